@@ -1,0 +1,57 @@
+"""`python -m atomr_cuda`: one line of JSON, saying which libraries can be loaded here, from where, in which version.
+
+It runs in a process of its own, so that a library which crashes while it is loaded takes nobody along.
+For the driver it also counts the devices, which needs no context.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from ctypes import byref, c_int
+from typing import Any
+
+from . import driver, nvrtc
+from ._library import CudaError, Library, LibraryMissing
+
+
+def _driver_facts() -> dict[str, Any]:
+    version, devices = c_int(), c_int()
+    driver.cuDriverGetVersion(byref(version))
+    facts: dict[str, Any] = {"version": f"{version.value // 1000}.{version.value % 1000 // 10}"}
+    try:
+        driver.cuInit(0)
+        driver.cuDeviceGetCount(byref(devices))
+    except CudaError as error:
+        facts["trouble"] = str(error)
+    return facts | {"devices": devices.value}
+
+
+def _nvrtc_facts() -> dict[str, Any]:
+    major, minor = c_int(), c_int()
+    nvrtc.nvrtcVersion(byref(major), byref(minor))
+    return {"version": f"{major.value}.{minor.value}"}
+
+
+_KNOWN: tuple[tuple[Library, Callable[[], dict[str, Any]]], ...] = (
+    (driver.library, _driver_facts),
+    (nvrtc.library, _nvrtc_facts),
+)
+
+
+def facts_about(library: Library, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is known of one library; `looked` says where it was searched when it is missing."""
+    facts: dict[str, Any] = {"name": library.name, "extra": library.extra, "override": library.override_variable}
+    try:
+        library.load()
+        facts |= {"path": library.path, "found_by": library.found_by}
+        facts |= ask()
+    except LibraryMissing as error:
+        facts |= {"missing": str(error).partition("\n")[0], "looked": list(error.looked)}
+    except CudaError as error:
+        facts["trouble"] = str(error)
+    return facts
+
+
+if __name__ == "__main__":
+    print(json.dumps([facts_about(library, ask) for library, ask in _KNOWN]))

@@ -1,0 +1,344 @@
+"""Find, load and declare a shared library of C functions.
+
+A ``Library`` is a table of declared functions. Nothing is searched, loaded or bound at import: the shared object is
+found when a function of it is needed for the first time, and each function is bound at its own first use, so that a
+library which lacks one function is still good for all the others.
+
+This file knows how libraries are found and how a status becomes an exception. It knows no CUDA library by name, and
+nothing of what its callers do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction"]
+
+Describe = Callable[[int], "tuple[str, str]"]
+
+
+class CudaError(Exception):
+    """A function of a CUDA library returned a status other than success.
+
+    ``name`` and ``text`` are the library's own words for the status.
+    """
+
+    def __init__(self, status: int, name: str, text: str, library: str, function: str) -> None:
+        super().__init__(status, name, text, library, function)
+        self.status = status
+        self.name = name
+        self.text = text
+        self.library = library
+        self.function = function
+
+    def __str__(self) -> str:
+        return f"{self.function}: {self.name} ({self.status}): {self.text}"
+
+
+class LibraryMissing(ImportError):
+    """A shared library could not be found or loaded.
+
+    ``extra`` is the optional dependency set of the distribution that brings it (None when it comes with the NVIDIA
+    driver); ``looked`` says every place that was tried, with what went wrong there. You get ``SymbolMissing`` instead
+    when the library is there and only one function of it is not.
+    """
+
+    def __init__(self, library: str, extra: str | None, looked: tuple[str, ...]) -> None:
+        super().__init__(library, extra, looked)
+        self.library = library
+        self.extra = extra
+        self.looked = looked
+
+    def __str__(self) -> str:
+        if self.extra is not None:
+            remedy = f"Install it with: pip install 'atomr-trio[{self.extra}]'"
+        else:
+            remedy = "It comes with the NVIDIA driver; a machine without a GPU can use the simulator instead."
+        places = "".join(f"\n  - {place}" for place in self.looked)
+        return f"the library {self.library!r} was not found. {remedy}\nPlaces looked at:{places}"
+
+
+class SymbolMissing(LibraryMissing):
+    """The library was loaded, but it does not have the function: it is older or newer than the function.
+
+    ``function`` is the C symbol and ``path`` the shared object that lacks it.
+    """
+
+    def __init__(self, library: str, extra: str | None, looked: tuple[str, ...], function: str, path: str) -> None:
+        super().__init__(library, extra, looked)
+        self.args = (library, extra, looked, function, path)  # what pickling and copying call the class with
+        self.function = function
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"the library {self.library!r} ({self.path}) has no function {self.function}: "
+            "the installed version is too old or too new for it"
+        )
+
+
+class Symbol:
+    """One declared C function, bound at its first use."""
+
+    __slots__ = ("_bound", "argtypes", "library", "restype", "symbol")
+
+    def __init__(self, library: Library, symbol: str, argtypes: tuple[Any, ...], restype: Any) -> None:
+        self.library = library
+        self.symbol = symbol
+        self.argtypes = argtypes
+        self.restype = restype
+        self._bound: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(kind.__name__ for kind in self.argtypes)
+        return f"<{type(self).__name__} {self.library.name}.{self.symbol}({arguments})>"
+
+    def bind(self) -> Callable[..., Any]:
+        """The raw ctypes function, for loops that cannot afford anything else; its result is not checked.
+
+        A caller that keeps it does not notice a later ``Library.replace``.
+        """
+        bound = self._bound
+        if bound is None:
+            bound = self._bound = self.library._bind(self)
+        return bound
+
+    def _forget(self) -> None:
+        self._bound = None
+
+
+class Function(Symbol):
+    """A C function that returns a status. Calling it raises ``CudaError`` unless the status is 0."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> None:
+        status = (self._bound or self.bind())(*arguments)
+        if status:
+            raise self.library.error(status, self.symbol)
+
+    def status(self, *arguments: Any) -> int:
+        """Call the function and return its status unchecked."""
+        result: int = (self._bound or self.bind())(*arguments)
+        return result
+
+
+class ValueFunction(Symbol):
+    """A C function whose result is a value, not a status. Calling it returns that value."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self._bound or self.bind())(*arguments)
+
+
+_SymbolType = TypeVar("_SymbolType", bound=Symbol)
+
+
+class _NotHere(Exception):
+    """One step of the search did not find the library; the arguments are the places it looked at."""
+
+
+# A step of the search takes the library and returns the object it loaded, where that lies, and a word for how it was
+# found. It returns None when it does not apply, and raises _NotHere with what it tried.
+_Found = tuple[ctypes.CDLL, str, str]
+
+
+def _override(library: Library) -> _Found | None:
+    """The environment variable of this library: a file, or a folder that holds one of its names."""
+    chosen = os.environ.get(library.override_variable)
+    if not chosen:
+        return None
+    candidates = [chosen]
+    if os.path.isdir(chosen):
+        candidates = [os.path.join(chosen, name) for name in library.sonames]
+    tried = []
+    for path in candidates:
+        try:
+            return ctypes.CDLL(path), path, library.override_variable
+        except OSError as error:
+            tried.append(f"{library.override_variable}={path}: {error}")
+    # Somebody asked for exactly this library: silently taking another one would be worse than failing.
+    raise LibraryMissing(library.name, library.extra, tuple(tried))
+
+
+def _pathfinder(library: Library) -> _Found | None:
+    """Site-packages, conda, the loader's path and CUDA_PATH, as NVIDIA's own finder searches them."""
+    if library.pathfinder_name is None:
+        return None
+    try:
+        from cuda.pathfinder import (  # type: ignore[import-untyped, unused-ignore]
+            DynamicLibNotFoundError,
+            load_nvidia_dynamic_lib,
+        )
+    except ImportError as error:
+        raise _NotHere(f"cuda-pathfinder: {error}") from None
+    try:
+        found = load_nvidia_dynamic_lib(library.pathfinder_name)
+    except (DynamicLibNotFoundError, RuntimeError, OSError) as error:
+        raise _NotHere(
+            *(f"cuda-pathfinder: {line.strip()}" for line in str(error).splitlines() if line.strip())
+        ) from None
+    if found.abs_path is None:
+        raise _NotHere("cuda-pathfinder: loaded the library but could not say from where")
+    # cuda-pathfinder keeps its own handle; ours only adds a reference to the object that is already loaded.
+    return ctypes.CDLL(found.abs_path), found.abs_path, found.found_via
+
+
+def _system(library: Library) -> _Found | None:
+    """The dynamic loader: LD_LIBRARY_PATH, the loader's cache, the default folders, and further known files."""
+    tried = []
+    for name in (*library.sonames, *library.known_files):
+        try:
+            handle = ctypes.CDLL(name)
+        except OSError as error:
+            tried.append(f"system loader: {error}")
+        else:
+            return handle, _mapped_path(name), "system"
+    raise _NotHere(*tried)
+
+
+_SEARCH: tuple[Callable[[Library], _Found | None], ...] = (_override, _pathfinder, _system)
+
+
+def _mapped_path(name: str) -> str:
+    """The file behind a library that was loaded by its bare name."""
+    if os.path.isabs(name):
+        return name
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if os.path.basename(path).startswith(name):
+                    return "/" + path
+    except OSError:
+        pass
+    return name
+
+
+class Library:
+    """A shared library: how it is found, and the functions declared from it.
+
+    ``describe`` turns a status into (name, text) for errors. ``pathfinder_name`` is the library's name in
+    cuda-pathfinder's catalogue (None: the system loader alone), ``sonames`` its names for the loader, newest first,
+    ``known_files`` absolute paths worth a try after those.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        sonames: tuple[str, ...],
+        describe: Describe,
+        pathfinder_name: str | None = None,
+        known_files: tuple[str, ...] = (),
+        extra: str | None = None,
+    ) -> None:
+        self.name = name
+        self.sonames = sonames
+        self.pathfinder_name = pathfinder_name
+        self.known_files = known_files
+        self.extra = extra
+        self.override_variable = f"ATOMR_TRIO_{name.upper()}_PATH"
+        self.functions: dict[str, Symbol] = {}
+        self.path: str | None = None
+        self.found_by: str | None = None
+        self._describe = describe
+        self._handle: ctypes.CDLL | None = None
+        self._table: Mapping[str, Callable[..., int]] | None = None
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<Library {self.name} at {self.path}>" if self.path else f"<Library {self.name}, not loaded>"
+
+    def __call__(self, symbol: str, *argtypes: Any, restype: Any = ctypes.c_int) -> Function:
+        """Declare a function that returns a status (0 is success)."""
+        return self._declare(Function(self, symbol, argtypes, restype))
+
+    def value(self, symbol: str, *argtypes: Any, restype: Any) -> ValueFunction:
+        """Declare a function that returns something else than a status."""
+        return self._declare(ValueFunction(self, symbol, argtypes, restype))
+
+    def _declare(self, function: _SymbolType) -> _SymbolType:
+        if function.symbol in self.functions:
+            raise ValueError(f"{function.symbol} is declared twice")
+        self.functions[function.symbol] = function
+        return function
+
+    def load(self) -> ctypes.CDLL:
+        """Find and load the shared object; later calls return the same one. Raises ``LibraryMissing``."""
+        with self._lock:
+            if self._handle is None:
+                self._handle, self.path, self.found_by = self._search()
+            return self._handle
+
+    def _search(self) -> _Found:
+        looked: list[str] = []
+        for step in _SEARCH:
+            try:
+                found = step(self)
+            except _NotHere as nothing:
+                looked.extend(nothing.args)
+                continue
+            if found is not None:
+                return found
+        raise LibraryMissing(self.name, self.extra, (f"{self.override_variable}: not set", *looked))
+
+    def replace(self, table: Mapping[str, Callable[..., int]], *, found_by: str = "replaced") -> None:
+        """Let Python functions take the place of the shared object, which is then never loaded.
+
+        Each entry gets what the C function would get, and returns its status. Functions that were bound already are
+        bound anew; a function that is not in the table is missing, as from a library of another version.
+        """
+        unknown = sorted(set(table) - set(self.functions))
+        if unknown:
+            raise ValueError(f"{self.name} declares no function {', '.join(unknown)}")
+        with self._lock:
+            self._table = table
+            self.path = None
+            self.found_by = found_by
+            for function in self.functions.values():
+                function._forget()
+
+    @property
+    def replaced(self) -> bool:
+        """True when Python functions stand in the library's place."""
+        return self._table is not None
+
+    def error(self, status: int, function: str) -> CudaError:
+        """The exception for a status that a function returned."""
+        name, text = self._describe(status)
+        return CudaError(status, name, text, self.name, function)
+
+    def _bind(self, function: Symbol) -> Callable[..., Any]:
+        with self._lock:
+            if self._table is not None:
+                return self._thunk(function, self._table)
+            handle = self.load()
+            try:
+                bound = getattr(handle, function.symbol)
+            except AttributeError:
+                raise self._lacks(function) from None
+            bound.argtypes = function.argtypes
+            bound.restype = function.restype
+            return bound
+
+    def _thunk(self, function: Symbol, table: Mapping[str, Callable[..., int]]) -> Callable[..., Any]:
+        """A C function pointer around an entry of the table, so that arguments are converted as in a real call."""
+        try:
+            entry = table[function.symbol]
+        except KeyError:
+            raise self._lacks(function) from None
+        thunk = ctypes.CFUNCTYPE(function.restype, *function.argtypes)(entry)
+        return thunk
+
+    def _lacks(self, function: Symbol) -> SymbolMissing:
+        path = self.path or f"{self.found_by}"
+        return SymbolMissing(self.name, self.extra, (path,), function.symbol, path)
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return iter(self.functions.values())

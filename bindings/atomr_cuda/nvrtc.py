@@ -1,0 +1,120 @@
+"""The run-time compiler (NVRTC) as a ctypes table.
+
+Names, numbers and layouts are those of ``nvrtc.h`` 13.5; every function of 12.x is among them. A function that the
+loaded library is too old for raises ``SymbolMissing`` when it is called. NVRTC needs neither a GPU nor a driver.
+
+This file declares, and does nothing else: no library is loaded before the first call.
+"""
+
+from __future__ import annotations
+
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from enum import IntEnum
+
+from ._library import Library
+
+nvrtcProgram = c_void_p
+
+# int callback(void *payload, void *reserved): 1 cancels the compilation, 0 lets it go on. The caller keeps the object
+# alive while the program compiles; it is called from compiler threads.
+nvrtcFlowCallback = CFUNCTYPE(c_int, c_void_p, c_void_p)
+
+NVRTC_INSTALL_HEADERS_SKIP_IF_EXISTS = 0x0
+NVRTC_INSTALL_HEADERS_FORCE_OVERWRITE = 0x1
+NVRTC_INSTALL_HEADERS_NO_WAIT = 0x2
+
+
+class nvrtcResult(IntEnum):
+    """What an NVRTC function returns; 0 is success."""
+
+    NVRTC_SUCCESS = 0
+    NVRTC_ERROR_OUT_OF_MEMORY = 1
+    NVRTC_ERROR_PROGRAM_CREATION_FAILURE = 2
+    NVRTC_ERROR_INVALID_INPUT = 3
+    NVRTC_ERROR_INVALID_PROGRAM = 4
+    NVRTC_ERROR_INVALID_OPTION = 5
+    NVRTC_ERROR_COMPILATION = 6
+    NVRTC_ERROR_BUILTIN_OPERATION_FAILURE = 7
+    NVRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION = 8
+    NVRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION = 9
+    NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID = 10
+    NVRTC_ERROR_INTERNAL_ERROR = 11
+    NVRTC_ERROR_TIME_FILE_WRITE_FAILED = 12
+    NVRTC_ERROR_NO_PCH_CREATE_ATTEMPTED = 13
+    NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED = 14
+    NVRTC_ERROR_PCH_CREATE = 15
+    NVRTC_ERROR_CANCELLED = 16
+    NVRTC_ERROR_TIME_TRACE_FILE_WRITE_FAILED = 17
+    NVRTC_ERROR_BUSY = 18
+
+
+class nvrtcBundledHeadersInfo(Structure):
+    """nvrtc.h, since CUDA 13.3."""
+
+    _fields_ = [
+        ("available", c_int),
+        ("compressedSize", c_size_t),
+        ("uncompressedSize", c_size_t),
+        ("cudaVersionMajor", c_int),
+        ("cudaVersionMinor", c_int),
+        ("numFiles", c_uint),
+    ]
+
+
+def _describe(status: int) -> tuple[str, str]:
+    """NVRTC's own text for a status, which is the status' name; it has no longer text."""
+    answer = nvrtcGetErrorString(status)
+    text = answer.decode(errors="replace") if answer else "unknown status"
+    known = {int(member): member.name for member in nvrtcResult}
+    return known.get(status, text), text
+
+
+library = _nvrtc = Library(
+    "nvrtc",
+    pathfinder_name="nvrtc",
+    sonames=("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
+    extra="cu13",
+    describe=_describe,
+)
+
+# The library itself.
+nvrtcGetErrorString = _nvrtc.value("nvrtcGetErrorString", c_int, restype=c_char_p)
+nvrtcVersion = _nvrtc("nvrtcVersion", POINTER(c_int), POINTER(c_int))
+nvrtcGetNumSupportedArchs = _nvrtc("nvrtcGetNumSupportedArchs", POINTER(c_int))
+nvrtcGetSupportedArchs = _nvrtc("nvrtcGetSupportedArchs", POINTER(c_int))
+
+# A program: source, headers, options.
+nvrtcCreateProgram = _nvrtc(
+    "nvrtcCreateProgram",
+    *(POINTER(nvrtcProgram), c_char_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_char_p)),
+)
+nvrtcDestroyProgram = _nvrtc("nvrtcDestroyProgram", POINTER(nvrtcProgram))
+nvrtcCompileProgram = _nvrtc("nvrtcCompileProgram", nvrtcProgram, c_int, POINTER(c_char_p))
+nvrtcSetFlowCallback = _nvrtc("nvrtcSetFlowCallback", nvrtcProgram, nvrtcFlowCallback, c_void_p)  # since 12.8
+nvrtcAddNameExpression = _nvrtc("nvrtcAddNameExpression", nvrtcProgram, c_char_p)
+nvrtcGetLoweredName = _nvrtc("nvrtcGetLoweredName", nvrtcProgram, c_char_p, POINTER(c_char_p))
+nvrtcGetProgramLogSize = _nvrtc("nvrtcGetProgramLogSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetProgramLog = _nvrtc("nvrtcGetProgramLog", nvrtcProgram, c_void_p)
+
+# What a program was compiled to.
+nvrtcGetPTXSize = _nvrtc("nvrtcGetPTXSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetPTX = _nvrtc("nvrtcGetPTX", nvrtcProgram, c_void_p)
+nvrtcGetCUBINSize = _nvrtc("nvrtcGetCUBINSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetCUBIN = _nvrtc("nvrtcGetCUBIN", nvrtcProgram, c_void_p)
+nvrtcGetLTOIRSize = _nvrtc("nvrtcGetLTOIRSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetLTOIR = _nvrtc("nvrtcGetLTOIR", nvrtcProgram, c_void_p)
+nvrtcGetOptiXIRSize = _nvrtc("nvrtcGetOptiXIRSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetOptiXIR = _nvrtc("nvrtcGetOptiXIR", nvrtcProgram, c_void_p)
+nvrtcGetTileIRSize = _nvrtc("nvrtcGetTileIRSize", nvrtcProgram, POINTER(c_size_t))  # since 13.3
+nvrtcGetTileIR = _nvrtc("nvrtcGetTileIR", nvrtcProgram, c_void_p)  # since 13.3
+
+# Precompiled headers: since 12.8.
+nvrtcGetPCHHeapSize = _nvrtc("nvrtcGetPCHHeapSize", POINTER(c_size_t))
+nvrtcSetPCHHeapSize = _nvrtc("nvrtcSetPCHHeapSize", c_size_t)
+nvrtcGetPCHCreateStatus = _nvrtc("nvrtcGetPCHCreateStatus", nvrtcProgram)
+nvrtcGetPCHHeapSizeRequired = _nvrtc("nvrtcGetPCHHeapSizeRequired", nvrtcProgram, POINTER(c_size_t))
+
+# The CUDA headers that the library carries with it: since 13.3.
+nvrtcInstallBundledHeaders = _nvrtc("nvrtcInstallBundledHeaders", c_char_p, c_uint, POINTER(c_char_p))
+nvrtcGetBundledHeadersInfo = _nvrtc("nvrtcGetBundledHeadersInfo", POINTER(nvrtcBundledHeadersInfo), POINTER(c_char_p))
+nvrtcRemoveBundledHeaders = _nvrtc("nvrtcRemoveBundledHeaders", c_char_p, POINTER(c_char_p))

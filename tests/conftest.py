@@ -1,0 +1,67 @@
+"""The suite runs on one backend at a time, chosen by ATOMR_TRIO_TEST_BACKEND (sim, the default, or gpu).
+
+On the GPU a missing device ends the run with a failure: a suite that skips everything would look green.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+import support
+
+if TYPE_CHECKING:
+    from atomr_trio import Device
+
+collect_ignore = [] if support.ON_GPU else ["gpu"]
+
+
+def pytest_report_header() -> str:
+    return f"atomr_trio backend: {support.chosen_backend()}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, on the GPU, what can only be asked of the simulator."""
+    if not support.ON_GPU:
+        return
+    left_out = [item for item in items if item.get_closest_marker("sim_only")]
+    items[:] = [item for item in items if not item.get_closest_marker("sim_only")]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Open the GPU once before anything is collected, so that its absence is one clear failure."""
+    if not support.ON_GPU or session.config.option.collectonly:
+        return
+
+    async def open_once() -> None:
+        async with support.open_test_device():
+            pass
+
+    try:
+        trio.run(open_once)
+    except Exception as error:
+        pytest.exit(f"the GPU suite needs a working NVIDIA GPU: {type(error).__name__}: {error}", returncode=1)
+
+
+@pytest.fixture
+def backend() -> str:
+    """The backend of this run, as `open_device` names it: "sim" or "cuda"."""
+    return support.chosen_backend()
+
+
+@pytest.fixture
+def open_test_device() -> Callable[..., AbstractAsyncContextManager[Device]]:
+    """`open_device` with the backend filled in, for a test that needs options or several devices."""
+    return support.open_test_device
+
+
+@pytest.fixture
+async def dev() -> AsyncIterator[Device]:
+    """One open device with every option at its default."""
+    async with support.open_test_device() as device:
+        yield device
