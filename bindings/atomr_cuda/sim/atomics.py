@@ -1,0 +1,122 @@
+"""Atomic instructions over many lanes: the lanes that meet at one word take their turns, all others go at once.
+
+The order among lanes is that of their numbers, which hardware does not promise.  Launches on other streams of this
+process are kept out by a lock; other processes are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .memory import AddressSpace, Array
+
+Combine = Callable[[Any, Any, Any], Any]
+
+
+def _increment(old: Any, bound: Any, _: Any) -> Any:
+    return np.where(old >= bound, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decrement(old: Any, bound: Any, _: Any) -> Any:
+    return np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1))
+
+
+COMBINE: dict[str, Combine] = {
+    "add": lambda old, value, _: old + value,
+    "min": lambda old, value, _: np.minimum(old, value),
+    "max": lambda old, value, _: np.maximum(old, value),
+    "and": lambda old, value, _: old & value,
+    "or": lambda old, value, _: old | value,
+    "xor": lambda old, value, _: old ^ value,
+    "exch": lambda old, value, _: value,
+    "cas": lambda old, expected, new: np.where(old == expected, new, old),
+    "inc": _increment,
+    "dec": _decrement,
+}
+"""What each operation leaves in memory, from what was there and its one or two operands."""
+
+_UNORDERED = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+"""Operations that numpy can do to repeated indices when nobody asks for the old values."""
+
+
+def atomic(
+    space: AddressSpace,
+    targets: list[tuple[Any, Array, Array]],
+    operation: str,
+    dtype: Any,
+    keep: bool,
+    first: Any,
+    second: Any = None,
+) -> Array | None:
+    """Do one atomic instruction for all lanes; with `keep`, the result is what each lane found."""
+    count = sum(index.size for _, _, index in targets)
+    old: Array | None = np.empty(count, dtype) if keep else None
+    first = np.broadcast_to(np.asarray(first, dtype), (count,))
+    second = first if second is None else np.broadcast_to(np.asarray(second, dtype), (count,))
+    with space.atomic_lock:
+        for lanes, view, index in targets:
+            found = _on_one_view(view, index, operation, keep, first[lanes], second[lanes])
+            if old is not None:
+                old[lanes] = found
+    return old
+
+
+def _on_one_view(view: Array, index: Array, operation: str, keep: bool, first: Array, second: Array) -> Array | None:
+    if not keep and operation in _UNORDERED:
+        _UNORDERED[operation].at(view, index, first)
+        return None
+    order = np.argsort(index, kind="stable")
+    places = index[order]
+    starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
+    if starts.size == index.size:
+        found = view[index]
+        view[index] = COMBINE[operation](found, first, second)
+        return found
+    if operation == "add" and view.dtype.kind != "f":
+        return _add_in_order(view, places, order, starts, first)
+    return _in_turns(view, places, order, starts, COMBINE[operation], first, second)
+
+
+def _add_in_order(view: Array, places: Array, order: Array, starts: Array, values: Array) -> Array:
+    """Integer sums do not depend on their grouping: each lane finds the old value plus what came before it."""
+    values = values[order]
+    sums = np.cumsum(values, dtype=values.dtype)
+    lengths = np.diff(np.append(starts, places.size))
+    before = sums - values
+    found = view[places] + (before - np.repeat(before[starts], lengths))
+    ends = starts + lengths - 1
+    view[places[starts]] = found[ends] + values[ends]
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def _in_turns(
+    view: Array, places: Array, order: Array, starts: Array, combine: Combine, first: Array, second: Array
+) -> Array:
+    """The first lane at each word, then the second one at each word, and so on."""
+    lengths = np.diff(np.append(starts, places.size))
+    turn = np.arange(places.size) - np.repeat(starts, lengths)
+    by_turn = np.argsort(turn, kind="stable")
+    bounds = np.concatenate(([0], np.cumsum(np.bincount(turn))))
+    lanes, places = order[by_turn], places[by_turn]
+    first, second = first[lanes], second[lanes]
+    found = np.empty(places.size, view.dtype)
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        at = places[begin:end]
+        here = view[at]
+        found[begin:end] = here
+        view[at] = combine(here, first[begin:end], second[begin:end])
+    result = np.empty_like(found)
+    result[lanes] = found
+    return result

@@ -1,0 +1,605 @@
+"""PTX functions as Python: each basic block becomes one function of straight-line numpy over the lanes that are in it.
+
+A generated function is called as `block(A, L)`: `A` is the activation (see `simt`), `L` the indices of the active lanes,
+or None when they are all active.  Registers that a block needs are gathered once at its top, those that later blocks
+need are scattered once at its end; a value that is the same for all lanes stays a numpy scalar.  What follows is the
+number of the next block, or None when the activation has taken the lanes.
+
+This file knows operands, registers and frames.  What an instruction computes is in `instructions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import numeric
+from .flow import BUILTINS, UNIFORM_SPECIALS, Block, End, Flow, analyse, end_reads, reads, writes
+from .instructions import OPCODES, Place
+from .ptx import (
+    WIDTHS, Address, Function, Group, Immediate, Instruction, LoadError, Operand, PtxError, PtxModule, Register, Special, Symbol,
+    UnsupportedPtx, Variable,
+)  # fmt: skip
+
+TYPES: dict[str, Any] = {
+    **{f"u{bits}": getattr(np, f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"s{bits}": getattr(np, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": getattr(np, f"float{bits}") for bits in (16, 32, 64)},
+    "pred": np.bool_,
+}
+DTYPES = {f"d_{name}": np.dtype(kind) for name, kind in TYPES.items()}
+
+Namespace = dict[str, Any]
+
+
+def namespace() -> Namespace:
+    """What generated code may name: numpy, the types, and every helper of `numeric`."""
+    helpers = {name: value for name, value in vars(numeric).items() if not name.startswith("_") and callable(value)}
+    return (
+        helpers | TYPES | DTYPES | {"np": np, "ROUNDINGS": numeric.ROUNDINGS, "one": lambda value: value.dtype.type(1)}
+    )
+
+
+@dataclass(slots=True)
+class Frame:
+    """Where a function's `.local` and `.param` variables lie in the memory of each lane."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    exposed: bool = False
+    """The function takes an address in it, so it must be accessible memory."""
+
+    def add(self, variable: Variable) -> None:
+        align = max(variable.align, 1)
+        self.offsets[variable.name] = -(-self.size // align) * align
+        self.size = self.offsets[variable.name] + variable.size
+
+
+@dataclass(slots=True)
+class Symbols:
+    """What names outside of a function stand for."""
+
+    addresses: dict[str, int]
+    shared: dict[str, Variable]
+    functions: dict[str, Function]
+
+
+@dataclass(slots=True)
+class Code:
+    """A function, translated: the Python text of its blocks, and what an activation of it needs."""
+
+    function: Function
+    flow: Flow
+    frame: Frame
+    text: str = ""
+    constants: Namespace = field(default_factory=dict)
+    varying: dict[str, int] = field(default_factory=dict)
+    """Registers that cross blocks: their place in the activation, by name."""
+    uniform: dict[str, int] = field(default_factory=dict)
+    dtypes: list[Any] = field(default_factory=list)
+    shared: set[str] = field(default_factory=set)
+    """The `.shared` variables that it names itself."""
+    callees: set[str] = field(default_factory=set)
+    indirect: bool = False
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Offset of each parameter of a kernel in the launch's buffer."""
+    parameter_bytes: int = 0
+    blocks: list[Any] = field(default_factory=list)
+
+    def ready(self, helpers: Namespace) -> list[Any]:
+        """The blocks as Python functions; the text is compiled when they are first needed."""
+        if not self.blocks:
+            names = helpers | self.constants
+            exec(compile(self.text, f"<ptx {self.function.name}>", "exec"), names)
+            self.blocks = [names[f"block_{number}"] for number in range(len(self.flow.blocks))]
+        return self.blocks
+
+
+def translate(function: Function, module: PtxModule, symbols: Symbols) -> Code:
+    """The code of one function; a `LoadError` names the instruction that cannot be run."""
+    try:
+        return _Translator(function, module, symbols).run()
+    except LoadError as error:
+        raise error.inside(function.entry, function.name) from None
+
+
+class _Translator:
+    def __init__(self, function: Function, module: PtxModule, symbols: Symbols) -> None:
+        self.function = function
+        self.module = module
+        self.symbols = symbols
+        self.code = Code(function, analyse(function), Frame())
+
+    def run(self) -> Code:
+        code, flow = self.code, self.code.flow
+        self._place_variables()
+        crossing = sorted(set().union(*flow.live_in, *flow.live_out))
+        for name in crossing:
+            if name in flow.uniform:
+                code.uniform[name] = len(code.uniform)
+            else:
+                code.varying[name] = len(code.varying)
+                code.dtypes.append(storage(self.function.registers[name]))
+        code.text = "\n".join(BlockEmitter(self, block).run() for block in flow.blocks)
+        return code
+
+    def _place_variables(self) -> None:
+        """Parameters of a kernel lie in the launch's buffer, everything else in `.local` and `.param` in the frame."""
+        code = self.code
+        if self.function.entry:
+            buffer = Frame()
+            for parameter in self.function.parameters:
+                buffer.add(parameter)
+            code.parameters, code.parameter_bytes = buffer.offsets, buffer.size
+        for variable in self.function.variables.values():
+            if variable.space in ("local", "param") and variable.name not in code.parameters:
+                code.frame.add(variable)
+        for variable in self.module.variables.values():
+            if variable.space == "local":
+                raise UnsupportedPtx(f"the module's .local variable {variable.name} is not simulated", variable.line)
+
+    def constant(self, bits: int, kind: str) -> str:
+        """The name of a typed literal in the generated code's namespace."""
+        width = WIDTHS[kind]
+        name = f"k_{kind}_{bits & ((1 << width) - 1):x}"
+        if name not in self.code.constants:
+            raw = TYPES[f"u{width}"](bits & ((1 << width) - 1))
+            self.code.constants[name] = raw.view(TYPES[kind])
+        return name
+
+
+def shared_key(function: Function, name: str) -> str:
+    """How a `.shared` variable is called in the layout of a kernel: two functions may each have one of the same name."""
+    return f"{function.name}:{name}" if name in function.variables else name
+
+
+def storage(width: int) -> Any:
+    """The numpy type in which a register of that width is kept."""
+    return np.bool_ if width == 1 else TYPES[f"u{width}"]
+
+
+def _as_unsigned(kind: str) -> str:
+    return kind if kind[0] not in "b" or kind == "bf16" else f"u{kind[1:]}"
+
+
+class BlockEmitter:
+    """Writes one block's function.  Implements what `instructions.Emitter` asks for."""
+
+    def __init__(self, owner: _Translator, block: Block) -> None:
+        self.owner = owner
+        self.code = owner.code
+        self.function = owner.function
+        self.block = block
+        self.body: list[str] = []
+        self.gathered: dict[str, str] = {}
+        self.common: list[str] = []
+        self.values: dict[str, dict[str, str]] = {}
+        """For each register with a value here, the variables that hold it, by type."""
+        self.scalars: set[str] = set()
+        self.origin: dict[str, str] = {}
+        """The array behind a variable that is only another view of it."""
+        self.foreign: set[str] = set()
+        """Arrays that belong to somebody else, and must be copied before a register owns them."""
+        self.changed: set[str] = set()
+        self.once: dict[str, str] = {}
+        self.touched_vector = False
+        self.counter = 0
+        self.instruction: Instruction | None = None
+        self.wanted_names: set[str] = set()
+
+    # What handlers use
+
+    def use(self, operand: Operand, kind: str) -> str:
+        """A variable or expression that holds the operand as `kind`."""
+        if kind == "bf16":
+            return f"bf16_to_f32({self.use(operand, 'u16')})"
+        kind = _as_unsigned(kind)
+        if isinstance(operand, Register):
+            name = self._register(operand, kind)
+            self.touched_vector |= name.lstrip("~") not in self.scalars
+            return name
+        if isinstance(operand, Immediate):
+            return self._literal(operand, kind)
+        if isinstance(operand, Special):
+            return self._special(operand.name, kind)
+        if isinstance(operand, Symbol):
+            return self._symbol(operand, kind)
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            return f"({self._symbol(operand.base, 'u64')} + {self.constant(operand.offset, 'u64')})"
+        raise self._error(f"operand {operand} cannot be read")
+
+    def define(self, operand: Operand, kind: str, expression: str) -> None:
+        """Give the register the value of `expression`, which is of type `kind`."""
+        if operand == Symbol("_"):
+            self.statement(expression)
+            return
+        if not isinstance(operand, Register):
+            raise self._error("the result does not go to a register")
+        width = self.function.registers[operand.name]
+        if kind == "bf16":
+            kind, expression = "u16", f"f32_to_bf16({expression})"
+        kind = _as_unsigned(kind)
+        if WIDTHS[kind] > width:
+            raise self._error(f"register {operand.name} is too narrow")
+        if WIDTHS[kind] < width:
+            if kind[0] == "f":
+                expression, kind = f"({expression}).view(u{WIDTHS[kind]})", f"u{WIDTHS[kind]}"
+            kind = f"{kind[0]}{width}"
+            expression = f"({expression}).astype({kind})"
+        name = expression if expression in self.origin else self.temp(expression)
+        if not self.touched_vector:
+            self.scalars.add(name)
+        self._assign(operand.name, {kind: name})
+
+    def alias(self, operand: Operand, kind: str, source: Operand) -> None:
+        """A plain copy: the register takes over the source's variables."""
+        if isinstance(source, Register) and isinstance(operand, Register) and not source.negated:
+            if self.function.registers[source.name] == self.function.registers[operand.name]:
+                self._load(source.name)
+                self._assign(operand.name, dict(self.values[source.name]))
+                return
+        self.define(operand, kind, self.use(source, kind))
+
+    def temp(self, expression: str) -> str:
+        self.counter += 1
+        name = f"t{self.counter}"
+        self.body.append(f"{name} = {expression}")
+        self.origin[name] = name
+        return name
+
+    def statement(self, text: str) -> None:
+        self.body.append(text)
+
+    def constant(self, bits: int, kind: str) -> str:
+        return self.owner.constant(bits, kind)
+
+    def width(self, operand: Operand) -> int:
+        return self.function.registers[operand.name] if isinstance(operand, Register) else 64
+
+    def wanted(self, operand: Operand) -> bool:
+        """Whether anything reads this result."""
+        return isinstance(operand, Register) and operand.name in self.wanted_names
+
+    def vector(self) -> None:
+        """The result differs from lane to lane, whatever the operands are."""
+        self.touched_vector = True
+
+    def place(self, address: Address, instruction: Instruction) -> Place:
+        """Where the instruction's memory is."""
+        spaces = [part for part in instruction.modifiers if part in ("global", "shared", "local", "const", "param")]
+        base = address.base
+        if "cluster" in instruction.modifiers:
+            raise UnsupportedPtx(
+                f"'{instruction.text}' (shared memory of other blocks) is not simulated", instruction.line
+            )
+        if spaces == ["shared"]:
+            return self._shared_place(address)
+        if isinstance(base, Symbol) and base.name in self.code.parameters:
+            at = self.code.parameters[base.name] + address.offset
+            return Place(f"A.parameter({at} + {{offset}}, d_{{kind}})", self._read_only(instruction), "", True)
+        if isinstance(base, Symbol) and base.name in self.code.frame.offsets:
+            return self._frame_place(base, address.offset)
+        return self._plain_place(address)
+
+    # Memory
+
+    def _read_only(self, instruction: Instruction) -> str:
+        if instruction.opcode not in ("ld", "ldu"):
+            raise self._error("the parameters of a kernel cannot be written")
+        return ""
+
+    def _frame_place(self, base: Symbol, offset: int) -> Place:
+        at = self.code.frame.offsets[base.name] + offset
+        column = f"{at} + {{offset}}, d_{{kind}}, L"
+        addresses = f"Access(M, {self._symbol(base, 'u64')} + {self.constant(offset, 'u64')})"
+        return Place(
+            f"A.frame_load({column})",
+            f"A.frame_store({column}, {{value}})",
+            f"{addresses}.target(0, d_{{kind}})",
+            False,
+        )
+
+    def _plain_place(self, address: Address) -> Place:
+        base = address.base
+        if isinstance(base, Immediate):
+            base = Immediate(base.bits + address.offset)
+        value = self.use(base, "u64")
+        offset = 0 if isinstance(base, Immediate) else address.offset
+        if isinstance(base, Register) and value not in self.scalars:
+            access = self._once(f"Access(M, {value})")
+            self.touched_vector = True
+            common = f"({offset} + {{offset}}, "
+            return Place(
+                f"{access}.load{common}d_{{kind}}, {{align}})",
+                f"{access}.store{common}{{value}}, d_{{kind}}, {{align}})",
+                f"{access}.target({offset}, d_{{kind}})",
+                False,
+            )
+        number = f"int({value}) + {offset}"
+        return Place(
+            f"M.load({number} + {{offset}}, d_{{kind}}, {{align}})",
+            f"M.store({number} + {{offset}}, {{value}}, d_{{kind}}, {{align}})",
+            f"Access(M, np.full({self._count()}, {number}, u64)).target(0, d_{{kind}})",
+            True,
+        )
+
+    def _shared_place(self, address: Address) -> Place:
+        """`.shared` addresses are offsets in the block's own memory, and wrap in the register's width."""
+        base = address.base
+        width = self.width(base) if isinstance(base, Register) else 32
+        value = self.use(base, f"u{width}")
+        if address.offset:
+            value = f"{value} + {self.constant(address.offset, f'u{width}')}"
+        access = self._once(f"A.shared_access({value}, L)")
+        self.touched_vector = True
+        return Place(
+            f"{access}.load({{offset}}, d_{{kind}}, {{align}})",
+            f"{access}.store({{offset}}, {{value}}, d_{{kind}}, {{align}})",
+            f"{access}.target(0, d_{{kind}})",
+            False,
+        )
+
+    def _once(self, expression: str) -> str:
+        """Variables are written once, so an expression over them needs no second evaluation in a block."""
+        if expression not in self.once:
+            self.once[expression] = self.temp(expression)
+        return self.once[expression]
+
+    def _count(self) -> str:
+        return self._once("A.count if L is None else L.size")
+
+    # Operands
+
+    def _register(self, register: Register, kind: str) -> str:
+        self._load(register.name)
+        held = self.values[register.name]
+        width = self.function.registers[register.name]
+        if kind == "pred" or width == 1:
+            if kind != "pred" or width != 1:
+                raise self._error(f"{register.name} is used as a wrong type")
+            return f"~{held['pred']}" if register.negated else held["pred"]
+        if kind not in held:
+            if WIDTHS[kind] == width:
+                held[kind] = self._view(next(iter(held.values())), kind)
+            elif WIDTHS[kind] < width:
+                part = f"u{WIDTHS[kind]}"
+                raw = self._register(register, f"u{width}")
+                held[part] = held.get(part) or self._derived(f"{raw}.astype({part})", raw)
+                if part != kind:
+                    held[kind] = self._view(held[part], kind)
+            else:
+                raise self._error(f"register {register.name} is too narrow")
+        return held[kind]
+
+    def _view(self, name: str, kind: str) -> str:
+        view = self._derived(f"{name}.view({kind})", name)
+        self.origin[view] = self.origin[name]
+        return view
+
+    def _derived(self, expression: str, name: str) -> str:
+        result = self.temp(expression)
+        if name in self.scalars:
+            self.scalars.add(result)
+        return result
+
+    def _load(self, name: str) -> None:
+        """Make sure that the register has a variable: gathered at the top of the block when it comes from outside."""
+        if name in self.values:
+            return
+        width = self.function.registers[name]
+        kind = "pred" if width == 1 else f"u{width}"
+        if name in self.code.uniform:
+            variable = f"u{self.code.uniform[name]}_"
+            self.common.append(f"{variable} = U[{self.code.uniform[name]}]")
+            self.scalars.add(variable)
+        elif name in self.code.varying:
+            variable = f"r{self.code.varying[name]}"
+            self.gathered[name] = variable
+            self.foreign.add(variable)
+        else:
+            variable = self.constant(0, kind) if kind != "pred" else "np.False_"
+            self.scalars.add(variable)
+        self.origin[variable] = variable
+        self.values[name] = {kind: variable}
+
+    def _assign(self, name: str, held: dict[str, str]) -> None:
+        self.values[name] = held
+        self.changed.add(name)
+
+    def _literal(self, operand: Immediate, kind: str) -> str:
+        if kind == "pred":
+            return "np.True_" if operand.bits else "np.False_"
+        if kind[0] != "f":
+            return self.constant(operand.bits, kind)
+        width = WIDTHS[kind]
+        if operand.kind == kind:
+            return self.constant(operand.bits, kind)
+        if operand.kind == "int" and width == 16:
+            return self.constant(operand.bits, kind)
+        number = TYPES[kind](operand.number)
+        return self.constant(int(number.view(TYPES[f"u{width}"])), kind)
+
+    def _special(self, name: str, kind: str) -> str:
+        if name in UNIFORM_SPECIALS:
+            return f"{kind}(A.shape[{name!r}])"
+        native = "u64" if name in ("clock64", "globaltimer") else "u32"
+        if name.startswith(("clock", "globaltimer")):
+            value = self.temp(f"A.clock({name!r})")
+            self.scalars.add(value)
+        else:
+            self.touched_vector = True
+            value = self._once(f"A.special({name!r}, L)")
+            self.foreign.add(value)
+        if kind == native:
+            return value
+        if WIDTHS[kind] == WIDTHS[native]:
+            return self._view(value, kind)
+        return self._derived(f"{value}.astype({kind})", value)
+
+    def _symbol(self, symbol: Symbol, kind: str) -> str:
+        """A symbol's address."""
+        name = symbol.name
+        if name in self.code.parameters:
+            return f"u64(A.parameter_base + {self.code.parameters[name]})"
+        if name in self.code.frame.offsets:
+            self.code.frame.exposed = True
+            self.touched_vector = True
+            return self._once(f"A.frame_address({self.code.frame.offsets[name]}, L)")
+        local = self.function.variables.get(name)
+        if (local and local.space == "shared") or name in self.owner.symbols.shared:
+            key = shared_key(self.function, name)
+            self.code.shared.add(key)
+            return f"{kind}(A.shared[{key!r}])"
+        if name in self.owner.symbols.addresses:
+            if name in self.owner.symbols.functions:
+                self.code.callees.add(name)
+            return self.constant(self.owner.symbols.addresses[name], "u64")
+        raise self._error(f"{name} is not declared")
+
+    def _error(self, message: str) -> PtxError:
+        instruction = self.instruction
+        text = f"{message}: '{instruction.text}'" if instruction else message
+        return PtxError(text, instruction.line if instruction else 0)
+
+    # The function
+
+    def run(self) -> str:
+        """The Python text of the block."""
+        needed = self._needed()
+        for instruction, wanted in zip(self.block.body, needed, strict=True):
+            self.instruction, self.wanted_names = instruction, wanted
+            self.touched_vector = False
+            OPCODES[instruction.opcode].handler(self, instruction)
+        end = self.block.end
+        assert end
+        self.instruction = end.instruction
+        finish = getattr(self, f"_end_{end.kind}")(end)
+        stores = self._stores()
+        lines = [f"def block_{self.block.number}(A, L):", " R = A.R; U = A.U; M = A.memory"]
+        lines += [f" {line}" for line in self.common]
+        if self.gathered:
+            whole = "; ".join(f"{variable} = R[{self.code.varying[name]}]" for name, variable in self.gathered.items())
+            part = "; ".join(
+                f"{variable} = R[{self.code.varying[name]}].take(L)" for name, variable in self.gathered.items()
+            )
+            lines += [f" if L is None: {whole}", f" else: {part}"]
+        lines += [f" {line}" for line in self.body]
+        lines += [f" {line}" for line in stores]
+        return "\n".join([*lines, *(f" {line}" for line in finish)]) + "\n"
+
+    def _needed(self) -> list[set[str]]:
+        """For each instruction, the registers that are read after it."""
+        live = set(self.code.flow.live_out[self.block.number])
+        assert self.block.end
+        live.update(register.name for register in end_reads(self.block.end))
+        result = []
+        for instruction in reversed(self.block.body):
+            result.append(set(live) if instruction.opcode == "atom" else live)
+            live = live - {register.name for register in writes(instruction)}
+            live.update(register.name for register in reads(instruction))
+        return result[::-1]
+
+    def _stores(self) -> list[str]:
+        """Put back what later blocks read.  A register never shares its array: the next block may write parts of it."""
+        whole, part, common = [], [], []
+        owned: set[str] = set()
+        live = self.code.flow.live_out[self.block.number]
+        for name in sorted(self.changed & live):
+            width = self.function.registers[name]
+            variable = self._register(Register(name), "pred" if width == 1 else f"u{width}")
+            if name in self.code.uniform:
+                common.append(f"U[{self.code.uniform[name]}] = {variable}")
+                continue
+            at = self.code.varying[name]
+            part.append(f"R[{at}][L] = {variable}")
+            root = self.origin.get(variable, variable)
+            if variable in self.scalars:
+                dtype = "pred" if width == 1 else f"u{width}"
+                whole.append(f"R[{at}] = np.full(A.count, {variable}, {dtype})")
+            elif root in owned or root in self.foreign:
+                whole.append(f"R[{at}] = {variable}.copy()")
+            else:
+                owned.add(root)
+                whole.append(f"R[{at}] = {variable}")
+        if part:
+            common += ["if L is None:", *(f" {line}" for line in whole), "else:", *(f" {line}" for line in part)]
+        return common
+
+    # Ends of blocks
+
+    def _end_jump(self, end: End) -> list[str]:
+        return [f"return {end.targets[0]}"]
+
+    def _end_branch(self, end: End) -> list[str]:
+        assert end.operand
+        predicate = self.use(end.operand, "pred")
+        taken, other = end.targets
+        if predicate.lstrip("~") in self.scalars:
+            test = f"not {predicate[1:]}" if predicate[0] == "~" else predicate
+            return [f"return {taken} if {test} else {other}"]
+        if predicate[0] == "~":
+            predicate, taken, other = predicate[1:], other, taken
+        return [f"return A.split({predicate}, L, {taken}, {other})"]
+
+    def _end_switch(self, end: End) -> list[str]:
+        assert end.operand
+        return [f"return A.switch({self.use(end.operand, 'u32')}, L, {tuple(end.targets)})"]
+
+    def _end_leave(self, end: End) -> list[str]:
+        return ["return A.leave(L)"]
+
+    def _end_exit(self, end: End) -> list[str]:
+        return ["return A.exit(L)"]
+
+    def _end_trap(self, end: End) -> list[str]:
+        return ["return A.trap(L)"]
+
+    def _end_barrier(self, end: End) -> list[str]:
+        return [f"return A.barrier(L, {end.targets[0]})"]
+
+    def _end_warp(self, end: End) -> list[str]:
+        assert end.operand
+        return [f"return A.meet({self.use(end.operand, 'u32')}, L, {end.targets[0]})"]
+
+    def _end_call(self, end: End) -> list[str]:
+        """Arguments and results are already in, or go to, `.param` variables of the caller's frame."""
+        assert end.instruction
+        results, target, arguments = _call_parts(end.instruction)
+        given = [self._frame_offset(item) for item in arguments]
+        taken = [self._frame_offset(item) for item in results]
+        if isinstance(target, Register):
+            self.code.indirect = True
+            return [f"return A.call_through({self.use(target, 'u64')}, {given}, {taken}, L, {end.targets[0]})"]
+        assert isinstance(target, Symbol)
+        called = self.owner.symbols.functions.get(target.name)
+        if called is None:
+            raise self._error(f"function {target.name} is not declared")
+        if not called.defined and target.name not in BUILTINS:
+            raise self._error(f"function {target.name} is declared but not defined")
+        if not called.defined:
+            return [f"return A.builtin({target.name!r}, {given}, {taken}, L, {end.targets[0]})"]
+        if len(given) != len(called.parameters) or len(taken) > len(called.returns):
+            raise self._error(f"{target.name} takes {len(called.parameters)} arguments")
+        self.code.callees.add(target.name)
+        return [f"return A.call({target.name!r}, {given}, {taken}, L, {end.targets[0]})"]
+
+    def _frame_offset(self, operand: Operand) -> int:
+        if isinstance(operand, Symbol) and operand.name in self.code.frame.offsets:
+            return self.code.frame.offsets[operand.name]
+        raise self._error("only .param variables can be passed")
+
+
+def _call_parts(instruction: Instruction) -> tuple[tuple[Operand, ...], Operand, tuple[Operand, ...]]:
+    """The results, the callee and the arguments of a call."""
+    operands = list(instruction.operands)
+    results: tuple[Operand, ...] = ()
+    first = operands.pop(0) if operands else None
+    if isinstance(first, Group):
+        results = first.items
+        first = operands.pop(0) if operands else None
+    if not isinstance(first, Register | Symbol):
+        raise PtxError(f"'{instruction.text}' calls nothing", instruction.line)
+    arguments = operands[0].items if operands and isinstance(operands[0], Group) else ()
+    return results, first, arguments

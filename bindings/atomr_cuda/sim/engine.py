@@ -1,0 +1,623 @@
+"""Running translated kernels: chunks of thread blocks, groups of lanes, barriers, warps and calls.
+
+A **chunk** is as many whole thread blocks as fill some thousand lanes.  An **activation** is one function being run by
+some lanes of a chunk: the kernel itself, or a device function that they called together.  In an activation lanes sit in
+groups, one for each basic block that they have reached; the group at the lowest block runs next, so lanes that took
+different ways meet where the ways do.  Every so often the oldest group runs instead, so that a lane that waits for
+another one does not keep it from running.
+
+A barrier takes its lanes out of their group until every lane of the thread block that has not exited is waiting too.
+Warp-wide instructions wait in the same way for the lanes in their mask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .codegen import Code, Namespace, storage
+from .memory import ASSERT, LAUNCH_FAILED, AddressSpace, Array, DeviceFault
+from .printf import assertion_text, format_text
+from .shared import SharedAccess, SharedMemory
+from .warp import Warps
+
+Lanes = Array | None
+"""Indices of lanes within their activation; None means all of them."""
+
+CHUNK_LANES = 32768
+RESIDENT_CHUNKS = 7
+"""As many lanes as a large GPU holds at a time; blocks that wait for each other must fit in."""
+STEPS_PER_TURN = 2048
+FAIRNESS = 64
+MULTIPROCESSORS = 108
+
+
+@dataclass(slots=True)
+class Layout:
+    """What is the same in every chunk of as many blocks: where its lanes are in their blocks and warps."""
+
+    blocks: int
+    lanes: int
+    block_of: Array
+    specials: dict[str, Array]
+    warps: Warps
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch of a kernel: everything that its chunks share."""
+
+    name: str
+    code: Code
+    codes: dict[str, Code]
+    callable_at: dict[int, str]
+    memory: AddressSpace
+    heap: Any
+    helpers: Namespace
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    parameters: Array
+    shared: dict[str, int]
+    shared_bytes: int
+    output: Callable[[bytes], None]
+    shape: dict[str, int] = field(default_factory=dict)
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def layout(self, blocks: int) -> Layout:
+        """The layout of a chunk of that many blocks."""
+        found = self.layouts.get(blocks)
+        if found is None:
+            thread = np.tile(np.arange(self.threads, dtype=np.uint32), blocks)
+            width, height = np.uint32(self.block[0]), np.uint32(self.block[1])
+            warps_each = -(-self.threads // 32)
+            block_of = np.repeat(np.arange(blocks), self.threads)
+            lane = thread & np.uint32(31)
+            specials = {
+                "tid.x": thread % width,
+                "tid.y": thread // width % height,
+                "tid.z": thread // (width * height),
+                "laneid": lane,
+                "warpid": thread >> np.uint32(5),
+                "lanemask_eq": np.uint32(1) << lane,
+                "lanemask_lt": (np.uint32(1) << lane) - np.uint32(1),
+                "lanemask_le": (np.uint32(2) << lane) - np.uint32(1),
+                "lanemask_gt": ~((np.uint32(2) << lane) - np.uint32(1)),
+                "lanemask_ge": ~((np.uint32(1) << lane) - np.uint32(1)),
+            }
+            warps = Warps(block_of * warps_each + (thread >> np.uint32(5)), lane, blocks * warps_each)
+            found = self.layouts[blocks] = Layout(blocks, thread.size, block_of, specials, warps)
+        return found
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All blocks of the grid, in order, a chunk at a time."""
+        total = self.grid[0] * self.grid[1] * self.grid[2]
+        each = max(1, CHUNK_LANES // self.threads)
+        for first in range(0, total, each):
+            yield Chunk(self, first, min(each, total - first))
+
+    def run(self) -> None:
+        """Run the whole grid.  Chunks that do not end soon take turns, since one may wait for another."""
+        waiting = self.chunks()
+        running: deque[Chunk] = deque()
+        try:
+            while True:
+                fresh = next(waiting, None) if len(running) < RESIDENT_CHUNKS else None
+                if fresh is not None:
+                    running.appendleft(fresh)
+                if not running:
+                    return
+                chunk = running.popleft()
+                if chunk.run(STEPS_PER_TURN):
+                    chunk.close()
+                else:
+                    running.append(chunk)
+                    # Nothing here ends soon, so let another thread have the interpreter.
+                    time.sleep(0)
+        finally:
+            for chunk in running:
+                chunk.close()
+
+
+@dataclass(slots=True)
+class Parked:
+    """Lanes that wait: for their block at a barrier, or for the lanes of `mask` in their warp."""
+
+    activation: Activation
+    target: int
+    lanes: Array
+    mask: Array | None = None
+
+
+class Chunk:
+    """Some thread blocks of a launch, run together."""
+
+    def __init__(self, launch: Launch, first: int, blocks: int) -> None:
+        self.launch = launch
+        self.layout = launch.layout(blocks)
+        self.first = first
+        self.specials = dict(self.layout.specials)
+        self.shared = SharedMemory(launch.memory, blocks, launch.shared_bytes, self.layout.block_of)
+        self.steps = 0
+        self.live: Array = np.full(blocks, launch.threads)
+        self.alive: Array = np.ones(self.layout.lanes, np.bool_)
+        self.exits = 0
+        self.arrived: Array = np.zeros(blocks, np.int64)
+        self.at_barrier: list[Parked] = []
+        self.at_meeting: list[Parked] = []
+        self.activations: list[Activation] = []
+        Activation(self, launch.code, None, self.layout.lanes).post(0, None)
+
+    def close(self) -> None:
+        """Give back the memory that the chunk made accessible."""
+        for activation in self.activations:
+            activation.close()
+        self.shared.close()
+
+    def special(self, name: str) -> Array:
+        """A special register over all lanes of the chunk."""
+        found = self.specials.get(name)
+        if found is None:
+            found = self.specials[name] = self._special(name).astype(np.uint32)
+        return found
+
+    def _special(self, name: str) -> Array:
+        number = self.first + self.layout.block_of
+        width, height, _ = self.launch.grid
+        if name == "smid":
+            return number % MULTIPROCESSORS
+        return {
+            "ctaid.x": lambda: number % width,
+            "ctaid.y": lambda: number // width % height,
+            "ctaid.z": lambda: number // (width * height),
+        }[name]()
+
+    # The schedule
+
+    def run(self, steps: int) -> bool:
+        """Run up to `steps` basic blocks (or a few more); true when every lane has exited."""
+        stop = self.steps + steps
+        while self.steps < stop:
+            activation = self._choose()
+            if activation is None:
+                return True
+            number, lanes = activation.take(self.steps % FAIRNESS == 0)
+            self._follow(activation, number, lanes)
+        return False
+
+    def _follow(self, activation: Activation, number: int, lanes: Lanes) -> None:
+        """Run a group as long as it stays together and no other group is due."""
+        blocks = activation.blocks
+        pending = activation.pending
+        following: int | None = number
+        try:
+            while following is not None:
+                number = following
+                following = blocks[number](activation, lanes)
+                self.steps += 1
+                if following is not None and (pending or self.steps % FAIRNESS == 0):
+                    activation.post(following, lanes)
+                    return
+        except DeviceFault as fault:
+            raise DeviceFault(fault.status, f"kernel {self.launch.name}: {fault.message}") from None
+
+    def _choose(self) -> Activation | None:
+        """The innermost activation that can run; from time to time, the one with the oldest group."""
+        while True:
+            runnable = [activation for activation in self.activations if activation.pending]
+            if runnable:
+                if self.steps % FAIRNESS == 0:
+                    return min(runnable, key=lambda activation: min(activation.ages.values()))
+                return runnable[-1]
+            if self.at_meeting:
+                # Whoever is missing can never come: undefined behaviour in CUDA.  Go on with those who are here.
+                self._meet_again(force=True)
+            elif self.at_barrier:
+                raise DeviceFault(LAUNCH_FAILED, "lanes wait at a barrier that the others never reach")
+            else:
+                return None
+
+    # Barriers
+
+    def barrier(self, activation: Activation, lanes: Lanes, target: int) -> int | None:
+        """Lanes arrive at a barrier.  The next block when nobody else is missing, else None: they wait."""
+        if lanes is None and activation.origin is None and not self.exits:
+            return target
+        mine = activation.indices(lanes)
+        blocks = self.layout.block_of[activation.chunk_lanes(mine)]
+        self.arrived += np.bincount(blocks, minlength=self.live.size)
+        self.at_barrier.append(Parked(activation, target, mine))
+        self._open_barriers()
+        return None
+
+    def _open_barriers(self) -> None:
+        """Let the blocks go on of which every live lane has arrived."""
+        ready = (self.arrived == self.live) & (self.arrived > 0)
+        if not ready.any():
+            return
+        self.arrived[ready] = 0
+        waiting, self.at_barrier = self.at_barrier, []
+        for parked in waiting:
+            going = ready[self.layout.block_of[parked.activation.chunk_lanes(parked.lanes)]]
+            if going.any():
+                parked.activation.post(parked.target, parked.lanes[going])
+            if not going.all():
+                self.at_barrier.append(Parked(parked.activation, parked.target, parked.lanes[~going]))
+
+    # Warps
+
+    def meet(self, activation: Activation, mask: Any, lanes: Lanes, target: int) -> int | None:
+        """Lanes arrive at a warp-wide instruction, and wait for the live lanes that their mask names."""
+        if lanes is None and activation.origin is None:
+            return target
+        mine = activation.indices(lanes)
+        masks: Array = np.broadcast_to(np.asarray(mask, np.uint32), mine.shape)
+        earlier = [parked for parked in self.at_meeting if parked.activation is activation and parked.target == target]
+        if not earlier and self._complete(activation, mine, masks).all():
+            return target
+        for parked in earlier:
+            assert parked.mask is not None
+            mine, masks = np.concatenate((parked.lanes, mine)), np.concatenate((parked.mask, masks))
+        self.at_meeting = [parked for parked in self.at_meeting if parked not in earlier]
+        self._settle(Parked(activation, target, mine, masks))
+        return None
+
+    def _complete(self, activation: Activation, lanes: Array, masks: Array) -> Array:
+        """For each lane, whether all live lanes of its mask are among `lanes`."""
+        warps = self.layout.warps
+        where = activation.chunk_lanes(lanes)
+        present = warps.bits(where)
+        living = warps.bits(np.flatnonzero(self.alive)) if self.exits else warps.full
+        mine = warps.index[where]
+        complete: Array = (masks & living[mine] & ~present[mine]) == 0
+        return complete
+
+    def _settle(self, parked: Parked) -> None:
+        """Let those lanes go on whose mask is complete; the others wait."""
+        assert parked.mask is not None
+        going = self._complete(parked.activation, parked.lanes, parked.mask)
+        if going.any():
+            parked.activation.post(parked.target, np.sort(parked.lanes[going]))
+        if not going.all():
+            self.at_meeting.append(Parked(parked.activation, parked.target, parked.lanes[~going], parked.mask[~going]))
+
+    def _meet_again(self, force: bool) -> None:
+        """Some lanes exited, or nothing else can run: look at those who wait again."""
+        waiting, self.at_meeting = self.at_meeting, []
+        for parked in waiting:
+            if force:
+                parked.activation.post(parked.target, np.sort(parked.lanes))
+            else:
+                self._settle(parked)
+
+    # Ends
+
+    def retire(self, lanes: Array) -> None:
+        """These lanes of the chunk have exited; they no longer count at barriers."""
+        self.exits += lanes.size
+        self.alive[lanes] = False
+        self.live -= np.bincount(self.layout.block_of[lanes], minlength=self.live.size)
+        if self.at_barrier:
+            self._open_barriers()
+        if self.at_meeting:
+            self._meet_again(force=False)
+
+
+class Activation:
+    """One function run by some lanes.  Generated code sees it as `A`, and its lanes as indices from 0."""
+
+    def __init__(self, chunk: Chunk, code: Code, origin: Lanes, count: int, caller: Caller | None = None) -> None:
+        launch = chunk.launch
+        self.chunk = chunk
+        self.code = code
+        self.blocks = code.ready(launch.helpers)
+        self.origin = origin
+        self.count = count
+        self.caller = caller
+        self.memory = launch.memory
+        self.shape = launch.shape
+        self.shared = launch.shared
+        self.parameter_base = int(launch.parameters.ctypes.data)
+        self.R: list[Array] = [np.zeros(count, dtype) for dtype in code.dtypes]
+        self.U: list[Any] = [storage(code.function.registers[name])(0) for name in code.uniform]
+        self.pending: dict[int, list[Lanes]] = {}
+        self.ages: dict[int, int] = {}
+        self.gone = 0
+        self.returned: list[Array] = []
+        self.frame: Array = _aligned_zeros(count, -(-code.frame.size // 16) * 16)
+        self.frame_views: dict[Any, Array] = {}
+        self.exposed = code.frame.exposed and self.frame.size > 0
+        if self.exposed:
+            self.memory.add(int(self.frame.ctypes.data), self.frame.size)
+        chunk.activations.append(self)
+
+    def close(self) -> None:
+        if self.exposed:
+            self.memory.remove(int(self.frame.ctypes.data))
+            self.exposed = False
+
+    # Lanes and groups
+
+    def indices(self, lanes: Lanes) -> Array:
+        return np.arange(self.count) if lanes is None else lanes
+
+    def chunk_lanes(self, lanes: Array) -> Array:
+        """The same lanes as the chunk counts them."""
+        return lanes if self.origin is None else self.origin[lanes]
+
+    def _whole(self, lanes: Lanes) -> Array:
+        return self.chunk_lanes(self.indices(lanes))
+
+    def post(self, number: int, lanes: Lanes) -> None:
+        """Put lanes at the beginning of a block."""
+        if number in self.pending:
+            self.pending[number].append(lanes)
+        else:
+            self.pending[number] = [lanes]
+            self.ages[number] = self.chunk.steps
+
+    def take(self, oldest: bool) -> tuple[int, Lanes]:
+        """The group that runs next, as one sorted set of lanes."""
+        number = min(self.ages, key=self.ages.__getitem__) if oldest else min(self.pending)
+        groups = self.pending.pop(number)
+        del self.ages[number]
+        if len(groups) == 1:
+            lanes = groups[0]
+        else:
+            lanes = np.sort(np.concatenate([self.indices(group) for group in groups]))
+        if lanes is not None and lanes.size == self.count:
+            lanes = None
+        return number, lanes
+
+    # What generated code calls: control
+
+    def split(self, predicate: Array, lanes: Lanes, taken: int, other: int) -> int | None:
+        count = np.count_nonzero(predicate)
+        if count == predicate.size:
+            return taken
+        if count == 0:
+            return other
+        yes, no = np.flatnonzero(predicate), np.flatnonzero(~predicate)
+        if lanes is not None:
+            yes, no = lanes[yes], lanes[no]
+        self.post(taken, yes)
+        self.post(other, no)
+        return None
+
+    def switch(self, index: Any, lanes: Lanes, targets: tuple[int, ...]) -> None:
+        """`brx.idx`: lanes go to the entry of a table."""
+        mine = self.indices(lanes)
+        chosen: Array = np.broadcast_to(index, mine.shape)
+        if int(chosen.max()) >= len(targets):
+            raise DeviceFault(LAUNCH_FAILED, "an indirect branch goes beyond its table")
+        for number in np.unique(chosen).tolist():
+            self.post(targets[number], mine[chosen == number])
+
+    def barrier(self, lanes: Lanes, target: int) -> int | None:
+        return self.chunk.barrier(self, lanes, target)
+
+    def meet(self, mask: Any, lanes: Lanes, target: int) -> int | None:
+        return self.chunk.meet(self, mask, lanes, target)
+
+    def trap(self, lanes: Lanes) -> None:
+        first = self._whole(lanes)[:1]
+        raise DeviceFault(LAUNCH_FAILED, f"trap in {self.position(first)}")
+
+    def position(self, lane: Array) -> str:
+        """Where a lane of the chunk is in the grid, for messages."""
+        block, thread = (self.coordinates(lane, name)[0] for name in ("ctaid", "tid"))
+        return f"block {block}, thread {thread}"
+
+    def coordinates(self, lanes: Array, name: str) -> list[list[int]]:
+        return np.stack([self.chunk.special(f"{name}.{axis}")[lanes] for axis in "xyz"], axis=1).tolist()
+
+    def leave(self, lanes: Lanes) -> None:
+        """Lanes return from the function; from the kernel itself, they exit."""
+        if self.caller is None:
+            self.exit(lanes)
+            return
+        mine = self.indices(lanes)
+        self.returned.append(mine)
+        self._left(mine.size)
+
+    def exit(self, lanes: Lanes) -> None:
+        """Lanes end for good, however deep they are in calls."""
+        mine = self.indices(lanes)
+        self._left(mine.size)
+        self.chunk.retire(self.chunk_lanes(mine))
+
+    def _left(self, count: int) -> None:
+        """When the last lane is gone, those that returned go on together in the caller."""
+        self.gone += count
+        if self.gone < self.count:
+            return
+        self.close()
+        self.chunk.activations.remove(self)
+        if self.caller and self.returned:
+            self.caller.resume(self, np.sort(np.concatenate(self.returned)))
+        if self.caller:
+            lost = self.count - sum(part.size for part in self.returned)
+            if lost:
+                self.caller.activation._left(lost)
+
+    def call(self, name: str, given: list[int], taken: list[int], lanes: Lanes, target: int) -> None:
+        """Call a device function: its activation gets copies of the `.param` variables."""
+        code = self.chunk.launch.codes[name]
+        mine = self.indices(lanes)
+        child = Activation(self.chunk, code, self.chunk_lanes(mine), mine.size, Caller(self, mine, taken, target))
+        for source, parameter in zip(given, code.function.parameters, strict=True):
+            at = code.frame.offsets[parameter.name]
+            child.frame[:, at : at + parameter.size] = self.frame[mine, source : source + parameter.size]
+        child.post(0, None)
+
+    def call_through(self, address: Any, given: list[int], taken: list[int], lanes: Lanes, target: int) -> None:
+        """Call through a pointer: one activation for each function that a lane points to."""
+        mine = self.indices(lanes)
+        addresses: Array = np.broadcast_to(address, mine.shape)
+        for number in np.unique(addresses).tolist():
+            name = self.chunk.launch.callable_at.get(number)
+            if name is None:
+                raise DeviceFault(LAUNCH_FAILED, f"a call to {number:#x}, which is no function")
+            self.call(name, given, taken, mine[addresses == number], target)
+
+    # What generated code calls: values
+
+    def special(self, name: str, lanes: Lanes) -> Array:
+        whole = self.chunk.special(name)
+        if self.origin is not None:
+            return whole[self._whole(lanes)]
+        return whole if lanes is None else whole[lanes]
+
+    def clock(self, name: str) -> Any:
+        if name.startswith("globaltimer"):
+            now = time.time_ns()
+        else:
+            now = time.perf_counter_ns()
+        if name.endswith("_hi"):
+            return np.uint32(now >> 32 & 0xFFFFFFFF)
+        return np.uint64(now) if name in ("clock64", "globaltimer") else np.uint32(now & 0xFFFFFFFF)
+
+    def parameter(self, offset: int, dtype: Any) -> Any:
+        """A kernel's parameter, the same for all lanes."""
+        return self.chunk.launch.parameters[offset : offset + dtype.itemsize].view(dtype)[0]
+
+    def frame_address(self, offset: int, lanes: Lanes) -> Array:
+        base = int(self.frame.ctypes.data) + offset
+        return (self.indices(lanes) * self.frame.shape[1] + base).astype(np.uint64)
+
+    def _column(self, offset: int, dtype: Any) -> Array:
+        view = self.frame_views.get(dtype)
+        if view is None:
+            view = self.frame_views[dtype] = self.frame.view(dtype)
+        column: Array = view[:, offset // dtype.itemsize]
+        return column
+
+    def frame_load(self, offset: int, dtype: Any, lanes: Lanes) -> Array:
+        column = self._column(offset, dtype)
+        return column.copy() if lanes is None else column[lanes]
+
+    def frame_store(self, offset: int, dtype: Any, lanes: Lanes, value: Any) -> None:
+        self._column(offset, dtype)[slice(None) if lanes is None else lanes] = value
+
+    def shared_access(self, offsets: Any, lanes: Lanes) -> SharedAccess:
+        where = None if lanes is None and self.origin is None else self._whole(lanes)
+        return self.chunk.shared.access(offsets, where)
+
+    def shared_window(self, lanes: Lanes) -> Array:
+        """The address at which each lane's shared memory begins."""
+        return self.chunk.shared.window(self._whole(lanes))
+
+    def in_space(self, space: str, addresses: Any, lanes: Lanes) -> Array:
+        where = self._whole(lanes)
+        addresses = np.broadcast_to(addresses, where.shape)
+        shared = self.chunk.shared.holds(addresses, where)
+        if space == "shared":
+            return shared
+        local: Array = np.zeros(where.size, np.bool_)
+        for activation in self.chunk.activations:
+            start = np.uint64(activation.frame.ctypes.data)
+            local |= (addresses >= start) & (addresses < start + np.uint64(activation.frame.size))
+        return local if space == "local" else ~(shared | local)
+
+    # What generated code calls: warps
+
+    def shuffle(self, mode: str, value: Any, lane: Any, clamp: Any, lanes: Lanes) -> tuple[Array, Array]:
+        return self.chunk.layout.warps.shuffle(mode, self._whole(lanes), value, lane, clamp)
+
+    def vote(self, mode: str, predicate: Any, mask: Any, lanes: Lanes) -> Array:
+        return self.chunk.layout.warps.vote(mode, self._whole(lanes), predicate, mask)
+
+    def match(self, mode: str, value: Any, mask: Any, lanes: Lanes) -> tuple[Array, Array]:
+        return self.chunk.layout.warps.match(mode, self._whole(lanes), value, mask)
+
+    def redux(self, mode: str, value: Any, mask: Any, lanes: Lanes) -> Array:
+        return self.chunk.layout.warps.reduce(mode, self._whole(lanes), value, mask)
+
+    def active_mask(self, lanes: Lanes) -> Array:
+        warps, where = self.chunk.layout.warps, self._whole(lanes)
+        return warps.bits(where)[warps.index[where]]
+
+    def block_vote(self, mode: str, predicate: Any, lanes: Lanes) -> Array:
+        """`bar.red`: over the lanes of each block that waited at it."""
+        blocks = self.chunk.layout.block_of[self._whole(lanes)]
+        held: Array = np.broadcast_to(predicate, blocks.shape)
+        size = self.chunk.live.size
+        true = np.bincount(blocks[held], minlength=size)
+        if mode == "popc":
+            return true.astype(np.uint32)[blocks]
+        wanted = np.bincount(blocks, minlength=size) if mode == "and" else np.ones(size, np.int64)
+        return (true >= wanted)[blocks]
+
+    # What generated code calls: functions that the device runtime has
+
+    def builtin(self, name: str, given: list[int], taken: list[int], lanes: Lanes, target: int) -> int:
+        result = getattr(self, f"_{name.strip('_')}")(given, lanes)
+        if taken and result is not None:
+            self.frame_store(taken[0], result.dtype, lanes, result)
+        return target
+
+    def _vprintf(self, given: list[int], lanes: Lanes) -> Array:
+        pointers = [self.frame_load(at, np.dtype(np.uint64), lanes).tolist() for at in given]
+        texts, counts = [], []
+        for pattern, arguments in zip(*pointers, strict=True):
+            text, count = format_text(self.memory, self.memory.text(pattern), arguments)
+            texts.append(text)
+            counts.append(count)
+        self.chunk.launch.output(b"".join(texts))
+        return np.array(counts, np.uint32)
+
+    def _assertfail(self, given: list[int], lanes: Lanes) -> None:
+        kinds = (np.uint64, np.uint64, np.uint32, np.uint64)
+        columns = [self.frame_load(at, np.dtype(kind), lanes).tolist() for at, kind in zip(given, kinds, strict=False)]
+        where = self._whole(lanes)
+        blocks, threads = self.coordinates(where, "ctaid"), self.coordinates(where, "tid")
+        lines = []
+        for message, file, line, function, block, thread in zip(*columns, blocks, threads, strict=True):
+            text = self.memory.text
+            lines.append(assertion_text(text(message), text(file), line, text(function), block, thread))
+        self.chunk.launch.output(b"".join(lines))
+        raise DeviceFault(ASSERT, lines[0].decode("utf-8", "replace").strip())
+
+    def _malloc(self, given: list[int], lanes: Lanes) -> Array:
+        sizes = self.frame_load(given[0], np.dtype(np.uint64), lanes)
+        return np.array([self.chunk.launch.heap.allocate(size) for size in sizes.tolist()], np.uint64)
+
+    def _free(self, given: list[int], lanes: Lanes) -> None:
+        for address in self.frame_load(given[0], np.dtype(np.uint64), lanes).tolist():
+            self.chunk.launch.heap.free(address)
+
+
+@dataclass(slots=True)
+class Caller:
+    """Where a device function returns to."""
+
+    activation: Activation
+    lanes: Array
+    results: list[int]
+    target: int
+
+    def resume(self, callee: Activation, returned: Array) -> None:
+        """Copy the results into the caller's `.param` variables, and let its lanes go on."""
+        lanes = self.lanes[returned]
+        for at, variable in zip(self.results, callee.code.function.returns, strict=False):
+            source = callee.code.frame.offsets[variable.name]
+            self.activation.frame[lanes, at : at + variable.size] = callee.frame[
+                returned, source : source + variable.size
+            ]
+        self.activation.post(self.target, lanes)
+
+
+def _aligned_zeros(rows: int, columns: int) -> Array:
+    """Zeros in rows that begin at multiples of 16 bytes."""
+    size = rows * columns
+    memory: Array = np.zeros(size + 16, np.uint8)
+    skipped = -memory.ctypes.data % 16
+    return memory[skipped : skipped + size].reshape(rows, columns)

@@ -1,0 +1,361 @@
+"""The control flow of one PTX function: basic blocks, the order in which they run, and which registers cross them.
+
+It knows where control goes and what is read and written, but not what any instruction computes.  Blocks are numbered
+in reverse postorder: the engine runs the group of lanes at the lowest number first, so that lanes meet again where
+their paths do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from .instructions import CARRY, OPCODES, unsupported
+from .ptx import (
+    Address, Function, Group, Immediate, Instruction, Label, Operand, Pair, PtxError, Register, Special, Symbol, UnsupportedPtx,
+)  # fmt: skip
+
+BARRIER_VALUE = Register("%bar")
+"""What a lane brings to `bar.red`, kept until the whole block has come."""
+
+UNIFORM_SPECIALS = frozenset(
+    {f"{name}.{axis}" for name in ("ntid", "nctaid") for axis in "xyz"}
+    | {"nwarpid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size"}
+)
+BUILTINS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
+_SYNCHRONIZING = frozenset({"shfl", "vote", "match", "redux"})
+
+
+@dataclass(slots=True)
+class End:
+    """How a block ends: `kind` is jump, branch, switch, leave, exit, trap, call, barrier or warp."""
+
+    kind: str
+    targets: list[int] = field(default_factory=list)
+    operand: Operand | None = None
+    instruction: Instruction | None = None
+
+
+@dataclass(slots=True)
+class Block:
+    number: int
+    body: list[Instruction] = field(default_factory=list)
+    end: End | None = None
+
+
+@dataclass(slots=True)
+class Flow:
+    """A function's blocks in running order, and what dataflow analysis found out about its registers."""
+
+    blocks: list[Block]
+    live_in: list[set[str]]
+    live_out: list[set[str]]
+    uniform: set[str]
+
+
+def analyse(function: Function) -> Flow:
+    blocks = _ordered(_Builder(function).build())
+    function.registers[CARRY.name] = 1
+    function.registers[BARRIER_VALUE.name] = 1
+    live_in, live_out = _liveness(blocks)
+    return Flow(blocks, live_in, live_out, _uniform(function, blocks))
+
+
+class _Builder:
+    """Cuts a function's instructions into blocks.  A guarded instruction becomes a branch around it."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.blocks: list[Block] = []
+        self.labels: dict[str, int] = {}
+        self.waiting: list[tuple[End, list[str]]] = []
+        self.tables: dict[str, list[str]] = {}
+
+    def build(self) -> list[Block]:
+        current = self._new()
+        for item in self.function.body:
+            if isinstance(item, Label):
+                following = self._new()
+                current.end = current.end or End("jump", [following.number])
+                current = following
+                self.labels[item.name] = current.number
+            elif item.opcode == "branchtargets":
+                self.tables[item.modifiers[0]] = [part.name for part in item.operands if isinstance(part, Symbol)]
+            else:
+                current = self._append(current, item)
+        current.end = current.end or End("leave")
+        for end, names in self.waiting:
+            if end.kind == "switch":
+                names = self.tables[names[0]]
+            end.targets = [self.labels[name] for name in names] + end.targets
+        return self.blocks
+
+    def _new(self) -> Block:
+        self.blocks.append(Block(len(self.blocks)))
+        return self.blocks[-1]
+
+    def _append(self, block: Block, instruction: Instruction) -> Block:
+        """Add one instruction; the result is the block in which the next one goes."""
+        if block.end:
+            block = self._new()
+        if instruction.guard and instruction.opcode == "bra":
+            return self._branch(block, instruction)
+        if instruction.guard:
+            guarded = self._new()
+            block.end = End("branch", [guarded.number], instruction.guard)
+            last = self._append(guarded, replace(instruction, guard=None))
+            following = self._new()
+            block.end.targets.append(following.number)
+            last.end = last.end or End("jump", [following.number])
+            return following
+        handler = getattr(self, f"_on_{instruction.opcode}", None)
+        if handler:
+            following = handler(block, instruction)
+            assert isinstance(following, Block)
+            return following
+        if instruction.opcode in _SYNCHRONIZING and "sync" in instruction.modifiers:
+            block = self._meet(block, instruction.operands[-1], instruction)
+        elif (
+            instruction.opcode not in OPCODES
+            or instruction.opcode == "bar_result"
+            or instruction.opcode in _SYNCHRONIZING
+        ):
+            raise unsupported(instruction)
+        block.body.append(instruction)
+        return block
+
+    def _ended(self, block: Block, end: End) -> Block:
+        block.end = end
+        return block
+
+    def _branch(self, block: Block, instruction: Instruction) -> Block:
+        following = self._new()
+        block.end = End("branch", [following.number], instruction.guard)
+        self.waiting.append((block.end, [_name(instruction.operands[0], instruction)]))
+        return following
+
+    def _on_bra(self, block: Block, instruction: Instruction) -> Block:
+        block.end = End("jump")
+        self.waiting.append((block.end, [_name(instruction.operands[0], instruction)]))
+        return block
+
+    def _on_brx(self, block: Block, instruction: Instruction) -> Block:
+        block.end = End("switch", [], instruction.operands[0])
+        self.waiting.append((block.end, [_name(instruction.operands[1], instruction)]))
+        return block
+
+    def _on_ret(self, block: Block, instruction: Instruction) -> Block:
+        return self._ended(block, End("leave"))
+
+    def _on_exit(self, block: Block, instruction: Instruction) -> Block:
+        return self._ended(block, End("exit"))
+
+    def _on_trap(self, block: Block, instruction: Instruction) -> Block:
+        return self._ended(block, End("trap", instruction=instruction))
+
+    def _on_call(self, block: Block, instruction: Instruction) -> Block:
+        following = self._new()
+        block.end = End("call", [following.number], instruction=instruction)
+        return following
+
+    def _on_bar(self, block: Block, instruction: Instruction) -> Block:
+        """`bar.sync`, `bar.red` and `bar.warp.sync`: the block ends, and its lanes wait for the others."""
+        modifiers, operands = instruction.modifiers, instruction.operands
+        if "warp" in modifiers:
+            return self._meet(block, operands[0], instruction)
+        if "red" in modifiers:
+            return self._reduction(block, instruction)
+        if "sync" not in modifiers or len(operands) != 1 or not isinstance(operands[0], Immediate):
+            raise UnsupportedPtx(
+                f"'{instruction.text}' (only whole blocks can wait) is not simulated", instruction.line
+            )
+        following = self._new()
+        block.end = End("barrier", [following.number], operands[0])
+        return following
+
+    _on_barrier = _on_bar
+
+    def _reduction(self, block: Block, instruction: Instruction) -> Block:
+        operands = instruction.operands
+        if len(operands) != 3:
+            raise unsupported(instruction)
+        block.body.append(
+            replace(instruction, opcode="mov", modifiers=("pred",), operands=[BARRIER_VALUE, operands[2]])
+        )
+        following = self._new()
+        block.end = End("barrier", [following.number], operands[1])
+        following.body.append(replace(instruction, opcode="bar_result", operands=[operands[0], BARRIER_VALUE]))
+        return following
+
+    def _meet(self, block: Block, mask: Operand, instruction: Instruction) -> Block:
+        following = self._new()
+        block.end = End("warp", [following.number], mask, instruction)
+        return following
+
+
+def _name(operand: Operand, instruction: Instruction) -> str:
+    if not isinstance(operand, Symbol):
+        raise PtxError(f"'{instruction.text}' has no target", instruction.line)
+    return operand.name
+
+
+def _ordered(blocks: list[Block]) -> list[Block]:
+    """The reachable blocks in reverse postorder, numbered anew.
+
+    Of two successors the one that comes later in the text is visited first: it gets the higher number, so that a loop's
+    body comes before what follows the loop.
+    """
+    postorder: list[int] = []
+    seen = {0}
+    stack: list[tuple[int, Iterator[int]]] = [(0, _successors(blocks[0]))]
+    while stack:
+        number, successors = stack[-1]
+        following = next((target for target in successors if target not in seen), None)
+        if following is None:
+            postorder.append(number)
+            stack.pop()
+        else:
+            seen.add(following)
+            stack.append((following, _successors(blocks[following])))
+    order = {number: at for at, number in enumerate(reversed(postorder))}
+    chosen = [blocks[number] for number in reversed(postorder)]
+    for block in chosen:
+        block.number = order[block.number]
+        assert block.end
+        block.end.targets = [order[target] for target in block.end.targets]
+    return chosen
+
+
+def _successors(block: Block) -> Iterator[int]:
+    assert block.end
+    return iter(sorted(set(block.end.targets), reverse=True))
+
+
+def reads(instruction: Instruction) -> Iterator[Register]:
+    """The registers whose values the instruction needs."""
+    operands = instruction.operands
+    first = 1 if OPCODES[instruction.opcode].writes else 0
+    for operand in operands[first:]:
+        yield from registers(operand)
+    if first and operands and isinstance(operands[0], Address):
+        yield from registers(operands[0])
+    if instruction.opcode in ("addc", "subc", "madc"):
+        yield CARRY
+
+
+def writes(instruction: Instruction) -> Iterator[Register]:
+    """The registers that the instruction gives a value."""
+    if OPCODES[instruction.opcode].writes and instruction.operands:
+        yield from registers(instruction.operands[0])
+    if "cc" in instruction.modifiers:
+        yield CARRY
+
+
+def registers(operand: Operand | None) -> Iterator[Register]:
+    if isinstance(operand, Register):
+        yield operand
+    elif isinstance(operand, Address):
+        yield from registers(operand.base)
+    elif isinstance(operand, Group):
+        for item in operand.items:
+            yield from registers(item)
+    elif isinstance(operand, Pair):
+        yield from registers(operand.first)
+        yield from registers(operand.second)
+
+
+def end_reads(end: End) -> Iterator[Register]:
+    yield from registers(end.operand)
+    if end.kind == "call" and end.instruction:
+        for operand in end.instruction.operands:
+            if isinstance(operand, Register):
+                yield operand
+
+
+def _liveness(blocks: list[Block]) -> tuple[list[set[str]], list[set[str]]]:
+    """For each block, the registers that are needed when it begins, and when it ends."""
+    needs: list[set[str]] = []
+    gives: list[set[str]] = []
+    for block in blocks:
+        need: set[str] = set()
+        give: set[str] = set()
+        for instruction in block.body:
+            need.update(register.name for register in reads(instruction) if register.name not in give)
+            give.update(register.name for register in writes(instruction))
+        assert block.end
+        need.update(register.name for register in end_reads(block.end) if register.name not in give)
+        needs.append(need)
+        gives.append(give)
+    live_in = [set(need) for need in needs]
+    live_out: list[set[str]] = [set() for _ in blocks]
+    changed = True
+    while changed:
+        changed = False
+        for at in range(len(blocks) - 1, -1, -1):
+            end = blocks[at].end
+            assert end
+            out = set().union(*(live_in[target] for target in end.targets))
+            if out != live_out[at]:
+                live_out[at] = out
+                live_in[at] = needs[at] | (out - gives[at])
+                changed = True
+    return live_in, live_out
+
+
+def _uniform(function: Function, blocks: list[Block]) -> set[str]:
+    """Registers that hold one value for all lanes of a launch, whoever computes it and when.
+
+    Such a register is written by one instruction, which depends on nothing but other such values.
+    """
+    writers: dict[str, int] = {}
+    candidates: list[Instruction] = []
+    for block in blocks:
+        for instruction in block.body:
+            for register in writes(instruction):
+                writers[register.name] = writers.get(register.name, 0) + 1
+            if OPCODES[instruction.opcode].pure or _reads_parameter(function, instruction):
+                candidates.append(instruction)
+    found: set[str] = set()
+    changed = True
+    while changed:
+        changed = False
+        for instruction in candidates:
+            targets = [register.name for register in writes(instruction)]
+            if not targets or targets[0] in found or any(writers[name] != 1 for name in targets):
+                continue
+            if _all_uniform(function, instruction, found):
+                found.update(targets)
+                changed = True
+    return found
+
+
+def _reads_parameter(function: Function, instruction: Instruction) -> bool:
+    if not function.entry or instruction.opcode != "ld" or "param" not in instruction.modifiers:
+        return False
+    address = instruction.operands[1]
+    return isinstance(address, Address) and isinstance(address.base, Symbol) and _is_parameter(function, address.base)
+
+
+def _is_parameter(function: Function, symbol: Symbol) -> bool:
+    return any(parameter.name == symbol.name for parameter in function.parameters)
+
+
+def _all_uniform(function: Function, instruction: Instruction, found: set[str]) -> bool:
+    if instruction.opcode == "cvta" and "shared" in instruction.modifiers:
+        return False
+    if any(register.name not in found for register in reads(instruction)):
+        return False
+    return all(_uniform_operand(function, operand) for operand in instruction.operands[1:])
+
+
+def _uniform_operand(function: Function, operand: Operand) -> bool:
+    if isinstance(operand, Special):
+        return operand.name in UNIFORM_SPECIALS
+    if isinstance(operand, Group):
+        return all(_uniform_operand(function, item) for item in operand.items)
+    name = operand if isinstance(operand, Symbol) else operand.base if isinstance(operand, Address) else None
+    if isinstance(name, Symbol):
+        variable = function.variables.get(name.name)
+        in_frame = variable is not None and variable.space in ("local", "param")
+        return not in_frame or (function.entry and _is_parameter(function, name))
+    return True

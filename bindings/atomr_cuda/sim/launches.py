@@ -1,0 +1,346 @@
+"""Modules, functions and launches of the simulated driver.
+
+A module is PTX text, read by ``simt``; machine code for a GPU is refused. A launch is checked as the driver checks it,
+its parameters are read before the call returns, and the kernel runs when its stream comes to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .. import driver
+from ..driver import CUfunction_attribute as F, CUjit_option, CUlaunchAttributeID, CUlaunchConfig
+from . import device
+from ._status import (
+    INVALID_PTX,
+    INVALID_VALUE,
+    NO_BINARY_FOR_GPU,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    OUT_OF_RESOURCES,
+    Refused,
+    require,
+)
+from .process import Function, Module, Process, complain
+from .ptx import LoadError
+from .simt import LoadedModule
+from .table import entry, give
+
+# The first bytes of images that hold machine code: ELF, and NVIDIA's container of several images.
+_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")
+
+_TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)", re.MULTILINE)
+
+
+# Loading.
+
+
+class _JitLog:
+    """The error log that a caller of cuModuleLoadDataEx may ask for."""
+
+    def __init__(self, count: int, options: Any, values: Any) -> None:
+        given = {options[at]: (values, at) for at in range(count)} if count else {}
+        self._buffer = self._value(given.get(CUjit_option.CU_JIT_ERROR_LOG_BUFFER))
+        self._size = given.get(CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+
+    @staticmethod
+    def _value(place: tuple[Any, int] | None) -> int:
+        return (place[0][place[1]] or 0) if place else 0
+
+    def write(self, text: str) -> None:
+        """Give the text, cut to the buffer, and its length in place of the size."""
+        room = self._value(self._size)
+        data = text.encode()[: max(0, room - 1)] + b"\0"
+        if self._buffer and room:
+            ctypes.memmove(self._buffer, data, len(data))
+        if self._size:
+            values, at = self._size
+            values[at] = len(data) - 1 if room else 0
+
+
+@entry(driver.cuModuleLoadData)
+def _module_load_data(process: Process, result: Any, image: int | None) -> None:
+    _load(process, result, image, _JitLog(0, None, None))
+
+
+@entry(driver.cuModuleLoadDataEx)
+def _module_load_data_ex(
+    process: Process, result: Any, image: int | None, count: int, options: Any, values: Any
+) -> None:
+    require(count == 0 or (options and values))
+    _load(process, result, image, _JitLog(count, options, values))
+
+
+def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> None:
+    require(result and image)
+    context = process.current()
+    require(ctypes.string_at(image or 0, 4) not in _MACHINE_CODE, NO_BINARY_FOR_GPU)
+    text = ctypes.string_at(image or 0).decode("utf-8", errors="replace")
+    try:
+        _check_target(text, log)
+        loaded = LoadedModule(text, process.regions.space)
+    except LoadError as error:
+        log.write(str(error))
+        complain(f"a module was refused: {error}")
+        raise Refused(error.status) from None
+    context.flush_output()
+    give(result, process.handles.add(Module(loaded, context), context.handle))
+
+
+def _check_target(text: str, log: _JitLog) -> None:
+    """A GPU runs PTX of its own capability and of older ones only."""
+    major, minor = device.CAPABILITY
+    found = _TARGET.search(text)
+    if found and int(found[1]) > major * 10 + minor:
+        message = f"the PTX is for sm_{found[1]}, the simulated GPU has capability {major}.{minor}"
+        log.write(message)
+        complain(f"a module was refused: {message}")
+        raise Refused(INVALID_PTX)
+
+
+@entry(driver.cuModuleUnload)
+def _module_unload(process: Process, handle: int | None) -> int | None:
+    module = process.handles.get(handle, Module)
+    status = module.context.synchronize()
+    if status:
+        return status
+    for function in module.handles.values():
+        process.handles.pop(function)
+    process.handles.pop(handle)
+    module.loaded.unload()
+    return None
+
+
+def _name(name: bytes | None) -> str:
+    if name is None:
+        raise Refused(INVALID_VALUE)
+    return name.decode("utf-8", errors="replace")
+
+
+@entry(driver.cuModuleGetFunction)
+def _module_get_function(process: Process, result: Any, handle: int | None, name: bytes | None) -> None:
+    require(result)
+    wanted = _name(name)
+    module = process.handles.get(handle, Module)
+    kernel = module.loaded.functions.get(wanted)
+    if kernel is None:
+        raise Refused(NOT_FOUND)
+    if wanted not in module.handles:
+        module.handles[wanted] = process.handles.add(Function(kernel, module), module.context.handle)
+    give(result, module.handles[wanted])
+
+
+@entry(driver.cuModuleGetGlobal)
+def _module_get_global(process: Process, address: Any, size: Any, handle: int | None, name: bytes | None) -> None:
+    wanted = _name(name)
+    module = process.handles.get(handle, Module)
+    require(wanted in module.loaded.globals, NOT_FOUND)
+    where, count = module.loaded.globals[wanted]
+    if address:
+        give(address, where)
+    if size:
+        give(size, count)
+
+
+# Functions.
+
+
+def _default_dynamic_shared(function: Function) -> int:
+    return max(0, device.SHARED_PER_BLOCK - function.kernel.static_shared_bytes)
+
+
+def _dynamic_shared(function: Function) -> int:
+    """How much dynamic shared memory a launch may ask for."""
+    limit = function.dynamic_shared_limit
+    return _default_dynamic_shared(function) if limit is None else max(limit, _default_dynamic_shared(function))
+
+
+_VERSION = device.CAPABILITY[0] * 10 + device.CAPABILITY[1]
+_FUNCTION_ATTRIBUTES: dict[int, Any] = {
+    F.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: lambda function: _thread_limit(function),
+    F.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: lambda function: function.kernel.static_shared_bytes,
+    F.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: lambda function: function.kernel.local_bytes,
+    F.CU_FUNC_ATTRIBUTE_NUM_REGS: lambda function: function.kernel.registers,
+    F.CU_FUNC_ATTRIBUTE_PTX_VERSION: lambda function: _VERSION,
+    F.CU_FUNC_ATTRIBUTE_BINARY_VERSION: lambda function: _VERSION,
+    F.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: _dynamic_shared,
+    F.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: lambda function: function.carveout,
+}
+_KNOWN_ATTRIBUTES = frozenset(map(int, F))
+
+
+def _thread_limit(function: Function) -> int:
+    return min(device.MAX_THREADS_PER_BLOCK, function.kernel.max_threads_per_block)
+
+
+@entry(driver.cuFuncGetAttribute)
+def _func_get_attribute(process: Process, result: Any, attribute: int, handle: int | None) -> None:
+    require(attribute in _KNOWN_ATTRIBUTES)
+    function = process.handles.get(handle, Function)
+    answer = _FUNCTION_ATTRIBUTES.get(attribute)
+    give(result, answer(function) if answer else 0)
+
+
+@entry(driver.cuFuncSetAttribute)
+def _func_set_attribute(process: Process, handle: int | None, attribute: int, value: int) -> None:
+    function = process.handles.get(handle, Function)
+    if attribute == F.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        require(0 <= value <= device.SHARED_PER_BLOCK_OPTIN - function.kernel.static_shared_bytes)
+        function.dynamic_shared_limit = value
+    elif attribute == F.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        require(-1 <= value <= 100)
+        function.carveout = value
+    else:
+        raise Refused(INVALID_VALUE)
+
+
+@entry(driver.cuFuncGetParamInfo)
+def _func_get_param_info(process: Process, handle: int | None, index: int, offset: Any, size: Any) -> None:
+    parameters = process.handles.get(handle, Function).kernel.parameters
+    require(index < len(parameters))
+    give(offset, parameters[index][0])
+    if size:
+        give(size, parameters[index][1])
+
+
+@entry(driver.cuFuncGetName)
+def _func_get_name(process: Process, result: Any, handle: int | None) -> None:
+    device.give_string(result, process.handles.get(handle, Function).kernel.name)
+
+
+@entry(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor)
+def _occupancy(process: Process, result: Any, handle: int | None, threads: int, shared: int) -> None:
+    function = process.handles.get(handle, Function)
+    require(threads > 0)
+    if threads > _thread_limit(function) or shared > _dynamic_shared(function):
+        give(result, 0)
+        return
+    warps = -(-threads // 32)
+    used = shared + function.kernel.static_shared_bytes + 1024
+    per_thread = max(1, function.kernel.registers)
+    give(
+        result,
+        min(
+            device.BLOCKS_PER_MULTIPROCESSOR,
+            device.THREADS_PER_MULTIPROCESSOR // (warps * 32),
+            device.SHARED_PER_MULTIPROCESSOR // used,
+            device.REGISTERS // (per_thread * warps * 32),
+        ),
+    )
+
+
+# Launching.
+
+Three = tuple[int, int, int]
+
+
+@entry(driver.cuLaunchKernel)
+def _launch_kernel(
+    process: Process,
+    handle: int | None,
+    *rest: Any,
+) -> None:
+    *sizes, shared, stream, parameters, extra = rest
+    _launch(process, handle, tuple(sizes[:3]), tuple(sizes[3:]), shared, stream, parameters, extra)
+
+
+@entry(driver.cuLaunchKernelEx)
+def _launch_kernel_ex(
+    process: Process, config_address: int | None, handle: int | None, parameters: int | None, extra: int | None
+) -> None:
+    require(config_address)
+    config = CUlaunchConfig.from_address(config_address or 0)
+    for at in range(config.numAttrs):
+        _check_attribute(config.attrs[at])
+    grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
+    block = (config.blockDimX, config.blockDimY, config.blockDimZ)
+    _launch(process, handle, grid, block, config.sharedMemBytes, config.hStream, parameters, extra)
+
+
+_HARMLESS_ATTRIBUTES = frozenset(
+    {
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_IGNORE,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+    }
+)
+
+
+def _check_attribute(attribute: Any) -> None:
+    """Attributes that change what a kernel may do are refused, unless they ask for what happens anyway."""
+    if attribute.id == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        require(not attribute.value.cooperative, NOT_SUPPORTED)
+    elif attribute.id == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+        size = attribute.value.clusterDim
+        require((size.x, size.y, size.z) == (1, 1, 1), NOT_SUPPORTED)
+    else:
+        require(attribute.id in _HARMLESS_ATTRIBUTES, NOT_SUPPORTED)
+
+
+def _launch(
+    process: Process,
+    handle: int | None,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    shared: int,
+    stream: int | None,
+    parameters: int | None,
+    extra: int | None,
+) -> None:
+    function = process.handles.get(handle, Function)
+    _check_shape(function, grid, block, shared)
+    data = _parameter_block(function, parameters, extra)
+    context = process.current()
+    kernel = function.kernel
+    at, size = (grid[0], grid[1], grid[2]), (block[0], block[1], block[2])
+    process.submit(stream, lambda: kernel.launch(at, size, shared, data, context.say), kernel=True)
+
+
+def _check_shape(function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> None:
+    require(all(1 <= size <= limit for size, limit in zip(grid, device.MAX_GRID, strict=True)))
+    require(all(1 <= size <= limit for size, limit in zip(block, device.MAX_BLOCK, strict=True)))
+    threads = block[0] * block[1] * block[2]
+    require(threads <= device.MAX_THREADS_PER_BLOCK)
+    require(threads <= _thread_limit(function), OUT_OF_RESOURCES)
+    require(shared <= _dynamic_shared(function))
+
+
+def _parameter_block(function: Function, parameters: int | None, extra: int | None) -> bytes:
+    """The kernel's parameters, from an array of addresses or from one buffer, as they are now."""
+    kernel = function.kernel
+    if not kernel.parameters:
+        return b""
+    if not parameters:
+        return _from_buffer(kernel.parameter_bytes, extra)
+    block = bytearray(kernel.parameter_bytes)
+    addresses = (ctypes.c_uint64 * len(kernel.parameters)).from_address(parameters)
+    for (offset, size), address in zip(kernel.parameters, addresses, strict=True):
+        require(address)
+        block[offset : offset + size] = ctypes.string_at(address, size)
+    return bytes(block)
+
+
+def _from_buffer(size: int, extra: int | None) -> bytes:
+    require(extra)
+    given = dict(_pairs(extra or 0))
+    address = given.get(driver.CU_LAUNCH_PARAM_BUFFER_POINTER)
+    where = given.get(driver.CU_LAUNCH_PARAM_BUFFER_SIZE)
+    require(address and where)
+    require(ctypes.c_size_t.from_address(where or 0).value >= size)
+    return ctypes.string_at(address or 0, size)
+
+
+def _pairs(extra: int) -> Iterator[tuple[int, int]]:
+    """The (name, value) pairs of ``extra``, up to the end mark."""
+    word = ctypes.sizeof(ctypes.c_void_p)
+    while name := ctypes.c_uint64.from_address(extra).value:
+        yield name, ctypes.c_uint64.from_address(extra + word).value
+        extra += 2 * word

@@ -1,0 +1,275 @@
+"""Which bytes of this process a simulated GPU may touch, and how many lanes touch them at once.
+
+A simulated device address is a host address.  `AddressSpace` is the page table: a sorted list of ranges.  `Access` is
+what one instruction does with it: the addresses of all its lanes are range-checked and aligned-checked as a whole,
+then read or written by one numpy operation.  Nothing here knows PTX, kernels or streams.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+ILLEGAL_ADDRESS = 700
+ASSERT = 710
+MISALIGNED_ADDRESS = 716
+INVALID_ADDRESS_SPACE = 717
+LAUNCH_FAILED = 719
+
+
+class DeviceFault(Exception):
+    """What a kernel did that costs its process the context; `status` is CUDA's number for it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} (status {self.status})"
+
+
+class Span:
+    """A maximal run of accessible bytes, with one numpy view per item size.
+
+    A view begins at the first multiple of its item size, so an aligned address is an index into it.
+    """
+
+    __slots__ = ("_bytes", "_views", "end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self._bytes: Array = np.frombuffer((ctypes.c_uint8 * (end - start)).from_address(start), np.uint8)
+        self._views: dict[np.dtype[Any], tuple[Array, int]] = {}
+
+    def view(self, dtype: np.dtype[Any]) -> tuple[Array, int]:
+        """The whole span as items of `dtype`, and the address of the first of them."""
+        found = self._views.get(dtype)
+        if found is None:
+            size = dtype.itemsize
+            skipped = -self.start % size
+            count = max(0, (self.end - self.start - skipped) // size)
+            found = (self._bytes[skipped : skipped + count * size].view(dtype), self.start + skipped)
+            self._views[dtype] = found
+        return found
+
+
+class AddressSpace:
+    """Which byte ranges of this process a simulated GPU may touch.
+
+    Lookups take no lock: they read one immutable table, which `add` and `remove` replace.  Regions that touch each
+    other form one span, so an access may cross the seam between two mappings, as on a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._regions: dict[int, int] = {}
+        self._table: tuple[list[int], list[Span]] = ([], [])
+        self.atomic_lock = threading.Lock()
+        """Held for each atomic instruction: launches on several streams may update one word."""
+
+    def add(self, address: int, size: int) -> None:
+        """Make `size` bytes at `address` accessible; they must be mapped until `remove`."""
+        if address <= 0 or size <= 0:
+            raise ValueError(f"not a region: {size} bytes at {address:#x}")
+        with self._lock:
+            starts, _ = self._table
+            after = bisect.bisect_left(starts, address + size)
+            if after and self._table[1][after - 1].end > address:
+                raise ValueError(f"the region of {size} bytes at {address:#x} overlaps one that is already accessible")
+            self._regions[address] = size
+            self._replace(address, address + size)
+
+    def remove(self, address: int) -> None:
+        """Make the region that was added at `address` inaccessible again."""
+        with self._lock:
+            if address not in self._regions:
+                raise KeyError(f"no region was added at {address:#x}")
+            size = self._regions.pop(address)
+            self._replace(address, address + size)
+
+    def _replace(self, start: int, end: int) -> None:
+        """Build the spans anew between the neighbours of [start, end); the rest of the table is kept as it is."""
+        starts, spans = self._table
+        first = bisect.bisect_left([span.end for span in spans], start)
+        last = bisect.bisect_right(starts, end)
+        low = min([start, *starts[first:last]])
+        high = max([end, *(span.end for span in spans[first:last])])
+        touched = sorted((at, size) for at, size in self._regions.items() if low <= at < high)
+        fresh = [Span(*bounds) for bounds in _joined(touched)]
+        self._table = (
+            starts[:first] + [span.start for span in fresh] + starts[last:],
+            spans[:first] + fresh + spans[last:],
+        )
+
+    def find(self, address: int) -> Span | None:
+        """The span that holds the byte at `address`."""
+        starts, spans = self._table
+        at = bisect.bisect_right(starts, address) - 1
+        if at >= 0 and address < spans[at].end:
+            return spans[at]
+        return None
+
+    def require(self, address: int, size: int, verb: str = "access to") -> Span:
+        """The span that holds all of the bytes, or an illegal address."""
+        span = self.find(address)
+        if span is None or address + size > span.end:
+            raise DeviceFault(ILLEGAL_ADDRESS, f"{verb} {size} bytes at {address:#x}, which is not accessible memory")
+        return span
+
+    def view(self, address: int, size: int) -> Array:
+        """A writable view of bytes that must all be accessible."""
+        span = self.require(address, size)
+        view, base = span.view(np.dtype(np.uint8))
+        return view[address - base : address - base + size]
+
+    def load(self, address: int, dtype: np.dtype[Any], align: int) -> Any:
+        """One value that all lanes read."""
+        view, at = self._one(address, dtype, align, "read of")
+        return view[at]
+
+    def store(self, address: int, value: Any, dtype: np.dtype[Any], align: int) -> None:
+        """One address that all lanes write: the last of them wins."""
+        view, at = self._one(address, dtype, align, "write of")
+        view[at] = value[-1] if getattr(value, "ndim", 0) else value
+
+    def _one(self, address: int, dtype: np.dtype[Any], align: int, verb: str) -> tuple[Array, int]:
+        if address % align:
+            raise _misaligned(address, align, verb)
+        view, base = self.require(address, dtype.itemsize, verb).view(dtype)
+        return view, (address - base) // dtype.itemsize
+
+    def text(self, address: int, limit: int = 1 << 16) -> bytes:
+        """The C string at `address`."""
+        span = self.require(address, 1, "read of")
+        view, base = span.view(np.dtype(np.uint8))
+        piece = view[address - base : address - base + limit].tobytes()
+        end = piece.find(b"\0")
+        if end < 0:
+            raise DeviceFault(ILLEGAL_ADDRESS, f"the string at {address:#x} has no end")
+        return piece[:end]
+
+
+def _joined(regions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sorted (address, size) pairs as (start, end) pairs in which neighbours that touch are one."""
+    joined: list[tuple[int, int]] = []
+    for at, size in regions:
+        if joined and joined[-1][1] == at:
+            joined[-1] = (joined[-1][0], at + size)
+        else:
+            joined.append((at, at + size))
+    return joined
+
+
+def _misaligned(address: int, align: int, verb: str) -> DeviceFault:
+    return DeviceFault(MISALIGNED_ADDRESS, f"{verb} {align} bytes at {address:#x}, which is not a multiple of {align}")
+
+
+_COUNTING: Array = np.arange(1 << 16, dtype=np.int64)
+
+
+class Access:
+    """The addresses one register holds over the active lanes, checked once and used by every load and store through it.
+
+    All arithmetic is relative to the lowest address, so that `[register + offset]` costs no pass of its own: the offset
+    moves the window of memory instead of the indices.
+    """
+
+    __slots__ = ("_addresses", "_indices", "count", "extent", "low", "low_bits", "relative", "space")
+
+    def __init__(self, space: AddressSpace, addresses: Array) -> None:
+        self.space = space
+        self._addresses = addresses
+        self.count = addresses.size
+        self.low = int(addresses.min())
+        relative = addresses - np.uint64(self.low)
+        self.extent = int(relative.max())
+        self.low_bits = int(np.bitwise_or.reduce(relative))
+        self.relative: Array = relative.view(np.int64)
+        self._indices: dict[int, tuple[Array, bool]] = {}
+
+    def load(self, offset: int, dtype: np.dtype[Any], align: int) -> Array:
+        """The values at every lane's address plus `offset`."""
+        window = self._window(offset, dtype, align, "read of")
+        if window is None:
+            return self._each(offset, dtype, None, "read of")
+        index, run = self._index(dtype.itemsize)
+        return window[: self.count].copy() if run else window.take(index)
+
+    def store(self, offset: int, values: Any, dtype: np.dtype[Any], align: int) -> None:
+        """Write every lane's value; where lanes share an address the last lane wins."""
+        window = self._window(offset, dtype, align, "write of")
+        if window is None:
+            self._each(offset, dtype, np.broadcast_to(values, (self.count,)), "write of")
+            return
+        index, run = self._index(dtype.itemsize)
+        if run:
+            window[: self.count] = values
+        else:
+            window[index] = values
+
+    def target(self, offset: int, dtype: np.dtype[Any]) -> list[tuple[Any, Array, Array]]:
+        """For atomics: (which lanes, memory, index of each of these lanes), one entry for each span that is touched."""
+        window = self._window(offset, dtype, dtype.itemsize, "atomic access to")
+        if window is not None:
+            return [(slice(None), window, self._index(dtype.itemsize)[0])]
+        return list(self._spans(offset, dtype, "atomic access to"))
+
+    def _window(self, offset: int, dtype: np.dtype[Any], align: int, verb: str) -> Array | None:
+        """Memory from the lowest address on, when a single span holds everything; else None."""
+        first = self.low + offset
+        if self.low_bits & (align - 1) or first % align:
+            wrong = self._addresses[((self._addresses + np.uint64(offset % 2**64)) % np.uint64(align)) != 0][0]
+            raise _misaligned(int(wrong) + offset, align, verb)
+        span = self.space.find(first)
+        if span is None or first + self.extent + dtype.itemsize > span.end:
+            return None
+        view, base = span.view(dtype)
+        return view[(first - base) // dtype.itemsize :]
+
+    def _index(self, size: int) -> tuple[Array, bool]:
+        """Indices for items of `size` bytes, and whether they are simply 0, 1, 2 ..."""
+        found = self._indices.get(size)
+        if found is None:
+            index = self.relative >> (size.bit_length() - 1)
+            n = self.count
+            run = self.extent == (n - 1) * size and n <= _COUNTING.size and bool((index == _COUNTING[:n]).all())
+            found = self._indices[size] = (index, run)
+        return found
+
+    def _spans(self, offset: int, dtype: np.dtype[Any], verb: str) -> Iterable[tuple[Array, Array, Array]]:
+        """The lanes sorted by the span that they touch; an address outside of all of them is illegal."""
+        remaining: Array = np.arange(self.count)
+        addresses = self._addresses + np.uint64(offset % 2**64)
+        found = []
+        while remaining.size:
+            first = int(addresses[remaining[0]])
+            span = self.space.require(first, dtype.itemsize, verb)
+            here = addresses[remaining]
+            inside = (here >= np.uint64(span.start)) & (here <= np.uint64(span.end - dtype.itemsize))
+            lanes = remaining[inside]
+            view, base = span.view(dtype)
+            found.append(
+                (lanes, view, ((addresses[lanes] - np.uint64(base)) // np.uint64(dtype.itemsize)).view(np.int64))
+            )
+            remaining = remaining[~inside]
+        return found
+
+    def _each(self, offset: int, dtype: np.dtype[Any], values: Array | None, verb: str) -> Array:
+        """The same for lanes that touch several spans.  Every address is checked before anything is written."""
+        pieces = self._spans(offset, dtype, verb)
+        result: Array = np.empty(self.count, dtype)
+        for lanes, view, index in pieces:
+            if values is None:
+                result[lanes] = view[index]
+            else:
+                view[index] = values[lanes]
+        return result

@@ -1,0 +1,415 @@
+"""The arithmetic of PTX that numpy does not have: exact fused multiply-add, directed rounding, wide products, bit fields.
+
+Every function takes typed numpy scalars or arrays, in any mix, and returns bits of a definite type.  Nothing here knows
+lanes or instructions.  The approximate functions (`ex2.approx` and its like) are exact to the last bit or so, where the
+hardware is not: compare with tolerances.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Value = Any
+"""A numpy scalar or array: functions here are written for both."""
+
+U16, U32, U64 = np.uint16, np.uint32, np.uint64
+S32, S64 = np.int32, np.int64
+F16, F32, F64 = np.float16, np.float32, np.float64
+
+_SPLITTER = F64(134217729.0)
+_ONE64 = U64(1)
+
+
+def _two_sum(a: Value, b: Value) -> tuple[Value, Value]:
+    """a + b rounded, and the error that rounding made (exact)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def _two_product(a: Value, b: Value) -> tuple[Value, Value]:
+    """a * b rounded, and the error that rounding made (exact while nothing overflows or underflows)."""
+    product = a * b
+    big = _SPLITTER * a
+    a_high = big - (big - a)
+    a_low = a - a_high
+    big = _SPLITTER * b
+    b_high = big - (big - b)
+    b_low = b - b_high
+    return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+
+
+def _odd_sum(a: Value, b: Value) -> Value:
+    """a + b rounded to odd: an inexact result gets an odd last bit, so that a second rounding cannot go wrong."""
+    total, error = _two_sum(a, b)
+    bits = total.view(S64)
+    outward = (error > 0) == (total > 0)
+    moved = np.where(outward, bits + 1, bits - 1)
+    keep = (error == 0) | ((bits & 1) != 0) | ~np.isfinite(total)
+    return np.where(keep, bits, moved).view(F64)
+
+
+def fma_f64(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c with one rounding (Boldo and Melquiond's method); beyond the range of its splitting, with two."""
+    product, low = _two_product(a, b)
+    high, rest = _two_sum(c, low)
+    top, remainder = _two_sum(product, high)
+    exact = top + _odd_sum(rest, remainder)
+    plain = product + c
+    size = np.abs(product)
+    usable = np.isfinite(exact) & (size > 1e-260) & (np.abs(a) < 1e290) & (np.abs(b) < 1e290)
+    return np.where(usable, exact, plain)
+
+
+def fma_f32(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c with one rounding.
+
+    The product of two f32 is exact in f64.  Rounding the sum twice can only go wrong when the first rounding lands
+    exactly half way between two f32, so these lanes alone are done again (below the normal range they are not).
+    """
+    product = a.astype(F64) * b
+    total = product + c
+    doubtful = (total.view(U64) & U64(0x1FFFFFFF)) == U64(0x10000000)
+    if np.any(doubtful):
+        total = np.where(doubtful, _odd_sum(product, np.asarray(c, F64)), total)
+    return total.astype(F32)
+
+
+def fma_f16(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c with one rounding: both the product and, but for extreme exponents, the sum are exact in f64."""
+    return (a.astype(F64) * b + c).astype(F16)
+
+
+def _directed(rounded: Value, error: Value, mode: str) -> Value:
+    """Move a nearest-even result by one unit where its error says that the wanted direction is the other one."""
+    if mode == "rp":
+        move, toward = error > 0, np.inf
+    elif mode == "rm":
+        move, toward = error < 0, -np.inf
+    else:
+        move, toward = ((error < 0) & (rounded > 0)) | ((error > 0) & (rounded < 0)), 0.0
+    goal = rounded.dtype.type(toward)
+    return np.where(move & np.isfinite(rounded), np.nextafter(rounded, goal), rounded)
+
+
+def narrow(value: Value, mode: str) -> Value:
+    """An f64 as f32, rounded as `mode` says."""
+    rounded = value.astype(F32)
+    if mode == "rn":
+        return rounded
+    return _directed(rounded, value - rounded.astype(F64), mode)
+
+
+def add_directed(a: Value, b: Value, mode: str) -> Value:
+    """a + b in the operands' own type with the rounding `mode`."""
+    if a.dtype == F32:
+        total, error = _two_sum(a.astype(F64), b.astype(F64))
+        rounded = total.astype(F32)
+        return _directed(rounded, (total - rounded) + error, mode)
+    return _directed(*_two_sum(a, b), mode)
+
+
+def mul_directed(a: Value, b: Value, mode: str) -> Value:
+    """a * b in the operands' own type with the rounding `mode`."""
+    if a.dtype == F32:
+        return narrow(a.astype(F64) * b, mode)
+    return _directed(*_two_product(a, b), mode)
+
+
+def fma_directed(a: Value, b: Value, c: Value, mode: str) -> Value:
+    """a * b + c in the operands' own type with the rounding `mode`."""
+    if a.dtype == F32:
+        total, error = _two_sum(a.astype(F64) * b, np.asarray(c, F64))
+        rounded = total.astype(F32)
+        return _directed(rounded, (total - rounded) + error, mode)
+    product, low = _two_product(a, b)
+    rounded = fma_f64(a, b, c)
+    total, rest = _two_sum(product, c)
+    return _directed(rounded, (total - rounded) + (rest + low), mode)
+
+
+def div_directed(a: Value, b: Value, mode: str) -> Value:
+    """a / b with the rounding `mode`; the remainder tells on which side of the quotient the truth lies."""
+    quotient = a / b
+    wide = a.dtype == F32
+    remainder = a.astype(F64) - quotient.astype(F64) * b if wide else fma_f64(-quotient, b, a)
+    return _directed(quotient, np.where(np.signbit(b), -remainder, remainder), mode)
+
+
+def sqrt_directed(a: Value, mode: str) -> Value:
+    """The square root with the rounding `mode`."""
+    root = np.sqrt(a)
+    remainder = a.astype(F64) - root.astype(F64) * root if a.dtype == F32 else fma_f64(-root, root, a)
+    return _directed(root, remainder, mode)
+
+
+def flush(value: Value) -> Value:
+    """`.ftz`: subnormal f32 become zero of the same sign."""
+    return np.where(np.abs(value) < F32(1.1754944e-38), np.copysign(F32(0), value), value)
+
+
+def saturate(value: Value) -> Value:
+    """`.sat` on floats: into [0, 1], and NaN becomes 0."""
+    one = value.dtype.type(1)
+    return np.fmin(np.fmax(value, value.dtype.type(0)), one)
+
+
+def high_word(value: Value) -> Value:
+    """An f64 whose lower 32 bits are zero, as the approximations of the hardware deliver it."""
+    return (np.asarray(value).view(U64) & U64(0xFFFFFFFF00000000)).view(F64)
+
+
+def rsqrt_f32(value: Value) -> Value:
+    return (F64(1) / np.sqrt(value.astype(F64))).astype(F32)
+
+
+def minimum(a: Value, b: Value) -> Value:
+    """The smaller one; NaN loses, and -0 is below +0."""
+    return np.where((a == b) & (a == 0), np.where(np.signbit(a), a, b), np.fmin(a, b))
+
+
+def maximum(a: Value, b: Value) -> Value:
+    """The larger one; NaN loses, and +0 is above -0."""
+    return np.where((a == b) & (a == 0), np.where(np.signbit(a), b, a), np.fmax(a, b))
+
+
+def nan_if_any(result: Value, a: Value, b: Value) -> Value:
+    """`.NaN` of min and max: NaN wins."""
+    return np.where(np.isnan(a) | np.isnan(b), result.dtype.type(np.nan), result)
+
+
+def bf16_to_f32(bits: Value) -> Value:
+    return (bits.astype(U32) << U32(16)).view(F32)
+
+
+def f32_to_bf16(value: Value, mode: str = "rn") -> Value:
+    """The upper half of an f32, rounded to nearest even (or cut, for `rz`)."""
+    bits = np.asarray(value, F32).view(U32)
+    up = U32(0x7FFF) + ((bits >> U32(16)) & U32(1)) if mode == "rn" else U32(0)
+    return np.where(np.isnan(value), U32(0x7FFF), (bits + up) >> U32(16)).astype(U16)
+
+
+def halves(operation: Any, kind: str, *packed: Value) -> Value:
+    """Apply `operation` to the low and to the high halves of registers that hold two 16-bit floats."""
+    result = U32(0)
+    for shift in (U32(0), U32(16)):
+        parts = [((value >> shift) & U32(0xFFFF)).astype(U16) for value in packed]
+        if kind == "f16x2":
+            half = np.asarray(operation(*(part.view(F16) for part in parts)), F16).view(U16)
+        else:
+            half = f32_to_bf16(np.asarray(operation(*map(bf16_to_f32, parts)), F32))
+        result = result | (half.astype(U32) << shift)
+    return result
+
+
+def to_integer(value: Value, mode: str, dtype: Any) -> Value:
+    """A float as an integer: rounded as `mode` says, clamped to the type, NaN as 0."""
+    rounded = ROUNDINGS[mode](value.astype(F64))
+    limits = np.iinfo(dtype)
+    # The top of a 64-bit range is no f64: everything from its successor on is clamped.
+    above = rounded >= F64(float(limits.max) + 1.0 if limits.bits < 64 else 2.0 ** (limits.bits - (limits.min < 0)))
+    below = rounded < F64(limits.min)
+    safe = np.where(above | below | np.isnan(rounded), F64(0), rounded)
+    result = np.where(above, dtype(limits.max), np.where(below, dtype(limits.min), safe.astype(dtype)))
+    return result
+
+
+ROUNDINGS = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+    "rna": lambda x: np.trunc(x + np.copysign(0.5, x)),
+}
+
+
+def clamp(value: Value, dtype: Any) -> Value:
+    """`.sat` between integer types: the nearest value that the type can hold."""
+    limits, source = np.iinfo(dtype), np.iinfo(value.dtype)
+    low, high = max(limits.min, source.min), min(limits.max, source.max)
+    return np.clip(value, value.dtype.type(low), value.dtype.type(high)).astype(dtype)
+
+
+def integer_to_float(value: Value, dtype: Any, mode: str) -> Value:
+    """An integer as a float, rounded as `mode` says."""
+    result = value.astype(dtype)
+    if mode == "rn" or (dtype is F64 and value.dtype.itemsize < 8):
+        return result
+    if value.dtype.itemsize < 8:
+        return _directed(result, value.astype(F64) - result.astype(F64), mode)
+    # 64-bit integers: compare as integers; where the float went beyond the type it is too large.
+    back = np.where(np.abs(result) >= 2.0**63, result.dtype.type(0), result).astype(value.dtype)
+    error = np.where(result >= 2.0**63, -1.0, (value.astype(S64) - back.astype(S64)).astype(F64))
+    return _directed(result, error, mode)
+
+
+def divide(a: Value, b: Value) -> Value:
+    """Integer division toward zero; by zero it gives all ones, as the hardware does."""
+    safe = np.where(b == 0, b.dtype.type(1), b)
+    if a.dtype.kind == "u":
+        quotient = a // safe
+    else:
+        quotient = (a - np.fmod(a, safe)) // safe
+    return np.where(b == 0, ~a.dtype.type(0), quotient)
+
+
+def remainder(a: Value, b: Value) -> Value:
+    """What integer division toward zero leaves; by zero it leaves everything."""
+    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
+
+
+def multiply_high(a: Value, b: Value) -> Value:
+    """The upper half of the product of two integers of one type."""
+    bits = a.dtype.itemsize * 8
+    if bits < 64:
+        wide = S64 if a.dtype.kind == "i" else U64
+        return ((a.astype(wide) * b.astype(wide)) >> wide(bits)).astype(a.dtype)
+    mask, half = U64(0xFFFFFFFF), U64(32)
+    x, y = a.view(U64), b.view(U64)
+    x0, x1, y0, y1 = x & mask, x >> half, y & mask, y >> half
+    middle = x1 * y0 + ((x0 * y0) >> half)
+    other = x0 * y1 + (middle & mask)
+    high = x1 * y1 + (middle >> half) + (other >> half)
+    if a.dtype.kind == "i":
+        high = high - np.where(a < 0, y, U64(0)) - np.where(b < 0, x, U64(0))
+    return high.view(a.dtype)
+
+
+def shift_left(a: Value, count: Value) -> Value:
+    bits = a.dtype.itemsize * 8
+    return np.where(count >= bits, a.dtype.type(0), a << np.minimum(count, U32(bits - 1)).astype(a.dtype))
+
+
+def shift_right(a: Value, count: Value) -> Value:
+    """Arithmetic for signed types; from the width on, only the sign is left."""
+    bits = a.dtype.itemsize * 8
+    shifted = a >> np.minimum(count, U32(bits - 1)).astype(a.dtype)
+    return shifted if a.dtype.kind == "i" else np.where(count >= bits, a.dtype.type(0), shifted)
+
+
+def funnel(low: Value, high: Value, count: Value, left: bool, wrap: bool) -> Value:
+    """32 bits out of the 64 of `high:low`, shifted by `count` (modulo 32, or at most 32)."""
+    amount = (count & U32(31) if wrap else np.minimum(count, U32(32))).astype(U64)
+    both = (high.astype(U64) << U64(32)) | low.astype(U64)
+    if left:
+        return ((both << amount) >> U64(32)).astype(U32)
+    return (both >> amount).astype(U32)
+
+
+def count_leading_zeros(a: Value) -> Value:
+    bits = a.dtype.itemsize * 8
+    filled = a
+    step = 1
+    while step < bits:
+        filled = filled | (filled >> a.dtype.type(step))
+        step *= 2
+    return U32(bits) - np.bitwise_count(filled).astype(U32)
+
+
+def find_leading_bit(a: Value, as_shift: bool) -> Value:
+    """The position of the highest bit that differs from the sign; all ones where there is none."""
+    bits = a.dtype.itemsize * 8
+    magnitude = np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a
+    zeros = count_leading_zeros(np.asarray(magnitude).view(U32 if bits == 32 else U64))
+    return np.where(zeros == bits, U32(0xFFFFFFFF), zeros if as_shift else U32(bits - 1) - zeros)
+
+
+def reverse_bits(a: Value) -> Value:
+    kind = a.dtype.type
+    bits = a.dtype.itemsize * 8
+    step = bits // 2
+    while step:
+        mask = kind(sum(((1 << step) - 1) << at for at in range(0, bits, 2 * step)))
+        a = ((a >> kind(step)) & mask) | ((a & mask) << kind(step))
+        step //= 2
+    return a
+
+
+def extract_bits(a: Value, position: Value, length: Value) -> Value:
+    """`bfe`: bits beyond the top read as the sign (or as zero, for unsigned types)."""
+    bits = a.dtype.itemsize * 8
+    position = np.minimum(position & U32(255), U32(255))
+    length = length & U32(255)
+    field = shift_right(a, position)
+    if a.dtype.kind == "u":
+        mask = np.where(length >= bits, ~a.dtype.type(0), shift_left(a.dtype.type(1), length) - a.dtype.type(1))
+        return field & mask
+    room = np.where(length >= bits, U32(0), U32(bits) - np.minimum(length, U32(bits)))
+    kept = shift_right(shift_left(field, room), room)
+    return np.where(length == 0, a.dtype.type(0), np.where(length >= bits, field, kept))
+
+
+def insert_bits(a: Value, b: Value, position: Value, length: Value) -> Value:
+    """`bfi`: `length` low bits of `a` put into `b` at `position`."""
+    kind = a.dtype.type
+    bits = a.dtype.itemsize * 8
+    position, length = position & U32(255), length & U32(255)
+    ones = np.where(length >= bits, ~kind(0), shift_left(kind(1), length) - kind(1))
+    mask = shift_left(ones, position)
+    return (b & ~mask) | (shift_left(a, position) & mask)
+
+
+def bit_mask(position: Value, length: Value, wrap: bool) -> Value:
+    """`bmsk`: `length` ones from `position` on."""
+    if wrap:
+        position, length = position & U32(31), length & U32(31)
+    ones = np.where(length >= 32, ~U32(0), shift_left(U32(1), length) - U32(1))
+    return shift_left(ones, position)
+
+
+def permute(a: Value, b: Value, selector: Value) -> Value:
+    """`prmt` in its general form: each nibble of the selector picks a byte, or its sign eight times."""
+    both = (b.astype(U64) << U64(32)) | a.astype(U64)
+    result = U32(0)
+    for at in range(4):
+        nibble = (selector >> U32(4 * at)) & U32(15)
+        byte = ((both >> ((nibble & U32(7)).astype(U64) * U64(8))) & U64(255)).astype(U32)
+        signs = np.where(byte >= 128, U32(255), U32(0))
+        result = result | (np.where(nibble >= 8, signs, byte) << U32(8 * at))
+    return result
+
+
+_PERMUTE_MODES = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
+def permute_mode(a: Value, b: Value, selector: Value, mode: str) -> Value:
+    """`prmt` with a mode: the lower two bits of the selector choose one of four patterns."""
+    patterns = np.array(_PERMUTE_MODES[mode], U32)
+    return permute(a, b, patterns[selector & U32(3)])
+
+
+def logic3(a: Value, b: Value, c: Value, table: int) -> Value:
+    """`lop3`: any function of three bits, by its truth table."""
+    result = a & U32(0)
+    for row in range(8):
+        if table >> row & 1:
+            terms = [value if row >> place & 1 else ~value for value, place in ((a, 2), (b, 1), (c, 0))]
+            result = result | (terms[0] & terms[1] & terms[2])
+    return result
+
+
+def dot(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, pieces: list[tuple[int, int, int, int]]) -> Value:
+    """`dp4a` and `dp2a`: products of parts of two registers, added to a third.
+
+    A piece is (shift in a, bits in a, shift in b, bits in b).
+    """
+    total = c.view(U32)
+    for a_shift, a_bits, b_shift, b_bits in pieces:
+        left = _part(a, a_shift, a_bits, a_signed)
+        total = total + left * _part(b, b_shift, b_bits, b_signed)
+    return total
+
+
+def _part(value: Value, shift: int, bits: int, signed: bool) -> Value:
+    room = 32 - bits
+    raised = value << U32(room - shift)
+    return (raised.view(S32) >> S32(room)).view(U32) if signed else raised >> U32(room)

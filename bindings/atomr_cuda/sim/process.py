@@ -1,0 +1,294 @@
+"""What one process knows of its simulated GPUs: devices, contexts, handles, and the faults a test has asked for.
+
+Everything that a context owns ends with it. This file knows no function of the driver; ``driver`` is written on top.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ._status import (
+    CONTEXT_IS_DESTROYED,
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    INVALID_HANDLE,
+    Refused,
+    require,
+)
+from .memory import AddressSpace
+from .regions import Regions
+from .streams import DefaultStream, Fate, Stream
+
+if TYPE_CHECKING:
+    from .simt import KernelFunction, LoadedModule
+
+_DEFAULT_MEMORY = 2 << 30
+_LEGACY_STREAM = 1
+
+# The line that a failed device assertion leaves; the driver writes it to stderr, and all else to stdout.
+_ASSERTION = re.compile(rb": block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion ")
+
+_Object = TypeVar("_Object")
+
+
+class Module:
+    """A loaded module, its functions by name, and the handles that were given for them."""
+
+    def __init__(self, loaded: LoadedModule, context: Context) -> None:
+        self.loaded = loaded
+        self.context = context
+        self.handles: dict[str, int] = {}
+
+
+class Function:
+    """A kernel of a module, with what the caller has set for it."""
+
+    def __init__(self, kernel: KernelFunction, module: Module) -> None:
+        self.kernel = kernel
+        self.module = module
+        self.dynamic_shared_limit: int | None = None
+        self.carveout = -1
+
+
+class Handles:
+    """Objects by the numbers that stand for them in C, none used twice. ``owner`` is a context's number."""
+
+    def __init__(self, first: int) -> None:
+        self._numbers = itertools.count(first, 16)
+        self._objects: dict[int, tuple[Any, int]] = {}
+
+    def add(self, thing: object, owner: int = 0) -> int:
+        number = next(self._numbers)
+        self._objects[number] = (thing, owner)
+        return number
+
+    def get(self, number: int | None, kind: type[_Object], refusal: int = INVALID_HANDLE) -> _Object:
+        """The object behind a number, or a refusal."""
+        thing, _ = self._objects.get(number or 0, (None, 0))
+        if not isinstance(thing, kind):
+            raise Refused(refusal)
+        return thing
+
+    def pop(self, number: int | None) -> None:
+        """Forget a number."""
+        self._objects.pop(number or 0, None)
+
+    def pop_owned(self, owner: int) -> list[Any]:
+        """Forget everything that a context owns, and return it."""
+        numbers = [number for number, (_, whose) in list(self._objects.items()) if whose == owner]
+        return [self._objects.pop(number)[0] for number in numbers]
+
+    def owned(self, owner: int, kind: type[_Object]) -> list[_Object]:
+        """What a context owns of one kind."""
+        return [thing for thing, whose in list(self._objects.values()) if whose == owner and isinstance(thing, kind)]
+
+    def all(self, kind: type[_Object]) -> list[_Object]:
+        """Everything of one kind."""
+        return [thing for thing, _ in list(self._objects.values()) if isinstance(thing, kind)]
+
+
+class Context:
+    """A context of one device. A primary context can end and begin again under the same number."""
+
+    def __init__(self, process: Process, device: int, *, primary: bool) -> None:
+        self.process = process
+        self.device = device
+        self.primary = primary
+        self.handle = 0
+        self.retained = 0
+        self.flags = 0
+        self.active = False
+        self.limits: dict[int, int] = {}
+        self._default_stream: DefaultStream | None = None
+        self.lifetime = threading.RLock()
+        self._lock = threading.RLock()
+        self._output: list[bytes] = []
+
+    def end(self) -> None:
+        """Wait for all work, as the driver does, then give back everything that the context owns."""
+        if not self.active:
+            return
+        status = self.synchronize()
+        self.active = False
+        require(not status, status)
+        for thing in self.process.handles.pop_owned(self.handle):
+            if isinstance(thing, Stream):
+                thing.close()
+            elif isinstance(thing, Module):
+                thing.loaded.unload()
+        if self._default_stream is not None:
+            self._default_stream.close()
+            self._default_stream = None
+        self.process.regions.free_all(self.handle)
+
+    def blocking_streams(self) -> list[Stream]:
+        """The streams that keep order with the default stream."""
+        return [stream for stream in self.process.handles.owned(self.handle, Stream) if stream.blocking]
+
+    def default_stream(self) -> DefaultStream:
+        """The stream with handle 0, made when it is first used."""
+        with self._lock:
+            if self._default_stream is None:
+                self._default_stream = DefaultStream(self.process.fate, self.blocking_streams)
+            return self._default_stream
+
+    def hold_back(self, stream: Stream) -> None:
+        """Keep a blocking stream behind what the default stream was given before."""
+        if stream.blocking and self._default_stream is not None:
+            self._default_stream.hold_back(stream)
+
+    def synchronize(self) -> int:
+        """Wait for all streams; returns the status."""
+        streams = self.process.handles.owned(self.handle, Stream)
+        if self._default_stream is not None:
+            streams.append(self._default_stream)
+        for stream in streams:
+            status = stream.synchronize()
+            if status:
+                return status
+        self.flush_output()
+        return self.process.fate.status
+
+    def say(self, text: bytes) -> None:
+        """Take what a kernel printed. Assertions are told at once, the rest when the host synchronises."""
+        if _ASSERTION.search(text):
+            _write(2, text if text.endswith(b"\n") else text + b"\n")
+        else:
+            with self._lock:
+                self._output.append(text)
+
+    def flush_output(self) -> None:
+        """Write what kernels have printed since the last time."""
+        with self._lock:
+            text, self._output = b"".join(self._output), []
+        _write(1, text)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    """Write to a descriptor of the process, past Python's own buffers, as a C library does."""
+    while text:
+        try:
+            text = text[os.write(descriptor, text) :]
+        except OSError:
+            return  # nobody reads: the driver loses such text too
+
+
+class Injection:
+    """One fault that was asked for: the call-th call of a function returns the status instead of doing anything."""
+
+    def __init__(self, status: int, call: int, sticky: bool) -> None:
+        self.status = status
+        self.remaining = call
+        self.sticky = sticky
+
+
+class Injections:
+    """The faults that were asked for, by C symbol."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Injection]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, symbol: str, status: int, call: int, sticky: bool) -> None:
+        if call < 1:
+            raise ValueError(f"calls are counted from 1, not {call}")
+        with self._lock:
+            self._waiting.setdefault(symbol, []).append(Injection(status, call, sticky))
+
+    def due(self, symbol: str) -> Injection | None:
+        """Count a call of a function; the fault that it must return, if it is this one's turn."""
+        if symbol not in self._waiting:
+            return None
+        with self._lock:
+            for injection in self._waiting[symbol]:
+                injection.remaining -= 1
+            ready = [injection for injection in self._waiting[symbol] if injection.remaining == 0]
+            self._waiting[symbol] = [injection for injection in self._waiting[symbol] if injection.remaining > 0]
+        return ready[0] if ready else None
+
+
+class Process:
+    """The simulated driver's knowledge in this process."""
+
+    def __init__(self, device_count: int, memory: int) -> None:
+        self.fate = Fate()
+        self.initialised = False
+        self.device_count = device_count
+        self.regions = Regions(AddressSpace(), [memory] * device_count)
+        self.handles = Handles(0x5200_0000_0010)
+        self.injections = Injections()
+        self._thread = threading.local()
+        self.primaries = [self._new_context(device, primary=True) for device in range(device_count)]
+
+    @classmethod
+    def from_environment(cls) -> Process:
+        """As many devices, with as much memory, as the environment says."""
+        devices = int(os.environ.get("ATOMR_TRIO_SIM_DEVICES") or 1)
+        return cls(devices, int(os.environ.get("ATOMR_TRIO_SIM_MEMORY") or _DEFAULT_MEMORY))
+
+    def _new_context(self, device: int, *, primary: bool) -> Context:
+        context = Context(self, device, primary=primary)
+        context.handle = self.handles.add(context)
+        return context
+
+    def create_context(self, device: int) -> Context:
+        """A context beside the primary one."""
+        context = self._new_context(device, primary=False)
+        context.active = True
+        return context
+
+    def primary(self, device: int) -> Context:
+        """The primary context of a device."""
+        require(0 <= device < self.device_count, INVALID_DEVICE)
+        return self.primaries[device]
+
+    # The stack of current contexts, which each thread has for itself.
+
+    @property
+    def stack(self) -> list[Context]:
+        found: list[Context] | None = getattr(self._thread, "stack", None)
+        if found is None:
+            found = self._thread.stack = []
+        return found
+
+    def current(self) -> Context:
+        """The context of the calling thread; refuses when there is none, or when it has ended."""
+        stack = self.stack
+        if not stack:
+            raise Refused(INVALID_CONTEXT)
+        if not stack[-1].active:
+            raise Refused(CONTEXT_IS_DESTROYED)
+        return stack[-1]
+
+    def synchronize_all(self) -> int:
+        """Wait for all work of all contexts; returns the status."""
+        for context in self.handles.all(Context):
+            status = context.synchronize() if context.active else 0
+            if status:
+                return status
+        return self.fate.status
+
+    # Streams.
+
+    def stream(self, handle: int | None) -> Stream:
+        """The stream behind a handle; 0 is the default stream of the current context."""
+        if not handle or handle == _LEGACY_STREAM:
+            return self.current().default_stream()
+        return self.handles.get(handle, Stream)
+
+    def submit(self, handle: int | None, work: Callable[[], None], *, kernel: bool = False) -> int:
+        """Queue work on the stream behind a handle; returns its place there."""
+        stream = self.stream(handle)
+        self.current().hold_back(stream)
+        return stream.submit(work, kernel=kernel)
+
+
+def complain(text: str) -> None:
+    """Tell whoever reads stderr what the simulator has to say."""
+    print(f"atomr simulated GPU: {text}", file=sys.stderr, flush=True)

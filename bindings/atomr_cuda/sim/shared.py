@@ -1,0 +1,85 @@
+"""The shared memory of the thread blocks of a chunk: one piece of host memory, a slice of it for each block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .memory import ILLEGAL_ADDRESS, MISALIGNED_ADDRESS, AddressSpace, Array, DeviceFault
+
+
+class SharedMemory:
+    """`.shared` addresses are offsets in a block's slice; generic ones are host addresses, so the slices are accessible."""
+
+    def __init__(self, space: AddressSpace, blocks: int, size: int, block_of: Array) -> None:
+        self.space = space
+        self.size = size
+        self.stride = -(-size // 16) * 16 if size else 0
+        self._memory: Array = np.zeros(blocks * self.stride + 16, np.uint8)
+        skipped = -self._memory.ctypes.data % 16
+        self.bytes: Array = self._memory[skipped : skipped + blocks * self.stride]
+        self.address = int(self.bytes.ctypes.data)
+        self.bases: Array = block_of * self.stride
+        self._views: dict[Any, Array] = {}
+        if size:
+            space.add(self.address, self.bytes.size)
+
+    def close(self) -> None:
+        if self.size:
+            self.space.remove(self.address)
+
+    def view(self, dtype: Any) -> Array:
+        found = self._views.get(dtype)
+        if found is None:
+            found = self._views[dtype] = self.bytes.view(dtype)
+        return found
+
+    def access(self, offsets: Any, lanes: Array | None) -> SharedAccess:
+        """The given offsets, each in the slice of its lane's block; None means all lanes."""
+        return SharedAccess(self, self.bases if lanes is None else self.bases[lanes], offsets)
+
+    def window(self, lanes: Array) -> Array:
+        return (self.bases[lanes] + self.address).view(np.uint64)
+
+    def holds(self, addresses: Array, lanes: Array) -> Array:
+        start = self.window(lanes)
+        return (addresses >= start) & (addresses < start + np.uint64(self.size))
+
+
+class SharedAccess:
+    """The offsets one register holds over the active lanes, checked once: as `memory.Access`, in shared memory."""
+
+    __slots__ = ("_flat", "_indices", "_memory", "_top")
+
+    def __init__(self, memory: SharedMemory, bases: Array, offsets: Any) -> None:
+        self._memory = memory
+        self._top = int(offsets.max())
+        if self._top >= memory.size:
+            raise DeviceFault(ILLEGAL_ADDRESS, f"access to shared memory at {self._top}, of {memory.size} bytes")
+        self._flat: Array = bases + np.asarray(offsets).astype(np.int64)
+        self._indices: dict[int, Array] = {}
+
+    def _index(self, offset: int, dtype: Any, align: int) -> Array:
+        if self._top + offset + dtype.itemsize > self._memory.size:
+            message = (
+                f"access to {dtype.itemsize} bytes of shared memory at {self._top + offset}, of {self._memory.size}"
+            )
+            raise DeviceFault(ILLEGAL_ADDRESS, message)
+        size = dtype.itemsize
+        found = self._indices.get(size)
+        if found is None or align > size:
+            if int(np.bitwise_or.reduce(self._flat)) & (align - 1):
+                raise DeviceFault(MISALIGNED_ADDRESS, f"access to shared memory that is not aligned to {align} bytes")
+            found = self._indices[size] = self._flat >> (size.bit_length() - 1)
+        return found + offset // size if offset else found
+
+    def load(self, offset: int, dtype: Any, align: int) -> Array:
+        return self._memory.view(dtype).take(self._index(offset, dtype, align))
+
+    def store(self, offset: int, values: Any, dtype: Any, align: int) -> None:
+        self._memory.view(dtype)[self._index(offset, dtype, align)] = values
+
+    def target(self, offset: int, dtype: Any) -> list[tuple[Any, Array, Array]]:
+        """For atomics, as `memory.Access.target`."""
+        return [(slice(None), self._memory.view(dtype), self._index(offset, dtype, dtype.itemsize))]

@@ -1,0 +1,269 @@
+"""A PTX module in host memory, and its kernels, ready to be launched.
+
+This is the face of the engine: text goes in, kernels come out.  Everything that cannot be run is found here, when the
+module is loaded, and named.  Streams, contexts and handles belong to the simulated driver.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from . import ptx
+from .atomics import atomic
+from .codegen import Code, Namespace, Symbols, namespace, shared_key, translate
+from .engine import Launch
+from .memory import Access, AddressSpace, Array
+from .ptx import Address, Function, Immediate, PtxError, Symbol, UnsupportedPtx, Variable
+
+_HELPERS: Namespace = namespace() | {"atomic": atomic, "Access": Access}
+_FORMATS = {8: "<B", 16: "<H", 32: "<I", 64: "<Q"}
+_GAP = 64
+"""Bytes between two module variables, so that a pointer that runs out of one is caught."""
+_HEAP_BYTES = 8 << 20
+_MAX_REGISTERS = 255
+
+# glibc gives memory back to the kernel above thresholds that begin at 128 KiB, and raises them to the largest block that
+# it has seen freed.  The engine's temporaries are just above: without this, each of them costs page faults.
+np.empty(16 << 20, np.uint8)
+
+
+class LoadedModule:
+    """A module whose variables are in memory and whose functions are translated."""
+
+    def __init__(self, text: str, memory: AddressSpace) -> None:
+        self._memory = memory
+        self._parsed = ptx.parse(text)
+        self._heap = Heap(memory)
+        self._registered: list[int] = []
+        self._place()
+        symbols = Symbols(self._addresses, self._shared_variables(), self._parsed.functions)
+        defined = [function for function in self._parsed.functions.values() if function.defined]
+        self._codes = {function.name: translate(function, self._parsed, symbols) for function in defined}
+        self._fill()
+        self.globals: dict[str, tuple[int, int]] = {
+            variable.name: (self._addresses[variable.name], variable.size) for variable in self._stored()
+        }
+        for address, size in self.globals.values():
+            if size:
+                self._memory.add(address, size)
+                self._registered.append(address)
+        self.functions: dict[str, KernelFunction] = {
+            function.name: KernelFunction(self, self._codes[function.name]) for function in defined if function.entry
+        }
+
+    def unload(self) -> None:
+        """Make the module's variables, and what its kernels allocated, inaccessible.  A second call does nothing."""
+        for address in self._registered:
+            self._memory.remove(address)
+        self._registered.clear()
+        self._heap.close()
+
+    def _stored(self) -> Iterable[Variable]:
+        """The variables that live in global memory: those of the module, and the static ones of its functions."""
+        for holder in (self._parsed, *self._parsed.functions.values()):
+            yield from (variable for variable in holder.variables.values() if variable.space in ("global", "const"))
+
+    def _shared_variables(self) -> dict[str, Variable]:
+        return {name: variable for name, variable in self._parsed.variables.items() if variable.space == "shared"}
+
+    def _place(self) -> None:
+        """Give every variable an address, and every function one that only a call can use."""
+        offset = 0
+        offsets: dict[str, int] = {}
+        for variable in self._stored():
+            if variable.extern:
+                raise PtxError(f"{variable.name} is declared but not defined", variable.line)
+            align = max(variable.align, 16)
+            offset = -(-offset // align) * align
+            offsets[variable.name] = offset
+            offset += variable.size + _GAP
+        for name in self._parsed.functions:
+            offset = -(-offset // 16) * 16
+            offsets[name] = offset
+            offset += 16
+        largest = max([256, *(variable.align for variable in self._stored())])
+        self._memory_block: Array = np.zeros(offset + largest, np.uint8)
+        base = int(self._memory_block.ctypes.data)
+        base += -base % largest
+        self._base = base
+        self._addresses = {name: base + at for name, at in offsets.items()}
+        functions = self._parsed.functions.values()
+        self.callable_at = {self._addresses[function.name]: function.name for function in functions if function.defined}
+
+    def _fill(self) -> None:
+        """Write the initial values."""
+        start = int(self._memory_block.ctypes.data)
+        for variable in self._stored():
+            if not variable.values:
+                continue
+            data = b"".join(self._encoded(variable, value) for value in variable.values)
+            if len(data) > variable.size:
+                raise PtxError(f"{variable.name} has too many values", variable.line)
+            at = self._addresses[variable.name] - start
+            self._memory_block[at : at + len(data)] = np.frombuffer(data, np.uint8)
+
+    def _encoded(self, variable: Variable, value: Immediate | Address) -> bytes:
+        width = ptx.WIDTHS[variable.kind]
+        if isinstance(value, Address):
+            assert isinstance(value.base, Symbol)
+            if value.base.name not in self._addresses or width != 64:
+                raise UnsupportedPtx(f"the initial value of {variable.name} is not simulated", variable.line)
+            return struct.pack("<Q", self._addresses[value.base.name] + value.offset)
+        if "f" in variable.kind and value.kind != variable.kind:
+            return struct.pack({16: "<e", 32: "<f", 64: "<d"}[width], value.number)
+        return struct.pack(_FORMATS[width], value.bits & ((1 << width) - 1))
+
+    def reachable(self, code: Code) -> list[Code]:
+        """The function and everything that it can call."""
+        found = {code.function.name: code}
+        waiting = [code]
+        while waiting:
+            caller = waiting.pop()
+            names = self._codes if caller.indirect else caller.callees
+            for name in names:
+                if name in self._codes and name not in found:
+                    found[name] = self._codes[name]
+                    waiting.append(self._codes[name])
+        return list(found.values())
+
+    def shared_layout(self, code: Code) -> tuple[dict[str, int], int]:
+        """Where each `.shared` variable that the kernel can reach lies, and how many bytes the fixed ones take."""
+        variables: dict[str, Variable] = {}
+        for part in self.reachable(code):
+            for variable in (*part.function.variables.values(), *self._shared_variables().values()):
+                key = shared_key(part.function, variable.name)
+                if variable.space == "shared" and key in part.shared:
+                    variables[key] = variable
+        layout: dict[str, int] = {}
+        size = 0
+        fixed = {key: variable for key, variable in variables.items() if not variable.unsized}
+        for key, variable in fixed.items():
+            size = -(-size // variable.align) * variable.align
+            layout[key] = size
+            size += variable.size
+        for key, variable in variables.items():
+            if variable.unsized:
+                layout[key] = -(-size // max(variable.align, 16)) * max(variable.align, 16)
+        return layout, size
+
+    def run(self, launch: Launch) -> None:
+        launch.codes, launch.callable_at, launch.heap = self._codes, self.callable_at, self._heap
+        with np.errstate(all="ignore"):
+            launch.run()
+
+
+class KernelFunction:
+    """A kernel of a loaded module."""
+
+    def __init__(self, module: LoadedModule, code: Code) -> None:
+        self._module = module
+        self._code = code
+        self._shared, self.static_shared_bytes = module.shared_layout(code)
+        self.name = code.function.name
+        self.parameters: tuple[tuple[int, int], ...] = tuple(
+            (code.parameters[parameter.name], parameter.size) for parameter in code.function.parameters
+        )
+        self.parameter_bytes = code.parameter_bytes
+        self.local_bytes = sum(
+            variable.size for variable in code.function.variables.values() if variable.space == "local"
+        )
+        self.max_threads_per_block = _thread_limit(code.function)
+        self.registers = _register_estimate(code)
+
+    def __repr__(self) -> str:
+        return f"<KernelFunction {self.name}>"
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        parameters: bytes,
+        output: Callable[[bytes], None],
+    ) -> None:
+        """Run the whole grid in this thread.  A `DeviceFault` ends it; what was written before stays written."""
+        if len(parameters) != self.parameter_bytes:
+            raise ValueError(f"{self.name} takes {self.parameter_bytes} bytes of parameters, not {len(parameters)}")
+        if min(*grid, *block) < 1:
+            raise ValueError(f"grid {grid} of blocks {block} is empty")
+        # A kernel may take the address of a parameter, so the buffer is memory that it can read.
+        buffer: Array = np.zeros(max(self.parameter_bytes, 1) + 16, np.uint8)
+        skipped = -buffer.ctypes.data % 16
+        held = buffer[skipped : skipped + max(self.parameter_bytes, 1)]
+        held[: len(parameters)] = np.frombuffer(parameters, np.uint8)
+        total = max([self.static_shared_bytes, *self._shared.values()]) + shared_bytes
+        launch = Launch(
+            self.name, self._code, {}, {}, self._module._memory, None, _HELPERS, grid, block, held, self._shared, total, output,
+            _shape(grid, block, shared_bytes, total),
+        )  # fmt: skip
+        memory, address = self._module._memory, int(held.ctypes.data)
+        memory.add(address, held.size)
+        try:
+            self._module.run(launch)
+        finally:
+            memory.remove(address)
+
+
+def _shape(grid: tuple[int, int, int], block: tuple[int, int, int], dynamic: int, total: int) -> dict[str, int]:
+    """The special registers that are the same for every lane of a launch."""
+    threads = block[0] * block[1] * block[2]
+    shape = {
+        "nwarpid": -(-threads // 32),
+        "nsmid": 108,
+        "gridid": 1,
+        "dynamic_smem_size": dynamic,
+        "total_smem_size": total,
+    }
+    for axis, blocks, lanes in zip("xyz", grid, block, strict=True):
+        shape[f"nctaid.{axis}"] = blocks
+        shape[f"ntid.{axis}"] = lanes
+    return shape
+
+
+def _thread_limit(function: Function) -> int:
+    """What `__launch_bounds__` allows, else what the device does."""
+    for directive in ("reqntid", "maxntid"):
+        if directive in function.limits:
+            return int(np.prod(function.limits[directive]))
+    return 1024
+
+
+def _register_estimate(code: Code) -> int:
+    """How many 32-bit registers a compiler would need: the most that are live at once at a block's border, and some."""
+    widths = code.function.registers
+    live = [sum(-(-widths[name] // 32) for name in names if widths[name] > 1) for names in code.flow.live_in]
+    return min(_MAX_REGISTERS, max([0, *live]) + 10)
+
+
+class Heap:
+    """Memory that kernels take with `malloc`; a kernel gets null where CUDA's default heap would be full."""
+
+    def __init__(self, memory: AddressSpace) -> None:
+        self._memory = memory
+        self._blocks: dict[int, Any] = {}
+        self._used = 0
+
+    def allocate(self, size: int) -> int:
+        if not 0 < size <= _HEAP_BYTES - self._used:
+            return 0
+        block: Array = np.zeros(size + 32, np.uint8)
+        address = int(block.ctypes.data)
+        address += -address % 16
+        self._blocks[address] = (block, size)
+        self._used += size
+        self._memory.add(address, size)
+        return address
+
+    def free(self, address: int) -> None:
+        """Give a block back; freeing null, or what is no block, does nothing."""
+        if address in self._blocks:
+            self._memory.remove(address)
+            self._used -= self._blocks.pop(address)[1]
+
+    def close(self) -> None:
+        for address in list(self._blocks):
+            self.free(address)

@@ -1,0 +1,234 @@
+"""Streams and events of the simulated GPU: ordered queues, each run by a thread of its own.
+
+A stream counts what was submitted to it and what it has completed, so that "this piece of work is done" is a comparison
+of two numbers; events, waiting and the rules of the default stream all stand on it.
+
+A fault is a matter of the whole process (``Fate``). The stream whose kernel faulted stops where it is: nothing queued
+behind that kernel ever runs. Other streams go on with copies and memory operations, as a GPU's copy engines do, but
+they stop at the next kernel. Whoever waits on the host is woken and told.
+
+This file knows nothing of memory, modules or handles: a piece of work is a Python function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ._status import NOT_READY, SUCCESS, UNKNOWN
+from .memory import ASSERT, DeviceFault
+
+# A real driver blocks the launching thread once this many launches of one stream are unfinished.
+MAX_PENDING_LAUNCHES = 1021
+
+
+class Fate:
+    """Whether this simulated process has been lost to a fault: the status that every call returns from then on."""
+
+    def __init__(self) -> None:
+        self.status = SUCCESS
+        self._waiting: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def lose(self, status: int, message: str = "") -> None:
+        """Record the first fault (later ones change nothing) and wake every host thread that waits on a stream."""
+        with self._lock:
+            if self.status:
+                return
+            self.status = status
+            streams = list(self._waiting)
+        if message:
+            print(f"atomr simulated GPU: {message}", file=sys.stderr, flush=True)
+        for stream in streams:
+            stream.wake()
+
+    def watch(self, stream: Stream) -> None:
+        """Wake this stream's waiters when the process is lost."""
+        with self._lock:
+            self._waiting.add(stream)
+
+
+class Stream:
+    """One ordered queue of work and the thread that runs it.
+
+    ``blocking`` streams keep order with the default stream; the default stream itself is made by ``DefaultStream``.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, fate: Fate, *, blocking: bool = True) -> None:
+        self.blocking = blocking
+        self.submitted = 0
+        self.completed = 0
+        self._fate = fate
+        self._pending_launches = 0
+        self._closing = False
+        self._queue: deque[tuple[Callable[[], None], bool]] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        fate.watch(self)
+        self._thread = threading.Thread(target=self._serve, name=f"simulated stream {next(self._numbers)}", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None], *, kernel: bool = False) -> int:
+        """Queue a piece of work; the number returned is this work's place in the stream.
+
+        A launch blocks while too many launches are unfinished, until the process is lost.
+        """
+        with self._changed:
+            if kernel:
+                while self._pending_launches >= MAX_PENDING_LAUNCHES and not self._fate.status:
+                    self._changed.wait()
+                self._pending_launches += 1
+            self._queue.append((work, kernel))
+            self.submitted += 1
+            self._changed.notify_all()
+            return self.submitted
+
+    def reached(self, place: int) -> bool:
+        """Is the work at this place, and all before it, done?"""
+        return self.completed >= place
+
+    def query(self) -> int:
+        """The status of the stream as cuStreamQuery gives it."""
+        return self._fate.status or (SUCCESS if self.reached(self.submitted) else NOT_READY)
+
+    def synchronize(self, place: int | None = None) -> int:
+        """Wait, as a host thread does, for a place in the stream (None: all submitted so far), or for a fault."""
+        with self._changed:
+            target = self.submitted if place is None else place
+            while self.completed < target and not self._fate.status:
+                self._changed.wait()
+        return self._fate.status
+
+    def wait_inside(self, place: int) -> None:
+        """Wait as another stream does: a fault does not end this wait, only the work itself does."""
+        with self._changed:
+            while self.completed < place:
+                self._changed.wait()
+
+    def close(self) -> None:
+        """Let the thread end when the queue is empty; what was submitted still runs."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Make everybody who waits on this stream look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        while (item := self._next()) is not None:
+            work, kernel = item
+            if (kernel and self._fate.status) or not self._perform(work) or (kernel and self._fate.status):
+                return  # the stream stops here for ever: nothing behind this work runs
+            with self._changed:
+                self.completed += 1
+                self._pending_launches -= kernel
+                self._changed.notify_all()
+
+    def _next(self) -> tuple[Callable[[], None], bool] | None:
+        with self._changed:
+            while not self._queue:
+                if self._closing:
+                    return None
+                self._changed.wait()
+            return self._queue.popleft()
+
+    def _perform(self, work: Callable[[], None]) -> bool:
+        """Run a piece of work; False when it faulted."""
+        try:
+            work()
+        except DeviceFault as fault:
+            # A failed assertion has already said where it failed.
+            self._fate.lose(fault.status, "" if fault.status == ASSERT else fault.message)
+            return False
+        except BaseException:
+            traceback.print_exc()
+            self._fate.lose(UNKNOWN, "a piece of work failed inside the simulator, see the traceback above")
+            return False
+        return True
+
+
+class Event:
+    """A mark in a stream. ``timed`` events also keep when the mark was passed."""
+
+    def __init__(self, *, timed: bool) -> None:
+        self.timed = timed
+        self._mark: _Mark | None = None
+
+    def record(self, stream: Stream) -> None:
+        """Put the mark behind everything submitted to the stream so far; an older mark is forgotten."""
+        mark = _Mark(stream)
+        mark.place = stream.submit(mark.stamp)
+        self._mark = mark
+
+    @property
+    def recorded(self) -> bool:
+        return self._mark is not None
+
+    @property
+    def done(self) -> bool:
+        """True when the mark was passed, or when there is none."""
+        return self._mark is None or self._mark.stream.reached(self._mark.place)
+
+    def synchronize(self, fate: Fate) -> int:
+        """Wait on the host until the mark is passed, or for a fault."""
+        mark = self._mark
+        return fate.status if mark is None else mark.stream.synchronize(mark.place)
+
+    def hold(self, stream: Stream) -> None:
+        """Make a stream wait for the mark as it stands now; a later ``record`` does not move this wait."""
+        mark = self._mark
+        if mark is not None and mark.stream is not stream:
+            stream.submit(lambda: mark.stream.wait_inside(mark.place))
+
+    def milliseconds_until(self, later: Event) -> float:
+        """Time between two passed marks."""
+        if self._mark is None or later._mark is None:
+            raise ValueError("an event was never recorded")
+        return (later._mark.nanoseconds - self._mark.nanoseconds) / 1e6
+
+
+class _Mark:
+    """One recording of an event."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.place = 0
+        self.nanoseconds = 0
+
+    def stamp(self) -> None:
+        self.nanoseconds = time.monotonic_ns()
+
+
+class DefaultStream(Stream):
+    """The stream with handle 0: its work waits for all blocking streams, and theirs waits for it."""
+
+    def __init__(self, fate: Fate, blocking_streams: Callable[[], Iterable[Stream]]) -> None:
+        super().__init__(fate, blocking=False)
+        self._blocking_streams = blocking_streams
+
+    def submit(self, work: Callable[[], None], *, kernel: bool = False) -> int:
+        ahead = [(stream, stream.submitted) for stream in self._blocking_streams()]
+        pending = [(stream, place) for stream, place in ahead if not stream.reached(place)]
+        if pending:
+            super().submit(lambda: _wait_for_all(pending))
+        return super().submit(work, kernel=kernel)
+
+    def hold_back(self, stream: Stream) -> None:
+        """Make a blocking stream wait for what was submitted here before."""
+        place = self.submitted
+        if not self.reached(place):
+            stream.submit(lambda: self.wait_inside(place))
+
+
+def _wait_for_all(pending: list[tuple[Stream, int]]) -> None:
+    for stream, place in pending:
+        stream.wait_inside(place)

@@ -1,0 +1,274 @@
+"""Copies, fills and the stream's own memory operations of the simulated driver.
+
+Ranges are checked when the call is made, as the driver does; the bytes move when the stream comes to them. Host memory
+that the driver does not know (pageable memory) is never touched later than the call: it is read before a copy to the
+device returns, and a copy to it is waited for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import driver
+from ..driver import CUDA_MEMCPY2D, CUmemorytype
+from ._status import INVALID_VALUE, Refused, require
+from .table import entry
+
+if TYPE_CHECKING:
+    from .memory import Array
+    from .process import Process
+
+_WAIT_FLAGS = driver.CU_STREAM_WAIT_VALUE_FLUSH
+_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+
+
+def _submit(process: Process, stream: int | None, work: Callable[[], None], *, wait: bool) -> int | None:
+    place = process.submit(stream, work)
+    return process.stream(stream).synchronize(place) if wait else None
+
+
+def _reachable(process: Process, address: int, size: int) -> None:
+    require(process.regions.known(address, size))
+
+
+# Copies of one run of bytes.
+
+
+def _copy(process: Process, to: int, source: int, size: int, stream: int | None, *, wait: bool) -> int | None:
+    """Copy bytes of which either side may be pageable host memory."""
+    if size == 0:
+        return None
+    require(to and source)
+    keep = None
+    if not process.regions.known(source, size):
+        require(process.regions.find(source) is None)  # the range begins in memory of ours and leaves it
+        if not wait:
+            keep = ctypes.string_at(source, size)
+    if not process.regions.known(to, size):
+        require(process.regions.find(to) is None)
+        wait = True
+
+    def move() -> None:
+        ctypes.memmove(to, source if keep is None else keep, size)
+
+    return _submit(process, stream, move, wait=wait)
+
+
+def _to_device(process: Process, to: int, source: int | None, size: int, stream: int | None, wait: bool) -> int | None:
+    if size:
+        _reachable(process, to, size)
+    return _copy(process, to, source or 0, size, stream, wait=wait)
+
+
+def _to_host(process: Process, to: int | None, source: int, size: int, stream: int | None, wait: bool) -> int | None:
+    if size:
+        _reachable(process, source, size)
+    return _copy(process, to or 0, source, size, stream, wait=wait)
+
+
+def _on_device(process: Process, to: int, source: int, size: int, stream: int | None, wait: bool) -> int | None:
+    if size:
+        _reachable(process, to, size)
+        _reachable(process, source, size)
+    return _copy(process, to, source, size, stream, wait=wait)
+
+
+def _anywhere(process: Process, to: int, source: int, size: int, stream: int | None, wait: bool) -> int | None:
+    return _copy(process, to, source, size, stream, wait=wait)
+
+
+def _define_copies() -> None:
+    for plain, queued, copy in (
+        (driver.cuMemcpy, driver.cuMemcpyAsync, _anywhere),
+        (driver.cuMemcpyHtoD, driver.cuMemcpyHtoDAsync, _to_device),
+        (driver.cuMemcpyDtoH, driver.cuMemcpyDtoHAsync, _to_host),
+        (driver.cuMemcpyDtoD, driver.cuMemcpyDtoDAsync, _on_device),
+    ):
+        _define_copy(plain, queued, copy)
+
+
+def _define_copy(plain: Any, queued: Any, copy: Callable[..., int | None]) -> None:
+    @entry(plain)
+    def now(process: Process, to: int, source: int, size: int) -> int | None:
+        return copy(process, to, source, size, None, True)
+
+    @entry(queued)
+    def later(process: Process, to: int, source: int, size: int, stream: int | None) -> int | None:
+        return copy(process, to, source, size, stream, False)
+
+
+_define_copies()
+
+
+# Copies of rectangles.
+
+
+def _bytes(address: int, size: int) -> Array:
+    """Bytes of this process as an array."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def _strided(address: int, pitch: int, width: int, height: int) -> Array:
+    """Rows of bytes in memory, ``pitch`` apart."""
+    extent = pitch * (height - 1) + width
+    flat = _bytes(address, extent)
+    return np.lib.stride_tricks.as_strided(flat, (height, width), (pitch, 1))
+
+
+class _Side:
+    """One side of a 2D copy: where its first byte lies, and whether that is pageable host memory."""
+
+    def __init__(self, process: Process, copy: CUDA_MEMCPY2D, side: str) -> None:
+        memory = getattr(copy, f"{side}MemoryType")
+        if memory == CUmemorytype.CU_MEMORYTYPE_HOST:
+            base = getattr(copy, f"{side}Host")
+        elif memory in (CUmemorytype.CU_MEMORYTYPE_DEVICE, CUmemorytype.CU_MEMORYTYPE_UNIFIED):
+            base = getattr(copy, f"{side}Device")
+        else:
+            raise Refused(INVALID_VALUE)
+        require(base)
+        width, height = copy.WidthInBytes, copy.Height
+        skip = getattr(copy, f"{side}XInBytes")
+        pitch = getattr(copy, f"{side}Pitch") or skip + width
+        require(pitch >= skip + width or height == 1)
+        address = base + getattr(copy, f"{side}Y") * pitch + skip
+        known = process.regions.known(address, pitch * (height - 1) + width)
+        require(known or memory != CUmemorytype.CU_MEMORYTYPE_DEVICE)
+        self.pageable = not known
+        self.rows = _strided(address, pitch, width, height)
+
+
+@entry(driver.cuMemcpy2DAsync)
+def _copy_2d(process: Process, request: Any, stream: int | None) -> int | None:
+    require(request)
+    copy = request[0]
+    if copy.WidthInBytes == 0 or copy.Height == 0:
+        return None
+    source, to = _Side(process, copy, "src"), _Side(process, copy, "dst")
+    rows = source.rows.copy() if source.pageable else source.rows
+
+    def move() -> None:
+        to.rows[:] = rows
+
+    return _submit(process, stream, move, wait=to.pageable)
+
+
+# Filling.
+
+
+class _Rows:
+    """What is to be filled: ``height`` rows of ``width`` items of ``size`` bytes, ``pitch`` bytes apart."""
+
+    def __init__(self, address: int, size: int, width: int, height: int = 1, pitch: int = 0) -> None:
+        self.address, self.size, self.width, self.height = address, size, width, height
+        self.pitch = pitch or width * size
+
+
+def _fill(process: Process, rows: _Rows, value: int, stream: int | None, *, wait: bool) -> int | None:
+    address, size, width, height, pitch = rows.address, rows.size, rows.width, rows.height, rows.pitch
+    if width == 0 or height == 0:
+        return None
+    require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
+    _reachable(process, address, pitch * (height - 1) + width * size)
+    items = _strided(address, pitch, width * size, height).view(np.dtype(f"u{size}"))
+
+    def write() -> None:
+        items[:] = value
+
+    return _submit(process, stream, write, wait=wait)
+
+
+def _define_fills() -> None:
+    for bits in (8, 16, 32):
+        _define_fill(bits // 8, *(getattr(driver, f"cuMemset{form.format(bits)}") for form in _FILL_NAMES))
+
+
+_FILL_NAMES = ("D{}", "D{}Async", "D2D{}", "D2D{}Async")
+
+
+def _define_fill(size: int, plain: Any, queued: Any, plain_2d: Any, queued_2d: Any) -> None:
+    @entry(plain)
+    def now(process: Process, address: int, value: int, count: int) -> int | None:
+        return _fill(process, _Rows(address, size, count), value, None, wait=True)
+
+    @entry(queued)
+    def later(process: Process, address: int, value: int, count: int, stream: int | None) -> int | None:
+        return _fill(process, _Rows(address, size, count), value, stream, wait=False)
+
+    @entry(plain_2d)
+    def now_2d(process: Process, address: int, pitch: int, value: int, width: int, height: int) -> int | None:
+        return _fill(process, _Rows(address, size, width, height, pitch), value, None, wait=True)
+
+    @entry(queued_2d)
+    def later_2d(
+        process: Process, address: int, pitch: int, value: int, width: int, height: int, stream: int | None
+    ) -> int | None:
+        return _fill(process, _Rows(address, size, width, height, pitch), value, stream, wait=False)
+
+
+_define_fills()
+
+
+# Words that a stream writes and waits for.
+
+
+def _word(process: Process, address: int, size: int) -> Array:
+    require(address and address % size == 0)
+    _reachable(process, address, size)
+    return _bytes(address, size).view(np.dtype(f"u{size}"))
+
+
+def _define_words() -> None:
+    for size in (4, 8):
+        bits = size * 8
+        write, wait = (getattr(driver, f"cuStream{verb}Value{bits}") for verb in ("Write", "Wait"))
+        _define_word(size, write, wait)
+
+
+def _define_word(size: int, write_function: Any, wait_function: Any) -> None:
+    @entry(write_function)
+    def write(process: Process, stream: int | None, address: int, value: int, flags: int) -> int | None:
+        require(flags in (driver.CU_STREAM_WRITE_VALUE_DEFAULT, driver.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER))
+        word = _word(process, address, size)
+
+        def store() -> None:
+            word[0] = value  # one aligned store: another process must never see half of it
+
+        return _submit(process, stream, store, wait=False)
+
+    @entry(wait_function)
+    def wait(process: Process, stream: int | None, address: int, value: int, flags: int) -> int | None:
+        arrived = _conditions(size).get(flags & ~_WAIT_FLAGS)
+        if arrived is None:
+            raise Refused(INVALID_VALUE)
+        word = _word(process, address, size)
+        return _submit(process, stream, lambda: _poll(lambda: arrived(int(word[0]), value)), wait=False)
+
+
+def _conditions(size: int) -> dict[int, Callable[[int, int], bool]]:
+    """The comparisons of cuStreamWaitValue; "greater or equal" is cyclic."""
+    mask = (1 << size * 8) - 1
+    return {
+        driver.CU_STREAM_WAIT_VALUE_GEQ: lambda word, value: (word - value) & mask <= mask >> 1,
+        driver.CU_STREAM_WAIT_VALUE_EQ: lambda word, value: word == value,
+        driver.CU_STREAM_WAIT_VALUE_AND: lambda word, value: bool(word & value),
+        driver.CU_STREAM_WAIT_VALUE_NOR: lambda word, value: bool(~(word | value) & mask),
+    }
+
+
+def _poll(arrived: Callable[[], bool]) -> None:
+    """Look again and again; another process may be the one that writes, so there is nothing to be woken by."""
+    sleep = _FIRST_SLEEP
+    while not arrived():
+        os.sched_yield()
+        time.sleep(sleep)
+        sleep = min(sleep * 1.5, _LONGEST_SLEEP)
+
+
+_define_words()
