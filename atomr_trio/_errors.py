@@ -1,0 +1,391 @@
+"""The exceptions a user of the library can get, and the one place where a CUDA status becomes one of them.
+
+This file knows status codes by class and trio's own exceptions; it knows neither devices nor arrays nor processes.
+
+    DeviceError                  abstract
+      RequestError               this request only; everything else works on
+        InvalidArgument            also a ValueError; nothing was sent
+        OutOfDeviceMemory          also a MemoryError
+        CompileError               .log
+        StaleArray                 the array's bytes cannot be trusted
+        StaleKernel                the kernel's module state cannot be trusted
+        CommandFailed              any other status that harms only this request
+      ActorCrashed               .actor; a bug in this library
+      ContextLost                .status, .reason; may or may not have run
+      DeviceFailed               also a trio.BrokenResourceError; leaves `async with open_device()`
+      DeviceClosed               also a trio.ClosedResourceError
+      LibraryNotFound            also an ImportError
+    AtomrInternalError           a bug in this library, not tied to a request
+
+Two rules hold for all of them. Every field but the message has a default, so that pickling and copying need no code of
+their own. An exception object belongs to one waiter: whoever settles several waiters gives each a copy made by
+`fresh`, because a traceback and a context are written into the object when it is raised.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
+
+import trio
+
+from atomr_trio.worker.status import StatusClass, classify
+
+__all__ = [
+    "ActorCrashed",
+    "AtomrInternalError",
+    "CommandFailed",
+    "CompileError",
+    "ContextLost",
+    "DeviceClosed",
+    "DeviceError",
+    "DeviceFailed",
+    "ErrorContext",
+    "InvalidArgument",
+    "LibraryNotFound",
+    "OutOfDeviceMemory",
+    "RequestError",
+    "StaleArray",
+    "StaleKernel",
+    "error_from_status",
+    "fresh",
+]
+
+_REPORT: Final = "this is a bug in atomr_trio: please report it together with the traceback of the cause."
+
+_CUDA_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        1: "compare sizes, alignment and launch dimensions with the limits in `dev.info`.",
+        2: "free arrays, lower `memory_limit`, or see who else uses the GPU with `nvidia-smi`.",
+        3: "the driver could not start in the worker process: run `python -m atomr_trio doctor`.",
+        34: "a stub libcuda was loaded: remove the toolkit's `stubs` folder from LD_LIBRARY_PATH.",
+        36: "update the NVIDIA driver, or use a library built for an older CUDA version.",
+        46: "another process holds the GPU exclusively: see `nvidia-smi -q -d COMPUTE`.",
+        100: 'no GPU is visible: check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `backend="sim"`.',
+        101: "the device index does not exist: check CUDA_VISIBLE_DEVICES and `python -m atomr_trio doctor`.",
+        200: "the image is neither PTX nor a cubin nor a fatbin, or it was truncated.",
+        209: 'the image has no code for this GPU: recompile with `arch="native"`, or load PTX.',
+        214: "the GPU's memory is defective: stop using the GPU until `nvidia-smi -q -d ECC` is clean.",
+        218: "the PTX was rejected by the driver's compiler: compare its `.target` with the GPU's capability.",
+        221: "install the NVIDIA driver's PTX compiler (libnvidia-ptxjitcompiler), or load a cubin.",
+        222: 'the PTX is newer than the driver: update the driver, or compile to a cubin with `arch="native"`.',
+        500: 'the name is not in the module: declare the kernel `extern "C"`, or ask for its name expression.',
+        700: "a kernel accessed memory outside its arrays: check its index arithmetic and the sizes passed to it; "
+        "`compute-sanitizer` names the line.",
+        701: "use a smaller block, less shared memory or fewer registers per thread (`__launch_bounds__`).",
+        702: "the GPU has a run time limit: shorten the kernel, or use a GPU that drives no display.",
+        710: "a device-side assert failed: its text is in the log `atomr_trio.device`.",
+        714: "a kernel ran out of call stack: avoid deep recursion and large local arrays.",
+        715: 'the kernel holds an instruction this GPU does not know: recompile with `arch="native"`.',
+        716: "a kernel used an address that is no multiple of the element's size: check casts between pointer types.",
+        717: "a kernel used a shared or local pointer as a global one, or the other way round.",
+        718: "a kernel jumped to a wild address: check function pointers and overwritten local arrays.",
+        719: "a kernel trapped or failed: look for `__trap()`, bad shared memory accesses and stack overflows with "
+        "`compute-sanitizer`.",
+        720: "launch fewer blocks: a cooperative grid has to fit on the GPU at once.",
+        801: "this GPU, driver or backend cannot do it: `python -m atomr_trio doctor` shows what each of them offers.",
+        802: "the system is still starting: check that the NVIDIA fabric manager runs.",
+        803: "the driver's kernel module and its library differ in version: restart the machine after a driver update.",
+        804: "CUDA's compatibility package does not support this GPU: update the driver instead.",
+        999: "look for Xid messages of the driver in the system log (`dmesg`).",
+    }
+)
+
+
+class ErrorContext(TypedDict, total=False):
+    """Where an error comes from: the keyword arguments that every `DeviceError` takes."""
+
+    device: int | None
+    generation: int | None
+    status: int | None
+    status_name: str | None
+    library: str | None
+    operation: str | None
+    advice: str | None
+
+
+class DeviceError(Exception):
+    """Everything that goes wrong with a device or with a request to it.
+
+    Abstract: catch it to catch all of them; it is never raised itself.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = tuple(ErrorContext.__annotations__)
+    _default_advice: ClassVar[str | None] = None
+
+    message: str
+    """What happened, in one sentence."""
+    device: int | None
+    """Index of the device, as given to `open_device`."""
+    generation: int | None
+    """The generation the error belongs to; for `ContextLost` the one that was lost."""
+    status: int | None
+    """The status code that `library` returned."""
+    status_name: str | None
+    """The name of that code, for example "CUDA_ERROR_ILLEGAL_ADDRESS"."""
+    library: str | None
+    """The library that returned the status; "cuda" is the driver."""
+    operation: str | None
+    """The verb whose call reported the status, for example "module.launch"; not always the one that caused it."""
+    advice: str | None
+    """What the user can do about it. Known status codes bring their own."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        device: int | None = None,
+        generation: int | None = None,
+        status: int | None = None,
+        status_name: str | None = None,
+        library: str | None = None,
+        operation: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        if type(self) is DeviceError:
+            raise TypeError("DeviceError is abstract: raise one of its subclasses")
+        super().__init__(message)
+        self.message = message
+        self.device = device
+        self.generation = generation
+        self.status = status
+        self.status_name = status_name
+        self.library = library
+        self.operation = operation
+        self.advice = self._advice() if advice is None else advice
+
+    def __str__(self) -> str:
+        origin = self._origin()
+        first_line = f"{self.message} [{origin}]" if origin else self.message
+        return f"{first_line}\nWhat to do: {self.advice}" if self.advice else first_line
+
+    def __repr__(self) -> str:
+        values = ((field, getattr(self, field)) for field in self._fields)
+        fields = "".join(f", {field}={value!r}" for field, value in values if value is not None)
+        return f"{type(self).__name__}({self.message!r}{fields})"
+
+    def _advice(self) -> str | None:
+        if self.status is not None and self.library in (None, "cuda"):
+            return _CUDA_ADVICE.get(self.status, self._default_advice)
+        return self._default_advice
+
+    def _origin(self) -> str:
+        """Name who reported what, and where, from the fields that are known."""
+        where = (
+            f"on device {self.device}" if self.device is not None else "",
+            f"generation {self.generation}" if self.generation is not None else "",
+        )
+        parts = (
+            self._status_text(),
+            f"reported by {self.operation}" if self.operation else "",
+            ", ".join(filter(None, where)),
+        )
+        return " ".join(filter(None, parts))
+
+    def _status_text(self) -> str:
+        if self.status is None:
+            return self.status_name or ""
+        text = f"{self.status_name} ({self.status})" if self.status_name else f"status {self.status}"
+        return text if self.library in (None, "cuda") else f"{text} of {self.library}"
+
+
+class RequestError(DeviceError):
+    """Only this request failed; the device, its memory and every other request go on.
+
+    Catch it to handle whatever can be wrong with a single request; what is raised is one of its subclasses.
+    When the request failed together with everything else that was running, the error is `ContextLost`.
+    """
+
+
+class InvalidArgument(RequestError, ValueError):
+    """An argument was refused before anything was sent: a shape, a dtype, a range, a limit, a freed array.
+
+    When the driver refuses what the checks let through, the error is `CommandFailed`; when the array was fine once and
+    a fault made it unusable, it is `StaleArray`.
+    """
+
+
+class OutOfDeviceMemory(RequestError, MemoryError):
+    """There is no device memory for this: the budget of `memory_limit` is spent, or the GPU itself has no more.
+
+    Cached memory has been released and the request tried once more before you get it.
+    When a launch wants more registers or shared memory than a multiprocessor has, the error is `CommandFailed`.
+    """
+
+
+class CompileError(RequestError):
+    """The CUDA C++ source, or the options that go with it, did not compile; `log` holds the compiler's messages.
+
+    When the compiled image does not load on this device, the error is `CommandFailed`; when there is no compiler, it is
+    `LibraryNotFound`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "log")
+
+    log: str
+    """The compiler's messages, each with file and line."""
+
+    def __init__(self, message: str, *, log: str = "", **context: Unpack[ErrorContext]) -> None:
+        super().__init__(message, **context)
+        self.log = log
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n{self.log.rstrip()}" if self.log.strip() else text
+
+
+class StaleArray(RequestError):
+    """The array's bytes cannot be trusted: unfinished work was writing it when its generation was lost.
+
+    Overwriting the whole array makes it good again, unless its memory itself was lost; the message says which.
+    The request that was *running* at the fault gets `ContextLost`; an array that you freed gives `InvalidArgument`.
+    """
+
+
+class StaleKernel(RequestError):
+    """The kernel needs module globals or constants that were lost with their generation; write them again first.
+
+    Kernels without such state are loaded again by themselves, and in the mode `on_fault="stale"` never: there compile
+    or load the kernel anew.
+    """
+
+
+class CommandFailed(RequestError):
+    """The driver or a library refused this one command, with a status that harms nothing else.
+
+    A status that costs the context gives `ContextLost`, want of memory gives `OutOfDeviceMemory`.
+    """
+
+
+class ActorCrashed(DeviceError):
+    """The library actor that held this request failed by a bug of its own; `__cause__` is that bug.
+
+    The request may or may not have taken effect, and is not retried; the actor has been restarted.
+    When the context did not survive the crash, the error is `ContextLost`; when the argument was at fault, it is
+    `InvalidArgument`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "actor")
+    _default_advice: ClassVar[str | None] = _REPORT
+
+    actor: str | None
+    """The name of the actor, for example "blas"."""
+
+    def __init__(self, message: str, *, actor: str | None = None, **context: Unpack[ErrorContext]) -> None:
+        super().__init__(message, **context)
+        self.actor = actor
+
+
+class ContextLost(DeviceError):
+    """The context was lost while this request was started: it may or may not have run, and is not retried.
+
+    `generation` is the generation that was lost, `status` what the driver reported (None when the worker was killed or
+    hung), `reason` why in words. Wait for the next generation with `dev.wait_generation(after=lost.generation)`.
+    The fault may have been caused by another request that ran at the same time.
+    A request that was still queued is not lost, it runs in the next generation; there it gets `StaleArray` when it
+    needs an array that the fault has torn. When no next generation will come, the error is `DeviceFailed`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "reason")
+
+    reason: str | None
+    """Why the context was lost, in words."""
+
+    def __init__(self, message: str, *, reason: str | None = None, **context: Unpack[ErrorContext]) -> None:
+        super().__init__(message, **context)
+        self.reason = message if reason is None else reason
+
+
+class DeviceFailed(DeviceError, trio.BrokenResourceError):
+    """The device is given up: the restart budget is spent, or the hardware is gone.
+
+    Every request that is waiting gets it, and it leaves `async with open_device()`; `__cause__` is the last failure.
+    While restarts are left, a fault gives `ContextLost`; after you left the block, requests get `DeviceClosed`.
+    """
+
+
+class DeviceClosed(DeviceError, trio.ClosedResourceError):
+    """The block of `open_device` was left, or the process was forked, so this device takes no requests any more.
+
+    When the device went away by itself, the error is `DeviceFailed`.
+    """
+
+
+class LibraryNotFound(DeviceError, ImportError):
+    """A CUDA library that this call needs is not installed, or is too old for it.
+
+    The message names the extra to install and every place that was looked at.
+    When the library is there and no GPU is, the error is `DeviceFailed`.
+    """
+
+
+class AtomrInternalError(Exception):
+    """Something happened that this library believes impossible. Please report it with its traceback.
+
+    When the bug costs just one request, the error is `ActorCrashed`.
+    """
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\nWhat to do: {_REPORT}"
+
+
+def _context_lost(message: str, text: str, context: ErrorContext) -> ContextLost:
+    return ContextLost(f"the context was lost: {message}", reason=text, **context)
+
+
+def _device_failed(message: str, text: str, context: ErrorContext) -> DeviceFailed:
+    return DeviceFailed(f"the device cannot be used: {message}", **context)
+
+
+_BY_CLASS: Final[Mapping[StatusClass, Callable[[str, str, ErrorContext], DeviceError]]] = MappingProxyType(
+    {
+        StatusClass.REQUEST: lambda message, text, context: CommandFailed(message, **context),
+        StatusClass.OUT_OF_MEMORY: lambda message, text, context: OutOfDeviceMemory(message, **context),
+        StatusClass.POISONS: _context_lost,
+        StatusClass.GONE: _device_failed,
+    }
+)
+
+
+def error_from_status(
+    status: int,
+    name: str,
+    text: str,
+    *,
+    operation: str,
+    device: int | None,
+    generation: int | None,
+    library: str = "cuda",
+) -> DeviceError:
+    """Return the exception for a failing status; this is the only place where a status is mapped to a type.
+
+    `name` and `text` are the library's own, as the worker sent them. The exception is returned, not raised.
+    """
+    context: ErrorContext = {
+        "device": device,
+        "generation": generation,
+        "status": status,
+        "status_name": name or None,
+        "library": library,
+        "operation": operation,
+    }
+    reason = text or name or f"status {status}"
+    return _BY_CLASS[classify(status, library)](reason, reason, context)
+
+
+_ErrorT = TypeVar("_ErrorT", bound=BaseException)
+
+
+def fresh(error: _ErrorT) -> _ErrorT:
+    """Return a new exception object with the type, the fields, the notes and the cause of `error`.
+
+    It has no traceback and no context, so that each waiter gets its own; the cause object is shared by all of them.
+    """
+    twin = copy.copy(error)
+    twin.__traceback__ = twin.__context__ = None
+    if error.__cause__ is not None:
+        twin.__cause__ = error.__cause__
+    notes = getattr(error, "__notes__", None)
+    if notes is not None:
+        twin.__notes__ = list(notes)
+    return twin

@@ -1,0 +1,244 @@
+"""What happened to a device, told to whoever listens and to the log.
+
+The supervision publishes; it must never wait for a listener. So each subscriber has a buffer of its own, a slow one
+loses events, and is told how many. This file knows trio's memory channels and nothing of devices or processes.
+
+Events are news, not state: after `EventsDropped` read `dev.generation` and `dev.state` instead of guessing.
+"""
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import Final, Self, final
+
+import attrs
+import trio
+
+__all__ = [
+    "ActorRestarted",
+    "ContextRebuilt",
+    "ContextWasLost",
+    "DeviceEvent",
+    "DeviceGaveUp",
+    "EventHub",
+    "EventsDropped",
+    "Subscription",
+]
+
+logger: Final = logging.getLogger("atomr_trio.supervision")
+
+
+@attrs.frozen(kw_only=True)
+class DeviceEvent:
+    """Something that happened to the device. What you receive is one of the subclasses."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ContextWasLost(DeviceEvent):
+    """A generation was lost. `ContextRebuilt` or `DeviceGaveUp` follows."""
+
+    generation: int
+    """The generation that was lost."""
+
+    reason: str
+    """Why, in words."""
+
+    status: int | None
+    """The status code that the driver reported; None when the worker was killed, exited or hung."""
+
+    in_flight: tuple[str, ...]
+    """The requests that had been started and not finished. One of them is the likely cause, whoever reported it."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ContextRebuilt(DeviceEvent):
+    """The next generation is up and takes requests."""
+
+    generation: int
+    """The number of the new generation."""
+
+    seconds: float
+    """Time from noticing the loss to taking requests again, in seconds."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ActorRestarted(DeviceEvent):
+    """A library actor crashed by a bug of its own and was started again, in the same generation."""
+
+    actor: str
+    """The name of the actor, for example "blas"."""
+
+    error: BaseException
+    """The bug, with its traceback. Please report it."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class DeviceGaveUp(DeviceEvent):
+    """Supervision gave up; `DeviceFailed` leaves the block of `open_device`. The last event."""
+
+    reason: str
+    """Why, in words."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class EventsDropped(DeviceEvent):
+    """You did not keep up: events that came after the previous one and before the next one were dropped."""
+
+    count: int
+    """How many."""
+
+
+_LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
+    {
+        ContextWasLost: (logging.ERROR, "device %(device)s lost generation %(generation)s: %(reason)s"),
+        ContextRebuilt: (logging.INFO, "device %(device)s runs generation %(generation)s after %(seconds).3f s"),
+        ActorRestarted: (logging.ERROR, "device %(device)s restarted actor %(actor)s: %(error)r"),
+        DeviceGaveUp: (logging.ERROR, "device %(device)s is given up: %(reason)s"),
+    }
+)
+
+
+def _log(device: int | None, event: DeviceEvent) -> None:
+    """Write an event to the log, its fields as attributes of the record."""
+    level, text = _LOG.get(type(event), (logging.INFO, "device %(device)s: %(event)r"))
+    if not logger.isEnabledFor(level):
+        return
+    fields = {"device": device, **attrs.asdict(event, recurse=False)}
+    error = event.error if isinstance(event, ActorRestarted) else None
+    logger.log(level, text, {**fields, "event": event}, extra=fields, exc_info=error)
+
+
+@final
+class Subscription:
+    """One listener: a context manager that is an async iterator over events while its block runs.
+
+    Both `with` and `async with` work; neither half of either is a checkpoint, the iteration is one.
+    Make it by `EventHub.subscribe`.
+    """
+
+    def __init__(self, hub: "EventHub", buffer: int) -> None:
+        self._hub = hub
+        self._buffer = buffer
+        self._send: trio.MemorySendChannel[DeviceEvent]
+        self._receive: trio.MemoryReceiveChannel[DeviceEvent]
+        self._send, self._receive = trio.open_memory_channel(buffer)
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<Subscription: {self._waiting()} of {self._buffer} waiting, {self._dropped} dropped>"
+
+    def __enter__(self) -> Self:
+        self._hub._add(self)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hub._remove(self)
+        self._end()
+        self._receive.close()
+        self._dropped = 0
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(exc_type, exc_value, traceback)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> DeviceEvent:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._dropped and self._waiting() == 0:
+            event = self._take_dropped()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return event
+        try:
+            return await self._receive.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+    def _offer(self, event: DeviceEvent) -> None:
+        """Put an event into the buffer, or count it as dropped. Never waits."""
+        # While a count is owed, nothing may overtake it, or the gap would be told in the wrong place. It is queued
+        # together with the event that follows, so that counts alone never fill the buffer of a slow listener; a
+        # listener that has emptied its buffer takes the count by itself.
+        needed = 2 if self._dropped else 1
+        if self._buffer - self._waiting() < needed:
+            self._dropped += 1
+            return
+        if self._dropped:
+            self._send.send_nowait(self._take_dropped())
+        self._send.send_nowait(event)
+
+    def _waiting(self) -> int:
+        return self._receive.statistics().current_buffer_used
+
+    def _take_dropped(self) -> EventsDropped:
+        count, self._dropped = self._dropped, 0
+        return EventsDropped(count=count)
+
+    def _end(self) -> None:
+        self._send.close()
+
+
+@final
+class EventHub:
+    """Where the supervision of one device publishes, and where listeners subscribe."""
+
+    def __init__(self, device: int | None = None) -> None:
+        self._device = device
+        self._subscriptions: dict[Subscription, None] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<EventHub of device {self._device}: {state}, {len(self._subscriptions)} subscribers>"
+
+    def subscribe(self, buffer: int = 64) -> Subscription:
+        """Return a context manager that gives an async iterator over what happens while its block runs.
+
+        At most `buffer` events wait; more are dropped and told as one `EventsDropped`. The iterator ends when the hub
+        is closed, at once when it already is.
+        """
+        if buffer < 1:
+            raise ValueError(f"buffer must be at least 1, not {buffer}")
+        return Subscription(self, buffer)
+
+    def publish(self, event: DeviceEvent) -> None:
+        """Log an event and give it to every subscriber. Synchronous, never waits; ignored once the hub is closed."""
+        if self._closed:
+            return
+        _log(self._device, event)
+        for subscription in self._subscriptions:
+            subscription._offer(event)
+
+    def close(self) -> None:
+        """End every iterator, after what its buffer holds. Closing twice is harmless."""
+        self._closed = True
+        for subscription in self._subscriptions:
+            subscription._end()
+        self._subscriptions.clear()
+
+    def _add(self, subscription: Subscription) -> None:
+        if self._closed:
+            subscription._end()
+        else:
+            self._subscriptions[subscription] = None
+
+    def _remove(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription, None)
