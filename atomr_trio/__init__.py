@@ -1,0 +1,128 @@
+"""Use NVIDIA GPUs from trio: a CUDA runtime that a program can crash without being hurt.
+
+A map of the house, in the order in which the files can be read:
+
+- ``_errors``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is known, as data;
+- ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
+- ``_memory``, ``_layout``, ``_staging``, ``_arrays``: device memory, seen from this process;
+- ``_compiler``, ``_parameters``: CUDA C++ to images, Python values to parameter blocks;
+- ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
+- ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary.
+
+Names are exported lazily, so that a worker, which imports this package too, loads none of trio and numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._arrays import DeviceArray as DeviceArray
+    from ._compiler import (
+        NvrtcOptions as NvrtcOptions,
+        compile_to_cubin as compile_to_cubin,
+        compile_to_ptx as compile_to_ptx,
+    )
+    from ._device import Device as Device, open_device as open_device
+    from ._errors import (
+        ActorCrashed as ActorCrashed,
+        AtomrInternalError as AtomrInternalError,
+        CommandFailed as CommandFailed,
+        CompileError as CompileError,
+        ContextLost as ContextLost,
+        DeviceClosed as DeviceClosed,
+        DeviceError as DeviceError,
+        DeviceFailed as DeviceFailed,
+        InvalidArgument as InvalidArgument,
+        LibraryNotFound as LibraryNotFound,
+        OutOfDeviceMemory as OutOfDeviceMemory,
+        RequestError as RequestError,
+        StaleArray as StaleArray,
+        StaleKernel as StaleKernel,
+    )
+    from ._events import (
+        ActorRestarted as ActorRestarted,
+        ContextRebuilt as ContextRebuilt,
+        ContextWasLost as ContextWasLost,
+        DeviceEvent as DeviceEvent,
+        DeviceGaveUp as DeviceGaveUp,
+        EventsDropped as EventsDropped,
+        Subscription as Subscription,
+    )
+    from ._info import DeviceInfo as DeviceInfo
+    from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
+    from ._statistics import (
+        ActorStatistics as ActorStatistics,
+        DeviceStatistics as DeviceStatistics,
+        LaneStatistics as LaneStatistics,
+        MemoryStatistics as MemoryStatistics,
+    )
+    from ._supervision import DeviceState as DeviceState, RestartPolicy as RestartPolicy
+    from .actors.module import (
+        Kernel as Kernel,
+        Overwrites as Overwrites,
+        ReadOnly as ReadOnly,
+        overwrites as overwrites,
+        read_only as read_only,
+    )
+    from .actors.nvrtc import Nvrtc as Nvrtc
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "_arrays": ("DeviceArray",),
+    "_compiler": ("NvrtcOptions", "compile_to_cubin", "compile_to_ptx"),
+    "_device": ("Device", "open_device"),
+    "_errors": (
+        "ActorCrashed",
+        "AtomrInternalError",
+        "CommandFailed",
+        "CompileError",
+        "ContextLost",
+        "DeviceClosed",
+        "DeviceError",
+        "DeviceFailed",
+        "InvalidArgument",
+        "LibraryNotFound",
+        "OutOfDeviceMemory",
+        "RequestError",
+        "StaleArray",
+        "StaleKernel",
+    ),
+    "_events": (
+        "ActorRestarted",
+        "ContextRebuilt",
+        "ContextWasLost",
+        "DeviceEvent",
+        "DeviceGaveUp",
+        "EventsDropped",
+        "Subscription",
+    ),
+    "_info": ("DeviceInfo",),
+    "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
+    "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
+    "_supervision": ("DeviceState", "RestartPolicy"),
+    "actors.module": ("Kernel", "Overwrites", "ReadOnly", "overwrites", "read_only"),
+    "actors.nvrtc": ("Nvrtc",),
+}
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    # Tracebacks, docs and pickles show the public name.
+    if getattr(value, "__module__", "").startswith(f"{__name__}."):
+        value.__module__ = __name__
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

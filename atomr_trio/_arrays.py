@@ -1,0 +1,300 @@
+"""Arrays on the device: a block of memory, a shape, strides and a dtype.
+
+An array is an object of the user's process; its bytes are on the GPU, at an address that stays the same in every
+generation. Everything that moves bytes is a request to the memory actor (``actors/memory.py``); everything else here is
+synchronous and sends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _layout
+from ._errors import InvalidArgument
+from ._memory import Block
+from ._util import NoPublicConstructor
+
+if TYPE_CHECKING:
+    from ._device import Device
+
+Index = SupportsIndex | slice | EllipsisType | None
+DTYPES = tuple(
+    np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "f2", "i4", "u4", "f4", "i8", "u8", "f8", "c8", "c16")
+)
+"""numpy's types that an array can have."""
+
+_SUPPORTED = frozenset(DTYPES)
+
+
+def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A dtype that arrays can have; raises `InvalidArgument`."""
+    try:
+        checked = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidArgument(f"{dtype!r} is not a numpy dtype: {error}") from None
+    if checked not in _SUPPORTED or not checked.isnative:
+        names = ", ".join(each.name for each in DTYPES)
+        raise InvalidArgument(f"arrays cannot have dtype {checked.str!r}; they can have {names}, in native byte order")
+    return checked
+
+
+def check_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
+    """A shape as a tuple of non-negative ints; raises `InvalidArgument`."""
+    try:
+        if isinstance(shape, Sequence):
+            checked = tuple(operator.index(length) for length in shape)
+        else:
+            checked = (operator.index(shape),)
+    except TypeError:
+        raise InvalidArgument(f"a shape is an int or a sequence of ints, not {shape!r}") from None
+    if any(length < 0 for length in checked):
+        raise InvalidArgument(f"a shape has no negative lengths: {checked}")
+    return checked
+
+
+class Storage:
+    """Holds a block for an array and its views, and gives it back with the last of them."""
+
+    __slots__ = ("block", "device")
+
+    def __init__(self, device: Device, block: Block) -> None:
+        self.device = device
+        self.block = block
+
+    def __del__(self) -> None:
+        # Any thread, any time: only note it. The arena takes it back with its next call.
+        if not self.block.freed:
+            self.device._arena_orphans.append(self.block)
+
+
+@final
+class DeviceArray(metaclass=NoPublicConstructor):
+    """An array in the memory of a device, made by `Device.empty`, `zeros`, `full` or `to_device`.
+
+    It has the shape, the dtype and the row-major habits of a numpy array, and no arithmetic: that is what kernels are
+    for. Slicing and `reshape` give views that share the memory. It survives the loss of a generation, except where work
+    that was writing it was cut off (see `state`). `with array:` or `free()` give the memory back at a known place; if
+    neither is used, it goes back when the last array that shares it is collected.
+    """
+
+    __slots__ = ("__weakref__", "_offset", "_storage", "dtype", "shape", "strides")
+
+    shape: tuple[int, ...]
+    """Lengths of the axes."""
+    strides: tuple[int, ...]
+    """Bytes from one element to the next, for each axis."""
+    dtype: np.dtype[Any]
+    """The type of an element."""
+
+    _made_by = "dev.empty, dev.zeros, dev.full or `await dev.to_device(...)`"
+
+    def __init__(
+        self,
+        storage: Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> None:
+        self._storage = storage
+        self._offset = offset
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> Device:
+        """The device it belongs to."""
+        return self._storage.device
+
+    @property
+    def generation(self) -> int:
+        """The generation that the array belongs to: the device's present one, as long as its bytes are good."""
+        return self._storage.device.generation
+
+    @property
+    def state(self) -> str:
+        """`"ready"`; `"torn"` after a fault while work was writing it; `"lost"` if its memory is; or `"freed"`."""
+        return self._storage.block.state
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def address(self) -> int:
+        """The device address of the first element; the same in every generation."""
+        return self._storage.block.address + self._offset
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one behind the other in C order, as a kernel that takes a pointer expects."""
+        return _layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        device = self._storage.device
+        return (
+            f"<DeviceArray {self.shape} {self.dtype.name}, {self.state}, "
+            f"on device {device.index}, generation {self.generation}>"
+        )
+
+    def __array__(self, *_args: object, **_kwargs: object) -> npt.NDArray[Any]:
+        # Without this numpy would make an array that contains this object.
+        raise TypeError("the array is on the device: copy it with `await array.to_host()`")
+
+    # --- views --------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> DeviceArray:
+        """A view: ints, slices, ``...`` and ``None``, with numpy's meaning. An int gives an array with fewer axes.
+
+        Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
+        """
+        parts = index if isinstance(index, tuple) else (index,)
+        for part in parts:
+            if isinstance(part, bool) or not (
+                part is None or part is Ellipsis or isinstance(part, slice) or hasattr(part, "__index__")
+            ):
+                raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
+        shadow = _layout.shadow(self.shape, self.strides, self.dtype)
+        if not any(part is Ellipsis for part in parts):
+            parts = (*parts, Ellipsis)  # or numpy would read an element
+        view = shadow[parts]
+        offset = self._offset + _layout.offset_of(view, shadow)
+        return DeviceArray._create(self._storage, offset, view.shape, view.strides, self.dtype)
+
+    def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> DeviceArray:
+        """A view with another shape of the same size; one length may be -1.
+
+        Raises `InvalidArgument` if the sizes differ, or if the elements do not lie so that a view can have the shape.
+        """
+        wanted: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        shadow = _layout.shadow(self.shape, self.strides, self.dtype)
+        try:
+            view = np.reshape(shadow, tuple(operator.index(length) for length in wanted), copy=False)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(f"an array of shape {self.shape} cannot be seen as {wanted}: {error}") from None
+        return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, self.dtype)
+
+    # --- moving bytes -------------------------------------------------------------------------------------------------
+
+    async def to_host(self) -> npt.NDArray[Any]:
+        """A new C-contiguous numpy array with the elements.
+
+        Raises `StaleArray` if the array is torn or lost, `ContextLost` if the context is lost meanwhile.
+        """
+        from .actors.memory import copy_out
+
+        host = np.empty(self.shape, self.dtype)
+        await copy_out(self, host)
+        return host
+
+    async def copy_to(self, out: npt.NDArray[Any]) -> None:
+        """Copy the elements into a writable numpy array of the same shape and dtype. Raises as `to_host` does."""
+        from .actors.memory import copy_out
+
+        _check_host(self, out)
+        if not out.flags.writeable:
+            raise InvalidArgument("the numpy array to copy to is read-only")
+        await copy_out(self, out)
+
+    async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
+        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
+
+        Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host is made of
+        several commands: if it is cancelled or fails half way, the array is torn.
+        """
+        from .actors.memory import copy_in, copy_on_device
+
+        if isinstance(source, DeviceArray):
+            _check_like(self, source)
+            await copy_on_device(source, self)
+            return
+        host = np.asarray(source)
+        _check_host(self, host)
+        await copy_in(self, host)
+
+    async def fill(self, value: complex | np.generic) -> None:
+        """Set every element to `value`, which must fit the dtype. Makes a torn array good again."""
+        from .actors.memory import fill
+
+        await fill(self, value)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def free(self) -> None:
+        """Give the memory back now, for this array and every view of it. Freeing twice does nothing.
+
+        What is still running on it goes on undisturbed: whoever gets the memory next waits for that.
+        """
+        self._storage.device._free(self._storage.block)
+
+    def __enter__(self) -> DeviceArray:
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.free()
+
+    # --- for the actors -----------------------------------------------------------------------------------------------
+
+    @property
+    def _block(self) -> Block:
+        return self._storage.block
+
+    @property
+    def _covers_block(self) -> bool:
+        """Whether overwriting the array overwrites all that was asked for when its block was allocated."""
+        return self.nbytes == self._storage.block.nbytes
+
+
+def _check_host(array: DeviceArray, host: npt.NDArray[Any]) -> None:
+    if not isinstance(host, np.ndarray):
+        raise InvalidArgument(f"expected a numpy array, not {type(host).__name__}")
+    if host.shape != array.shape:
+        raise InvalidArgument(f"shapes differ: the numpy array has {host.shape}, the device array {array.shape}")
+    if host.dtype != array.dtype:
+        raise InvalidArgument(
+            f"dtypes differ: the numpy array has {host.dtype}, the device array {array.dtype}; "
+            f"convert with .astype(np.{array.dtype.name})"
+        )
+
+
+def _check_like(array: DeviceArray, source: DeviceArray) -> None:
+    if source.device is not array.device:
+        raise InvalidArgument(
+            f"the source array belongs to device {source.device.index}, the target to another one: "
+            f"copy through the host"
+        )
+    if source.shape != array.shape:
+        raise InvalidArgument(f"shapes differ: the source has {source.shape}, the target {array.shape}")
+    if source.dtype != array.dtype:
+        raise InvalidArgument(f"dtypes differ: the source has {source.dtype}, the target {array.dtype}")

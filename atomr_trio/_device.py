@@ -1,0 +1,764 @@
+"""`open_device`, `Device`, and the supervision of its generations.
+
+This is the only file that opens a nursery. What `async with open_device()` raises, before the code that does it:
+
+- the body's own exception, the same object, never wrapped;
+- `Cancelled`, when the scope around it was cancelled, after a bounded cleanup;
+- `DeviceFailed`, when the supervision gave up; a body exception is its context;
+- the error of the first start, plain, before the body ran;
+- `AtomrInternalError` for a defect of ours.
+
+It never raises a group of ours. The body runs in the caller's task. The supervisor is a child task in a shielded scope,
+so that a cancellation from outside ends the body first and the body's ``finally`` can still use the device; the shield
+ends when the body does, and everything after that is bounded by `close_timeout`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import logging
+import math
+import os
+import platform
+import sys
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
+
+import numpy as np
+import numpy.typing as npt
+import outcome
+import trio
+
+from . import _layout
+from ._actor import Actor
+from ._arrays import DeviceArray, Storage, check_dtype, check_shape
+from ._compiler import CompileService
+from ._errors import (
+    AtomrInternalError,
+    DeviceClosed,
+    DeviceError,
+    DeviceFailed,
+    InvalidArgument,
+    OutOfDeviceMemory,
+    fresh,
+)
+from ._events import ActorRestarted, ContextRebuilt, ContextWasLost, DeviceGaveUp, EventHub, Subscription
+from ._generation import Generation, Loss, LossKind, StartFailed
+from ._info import DeviceInfo
+from ._mailbox import Mailbox, Request
+from ._memory import Arena, ArenaFull, Block, Recipe
+from ._staging import STAGING_BYTES, StagingPool
+from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
+from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
+from ._util import NoPublicConstructor
+from .worker.launcher import WorkerProcess, address_range
+from .worker.protocol import LANE_NAMES
+
+if TYPE_CHECKING:
+    from .actors.module import Module
+    from .actors.nvrtc import Nvrtc
+
+log = logging.getLogger("atomr_trio.device")
+
+Backend = Literal["cuda", "sim"]
+OnFault = Literal["survive", "stale"]
+
+BACKEND_VARIABLE = "ATOMR_TRIO_BACKEND"
+MAILBOX_CAPACITY = 256
+DEFAULT_MEMORY_SHARE = 0.95
+START_TIMEOUT = 60.0
+REAP_TIMEOUT = 30.0
+MAX_DEVICES = 14
+
+_open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+@final
+class Device(metaclass=NoPublicConstructor):
+    """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it."""
+
+    nvrtc: Nvrtc
+    """The compiler."""
+
+    _made_by = "`async with atomr_trio.open_device()`"
+
+    def __init__(
+        self,
+        index: int,
+        backend: Backend,
+        *,
+        on_fault: OnFault,
+        hang_timeout: float | None,
+        close_timeout: float,
+        memory_limit: int | None,
+        restart_policy: RestartPolicy,
+    ) -> None:
+        from .actors.nvrtc import Nvrtc
+
+        self._index = index
+        self._backend: Backend = backend
+        self._strict = on_fault == "stale"
+        self._hang_timeout = hang_timeout
+        self._close_timeout = close_timeout
+        self._memory_limit = memory_limit
+        self._process_id = os.getpid()
+        self._supervision = Supervision(restart_policy)
+        self._events = EventHub(index)
+        self._last_error: str | None = None
+        # What the actors and their mailboxes need.
+        self._actors = tuple(Actor(name, Mailbox(name, MAILBOX_CAPACITY)) for name in ("memory", "module", "nvrtc"))
+        self._memory_mailbox, self._module_mailbox, self._nvrtc_mailbox = (each.mailbox for each in self._actors)
+        self._compiler = CompileService()
+        self._compiling: set[Request] = set()
+        self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
+        self._orphan_modules: collections.deque[tuple[int, int]] = collections.deque()
+        self._numbers = itertools.count(1)
+        # Memory.
+        self._info: DeviceInfo | None = None
+        self._arena: Arena | None = None
+        self._arena_orphans: collections.deque[Block] = collections.deque()
+        self._staging = StagingPool()
+        self._copy_limiter = trio.CapacityLimiter(max(2, min(8, os.cpu_count() or 2)))
+        # Generations, and the end.
+        self._generation: Generation | None = None
+        self._generation_changed = trio.Event()
+        self._generation_started = 0.0
+        self._rebuild_scope: trio.CancelScope | None = None
+        self._closing = trio.Event()
+        self._closed_as: DeviceError | None = None
+        self._body_scope = trio.CancelScope()
+        self._failure: Exception | None = None
+        self.nvrtc = Nvrtc(self)
+
+    def __repr__(self) -> str:
+        name = self._info.name if self._info is not None else self._backend
+        return f"<Device {self._index} ({name}), {self.state.value}, generation {self.generation}>"
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> int:
+        """The index that `open_device` was given."""
+        return self._index
+
+    @property
+    def backend(self) -> Backend:
+        """`"cuda"` or `"sim"`."""
+        return self._backend
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Facts about the device."""
+        if self._info is None:
+            raise AssertionError("a device that is open has its facts")
+        return self._info
+
+    @property
+    def state(self) -> DeviceState:
+        """Where it is in its life."""
+        return self._supervision.state
+
+    @property
+    def generation(self) -> int:
+        """The number of the newest generation. The first is 1; each context that had to be rebuilt adds 1."""
+        return self._supervision.generation
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_generation(self, *, after: int) -> int:
+        """Wait until a generation newer than `after` is running, and return its number.
+
+        Raises `DeviceFailed` or `DeviceClosed` if there will be none.
+        """
+        await trio.lowlevel.checkpoint()
+        while self.generation <= after or self.state is not DeviceState.RUNNING:
+            self._check_open()
+            await self._generation_changed.wait()
+        return self.generation
+
+    def events(self, *, buffer: int = 64) -> Subscription:
+        """What happens to the device, as an async iterator: `async with dev.events() as events: async for event in`.
+
+        A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`.
+        """
+        return self._events.subscribe(buffer)
+
+    @trio.lowlevel.enable_ki_protection
+    def statistics(self) -> DeviceStatistics:
+        """Counters of this moment."""
+        generation = self._generation
+        lanes = []
+        for index, name in enumerate(LANE_NAMES):
+            book = generation.timeline.lanes[index] if generation is not None else None
+            issued = 0 if book is None else book.issued
+            unfinished = 0 if book is None else len(book.in_flight)
+            waiting = 0 if generation is None else generation.waiting(index)
+            lanes.append(LaneStatistics(name=name, submitted=issued, finished=issued - unfinished, waiting=waiting))
+        now = trio.current_time()
+        running = generation is not None and self.state is DeviceState.RUNNING
+        return DeviceStatistics(
+            device=self._index,
+            generation=self.generation,
+            state=self.state,
+            uptime=now - self._generation_started if running else 0.0,
+            lanes=tuple(lanes),
+            actors=tuple(actor.mailbox.statistics() for actor in self._actors),
+            memory=self._memory_statistics(),
+            restarts_left=self._supervision.restarts_left(now),
+            last_error=self._last_error,
+        )
+
+    def _memory_statistics(self) -> MemoryStatistics:
+        arena = self._arena
+        if arena is None:
+            raise AssertionError("a device that is open has an arena")
+        arena.collect()
+        return MemoryStatistics(
+            in_use=arena.in_use,
+            cached=arena.free_bytes,
+            reserved=arena.reserved,
+            torn=sum(block.size for block in arena.blocks if block.torn is not None),
+            lost=sum(block.size for block in arena.blocks if block.lost is not None),
+            limit=arena.limit,
+            staging=STAGING_BYTES,
+        )
+
+    # --- arrays -------------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64) -> DeviceArray:
+        """A new array whose elements are not set. Sends nothing and never blocks.
+
+        Raises `InvalidArgument` for a shape or dtype that cannot be, and `OutOfDeviceMemory` when the device's
+        `memory_limit` does not allow it.
+        """
+        self._check_open()
+        checked_shape, checked_dtype = check_shape(shape), check_dtype(dtype)
+        strides = _layout.contiguous_strides(checked_shape, checked_dtype.itemsize)
+        block = self._allocate(math.prod(checked_shape) * checked_dtype.itemsize)
+        return DeviceArray._create(Storage(self, block), 0, checked_shape, strides, checked_dtype)
+
+    def zeros(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64) -> DeviceArray:
+        """A new array of zeros. Sends nothing: the zeros are written with its first use. Raises as `empty` does."""
+        return self.full(shape, 0, dtype)
+
+    @trio.lowlevel.enable_ki_protection
+    def full(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        value: complex | np.generic,
+        dtype: npt.DTypeLike | None = None,
+    ) -> DeviceArray:
+        """A new array with every element set to `value`; without `dtype`, numpy's type for the value.
+
+        Sends nothing: the elements are written with the array's first use. Raises as `empty` does, and
+        `InvalidArgument` for a value that the dtype cannot hold.
+        """
+        from .actors.memory import pattern_of
+
+        checked = check_dtype(np.asarray(value).dtype if dtype is None else dtype)
+        pattern = pattern_of(value, checked)
+        array = self.empty(shape, checked)
+        if array.size:
+            array._block.recipe = Recipe(checked.itemsize, array.size, pattern)
+        return array
+
+    async def to_device(self, source: npt.ArrayLike) -> DeviceArray:
+        """A new array with a copy of a numpy array, or of anything that numpy makes an array of.
+
+        Raises as `empty` does, and `ContextLost` if the context is lost meanwhile.
+        """
+        host = np.asarray(source)
+        array = self.empty(host.shape, host.dtype)
+        try:
+            await array.copy_from(host)
+        except BaseException:
+            array.free()
+            raise
+        return array
+
+    def _allocate(self, nbytes: int) -> Block:
+        arena = self._arena
+        if arena is None:
+            raise AssertionError("a device that is open has an arena")
+        try:
+            return arena.allocate(nbytes)
+        except ArenaFull as full:
+            raise OutOfDeviceMemory(
+                f"{full.requested:,} bytes do not fit: the limit is {full.limit:,}, arrays hold {full.in_use:,} and "
+                f"{full.reserved:,} are reserved in chunks",
+                device=self._index,
+                generation=self.generation,
+                operation="empty",
+                advice="free arrays, or raise memory_limit= of open_device",
+            ) from None
+
+    @trio.lowlevel.enable_ki_protection
+    def _free(self, block: Block) -> None:
+        if self._arena is not None and os.getpid() == self._process_id:
+            self._arena.free(block)
+
+    # --- checks for the actors ----------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        """Raise what a closed, failed or forked device raises."""
+        if self._closed_as is not None:
+            raise fresh(self._closed_as)
+
+    def _check_running(self) -> None:
+        """Raise `trio.WouldBlock` unless requests can be taken right now."""
+        self._check_open()
+        if self.state is not DeviceState.RUNNING:
+            raise trio.WouldBlock
+
+    def _check_usable(self, array: DeviceArray) -> None:
+        """Raise for an array that was freed, before anything is sent."""
+        self._check_open()
+        if array._block.freed:
+            raise InvalidArgument(f"the array was freed: {array!r}", device=self._index, generation=self.generation)
+
+    def _next_number(self) -> int:
+        return next(self._numbers)
+
+    def _unload_orphans(self, generation: Generation) -> None:
+        """Tell the worker which modules nobody has any more."""
+        from .actors.module import publish_unload
+
+        while self._orphan_modules:
+            number, epoch = self._orphan_modules.popleft()
+            if epoch == generation.number:
+                publish_unload(generation, number)
+
+    # --- generations --------------------------------------------------------------------------------------------------
+
+    def _spawn(self) -> WorkerProcess:
+        return WorkerProcess(self._backend, self._index)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _build(self, process: WorkerProcess) -> Generation:
+        """Make a started process the next generation. Raises `StartFailed`; the process is then reaped."""
+        generation = Generation(
+            self._index,
+            self._supervision.next_generation,
+            process,
+            self._arena,
+            self._staging.memory,
+            self._hang_timeout,
+        )
+        try:
+            with trio.move_on_after(START_TIMEOUT) as deadline:
+                await generation.wait_hello()
+                await generation.adopt()
+            if deadline.cancelled_caught:
+                text = f"the worker was not ready within {START_TIMEOUT:g} s"
+                raise StartFailed(DeviceFailed(text, device=self._index), gone=False)
+        except BaseException:
+            await self._discard(generation)
+            raise
+        return generation
+
+    @trio.lowlevel.enable_ki_protection
+    async def _discard(self, generation: Generation) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_TIMEOUT):
+            await generation.reap()
+        generation.close()
+
+    def _begin_generation(self, generation: Generation) -> None:
+        if self._arena is None:
+            base, extent = address_range(self._index)
+            limit = self._memory_limit
+            if limit is None:
+                limit = int(generation.free_memory * DEFAULT_MEMORY_SHARE)
+            self._arena = Arena(base, extent, limit)
+            self._arena.orphans = self._arena_orphans
+            generation.arena = self._arena
+        if self._info is None:
+            self._info = generation.info
+        self._supervision.started(trio.current_time())
+        self._generation = generation
+        self._generation_started = trio.current_time()
+        self._announce_generation()
+
+    def _announce_generation(self) -> None:
+        changed, self._generation_changed = self._generation_changed, trio.Event()
+        changed.set()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _supervise(self) -> None:
+        """Run one generation after the other until the device is closed or given up."""
+        try:
+            with trio.CancelScope(shield=True):
+                while self._generation is not None:
+                    await self._run_generation(self._generation)
+                    if self._generation.loss is None:
+                        await self._close_worker(self._generation)
+                        self._generation = None
+                    else:
+                        self._generation = await self._recover(self._generation)
+        except Exception as bug:
+            log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
+            self._fail(AtomrInternalError(f"the supervisor of device {self._index} crashed: {bug!r}"), bug)
+        finally:
+            if self._generation is not None:
+                self._generation.process.kill()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run_generation(self, generation: Generation) -> None:
+        """One generation, one nursery: its actors, and the tasks that watch its worker."""
+        name = f"atomr_trio.device{self._index}.generation{generation.number}"
+        with generation.scope:
+            async with trio.open_nursery() as nursery:
+                for actor in self._actors:
+                    nursery.start_soon(self._run_actor, generation, actor, name=f"{name}.{actor.name}")
+                for task in (
+                    generation.run_reader,
+                    generation.run_writer,
+                    generation.run_settler,
+                    generation.run_output,
+                    generation.run_exit_watch,
+                    generation.run_watchdog,
+                ):
+                    nursery.start_soon(task, name=f"{name}.{task.__name__}")
+                nursery.start_soon(self._watch_closing, generation, name=f"{name}.closing")
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run_actor(self, generation: Generation, actor: Actor) -> None:
+        """One actor, started again after a bug of its own as long as the context is healthy."""
+        while True:
+            with trio.CancelScope() as actor.scope:
+                try:
+                    await actor.run(generation)
+                    return
+                except Exception as bug:
+                    crash = bug
+                    actor.scope.cancel(reason=f"the {actor.name} actor crashed: {bug!r}")
+            log.error("the %s actor of device %d crashed", actor.name, self._index, exc_info=crash)
+            self._last_error = f"the {actor.name} actor crashed: {crash!r}"
+            await generation.probe()
+            decision = self._supervision.actor_crashed(actor.name, trio.current_time(), repr(crash))
+            if isinstance(decision, LoseContext):
+                generation.lose(Loss(LossKind.ACTORS, decision.reason))
+                await trio.sleep_forever()
+            if not isinstance(decision, RestartActor):
+                return
+            actor.mailbox.restarts += 1
+            self._events.publish(ActorRestarted(actor=actor.name, error=crash))
+
+    @trio.lowlevel.enable_ki_protection
+    async def _watch_closing(self, generation: Generation) -> None:
+        """After the body: let what was started finish, for `close_timeout` at most, then end the generation."""
+        await self._closing.wait()
+        with trio.move_on_after(self._close_timeout):
+            await generation.wait_idle()
+        generation.scope.cancel(reason=f"device {self._index} is closed")
+
+    @trio.lowlevel.enable_ki_protection
+    async def _close_worker(self, generation: Generation) -> None:
+        """The clean end: nothing is running, so the worker may give everything back itself."""
+        if generation.timeline.idle:
+            generation.request_close()
+            with trio.move_on_after(self._close_timeout):
+                await trio.lowlevel.wait_readable(generation.process.pidfd)
+        await self._fence(generation, self._closed_error)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _fence(self, generation: Generation, make_error: Any) -> None:
+        """Kill, reap, read the counters one last time, settle the rest, unmap."""
+        with trio.move_on_after(REAP_TIMEOUT) as deadline:
+            await generation.reap()
+        if deadline.cancelled_caught:
+            raise AtomrInternalError(f"worker {generation.process.pid} was killed and not reaped in {REAP_TIMEOUT} s")
+        generation.settle_reaped(make_error)
+        generation.close()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _recover(self, generation: Generation) -> Generation | None:
+        """What follows a loss: the decision, the fence, and the next generation, if there is to be one."""
+        loss = generation.loss
+        if loss is None:
+            raise AssertionError("nothing was lost")
+        started = trio.current_time()
+        generation.process.kill()
+        self._last_error = loss.reason
+        self._events.publish(
+            ContextWasLost(
+                generation=generation.number,
+                reason=loss.reason,
+                status=loss.status,
+                in_flight=generation.in_flight(),
+            )
+        )
+        decision = self._supervision.lost(trio.current_time(), loss.reason, gone=loss.gone)
+        rebuild = isinstance(decision, Rebuild) and not self._closing.is_set()
+        # The next process may start while the old one is reaped: it touches no memory before it is told to adopt.
+        process = self._spawn() if rebuild and self.info.compute_mode == "default" else None
+        try:
+            error = loss.error(self._index, generation.number)
+            if isinstance(decision, GiveUp):
+                await self._fence(generation, lambda: self._give_up(decision.reason, error))
+                return None
+            await self._fence(generation, lambda: loss.error(self._index, generation.number))
+        except BaseException:
+            if process is not None:
+                process.kill()
+            raise
+        if self._arena is not None:
+            self._arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
+        self._announce_generation()
+        return await self._rebuild(process, started) if rebuild else None
+
+    @trio.lowlevel.enable_ki_protection
+    async def _rebuild(self, process: WorkerProcess | None, started: float) -> Generation | None:
+        """Start workers until one is ready, the budget is spent, or the device is closed."""
+        while True:
+            with trio.CancelScope() as scope:
+                unwatch = self._cancel_at_closing(scope)
+                try:
+                    generation = await self._build(process or self._spawn())
+                    if self._closing.is_set():
+                        await self._discard(generation)
+                        return None
+                    self._begin_generation(generation)
+                    seconds = trio.current_time() - started
+                    self._events.publish(ContextRebuilt(generation=generation.number, seconds=seconds))
+                    return generation
+                except StartFailed as failed:
+                    process = None
+                    self._last_error = str(failed)
+                    decision = self._supervision.start_failed(trio.current_time(), str(failed), gone=failed.gone)
+                    if isinstance(decision, GiveUp):
+                        self._give_up(decision.reason, failed.error)
+                        return None
+                    if isinstance(decision, Rebuild):
+                        await trio.sleep(decision.delay)
+                finally:
+                    unwatch()
+            if scope.cancelled_caught or self._closing.is_set():
+                return None
+
+    def _cancel_at_closing(self, scope: trio.CancelScope) -> Any:
+        """Have `scope` cancelled when the device is closed; returns what undoes that."""
+        self._rebuild_scope = scope
+        if self._closing.is_set():
+            scope.cancel(reason="the device is closed")
+
+        def undo() -> None:
+            self._rebuild_scope = None
+
+        return undo
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _closed_error(self) -> DeviceError:
+        return DeviceClosed("the device was closed", device=self._index, generation=self.generation)
+
+    def _give_up(self, reason: str, cause: BaseException) -> DeviceError:
+        """Fail the device for good; returns a fresh error for one request."""
+        if self._closed_as is None:
+            failure = DeviceFailed(
+                f"the device is given up: {reason}",
+                device=self._index,
+                generation=self.generation,
+                status=getattr(cause, "status", None),
+                status_name=getattr(cause, "status_name", None),
+            )
+            failure.__cause__ = cause
+            self._events.publish(DeviceGaveUp(reason=reason))
+            self._fail(failure, cause)
+        if self._closed_as is None:
+            raise AssertionError("a failed device has an error to show")
+        return fresh(self._closed_as)
+
+    def _fail(self, failure: Exception, cause: BaseException) -> None:
+        self._failure = failure
+        failure.__cause__ = cause
+        if self._closed_as is None:
+            shown = failure
+            if not isinstance(shown, DeviceError):
+                shown = DeviceFailed(str(failure), device=self._index, generation=self.generation)
+                shown.__cause__ = cause
+            self._closed_as = shown
+        self._settle_queued()
+        self._announce_generation()
+        self._body_scope.cancel(reason=f"device {self._index} failed: {failure}")
+
+    def _begin_closing(self) -> None:
+        """The body has been left: refuse new requests, settle queued ones, let started ones finish."""
+        if self._closed_as is None:
+            self._closed_as = self._closed_error()
+        self._settle_queued()
+        if self.state in (DeviceState.RUNNING, DeviceState.REBUILDING):
+            self._supervision.closing()
+        self._closing.set()
+        self._announce_generation()
+        if self._rebuild_scope is not None:
+            self._rebuild_scope.cancel(reason="the device is closed")
+
+    def _settle_queued(self) -> None:
+        def error() -> DeviceError:
+            if self._closed_as is None:
+                raise AssertionError("a device that settles its queues has a reason")
+            return fresh(self._closed_as)
+
+        for actor in self._actors:
+            actor.close(outcome.Error(error()))
+            actor.mailbox.close(error)
+        for request in list(self._compiling):
+            if request.open:
+                request.settle(outcome.Error(error()))
+
+    def _release(self) -> None:
+        """Close what outlived the generations."""
+        if self.state is not DeviceState.CLOSED:
+            self._supervision.closed()
+        self._events.close()
+        self._staging.close()
+        for module in list(self._modules.values()):
+            module.forget()
+        if self._arena is not None:
+            self._arena.close()
+        _open_devices.discard(self)
+
+    def _forget_in_child(self) -> None:
+        """In a forked child: the device belongs to the parent. Close our copies of its descriptors, settle nothing."""
+        self._closed_as = DeviceFailed(
+            "this process was forked from the one that opened the device",
+            device=self._index,
+            generation=self.generation,
+            advice="open the device in the child, or start children with the spawn method",
+        )
+        if self._generation is not None:
+            self._generation.forget()
+        for module in list(self._modules.values()):
+            module.forget()
+        if self._arena is not None:
+            self._arena.close()
+
+
+def _forget_devices_in_child() -> None:
+    for device in list(_open_devices):
+        device._forget_in_child()
+
+
+if hasattr(os, "register_at_fork"):  # not on every system that can import this package
+    os.register_at_fork(after_in_child=_forget_devices_in_child)
+
+
+def _check_platform() -> None:
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
+        raise DeviceFailed(
+            f"devices can be opened on Linux, x86-64 or aarch64, and this is {sys.platform} on {machine}",
+            advice="run the program on Linux; on Windows, in WSL2",
+        )
+
+
+def _chosen_backend(backend: str | None) -> Backend:
+    chosen = backend or os.environ.get(BACKEND_VARIABLE) or "cuda"
+    if chosen == "cuda":
+        return "cuda"
+    if chosen == "sim":
+        return "sim"
+    raise InvalidArgument(f'backend is "cuda" or "sim", not {chosen!r}')
+
+
+def _check_options(
+    index: object, standby: object, on_fault: object, hang_timeout: object, close_timeout: object, memory_limit: object
+) -> None:
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < MAX_DEVICES:
+        raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
+    if standby != 0:
+        raise InvalidArgument("standby workers are not there yet: standby must be 0", advice="leave standby out")
+    if on_fault not in ("survive", "stale"):
+        raise InvalidArgument(f'on_fault is "survive" or "stale", not {on_fault!r}')
+    for name, value in (("hang_timeout", hang_timeout), ("close_timeout", close_timeout)):
+        if value is None and name == "hang_timeout":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise InvalidArgument(f"{name} is a number of seconds greater than 0, not {value!r}")
+    if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit <= 0):
+        raise InvalidArgument(f"memory_limit is a number of bytes, not {memory_limit!r}")
+
+
+@contextlib.asynccontextmanager
+@trio.lowlevel.enable_ki_protection
+async def open_device(
+    index: int = 0,
+    *,
+    backend: Backend | None = None,
+    standby: int = 0,
+    on_fault: OnFault = "survive",
+    hang_timeout: float | None = None,
+    close_timeout: float = 2.0,
+    memory_limit: int | None = None,
+    restart_policy: RestartPolicy | None = None,
+) -> AsyncIterator[Device]:
+    """Open a GPU for the length of an ``async with`` block.
+
+    The context lives in a worker process, so a fault costs a `ContextLost` for what was running, and the device goes on
+    as the next generation with its arrays intact.
+
+    Args:
+        index: which device, counted as the CUDA driver counts.
+        backend: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND``
+            says, else `"cuda"`.
+        standby: workers kept ready for a takeover. Only 0 so far.
+        on_fault: with `"stale"` no array and no kernel survives a lost context: using one raises `StaleArray` or
+            `StaleKernel`.
+        hang_timeout: seconds that one command may run before its worker is killed; None for no limit.
+        close_timeout: seconds that leaving the block waits for what was started, before it kills the worker.
+        memory_limit: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
+        restart_policy: how many lost contexts are too many; by default 3 within a minute.
+
+    Entering is a checkpoint. Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
+
+    Raises:
+        InvalidArgument: an argument that cannot be.
+        LibraryNotFound: there is no driver on this machine.
+        DeviceFailed: the device could not be opened; or, from the block, its supervision gave up.
+    """
+    _check_platform()
+    _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit)
+    device = Device._create(
+        index,
+        _chosen_backend(backend),
+        on_fault=on_fault,
+        hang_timeout=hang_timeout,
+        close_timeout=close_timeout,
+        memory_limit=memory_limit,
+        restart_policy=restart_policy or RestartPolicy(),
+    )
+    _open_devices.add(device)
+    body_error: BaseException | None = None
+    try:
+        try:
+            device._begin_generation(await device._build(device._spawn()))
+        except StartFailed as failed:
+            raise failed.error from None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(device._supervise, name=f"atomr_trio.device{index}.supervisor")
+                try:
+                    with device._body_scope:
+                        yield device
+                except BaseException as error:
+                    body_error = error
+                device._begin_closing()
+                # Whatever is cancelled around us: the supervisor ends by itself, in bounded time.
+                nursery.cancel_scope.shield = True
+        except BaseExceptionGroup as group:
+            interrupts, others = group.split(KeyboardInterrupt)
+            if others is not None:
+                raise AtomrInternalError("a task of the device raised") from group
+            body_error = KeyboardInterrupt()
+            body_error.__cause__ = interrupts
+    finally:
+        device._release()
+    if device._failure is not None and not isinstance(body_error, KeyboardInterrupt):
+        if body_error is not None:
+            device._failure.__context__ = body_error
+        raise device._failure
+    if body_error is not None:
+        raise body_error

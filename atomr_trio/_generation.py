@@ -1,0 +1,731 @@
+"""One generation: a worker process, the commands published to it, and how its end is noticed and settled.
+
+Everything in here is about one worker. What outlives it (mailboxes, the arena, the restart budget) belongs to the
+device. A generation is lost once, by `lose`, whoever noticed; that cancels its scope, and the device then runs the
+fence: kill, reap, read the counters one last time, settle.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import errno
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from ._errors import (
+    ActorCrashed,
+    ContextLost,
+    DeviceError,
+    DeviceFailed,
+    InvalidArgument,
+    LibraryNotFound,
+    StaleArray,
+    error_from_status,
+)
+from ._info import DeviceInfo
+from ._memory import Arena, Block, Chunk, ChunkState, Ticket
+from ._realtime import RealTimer
+from ._timeline import Command, CommandOwner, Operand, Timeline
+from .worker import channel
+from .worker.channel import SharedMemory, TimelinePage
+from .worker.engines import context as context_records
+from .worker.engines.memory import CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
+from .worker.engines.module import MODULE
+from .worker.launcher import WorkerProcess
+from .worker.protocol import (
+    CONTROL_LANE,
+    ENGINE_BUG,
+    HEADER,
+    LANE_COMPUTE,
+    LANE_LIMIT,
+    Role,
+    Verb,
+    encode_wait,
+)
+from .worker.status import StatusClass, classify
+
+log = logging.getLogger("atomr_trio.worker")
+device_log = logging.getLogger("atomr_trio.device")
+"""What kernels print, line by line."""
+
+ENGINE_NUMBERS = {table.engine: table.number for table in (MEMORY, MODULE)}
+
+SPIN_SECONDS = 200e-6
+"""How long a wait looks at the counters between checkpoints before it blocks on the descriptor."""
+
+WATCH_PERIOD = 0.1
+STOPPED_SECONDS = 2.0
+"""A heartbeat that stands still this long means a stopped worker."""
+
+TAIL_LINES = 40
+
+
+class LossKind(enum.Enum):
+    """How a generation ended."""
+
+    FAULT = "fault"
+    EXIT = "exit"
+    STOPPED = "stopped"
+    HANG = "hang"
+    ACTORS = "actors"
+
+
+@attrs.frozen
+class Loss:
+    """Why a generation was lost."""
+
+    kind: LossKind
+    reason: str
+    status: int | None = None
+    status_name: str | None = None
+    library: str | None = None
+    operation: str | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether no restart can help."""
+        return self.status is not None and classify(self.status, self.library or "cuda") is StatusClass.GONE
+
+    def error(self, device: int, generation: int) -> ContextLost:
+        """A fresh exception for one request that was started."""
+        return ContextLost(
+            self.reason,
+            reason=self.reason,
+            status=self.status,
+            status_name=self.status_name,
+            library=self.library,
+            operation=self.operation,
+            device=device,
+            generation=generation,
+        )
+
+
+class StartFailed(Exception):
+    """A worker could not be made ready; `error` is what a user should see."""
+
+    def __init__(self, error: DeviceError, *, gone: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.gone = gone
+
+
+class Generation:
+    """One worker in service."""
+
+    def __init__(
+        self,
+        device: int,
+        number: int,
+        process: WorkerProcess,
+        arena: Arena | None,
+        staging: SharedMemory,
+        hang_timeout: float | None,
+    ) -> None:
+        self.device = device
+        self.number = number
+        self.process = process
+        self.staging = staging
+        self.hang_timeout = hang_timeout
+        self.page = TimelinePage.new()
+        self.timeline = Timeline(self.page, number)
+        self.loss: Loss | None = None
+        self.info: DeviceInfo | None = None
+        self.free_memory = 0
+        self.scope = trio.CancelScope()
+        self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self._arena = arena
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
+        self._outbox_filled = trio.Event()
+        self._activity = trio.Event()
+        self._room: list[trio.Event] = []
+        self._failures: dict[Ticket, dict[str, Any]] = {}
+        self._results: dict[Ticket, Any] = {}
+        self._started: dict[str, Any] | None = None
+        self._hello = False
+        self._ended = False
+        self._probe: trio.Event | None = None
+        self._partial_output = b""
+        self._waiting = [0] * len(self.timeline.lanes)
+        self._idle = trio.Event()
+
+    def __repr__(self) -> str:
+        state = f"lost: {self.loss.reason}" if self.loss else "running"
+        return f"<Generation {self.number} of device {self.device}, worker {self.process.pid}, {state}>"
+
+    @property
+    def arena(self) -> Arena:
+        """The device's arena; it exists once the first worker has told how much memory there is."""
+        if self._arena is None:
+            raise AssertionError("the arena is used before the first worker is ready")
+        return self._arena
+
+    @arena.setter
+    def arena(self, arena: Arena) -> None:
+        self._arena = arena
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_hello(self) -> None:
+        """Wait until the worker has its context and its address range. Raises `StartFailed`."""
+        while not self._hello:
+            await self._wait_start_message()
+
+    @trio.lowlevel.enable_ki_protection
+    async def adopt(self) -> None:
+        """Hand over the page, the staging area and every chunk, and wait until the worker has passed its self-test."""
+        chunks = []
+        if self._arena is not None:
+            chunks = [chunk for chunk in self._arena.chunks if chunk.descriptor >= 0]
+        message = {
+            "staging_bytes": self.staging.size,
+            "durable": True,
+            "chunks": [(chunk.address, chunk.size) for chunk in chunks],
+        }
+        descriptors = [self.page.descriptor, self.staging.descriptor, self._wake]
+        descriptors += [chunk.descriptor for chunk in chunks]
+        try:
+            channel.send_message(self.process.sock, message, descriptors)
+        except OSError as error:
+            raise self._start_failure({"text": f"the worker went away: {error}"}) from None
+        while self._started is None:
+            await self._wait_start_message()
+        self.info = DeviceInfo.from_worker(self.device, self.process.backend, self._started)
+        self.free_memory = self._started["free_memory"]
+
+    async def _wait_start_message(self) -> None:
+        await trio.lowlevel.wait_readable(self.process.sock)
+        self.drain_messages()
+        if self._ended:
+            await trio.lowlevel.wait_readable(self.process.pidfd)
+            self.process.reap()
+            self.drain_output()
+            raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
+        if self.loss is not None:
+            raise StartFailed(
+                DeviceFailed(self.loss.reason, device=self.device, status=self.loss.status), gone=self.loss.gone
+            )
+
+    def _start_failure(self, message: dict[str, Any]) -> StartFailed:
+        text = message["text"]
+        if self.output_tail and message.get("type") is None:
+            text += "; its last words: " + " | ".join(list(self.output_tail)[-5:])
+        if message.get("type") in ("LibraryMissing", "SymbolMissing"):
+            looked = "".join(f"\n  looked in {place}" for place in message.get("looked", ()))
+            return StartFailed(LibraryNotFound(text + looked, device=self.device), gone=True)
+        status = message.get("status")
+        library = message.get("library", "cuda")
+        gone = status is not None and classify(status, library) is StatusClass.GONE
+        error = DeviceFailed(
+            f"a worker for the device could not be started: {text}",
+            device=self.device,
+            status=status,
+            status_name=message.get("name"),
+            library=library if status is not None else None,
+            operation=message.get("function"),
+        )
+        return StartFailed(error, gone=gone)
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def admit(self, lane: int = LANE_COMPUTE) -> None:
+        """Wait until a lane takes one more command, and until the generation is one that takes any."""
+        while self.loss is not None or not self._has_room(lane):
+            self._waiting[lane] += 1
+            event = trio.Event()
+            self._room.append(event)
+            try:
+                await event.wait()
+            finally:
+                self._waiting[lane] -= 1
+
+    def _has_room(self, lane: int) -> bool:
+        lanes = self.timeline.lanes
+        if len(lanes[lane].in_flight) >= LANE_LIMIT:
+            return False
+        # A command of another lane may bring along a chunk or a fill, and those run on the compute lane.
+        return lane == LANE_COMPUTE or len(lanes[LANE_COMPUTE].in_flight) < LANE_LIMIT + LANE_LIMIT // 2
+
+    def publish(
+        self,
+        lane: int,
+        verb: Verb,
+        payload: bytes,
+        operands: Sequence[Operand],
+        owner: CommandOwner,
+        *,
+        requires: Iterable[int] = (),
+        descriptors: Sequence[int] = (),
+        operation: str | None = None,
+    ) -> Command:
+        """Send one command to the worker, ordered after everything that touches its operands.
+
+        `requires` are tickets of the compute lane that must have succeeded. Raises `StaleArray` before anything is
+        sent. From here on the command is settled by its ticket or by the loss of the generation.
+        """
+        operation = operation or f"{verb.engine}.{verb.name}"
+        for block, role in operands:
+            self._check_block(block, role, operation)
+        required = set(requires)
+        for block, role in operands:
+            self._prepare_block(block, role, required)
+        book = self.timeline.lanes[lane]
+        ticket = book.issued + 1
+        waits: set[Ticket] = set()
+        healed: list[tuple[Block, str]] | None = None
+        for block, role in operands:
+            block.claim(role, lane, ticket, self.number, waits)
+            if role is Role.OVERWRITE and block.torn is not None:
+                healed = healed or []
+                healed.append((block, block.torn))
+                block.torn = None
+        open_waits = self.timeline.still_open(waits)
+        words = [encode_wait(*wait) for wait in open_waits]
+        words += [encode_wait(LANE_COMPUTE, each, required=True) for each in required]
+        book.issued = ticket
+        command = Command(lane, ticket, operation, operands, owner, open_waits)
+        command.healed = healed
+        self.page.set_status(lane, ticket, 0)
+        book.in_flight.append(command)
+        header = HEADER.pack(lane, ENGINE_NUMBERS[verb.engine], verb.number, len(words), len(payload), ticket)
+        if words:
+            header += b"".join(word.to_bytes(8, "little") for word in words)
+        self._send(header + payload, descriptors)
+        if not self._activity.is_set():
+            self._activity.set()
+        return command
+
+    def _check_block(self, block: Block, role: Role, operation: str) -> None:
+        if block.freed:
+            raise InvalidArgument(
+                "the array was freed", device=self.device, generation=self.number, operation=operation
+            )
+        if block.lost is not None:
+            raise StaleArray(
+                f"the array's memory is lost: {block.lost}",
+                device=self.device,
+                generation=self.number,
+                operation=operation,
+            )
+        if block.torn is not None and role is not Role.OVERWRITE:
+            raise StaleArray(
+                f"the array is torn: {block.torn} was writing it when its generation was lost",
+                device=self.device,
+                generation=self.number,
+                operation=operation,
+            )
+
+    def _prepare_block(self, block: Block, role: Role, required: set[int]) -> None:
+        """Bring along what the block still needs: its chunk, and what it is to be filled with."""
+        chunk = block.chunk
+        if chunk.state is not ChunkState.READY:
+            if chunk.state is ChunkState.PLANNED:
+                self._create_chunk(chunk)
+            required.add(chunk.ticket)
+        recipe = block.recipe
+        if recipe is None:
+            return
+        block.recipe = None
+        if role is not Role.OVERWRITE:
+            payload = FILL.struct.pack(block.address, 0, recipe.itemsize, recipe.count, 1, recipe.pattern)
+            requires = {chunk.ticket} if chunk.state is not ChunkState.READY else ()
+            self.publish(
+                LANE_COMPUTE, FILL, payload, ((block, Role.OVERWRITE),), _FillOwner(block, recipe), requires=requires
+            )
+
+    def _create_chunk(self, chunk: Chunk) -> None:
+        for retired in self.arena.retired:
+            payload = RELEASE_CHUNK.struct.pack(retired.address)
+            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), _ReleaseOwner(retired))
+        self.arena.retired = []
+        spare = self.arena.offer_unused()
+        payload = CREATE_CHUNK.struct.pack(chunk.address, chunk.size)
+        payload += b"".join(each.address.to_bytes(8, "little") for each in spare)
+        chunk.state = ChunkState.CREATING
+        command = self.publish(LANE_COMPUTE, CREATE_CHUNK, payload, (), _ChunkOwner(self.arena, chunk, spare))
+        chunk.ticket = command.ticket
+
+    def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
+        if not self._outbox:
+            try:
+                channel.send_bytes(self.process.sock, record, descriptors)
+                return
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+                    raise
+                return  # the worker is gone; its exit tells why
+        self._outbox.append((record, descriptors))
+        self._outbox_filled.set()
+
+    def _send_control(self, verb: Verb) -> None:
+        self._send(HEADER.pack(CONTROL_LANE, context_records.CONTEXT.number, verb.number, 0, 0, 0))
+
+    def request_close(self) -> None:
+        """Ask the worker to give everything back and exit."""
+        self._send_control(context_records.CLOSE)
+
+    @trio.lowlevel.enable_ki_protection
+    async def probe(self) -> None:
+        """Ask the worker whether the context is healthy; if it is not, the generation is lost and this is cancelled."""
+        self._probe = trio.Event()
+        self._send_control(context_records.PROBE)
+        await self._probe.wait()
+
+    # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def drain_messages(self) -> None:
+        """Handle every message that has arrived."""
+        while not self._ended:
+            try:
+                data, descriptors = channel.receive_bytes(self.process.sock)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ECONNRESET:
+                    raise
+                data, descriptors = b"", []
+            if not data:
+                self._ended = True
+                return
+            self._handle(json.loads(data), descriptors)
+
+    def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        kind = message.pop("kind")
+        match kind:
+            case "error":
+                self._failures[message["lane"], message["ticket"]] = message
+            case "result":
+                self._results[message["lane"], message["ticket"]] = message["value"]
+            case "lost":
+                reason = f"{message['text']}" or message["name"]
+                self.lose(
+                    Loss(
+                        LossKind.FAULT,
+                        reason,
+                        status=message["status"],
+                        status_name=message["name"],
+                        library=message["library"],
+                        operation=message["operation"],
+                    )
+                )
+            case "chunk":
+                self._keep_descriptor(message["address"], descriptors.pop())
+            case "released":
+                self._drop_released(message["chunks"])
+            case "probed":
+                if self._probe is not None:
+                    self._probe.set()
+            case "hello":
+                self._hello = True
+            case "ready":
+                self._started = message
+            case "failed":
+                raise self._start_failure(message)
+            case _:
+                raise AssertionError(f"the worker sent a message of unknown kind {kind!r}")
+
+    def _keep_descriptor(self, address: int, descriptor: int) -> None:
+        for chunk in self.arena.chunks:
+            if chunk.address == address:
+                chunk.close()
+                chunk.descriptor = descriptor
+                return
+        os.close(descriptor)
+
+    def _drop_released(self, addresses: list[int]) -> None:
+        for chunk in [each for each in self.arena.chunks if each.address in addresses]:
+            self.arena.drop(chunk)
+            chunk.close()
+
+    def settle_finished(self) -> bool:
+        """Settle every command whose ticket was reached; true if there was any."""
+        progressed = False
+        for command in self.timeline.take_finished():
+            progressed = True
+            self._settle(command)
+        if progressed and self._room:
+            self._wake_waiters()
+        return progressed
+
+    def _settle(self, command: Command) -> None:
+        key = (command.lane, command.ticket)
+        status = self.page.status(*key)
+        if status or command.operation in _WITH_RESULT:
+            self.drain_messages()
+        if not status:
+            command.owner.command_finished(command, None, self._results.pop(key, None))
+            return
+        for block, torn in command.healed or ():
+            block.torn = torn
+        command.owner.command_finished(command, self._error_of(command, self._failures.pop(key)), None)
+
+    def _error_of(self, command: Command, failure: dict[str, Any]) -> DeviceError:
+        if failure["status"] == ENGINE_BUG:
+            return ActorCrashed(
+                f"the worker's part of {command.operation} crashed: {failure['text']}",
+                actor=failure["library"],
+                device=self.device,
+                generation=self.number,
+                operation=command.operation,
+            )
+        return error_from_status(
+            failure["status"],
+            failure["name"],
+            failure["text"],
+            operation=command.operation,
+            device=self.device,
+            generation=self.number,
+            library=failure["library"],
+        )
+
+    def _wake_waiters(self) -> None:
+        waiters, self._room = self._room, []
+        for event in waiters:
+            event.set()
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_reader(self) -> None:
+        """Read the worker's messages; a fault that it reports ends the generation."""
+        while not self._ended:
+            await trio.lowlevel.wait_readable(self.process.sock)
+            self.drain_messages()
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_writer(self) -> None:
+        """Send what the socket had no room for."""
+        while True:
+            await self._outbox_filled.wait()
+            await trio.lowlevel.wait_writable(self.process.sock)
+            while self._outbox:
+                record, descriptors = self._outbox[0]
+                try:
+                    channel.send_bytes(self.process.sock, record, descriptors)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+                        raise
+                    return
+                self._outbox.popleft()
+            else:
+                self._outbox_filled = trio.Event()
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_settler(self) -> None:
+        """Settle commands as their tickets are reached: spin with checkpoints for a budget, then block."""
+        last = time.perf_counter()
+        while True:
+            if self.timeline.idle:
+                self._idle.set()
+                self._activity = trio.Event()
+                await self._activity.wait()
+                last = time.perf_counter()
+            if self.settle_finished():
+                last = time.perf_counter()
+            if time.perf_counter() - last < SPIN_SECONDS:
+                await trio.lowlevel.checkpoint()
+                continue
+            self.page.set_asleep(True)
+            try:
+                if not self.settle_finished():
+                    await trio.lowlevel.wait_readable(self._wake)
+                    os.eventfd_read(self._wake)
+            except BlockingIOError:
+                pass
+            finally:
+                self.page.set_asleep(False)
+            last = time.perf_counter()
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_output(self) -> None:
+        """Forward what the worker prints to the log, line by line."""
+        while True:
+            await trio.lowlevel.wait_readable(self.process.output)
+            if not self.drain_output():
+                return
+
+    def drain_output(self) -> bool:
+        """Log what has been printed; false at the end of the pipe."""
+        while True:
+            try:
+                data = os.read(self.process.output, 65536)
+            except BlockingIOError:
+                return True
+            if not data:
+                if self._partial_output:
+                    self._log_line(self._partial_output)
+                    self._partial_output = b""
+                return False
+            *lines, self._partial_output = (self._partial_output + data).split(b"\n")
+            for line in lines:
+                self._log_line(line)
+
+    def _log_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        self.output_tail.append(text)
+        device_log.info("%s", text, extra={"device": self.device, "generation": self.number})
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_exit_watch(self) -> None:
+        """Notice that the process has ended."""
+        await trio.lowlevel.wait_readable(self.process.pidfd)
+        self.process.reap()
+        self.drain_messages()
+        self.lose(Loss(LossKind.EXIT, f"the worker process {self.process.end_text()}"))
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_watchdog(self) -> None:
+        """Notice a stopped worker and a command that runs too long, in real time."""
+        period = WATCH_PERIOD if self.hang_timeout is None else min(WATCH_PERIOD, self.hang_timeout / 4)
+        beat, beat_at = self.page.heartbeat(), time.monotonic()
+        previous = beat_at
+        with RealTimer(period) as timer:
+            while True:
+                await timer.tick()
+                now = time.monotonic()
+                self.settle_finished()
+                if self.page.heartbeat() != beat or now - previous > STOPPED_SECONDS / 2:
+                    # Either it lives, or this process stood still itself and cannot tell.
+                    beat, beat_at = self.page.heartbeat(), now
+                elif now - beat_at > STOPPED_SECONDS:
+                    self.lose(Loss(LossKind.STOPPED, f"the worker gave no sign of life for {now - beat_at:.1f} s"))
+                previous = now
+                if self.hang_timeout is not None:
+                    self._check_hang(now, self.hang_timeout)
+
+    def _check_hang(self, now: float, limit: float) -> None:
+        command = self.timeline.overdue(now, limit)
+        if command is not None:
+            reason = f"{command.operation} ran longer than hang_timeout={limit:g} s"
+            self.lose(Loss(LossKind.HANG, reason, operation=command.operation))
+
+    def waiting(self, lane: int) -> int:
+        """How many actors wait for room on a lane."""
+        return self._waiting[lane]
+
+    def in_flight(self) -> tuple[str, ...]:
+        """The operations that have been started and not finished."""
+        return tuple(command.operation for lane in self.timeline.lanes for command in lane.in_flight)
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_idle(self) -> None:
+        """Wait until nothing is unfinished."""
+        while not self.timeline.idle:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def lose(self, loss: Loss) -> None:
+        """End the generation. Only the first reason counts."""
+        if self.loss is None:
+            self.loss = loss
+            self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
+
+    @trio.lowlevel.enable_ki_protection
+    async def reap(self) -> None:
+        """Kill the worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
+        self.process.kill()
+        while not self.process.reap():
+            await trio.lowlevel.wait_readable(self.process.pidfd)
+
+    def settle_reaped(self, make_error: Any) -> None:
+        """The last readings: tickets that the counters cover succeeded; the rest gets a fresh error each.
+
+        Only after the reap. What unfinished commands were writing is torn.
+        """
+        self.drain_messages()
+        self.drain_output()
+        self.settle_finished()
+        lost = list(self.timeline.take_rest())
+        for command in lost:
+            for block, role in command.operands:
+                if role is not Role.READ and not block.freed:
+                    block.torn = f"{command.operation} of generation {self.number}"
+        for command in lost:
+            command.owner.command_lost(command, make_error())
+
+    def forget(self) -> None:
+        """In a forked child: close our copies of the descriptors."""
+        self.process.forget()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+    def close(self) -> None:
+        """Unmap the page and close the descriptors; the worker must have been reaped."""
+        self.process.close()
+        self.page.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+
+_WITH_RESULT = frozenset({"module.load", "memory.create_chunk"})
+"""Operations whose messages must be read before their ticket is settled."""
+
+
+class _FillOwner:
+    """The fill that a recipe asked for."""
+
+    def __init__(self, block: Block, recipe: Any) -> None:
+        self._block = block
+        self._recipe = recipe
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        if error is not None:
+            self._block.recipe = self._recipe
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        # Nobody had written the block before the fill, so filling it again gives back all it had.
+        if self._block.writer == (command.lane, command.ticket):
+            self._block.torn = None
+        self._block.recipe = self._recipe
+
+
+class _ChunkOwner:
+    """The creation of a chunk."""
+
+    def __init__(self, arena: Arena, chunk: Chunk, spare: list[Chunk]) -> None:
+        self._arena = arena
+        self._chunk = chunk
+        self._spare = spare
+
+    def _take_back(self) -> None:
+        for chunk in self._spare:
+            chunk.offered = False
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        self._take_back()
+        if self._chunk.ticket == command.ticket:
+            self._chunk.state = ChunkState.READY if error is None else ChunkState.PLANNED
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        self._take_back()
+
+
+class _ReleaseOwner:
+    """The release of a chunk that the arena has dropped."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        self._chunk.close()
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        self._chunk.close()

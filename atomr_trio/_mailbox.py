@@ -1,0 +1,222 @@
+"""Requests, and the mailboxes they wait in.
+
+A request is accepted when its mailbox took it, and every accepted request is settled exactly once: with a value, with
+one plain exception, or, when its caller was cancelled, in silence.
+
+    QUEUED -> STARTED -> SETTLED          the ordinary life
+    QUEUED -> CANCELLED                   the caller was cancelled before it began: it never runs
+    QUEUED -> SETTLED                     refused when taken (stale array), or the device closed or failed
+    STARTED -> ABANDONED -> SETTLED       the caller was cancelled afterwards: it goes on, its outcome is dropped
+
+The caller learns of `Cancelled` at once in both cases, so a kernel that never ends holds nobody. The memory channel
+belongs to the supervisor: an actor only gets a clone of the receiving end for each of its lives, because closing the
+last receiver of a channel silently drops what is queued.
+
+This is the only file that calls ``reschedule``: one sleep, one wake-up, kept in one class.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import outcome
+import trio
+
+from ._errors import ActorCrashed, ContextLost, DeviceError
+from ._statistics import ActorStatistics, Outcome
+from .worker.protocol import LANE_COMPUTE
+
+
+class RequestState(enum.Enum):
+    """Where a request stands; see the module's docstring."""
+
+    QUEUED = "queued"
+    STARTED = "started"
+    SETTLED = "settled"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+
+
+class Request:
+    """One question to an actor and its one answer. Subclasses say in `start` what the actor does with it."""
+
+    __slots__ = ("_mailbox", "_outcome", "_task", "lane", "operation", "state")
+
+    def __init__(self, operation: str, lane: int = LANE_COMPUTE) -> None:
+        self.operation = operation
+        self.lane = lane
+        self.state = RequestState.QUEUED
+        self._mailbox: Mailbox | None = None
+        self._outcome: outcome.Outcome[Any] | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.operation} {self.state.value}>"
+
+    def start(self, generation: Any) -> None:
+        """Check and publish; called by the actor, synchronously. Raises `RequestError` to refuse."""
+        raise NotImplementedError
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still has to settle it."""
+        return self.state in (RequestState.QUEUED, RequestState.STARTED, RequestState.ABANDONED)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for the outcome any more."""
+        return self.state is RequestState.ABANDONED
+
+    def settle(self, result: outcome.Outcome[Any]) -> None:
+        """Give the one answer. Settling twice is a defect of ours and raises."""
+        if not self.open:
+            raise RuntimeError(f"{self!r} was settled twice")
+        heard = not self.abandoned
+        kind: Outcome = _kind(result) if heard else "abandoned"
+        self.state = RequestState.SETTLED
+        if self._mailbox is not None:
+            self._mailbox.count(kind)
+        self._outcome = result
+        self.ended(delivered=heard and isinstance(result, outcome.Value))
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait(self) -> Any:
+        """Wait for the answer. Cancelling works at once, whatever the request is doing."""
+        if self._outcome is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        answer, self._outcome = self._outcome, None
+        if answer is None:
+            raise RuntimeError(f"{self!r} has no outcome")
+        return answer.unwrap()
+
+    def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        self._task = None
+        self.give_up()
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def give_up(self) -> None:
+        """Nobody wants the answer any more: a queued request never runs, a started one goes on unheard."""
+        if self.state is RequestState.QUEUED:
+            self.state = RequestState.CANCELLED
+            if self._mailbox is not None:
+                self._mailbox.count("cancelled")
+            self.ended(delivered=False)
+        elif self.state is RequestState.STARTED:
+            self.state = RequestState.ABANDONED
+
+    def ended(self, *, delivered: bool) -> None:
+        """Called once, when the request was settled or will never run, for what a subclass must give back.
+
+        `delivered` says that there is a value, and somebody to take it.
+        """
+
+
+def _kind(result: outcome.Outcome[Any]) -> Outcome:
+    if not isinstance(result, outcome.Error):
+        return "ok"
+    return "lost" if isinstance(result.error, ContextLost | ActorCrashed) else "failed"
+
+
+class Mailbox:
+    """A bounded memory channel of requests that outlives the actors that serve it, and its accounts."""
+
+    def __init__(self, name: str, capacity: int) -> None:
+        self.name = name
+        self._send, self._receive = trio.open_memory_channel[Request](capacity)
+        self._accepted = 0
+        self._settled: Counter[Outcome] = Counter()
+        self._closed: Callable[[], DeviceError] | None = None
+        self.restarts = 0
+
+    def __repr__(self) -> str:
+        channel = self._send.statistics()
+        state = "closed" if self._closed else "open"
+        return f"<Mailbox {self.name} {state}, {channel.current_buffer_used} of {channel.max_buffer_size} queued>"
+
+    @trio.lowlevel.enable_ki_protection
+    async def ask(self, request: Request) -> Any:
+        """Put the request into the mailbox, waiting for room, and wait for its answer.
+
+        Raises the request's own error, or what `close` was given when the mailbox is closed.
+        """
+        self._check_open()
+        request._mailbox = self
+        try:
+            await self._send.send(request)
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            self._check_open()
+            raise
+        self._accepted += 1
+        return await request.wait()
+
+    def post_nowait(self, request: Request) -> None:
+        """Accept the request now or raise `trio.WouldBlock`; its answer may be waited for with `request.wait()`."""
+        self._check_open()
+        request._mailbox = self
+        self._send.send_nowait(request)
+        self._accepted += 1
+
+    async def post(self, request: Request) -> None:
+        """Put the request into the mailbox, waiting for room; the caller waits for its answer itself."""
+        self._check_open()
+        request._mailbox = self
+        try:
+            await self._send.send(request)
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            self._check_open()
+            raise
+        self._accepted += 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed is not None
+
+    def receiver(self) -> trio.MemoryReceiveChannel[Request]:
+        """A receiving end for one life of an actor."""
+        return self._receive.clone()
+
+    def count(self, kind: Outcome) -> None:
+        """Note how a request ended."""
+        self._settled[kind] += 1
+
+    def close(self, error: Callable[[], DeviceError]) -> None:
+        """Refuse everything from now on, and settle what is queued; `error` makes a fresh exception for each.
+
+        One synchronous stretch: a sender that waited for room gets in when a request leaves, and is settled as well.
+        """
+        if self._closed is not None:
+            return
+        self._closed = error
+        while True:
+            try:
+                request = self._receive.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                break
+            if request.open:
+                request.settle(outcome.Error(error()))
+        self._send.close()
+        self._receive.close()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed()
+
+    def statistics(self) -> ActorStatistics:
+        """Counts of this moment."""
+        channel = self._send.statistics()
+        return ActorStatistics(
+            name=self.name,
+            queued=channel.current_buffer_used,
+            peak_queued=channel.peak_buffer_used,
+            accepted=self._accepted,
+            settled=dict(self._settled),
+            restarts=self.restarts,
+        )

@@ -1,0 +1,372 @@
+"""The arena: where arrays live, what must be waited for before their memory is touched, and what survived a fault.
+
+The user's process owns the allocator. A chunk is physical memory behind a descriptor that this process holds; each
+worker maps it at the same address, so a block, once allocated, never moves. Allocating is bookkeeping alone: a chunk
+that does not exist yet is created by a command ordered before its first use.
+
+Dependencies belong to the block: its last writer and its readers since, as (lane, ticket). Memory that is freed may be
+reused at once, because what is still running on it is inherited by whatever gets it next.
+
+Pure bookkeeping: imports neither trio nor ctypes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import enum
+import os
+from collections.abc import Iterator
+
+from .worker.protocol import Role
+
+MIB = 1 << 20
+ALIGNMENT = 512
+CHUNK_GRANULARITY = 2 * MIB
+FIRST_CHUNK = 64 * MIB
+LARGEST_GROWTH = 4096 * MIB
+MAX_CHUNKS = 128
+
+Ticket = tuple[int, int]
+"""A lane and a ticket of it."""
+
+
+class ChunkState(enum.Enum):
+    """Whether the physical memory of a chunk exists."""
+
+    PLANNED = "planned"
+    CREATING = "creating"
+    READY = "ready"
+
+
+class Chunk:
+    """One piece of physical memory."""
+
+    __slots__ = ("address", "descriptor", "offered", "size", "state", "ticket", "used")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address = address
+        self.size = size
+        self.state = ChunkState.PLANNED
+        self.descriptor = -1
+        self.ticket = 0
+        """The ticket, on the compute lane, of the command that creates it."""
+        self.used = 0
+        """Bytes of it that belong to blocks."""
+        self.offered = False
+        """Whether the worker may release it to make room: nothing is allocated in it meanwhile."""
+
+    def __repr__(self) -> str:
+        return f"<Chunk {self.address:#x}+{self.size:#x} {self.state.value}, {self.used} bytes used>"
+
+    def close(self) -> None:
+        """Close the descriptor; the memory is freed with its last holder."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Recipe:
+    """What a block is filled with when a command first touches it."""
+
+    __slots__ = ("count", "itemsize", "pattern")
+
+    def __init__(self, itemsize: int, count: int, pattern: bytes) -> None:
+        self.itemsize = itemsize
+        self.count = count
+        self.pattern = pattern
+
+
+class Block:
+    """A piece of device memory that an array, and its views, live in."""
+
+    __slots__ = (
+        "address",
+        "chunk",
+        "epoch",
+        "freed",
+        "lost",
+        "nbytes",
+        "readers",
+        "recipe",
+        "size",
+        "torn",
+        "writer",
+        "written",
+    )
+
+    def __init__(self, address: int, size: int, nbytes: int, chunk: Chunk) -> None:
+        self.address = address
+        self.size = size
+        self.nbytes = nbytes
+        """What was asked for; `size` is that, rounded up."""
+        self.chunk = chunk
+        self.epoch = 0
+        """The generation whose tickets `writer` and `readers` are."""
+        self.writer: Ticket | None = None
+        self.readers: dict[int, int] = {}
+        self.recipe: Recipe | None = None
+        self.written = False
+        self.freed = False
+        self.torn: str | None = None
+        """The command that was writing it when its generation was lost."""
+        self.lost: str | None = None
+        """Why its memory is gone for ever."""
+
+    def __repr__(self) -> str:
+        return f"<Block {self.address:#x}+{self.size:#x} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """One word for a `repr`."""
+        if self.freed:
+            return "freed"
+        if self.lost is not None:
+            return "lost"
+        return "torn" if self.torn is not None else "ready"
+
+    def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
+        """Note that command (`lane`, `ticket`) touches the block, and add what it must wait for to `waits`.
+
+        Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
+        """
+        if self.epoch != epoch:
+            self.epoch = epoch
+            self.writer = None
+            if self.readers:
+                self.readers = {}
+        writer = self.writer
+        if writer is not None and writer[0] != lane:
+            waits.add(writer)
+        if role is Role.READ:
+            self.readers[lane] = ticket
+            return
+        if self.readers:
+            waits.update((reader, last) for reader, last in self.readers.items() if reader != lane)
+            self.readers = {}
+        self.writer = (lane, ticket)
+        self.written = True
+
+
+class _Span:
+    """Free memory of one chunk, and what may still be running on it."""
+
+    __slots__ = ("address", "chunk", "epoch", "size", "waits")
+
+    def __init__(self, address: int, size: int, chunk: Chunk, epoch: int, waits: dict[int, int]) -> None:
+        self.address = address
+        self.size = size
+        self.chunk = chunk
+        self.epoch = epoch
+        self.waits = waits
+
+
+class ArenaFull(Exception):
+    """The memory limit, or the number of chunks, does not allow the allocation."""
+
+    def __init__(self, requested: int, limit: int, in_use: int, reserved: int) -> None:
+        super().__init__(requested, limit, in_use, reserved)
+        self.requested = requested
+        self.limit = limit
+        self.in_use = in_use
+        self.reserved = reserved
+
+
+class Arena:
+    """Best-fit allocation over chunks at fixed addresses."""
+
+    def __init__(self, base: int, extent: int, limit: int) -> None:
+        self.base = base
+        self.extent = extent
+        self.limit = limit
+        self.chunks: list[Chunk] = []
+        self.in_use = 0
+        self.blocks: set[Block] = set()
+        """Every block that belongs to an array."""
+        self.orphans: collections.deque[Block] = collections.deque()
+        """Blocks whose last array was collected, in whatever thread that happened; taken back by the next call."""
+        self.retired: list[Chunk] = []
+        """Chunks dropped from the arena that the worker must still release."""
+        self._starts: dict[int, _Span] = {}
+        self._ends: dict[int, _Span] = {}
+        self._sizes: list[tuple[int, int]] = []
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all chunks."""
+        return sum(chunk.size for chunk in self.chunks)
+
+    def allocate(self, size: int) -> Block:
+        """A block of at least `size` bytes, aligned to 512. Raises `ArenaFull`."""
+        self.collect()
+        nbytes = size
+        size = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
+        span = self._find(size)
+        if span is None:
+            self._grow(size)
+            span = self._find(size)
+            if span is None:
+                raise AssertionError(f"no span of {size} bytes in an arena that has just grown")
+        self._remove(span)
+        if span.size > size:
+            self._insert(_Span(span.address + size, span.size - size, span.chunk, span.epoch, dict(span.waits)))
+        block = Block(span.address, size, nbytes, span.chunk)
+        block.epoch = span.epoch
+        block.readers = span.waits
+        span.chunk.used += size
+        self.in_use += size
+        self.blocks.add(block)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Give a block back. Its memory is reusable at once; freeing twice does nothing."""
+        if block.freed:
+            return
+        block.freed = True
+        self.blocks.discard(block)
+        waits = block.readers
+        if block.writer is not None:
+            lane, ticket = block.writer
+            waits = {**waits, lane: max(ticket, waits.get(lane, 0))}
+        block.chunk.used -= block.size
+        self.in_use -= block.size
+        self._give(_Span(block.address, block.size, block.chunk, block.epoch, waits))
+
+    def collect(self) -> None:
+        """Take back the blocks whose last array was collected."""
+        while self.orphans:
+            self.free(self.orphans.popleft())
+
+    def generation_lost(self, *, durable: bool, strict: bool, number: int) -> None:
+        """What survives the loss of generation `number`, once its worker was reaped and its commands are settled.
+
+        A chunk whose descriptor this process holds is mapped by the next worker. Any other is planned anew, and what
+        had been written to it is lost. With `strict` every block of the old generation is.
+        """
+        self.collect()
+        for chunk in self.retired:
+            chunk.close()
+        self.retired = []
+        for chunk in self.chunks:
+            chunk.offered = False
+            chunk.ticket = 0
+            chunk.state = ChunkState.READY if chunk.descriptor >= 0 else ChunkState.PLANNED
+        for block in self.blocks:
+            if strict:
+                block.lost = f'generation {number} was lost and the device was opened with on_fault="stale"'
+            elif not durable and block.written:
+                block.lost = f"generation {number} was lost, and memory of this device cannot outlive its worker"
+
+    # Chunks.
+
+    def _grow(self, size: int) -> None:
+        room = self.limit - self.reserved
+        needed = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
+        if needed > room or len(self.chunks) >= MAX_CHUNKS:
+            self._retire_unused(needed - room)
+            room = self.limit - self.reserved
+        if needed > room or len(self.chunks) >= MAX_CHUNKS:
+            raise ArenaFull(size, self.limit, self.in_use, self.reserved)
+        growth = min(FIRST_CHUNK << len(self.chunks), LARGEST_GROWTH, room // CHUNK_GRANULARITY * CHUNK_GRANULARITY)
+        grown = max(needed, growth)
+        chunk = Chunk(self._place(grown, needed), grown)
+        if chunk.address + grown > self.base + self.extent:
+            chunk.size = needed
+        self.chunks.append(chunk)
+        self.chunks.sort(key=lambda each: each.address)
+        self._insert(_Span(chunk.address, chunk.size, chunk, 0, {}))
+
+    def _place(self, size: int, needed: int) -> int:
+        """The first gap between chunks that takes `size` bytes; a retired chunk there is released before."""
+        taken = sorted((chunk.address, chunk.size) for chunk in self.chunks)
+        address = self.base
+        for start, length in taken:
+            if start - address >= size:
+                return address
+            address = start + length
+        if address + needed > self.base + self.extent:
+            raise ArenaFull(size, self.limit, self.in_use, self.reserved)
+        return address
+
+    def _retire_unused(self, wanted: int) -> None:
+        """Drop chunks that hold nothing, largest first, until `wanted` bytes are gained."""
+        for chunk in sorted(self.unused(), key=lambda each: -each.size):
+            self.drop(chunk)
+            if chunk.state is not ChunkState.PLANNED:
+                self.retired.append(chunk)
+            wanted -= chunk.size
+            if wanted <= 0:
+                break
+
+    def unused(self) -> Iterator[Chunk]:
+        """Chunks that hold no block, are not offered already, and are not just being made."""
+        return (
+            chunk
+            for chunk in self.chunks
+            if chunk.used == 0 and not chunk.offered and chunk.state is not ChunkState.CREATING
+        )
+
+    def offer_unused(self) -> list[Chunk]:
+        """Set aside the existing chunks that hold nothing, for a worker that is short of memory to release."""
+        chunks = [chunk for chunk in self.unused() if chunk.state is ChunkState.READY]
+        for chunk in chunks:
+            chunk.offered = True
+        return chunks
+
+    def drop(self, chunk: Chunk) -> None:
+        """Take an unused chunk out of the arena."""
+        self._remove(self._starts[chunk.address])
+        self.chunks.remove(chunk)
+
+    # Spans.
+
+    def _find(self, size: int) -> _Span | None:
+        at = bisect.bisect_left(self._sizes, (size, 0))
+        while at < len(self._sizes):
+            span = self._starts[self._sizes[at][1]]
+            if not span.chunk.offered:
+                return span
+            at += 1
+        return None
+
+    def _insert(self, span: _Span) -> None:
+        self._starts[span.address] = span
+        self._ends[span.address + span.size] = span
+        bisect.insort(self._sizes, (span.size, span.address))
+
+    def _remove(self, span: _Span) -> None:
+        del self._starts[span.address]
+        del self._ends[span.address + span.size]
+        del self._sizes[bisect.bisect_left(self._sizes, (span.size, span.address))]
+
+    def _give(self, span: _Span) -> None:
+        """Merge with the free neighbours in the same chunk; what runs on either runs on the whole."""
+        before = self._ends.get(span.address)
+        if before is not None and before.chunk is span.chunk:
+            self._remove(before)
+            span = _merged(before, span)
+        after = self._starts.get(span.address + span.size)
+        if after is not None and after.chunk is span.chunk:
+            self._remove(after)
+            span = _merged(span, after)
+        self._insert(span)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of chunks that belong to no block."""
+        return self.reserved - self.in_use
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for chunk in (*self.chunks, *self.retired):
+            chunk.close()
+
+
+def _merged(first: _Span, second: _Span) -> _Span:
+    epoch = max(first.epoch, second.epoch)
+    waits: dict[int, int] = {}
+    for span in (first, second):
+        if span.epoch == epoch:
+            for lane, ticket in span.waits.items():
+                waits[lane] = max(ticket, waits.get(lane, 0))
+    return _Span(first.address, first.size + second.size, first.chunk, epoch, waits)

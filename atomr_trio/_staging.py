@@ -1,0 +1,82 @@
+"""The staging area: pinned host memory that copies pass through, shared by this process, the worker and the GPU.
+
+The caller's own memory is touched by our memcpy alone, never by DMA, so a caller may be cancelled at any moment. The
+area outlives the workers; each of them registers it anew.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from .worker.channel import SharedMemory
+
+SMALL_SLOT = 64 * 1024
+LARGE_SLOT = 4 * 1024 * 1024
+SMALL_SLOTS = 64
+LARGE_SLOTS = 7
+STAGING_BYTES = SMALL_SLOTS * SMALL_SLOT + LARGE_SLOTS * LARGE_SLOT
+
+
+class Slot:
+    """A piece of the staging area, held until `release`."""
+
+    __slots__ = ("_pool", "bytes", "offset", "size")
+
+    def __init__(self, pool: StagingPool, offset: int, size: int) -> None:
+        self._pool = pool
+        self.offset = offset
+        self.size = size
+        self.bytes: npt.NDArray[np.uint8] = pool.bytes[offset : offset + size]
+
+    def release(self) -> None:
+        """Give the slot to whoever waits for one."""
+        self._pool.put_back(self)
+
+
+class StagingPool:
+    """Slots of two sizes, handed out in turn."""
+
+    def __init__(self) -> None:
+        self.memory = SharedMemory.create("atomr-trio-staging", STAGING_BYTES)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory.map, np.uint8)
+        boundary = SMALL_SLOTS * SMALL_SLOT
+        self._free: dict[int, collections.deque[Slot]] = {
+            SMALL_SLOT: collections.deque(Slot(self, at, SMALL_SLOT) for at in range(0, boundary, SMALL_SLOT)),
+            LARGE_SLOT: collections.deque(
+                Slot(self, at, LARGE_SLOT) for at in range(boundary, STAGING_BYTES, LARGE_SLOT)
+            ),
+        }
+        self._freed = {size: trio.Event() for size in self._free}
+
+    async def acquire(self, size: int) -> Slot:
+        """A slot of at least `size` bytes (at most `LARGE_SLOT`), waiting for one if none is free."""
+        kind = SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
+        while not self._free[kind]:
+            await self._freed[kind].wait()
+        return self._free[kind].popleft()
+
+    def put_back(self, slot: Slot) -> None:
+        """Called by `Slot.release`."""
+        self._free[slot.size].append(slot)
+        event = self._freed[slot.size]
+        self._freed[slot.size] = trio.Event()
+        event.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no slot is held."""
+        return len(self._free[SMALL_SLOT]) == SMALL_SLOTS and len(self._free[LARGE_SLOT]) == LARGE_SLOTS
+
+    def close(self) -> None:
+        """Unmap the area."""
+        for slots in self._free.values():
+            slots.clear()
+        del self.bytes
+        # A cancelled caller's copy may still look at its slot: then the map goes with the last of its views.
+        with contextlib.suppress(BufferError):
+            self.memory.close()

@@ -1,0 +1,283 @@
+"""Copies and fills: the verbs of the memory actor.
+
+Host memory is touched by the caller's own task (or a thread it waits for), never by DMA: a copy goes through slots of
+the staging area. What is larger than a slot is cut into several commands, a few of them in flight at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from .. import _layout
+from .._errors import InvalidArgument
+from .._requests import CommandRequest
+from .._staging import LARGE_SLOT, Slot
+from ..worker.engines.memory import COPY, COPY_IN, COPY_IN_2D, COPY_OUT, COPY_OUT_2D, FILL
+from ..worker.protocol import LANE_COPY_IN, LANE_COPY_OUT, Role
+
+if TYPE_CHECKING:
+    from .._arrays import DeviceArray
+    from .._device import Device
+
+IN_FLIGHT = 4
+"""Commands of one copy that are under way at a time: enough to overlap our memcpy with the GPU's DMA."""
+
+THREAD_BYTES = 1 << 20
+"""A memcpy of at least this many bytes is done in a thread, so that it does not hold up the event loop."""
+
+
+class _CopyIn(CommandRequest):
+    """One command of a copy to the device; gives its slot back when the DMA is over."""
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, array: DeviceArray, piece: _layout.Rows, base: int, role: Role, slot: Slot) -> None:
+        if piece.height == 1:
+            verb, payload = COPY_IN, COPY_IN.struct.pack(base + piece.offset, slot.offset, piece.width)
+        else:
+            fields = (base + piece.offset, piece.pitch, slot.offset, piece.width, piece.height)
+            verb, payload = COPY_IN_2D, COPY_IN_2D.struct.pack(*fields)
+        operands = ((array._block, role),)
+        super().__init__(verb, payload, operands, keep=array, lane=LANE_COPY_IN, operation="memory.copy_in")
+        self._slot = slot
+
+    def ended(self, *, delivered: bool) -> None:
+        self._slot.release()
+
+
+class _CopyOut(CommandRequest):
+    """One command of a copy to the host. The caller takes the bytes out of the slot, if there is still a caller."""
+
+    __slots__ = ("_slot", "piece")
+
+    def __init__(self, array: DeviceArray, piece: _layout.Rows, base: int, slot: Slot) -> None:
+        if piece.height == 1:
+            verb, payload = COPY_OUT, COPY_OUT.struct.pack(base + piece.offset, slot.offset, piece.width)
+        else:
+            fields = (base + piece.offset, piece.pitch, slot.offset, piece.width, piece.height)
+            verb, payload = COPY_OUT_2D, COPY_OUT_2D.struct.pack(*fields)
+        operands = ((array._block, Role.READ),)
+        super().__init__(verb, payload, operands, keep=array, lane=LANE_COPY_OUT, operation="memory.copy_out")
+        self._slot: Slot | None = slot
+        self.piece = piece
+
+    def ended(self, *, delivered: bool) -> None:
+        if not delivered:
+            self.release()
+
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """What the GPU wrote."""
+        if self._slot is None:
+            raise AssertionError("the slot of a copy was read after its release")
+        return self._slot.bytes[: self.piece.width * self.piece.height]
+
+    def release(self) -> None:
+        """Give the slot back. Calling it twice is fine."""
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
+
+    def drop(self) -> None:
+        """The caller is leaving before it has taken the bytes."""
+        if self.open:
+            self.give_up()
+        else:
+            self.release()
+
+
+def _pack(array: DeviceArray) -> tuple[_layout.Packing, list[_layout.Rows]]:
+    """How the array is packed on the host, and the pieces of that, each of which fits into a slot."""
+    packing = _layout.packing(array.shape, array.strides)
+    packed = _layout.contiguous_strides(packing.shape, array.itemsize)
+    whole = _layout.rows(packing.shape, array.itemsize, packing.strides, packed)
+    return packing, [piece for rows in whole for piece in _layout.cut(rows, LARGE_SLOT)]
+
+
+async def _move(target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], device: Device) -> None:
+    """memcpy, in a thread when it takes long enough to matter."""
+    if target.size >= THREAD_BYTES:
+        await trio.to_thread.run_sync(np.copyto, target, source, limiter=device._copy_limiter)
+    else:
+        np.copyto(target, source)
+
+
+def _as_bytes(packed: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return packed.reshape(-1).view(np.uint8)
+
+
+@trio.lowlevel.enable_ki_protection
+async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
+    """Overwrite a device array with a host array of the same shape and dtype. See `DeviceArray.copy_from`."""
+    device, block = array.device, array._block
+    packing, pieces = _pack(array)
+    device._check_usable(array)
+    if not pieces:
+        await trio.lowlevel.checkpoint()
+        return
+    data = _as_bytes(np.ascontiguousarray(packing.apply(host)))
+    base = array.address + packing.offset
+    heals = array._covers_block
+    torn_before = block.torn
+    mailbox = device._memory_mailbox
+    pending: collections.deque[_CopyIn] = collections.deque()
+    posted = 0
+    try:
+        for piece in pieces:
+            size = piece.width * piece.height
+            slot = await device._staging.acquire(size)
+            try:
+                await _move(slot.bytes[:size], data[piece.other_offset : piece.other_offset + size], device)
+                role = Role.OVERWRITE if heals and not posted else Role.WRITE
+                request = _CopyIn(array, piece, base, role, slot)
+            except BaseException:
+                slot.release()
+                raise
+            try:
+                await mailbox.post(request)
+            except BaseException:
+                request.give_up()
+                raise
+            pending.append(request)
+            posted += 1
+            while len(pending) >= IN_FLIGHT:
+                await pending[0].wait()
+                pending.popleft()
+        while pending:
+            await pending[0].wait()
+            pending.popleft()
+    except BaseException as error:
+        for request in pending:
+            if request.open:
+                request.give_up()
+        if len(pieces) > 1 and posted and not block.freed:
+            block.torn = block.torn or torn_before or f"a copy_from that did not finish ({type(error).__name__})"
+        raise
+
+
+@trio.lowlevel.enable_ki_protection
+async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
+    """Copy a device array into a host array of the same shape and dtype. See `DeviceArray.copy_to`."""
+    device = array.device
+    packing, pieces = _pack(array)
+    device._check_usable(array)
+    if not pieces:
+        await trio.lowlevel.checkpoint()
+        return
+    direct = packing.apply(host)
+    packed = direct if direct.flags.c_contiguous else np.empty(packing.shape, array.dtype)
+    data = _as_bytes(packed)
+    base = array.address + packing.offset
+    mailbox = device._memory_mailbox
+    pending: collections.deque[_CopyOut] = collections.deque()
+
+    async def take_oldest() -> None:
+        oldest = pending[0]
+        await oldest.wait()
+        start = oldest.piece.other_offset
+        await _move(data[start : start + oldest.bytes.size], oldest.bytes, device)
+        pending.popleft().release()
+
+    try:
+        for piece in pieces:
+            slot = await device._staging.acquire(piece.width * piece.height)
+            request = _CopyOut(array, piece, base, slot)
+            try:
+                await mailbox.post(request)
+            except BaseException:
+                request.drop()
+                raise
+            pending.append(request)
+            while len(pending) >= IN_FLIGHT:
+                await take_oldest()
+        while pending:
+            await take_oldest()
+    except BaseException:
+        for request in pending:
+            request.drop()
+        raise
+    if packed is not direct:
+        host[...] = packing.undo(packed)
+
+
+@trio.lowlevel.enable_ki_protection
+async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
+    """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
+    device = target.device
+    device._check_usable(source)
+    device._check_usable(target)
+    if source._block is target._block and _overlap(source, target):
+        raise InvalidArgument("the two arrays share memory: copy through a third one")
+    heals = target._covers_block
+    for number, piece in enumerate(_layout.rows(target.shape, target.itemsize, target.strides, source.strides)):
+        payload = COPY.struct.pack(
+            target.address + piece.offset,
+            piece.pitch,
+            source.address + piece.other_offset,
+            piece.other_pitch,
+            piece.width,
+            piece.height,
+        )
+        role = Role.OVERWRITE if heals and number == 0 else Role.WRITE
+        operands = ((target._block, role), (source._block, Role.READ))
+        request = CommandRequest(COPY, payload, operands, keep=(source, target), operation="memory.copy")
+        await device._memory_mailbox.ask(request)
+    if target.size == 0:
+        await trio.lowlevel.checkpoint()
+
+
+def _overlap(first: DeviceArray, second: DeviceArray) -> bool:
+    """Whether the byte ranges of two views of one block meet; exact enough to refuse what could go wrong."""
+    spans = []
+    for array in (first, second):
+        reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+        low = array.address + sum(step for step in reach if step < 0)
+        spans.append((low, array.address + sum(step for step in reach if step > 0) + array.itemsize))
+    return first.size > 0 and spans[0][0] < spans[1][1] and spans[1][0] < spans[0][1]
+
+
+@trio.lowlevel.enable_ki_protection
+async def fill(array: DeviceArray, value: complex | np.generic) -> None:
+    """Set every element. See `DeviceArray.fill`."""
+    device = array.device
+    device._check_usable(array)
+    pattern = pattern_of(value, array.dtype)
+    packing = _layout.packing(array.shape, array.strides)
+    heals = array._covers_block
+    base = array.address + packing.offset
+    rows = _layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides)
+    for number, piece in enumerate(rows):
+        fields = (base + piece.offset, piece.pitch, array.itemsize, piece.width // array.itemsize, piece.height)
+        role = Role.OVERWRITE if heals and number == 0 else Role.WRITE
+        request = CommandRequest(
+            FILL, FILL.struct.pack(*fields, pattern), ((array._block, role),), keep=array, operation="memory.fill"
+        )
+        await device._memory_mailbox.ask(request)
+    if array.size == 0:
+        await trio.lowlevel.checkpoint()
+
+
+def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
+    """The bytes of one element with this value; raises `InvalidArgument` if the dtype cannot hold it."""
+    try:
+        scalar = np.asarray(value)
+        if scalar.ndim or scalar.dtype.kind not in "biufc":
+            raise TypeError(f"a {type(value).__name__} is not a number")
+        if scalar.dtype.kind == "c" and dtype.kind != "c":
+            raise TypeError("a complex number has no place in a real array")
+        if scalar.dtype.kind in "fc" and dtype.kind in "biu":
+            raise TypeError("a float has no place in an integer array")
+        if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(scalar) <= np.iinfo(dtype).max:
+            raise TypeError("it is out of range")
+        with np.errstate(over="ignore"):
+            element = scalar.astype(dtype)
+        if dtype.kind in "fc" and not np.isfinite(element) and np.isfinite(scalar):
+            raise TypeError("it is out of range")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"cannot fill {dtype.name} elements with {value!r}: {error}") from None
+    return element.tobytes()

@@ -1,0 +1,413 @@
+"""Modules and kernels: what the module actor loads and launches.
+
+A module is remembered by its image, so it outlives the worker that loaded it: the first launch in a new generation
+brings the load along, ordered before itself.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
+
+import outcome
+import trio
+
+from .._arrays import DeviceArray
+from .._compiler import CompiledProgram
+from .._errors import AtomrInternalError, DeviceError, InvalidArgument, StaleKernel
+from .._mailbox import Request, RequestState
+from .._parameters import KernelSignature, Parameter
+from .._requests import CommandRequest
+from .._timeline import Command, Operand
+from .._util import NoPublicConstructor
+from ..worker.engines.module import LAUNCH, LOAD, UNLOAD
+from ..worker.protocol import LANE_COMPUTE, Role
+
+if TYPE_CHECKING:
+    from .._device import Device
+    from .._generation import Generation
+
+Dimensions = SupportsIndex | Sequence[SupportsIndex]
+
+
+class _Marked:
+    """An array with what a kernel does to it."""
+
+    __slots__ = ("array", "role")
+
+    def __init__(self, array: DeviceArray, role: Role) -> None:
+        if not isinstance(array, DeviceArray):
+            raise InvalidArgument(f"expected a device array, not {type(array).__name__}")
+        self.array = array
+        self.role = role
+
+    def __repr__(self) -> str:
+        return f"<{self.role.value} {self.array!r}>"
+
+
+@final
+class ReadOnly(_Marked):
+    """What `read_only` returns."""
+
+    __slots__ = ()
+
+
+@final
+class Overwrites(_Marked):
+    """What `overwrites` returns."""
+
+    __slots__ = ()
+
+
+def read_only(array: DeviceArray) -> ReadOnly:
+    """Say that a kernel only reads this argument.
+
+    Such an array survives a fault in the kernel, and kernels that read it may run beside copies of it. It is a promise:
+    a kernel that writes it all the same is not stopped.
+    """
+    return ReadOnly(array, Role.READ)
+
+
+def overwrites(array: DeviceArray) -> Overwrites:
+    """Say that a kernel writes every element of this argument and reads none: even a torn array may be given."""
+    return Overwrites(array, Role.OVERWRITE)
+
+
+class Module:
+    """An image that is loaded into each generation when it is first needed there."""
+
+    def __init__(self, device: Device, number: int, program: CompiledProgram) -> None:
+        self.device = device
+        self.number = number
+        self.program = program
+        self.born = 0
+        """The generation that it was first loaded in."""
+        self.facts: dict[str, dict[str, Any]] = {}
+        """What the driver tells about each kernel."""
+        self.kernel_numbers = {name: device._next_number() for name in program.entries}
+        self._epoch = 0
+        self._ticket = 0
+        image = program.image
+        self._image = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
+        with open(self._image, "wb", closefd=False) as file:
+            file.write(image)
+
+    def __repr__(self) -> str:
+        return f"<Module {self.number} with {', '.join(self.program.entries)}>"
+
+    def __del__(self) -> None:
+        image = getattr(self, "_image", -1)
+        if image >= 0:
+            os.close(image)
+            self.device._orphan_modules.append((self.number, self._epoch))
+
+    def forget(self) -> None:
+        """In a forked child, or when the device is closed: close the descriptor."""
+        if self._image >= 0:
+            os.close(self._image)
+            self._image = -1
+
+    def require(self, generation: Generation) -> tuple[int, ...]:
+        """The ticket of the load, if a launch in `generation` must still ask whether it succeeded."""
+        if self._epoch != generation.number:
+            self.load(generation, self)
+        return (self._ticket,) if self._ticket else ()
+
+    def load(self, generation: Generation, owner: Any) -> None:
+        """Publish the load."""
+        self.device._unload_orphans(generation)
+        wanted = json.dumps([(number, name) for name, number in self.kernel_numbers.items()]).encode()
+        command = generation.publish(
+            LANE_COMPUTE, LOAD, LOAD.struct.pack(self.number) + wanted, (), owner, descriptors=(self._image,)
+        )
+        self._epoch = generation.number
+        self._ticket = command.ticket
+
+    def loaded(self, error: DeviceError | None) -> None:
+        """The load has ended; one that failed is tried again by the next launch."""
+        self._ticket = 0
+        if error is not None:
+            self._epoch = 0
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """A load that a launch brought along."""
+        self.loaded(error)
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """The next generation loads it again."""
+        self._ticket = 0
+
+
+class LoadRequest(Request):
+    """Loads a module for the first time; its answer is what the driver tells about the kernels."""
+
+    __slots__ = ("_module",)
+
+    def __init__(self, module: Module) -> None:
+        super().__init__("module.load")
+        self._module = module
+
+    def start(self, generation: Generation) -> None:
+        self._module.load(generation, self)
+        self.state = RequestState.STARTED
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Settle with the kernels' facts."""
+        self._module.loaded(error)
+        self.settle(outcome.Value(value) if error is None else outcome.Error(error))
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Settle with the loss."""
+        self._module.command_lost(command, error)
+        self.settle(outcome.Error(error))
+
+
+class UnloadOwner:
+    """Nobody waits for an unload."""
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Nothing to do."""
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Nothing to do: the worker is gone, and the module with it."""
+
+
+def publish_unload(generation: Generation, number: int) -> None:
+    """Tell the worker that nobody has the module any more."""
+    generation.publish(LANE_COMPUTE, UNLOAD, UNLOAD.struct.pack(number), (), UnloadOwner())
+
+
+class _LaunchRequest(CommandRequest):
+    """One launch."""
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: Kernel, payload: bytes, operands: Sequence[Operand], keep: object) -> None:
+        super().__init__(LAUNCH, payload, operands, keep=keep, operation=kernel._operation)
+        self._kernel = kernel
+
+    def start(self, generation: Generation) -> None:
+        module = self._kernel._module
+        if module.device._strict and module.born != generation.number:
+            raise StaleKernel(
+                f'the kernel belongs to generation {module.born} and the device was opened with on_fault="stale"',
+                device=generation.device,
+                generation=generation.number,
+                operation=self.operation,
+                advice="compile it again",
+            )
+        generation.publish(
+            self.lane,
+            LAUNCH,
+            self._payload,
+            self._operands,
+            self,
+            requires=module.require(generation),
+            operation=self.operation,
+        )
+        self.state = RequestState.STARTED
+
+
+@final
+class Kernel(metaclass=NoPublicConstructor):
+    """A kernel that can be launched, made by `dev.nvrtc.compile`. It stays valid when a generation is lost."""
+
+    __slots__ = ("_facts", "_module", "_number", "_operation", "name", "signature")
+
+    name: str
+    """The name that it was asked for by."""
+    signature: KernelSignature
+    """Its parameters, as the compiler laid them out."""
+
+    _made_by = "`await dev.nvrtc.compile(source, name)`"
+
+    def __init__(self, module: Module, name: str) -> None:
+        lowered = module.program.lowered(name)
+        self._module = module
+        self._facts = module.facts[lowered]
+        self._number = module.kernel_numbers[lowered]
+        self._operation = f"launch of {name}"
+        self.name = name
+        self.signature = module.program.signature(name)
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.program.target}>"
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters, in the order of the declaration."""
+        return self.signature.parameters
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """Most threads that a block of this kernel can have, given the registers it needs."""
+        return int(self._facts["max_threads_per_block"])
+
+    @property
+    def static_shared_bytes(self) -> int:
+        """Bytes of shared memory that the kernel declares."""
+        return int(self._facts["static_shared_bytes"])
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes of local memory of each thread."""
+        return int(self._facts["local_bytes"])
+
+    @property
+    def registers(self) -> int:
+        """Registers of each thread."""
+        return int(self._facts["registers"])
+
+    @property
+    def ptx(self) -> str:
+        """The PTX that the compiler made."""
+        return self._module.program.ptx.decode()
+
+    @property
+    def cubin(self) -> bytes | None:
+        """The machine code that the compiler made; None when it was asked for PTX alone."""
+        return self._module.program.cubin
+
+    @property
+    def log(self) -> str:
+        """What the compiler said, for example warnings."""
+        return self._module.program.log
+
+    async def launch(
+        self,
+        grid: Dimensions,
+        block: Dimensions,
+        *arguments: object,
+        shared_bytes: int = 0,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+    ) -> None:
+        """Launch the kernel and wait until it has run (``cuLaunchKernelEx``).
+
+        `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is dynamic shared memory.
+        `arguments` are checked against the kernel's real parameters: device arrays where it takes pointers, Python and
+        numpy numbers that fit, bytes for structs. Every array counts as written unless it is wrapped in `read_only`;
+        `touches` names arrays that the kernel reaches only through other memory.
+
+        Raises `InvalidArgument` before anything is sent; `StaleArray` for an array that a fault has torn;
+        `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel gives.
+        """
+        request = self._request(grid, block, arguments, shared_bytes, touches)
+        await self._module.device._module_mailbox.ask(request)
+
+    def launch_nowait(
+        self,
+        grid: Dimensions,
+        block: Dimensions,
+        *arguments: object,
+        shared_bytes: int = 0,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+    ) -> None:
+        """Have the kernel launched, and do not wait for it.
+
+        Later work on its arrays is ordered after it. Raises `trio.WouldBlock` when the mailbox is full or the device is
+        just being rebuilt, and what `launch` raises before anything is sent. How it ends is seen in
+        `dev.statistics()` alone.
+        """
+        request = self._request(grid, block, arguments, shared_bytes, touches)
+        device = self._module.device
+        device._check_running()
+        device._module_mailbox.post_nowait(request)
+
+    def _request(
+        self,
+        grid: Dimensions,
+        block: Dimensions,
+        arguments: Sequence[object],
+        shared_bytes: int,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+    ) -> _LaunchRequest:
+        device = self._module.device
+        operands: list[Operand] = []
+
+        def address_of(argument: object) -> int | None:
+            if isinstance(argument, DeviceArray):
+                array, role = argument, Role.WRITE
+            elif isinstance(argument, _Marked):
+                array, role = argument.array, argument.role
+            else:
+                return None
+            if array._storage.device is not device:
+                raise InvalidArgument(
+                    f"an argument of {self.name} belongs to another device than the kernel: {array!r}"
+                )
+            block = array._storage.block
+            if block.freed:
+                raise InvalidArgument(f"an argument of {self.name} was freed: {array!r}")
+            if role is Role.OVERWRITE and not array._covers_block:
+                role = Role.WRITE
+            operands.append((block, role))
+            return block.address + array._offset
+
+        device._check_open()
+        block_of_parameters = self.signature.pack(arguments, address_of)
+        for touched in touches:
+            if address_of(touched) is None:
+                raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
+        dimensions = self._check_dimensions(grid, block, shared_bytes)
+        payload = LAUNCH.struct.pack(self._number, *dimensions) + block_of_parameters
+        return _LaunchRequest(self, payload, operands, (arguments, touches))
+
+    def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
+        info = self._module.device.info
+        blocks = _three("grid", grid, info.max_grid, "blocks")
+        threads = _three("block", block, info.max_block, "threads")
+        count = threads[0] * threads[1] * threads[2]
+        limit = min(info.max_threads_per_block, self.max_threads_per_block)
+        if count > limit:
+            whose = "the device" if limit == info.max_threads_per_block else f"{self.name}, given its registers,"
+            raise InvalidArgument(f"block {threads} has {count} threads; {whose} takes at most {limit}")
+        if not isinstance(shared_bytes, int) or shared_bytes < 0:
+            raise InvalidArgument(f"shared_bytes is a number of bytes, not {shared_bytes!r}")
+        room = info.max_shared_bytes - self.static_shared_bytes
+        if shared_bytes > room:
+            raise InvalidArgument(
+                f"shared_bytes={shared_bytes} is more than the {room} bytes that the device has left for a block of "
+                f"{self.name}, which declares {self.static_shared_bytes} itself"
+            )
+        return (*blocks, *threads, shared_bytes)
+
+
+def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str) -> tuple[int, int, int]:
+    """Dimensions as three ints, each from 1 to its limit."""
+    if type(value) is int:
+        given: tuple[int, ...] = (value,)
+    else:
+        try:
+            given = tuple(map(operator.index, value if isinstance(value, Sequence) else (value,)))
+        except TypeError:
+            raise InvalidArgument(f"{what} is an int or a tuple of up to three, not {value!r}") from None
+    if not 1 <= len(given) <= 3:
+        raise InvalidArgument(f"{what} has one to three dimensions, not {len(given)}")
+    x, y, z = (*given, 1, 1)[:3]
+    for axis, length, limit in zip("xyz", (x, y, z), limits, strict=True):
+        if not 1 <= length <= limit:
+            raise InvalidArgument(f"{what}.{axis} is {length}; the device takes 1 to {limit} {unit} there")
+    return x, y, z
+
+
+async def load_program(device: Device, program: CompiledProgram) -> Module:
+    """The module of a program, loaded at least once so that its facts are known."""
+    module = device._modules.get(id(program))
+    if module is None or (device._strict and module.born != device.generation):
+        module = Module(device, device._next_number(), program)
+        facts = await device._module_mailbox.ask(LoadRequest(module))
+        for name, signature in program.entries.items():
+            layout = [[parameter.offset, parameter.size] for parameter in signature.parameters]
+            if facts[name]["parameters"] != layout:
+                raise AtomrInternalError(
+                    f"the driver lays the parameters of {name} out as {facts[name]['parameters']}, its PTX as {layout}"
+                )
+        module.facts = facts
+        module.born = device.generation
+        device._modules[id(program)] = module
+    else:
+        await trio.lowlevel.checkpoint()
+    return module

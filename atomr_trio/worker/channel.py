@@ -1,0 +1,128 @@
+"""How records cross the process boundary: a socket that keeps message borders, and the timeline page.
+
+Both sides use this module, so it imports the standard library alone. Nothing is ever unpickled: records are the binary
+form of ``protocol.py``, and the few messages that a worker sends back are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from .protocol import ASLEEP_WORD, HEARTBEAT_WORD, PAGE_BYTES, counter_word, slot_word
+
+MAX_MESSAGE = 192 * 1024
+MAX_DESCRIPTORS = 160
+MAX_TEXT = 16 * 1024
+
+
+def open_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a channel. Messages keep their borders, arrive in order, and may carry descriptors."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send_message(sock: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one JSON message, blocking while the socket is full."""
+    send_bytes(sock, json.dumps(message).encode(), descriptors)
+
+
+def send_bytes(sock: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
+    """Send one message as it is. Raises `BlockingIOError` on a non-blocking socket that is full."""
+    if descriptors:
+        socket.send_fds(sock, [data], list(descriptors))
+    else:
+        sock.send(data)
+
+
+def receive_bytes(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """One message and its descriptors; no bytes at the end of the channel. Descriptors are close-on-exec."""
+    data, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    return data, descriptors
+
+
+def clip(text: str) -> str:
+    """A text short enough to travel in one message."""
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+
+
+class SharedMemory:
+    """Anonymous shared memory behind a descriptor, mapped here until `close`."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        self.map = mmap.mmap(descriptor, size)
+        self.bytes = memoryview(self.map)
+
+    @classmethod
+    def create(cls, name: str, size: int) -> SharedMemory:
+        """New zeroed memory of `size` bytes."""
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size)
+            return cls(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def close(self) -> None:
+        """Unmap and close; views handed out must be gone. Closing twice is fine."""
+        if self.descriptor >= 0:
+            self.bytes.release()
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.map.close()
+
+
+class TimelinePage(SharedMemory):
+    """The page that parent, worker and GPU share: a counter for each lane, the heartbeat, and the result slots.
+
+    Words are written whole, through a view of 64-bit words: ``struct`` with an explicit byte order writes byte by byte.
+    """
+
+    def __init__(self, descriptor: int, size: int = PAGE_BYTES) -> None:
+        super().__init__(descriptor, size)
+        self.words = self.bytes.cast("Q")
+        self.signed = self.bytes.cast("q")
+
+    @classmethod
+    def new(cls) -> TimelinePage:
+        """A page of zeros for a new generation."""
+        descriptor = os.memfd_create("atomr-trio-timeline", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, PAGE_BYTES)
+            return cls(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def finished(self, lane: int) -> int:
+        """The highest ticket of `lane` that the GPU has reached."""
+        return self.words[counter_word(lane)]
+
+    def heartbeat(self) -> int:
+        """A number that grows while the worker is not stopped."""
+        return self.words[HEARTBEAT_WORD]
+
+    def set_asleep(self, asleep: bool) -> None:
+        """Tell the worker whether the parent needs to be woken by the descriptor."""
+        self.words[ASLEEP_WORD] = int(asleep)
+
+    def status(self, lane: int, ticket: int) -> int:
+        """The status of a finished command: 0, a library's status, or `protocol.ENGINE_BUG`."""
+        return self.signed[slot_word(lane, ticket)]
+
+    def set_status(self, lane: int, ticket: int, status: int) -> None:
+        """Write a command's status; its ticket must not be reached yet."""
+        self.signed[slot_word(lane, ticket)] = status
+
+    def close(self) -> None:
+        """Unmap the page."""
+        if self.descriptor >= 0:
+            self.words.release()
+            self.signed.release()
+        super().close()

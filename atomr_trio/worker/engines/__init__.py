@@ -1,0 +1,25 @@
+"""The engines: one file per library. A file declares its verbs, then turns records into calls of its C library.
+
+An engine may import its own bindings and nothing of the trio side; the facade in ``atomr_trio/actors`` imports the
+verbs declared here, which is why importing an engine must not load a library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .memory import MemoryEngine
+from .module import ModuleEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Engine, WorkerServices
+
+ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (MemoryEngine, ModuleEngine)
+"""Adding a library is one line here."""
+
+
+def build(services: WorkerServices) -> dict[int, Engine]:
+    """Every engine by its number."""
+    return {engine.table.number: engine for engine in (make(services) for make in ENGINES)}

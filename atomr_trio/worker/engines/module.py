@@ -1,0 +1,198 @@
+"""Modules and kernels: load an image, launch a function of it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from ctypes import addressof, byref, c_int, c_size_t, c_void_p, cast, create_string_buffer, memmove
+from typing import TYPE_CHECKING, Any
+
+from ..protocol import Mode, VerbTable
+
+if TYPE_CHECKING:
+    from ..lanes import Command, Lane, WorkerServices
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+MODULE = VerbTable("module", 2)
+
+LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q"})
+"""Load the image in the record's descriptor. The tail is JSON: the kernels wanted, as pairs of number and name."""
+
+UNLOAD = MODULE.verb("unload", Mode.BLOCKS, {"module": "Q"})
+
+LAUNCH = MODULE.verb(
+    "launch",
+    Mode.ENQUEUES,
+    {
+        "kernel": "Q",
+        "grid_x": "I",
+        "grid_y": "I",
+        "grid_z": "I",
+        "block_x": "I",
+        "block_y": "I",
+        "block_z": "I",
+        "shared": "I",
+    },
+)
+"""Launch a kernel of a loaded module. The tail is the parameter block; each launch names the roles of its arrays."""
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+_CU_JIT_ERROR_LOG_BUFFER = 5
+_CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
+_LOG_BYTES = 8192
+
+_FUNCTION_ATTRIBUTES = {
+    "max_threads_per_block": 0,
+    "static_shared_bytes": 1,
+    "constant_bytes": 2,
+    "local_bytes": 3,
+    "registers": 4,
+    "binary_version": 6,
+}
+"""``CUfunction_attribute`` numbers of what a kernel tells about itself."""
+
+_CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+_DEFAULT_DYNAMIC_SHARED = 48 * 1024
+
+
+class _LoadedKernel:
+    """A function, and what a launch of it needs, prepared once for each lane: lanes run in threads of their own."""
+
+    __slots__ = ("function", "layout", "prepared", "shared_granted")
+
+    def __init__(self, function: int | None, layout: list[tuple[int, int]]) -> None:
+        self.function = function
+        self.layout = layout
+        self.prepared: dict[int, _PreparedLaunch] = {}
+        self.shared_granted = _DEFAULT_DYNAMIC_SHARED
+
+
+class _PreparedLaunch:
+    """The launch configuration and the parameter block of one kernel on one lane."""
+
+    __slots__ = ("buffer", "config", "parameters")
+
+    def __init__(self, config: Any, stream: Any, layout: list[tuple[int, int]]) -> None:
+        self.config = config
+        self.config.hStream = stream
+        size = max((offset + width for offset, width in layout), default=0)
+        self.buffer = create_string_buffer(max(size, 1))
+        base = addressof(self.buffer)
+        self.parameters = (c_void_p * max(len(layout), 1))(*(base + offset for offset, _ in layout))
+
+
+class ModuleEngine:
+    """The calls behind the verbs above."""
+
+    table = MODULE
+
+    def __init__(self, services: WorkerServices) -> None:
+        from atomr_cuda import driver
+
+        self._driver = driver
+        self._services = services
+        self._modules: dict[int, tuple[Any, list[int]]] = {}
+        self._kernels: dict[int, _LoadedKernel] = {}
+        self.calls = {LOAD.number: self._load, UNLOAD.number: self._unload, LAUNCH.number: self._launch}
+
+    def _load(self, command: Command, lane: Lane) -> dict[str, Any]:
+        (module_id,) = LOAD.struct.unpack_from(command.payload)
+        wanted = json.loads(command.payload[LOAD.struct.size :])
+        image = self._read_image(command.descriptors.pop())
+        if b"vprintf" in image:
+            self._services.prints = True
+        module = self._load_image(image)
+        kernels: dict[int, _LoadedKernel] = {}
+        facts: dict[str, Any] = {}
+        try:
+            for kernel_id, name in wanted:
+                function = self._driver.CUfunction()
+                self._driver.cuModuleGetFunction(byref(function), module, name.encode())
+                layout = self._layout(function)
+                kernels[kernel_id] = _LoadedKernel(function.value, layout)
+                facts[name] = {**self._attributes(function), "parameters": layout}
+        except BaseException:
+            self._driver.cuModuleUnload.status(module)
+            raise
+        self._modules[module_id] = (module, list(kernels))
+        self._kernels.update(kernels)
+        return facts
+
+    def _read_image(self, descriptor: int) -> bytes:
+        try:
+            size = os.fstat(descriptor).st_size
+            with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as view:
+                return bytes(view)
+        finally:
+            os.close(descriptor)
+
+    def _load_image(self, image: bytes) -> Any:
+        """``cuModuleLoadDataEx``; a refusal carries the log of the driver's own compiler."""
+        driver = self._driver
+        log = create_string_buffer(_LOG_BYTES)
+        options = (c_int * 2)(_CU_JIT_ERROR_LOG_BUFFER, _CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+        values = (c_void_p * 2)(addressof(log), _LOG_BYTES)
+        module = driver.CUmodule()
+        data = create_string_buffer(image, len(image) + 1)
+        try:
+            driver.cuModuleLoadDataEx(byref(module), cast(data, c_void_p), 2, options, values)
+        except self._services.cuda_error as error:
+            text = log.value.decode(errors="replace").strip()
+            if text:
+                error.text = f"{error.text}: {text}"
+            raise
+        return module
+
+    def _layout(self, function: Any) -> list[tuple[int, int]]:
+        """Offset and size of each parameter; the driver ends the list by refusing the index after the last."""
+        layout: list[tuple[int, int]] = []
+        offset, size = c_size_t(), c_size_t()
+        while self._driver.cuFuncGetParamInfo.status(function, len(layout), byref(offset), byref(size)) == 0:
+            layout.append((offset.value, size.value))
+        return layout
+
+    def _attributes(self, function: Any) -> dict[str, int]:
+        value = c_int()
+        facts = {}
+        for name, number in _FUNCTION_ATTRIBUTES.items():
+            self._driver.cuFuncGetAttribute(byref(value), number, function)
+            facts[name] = value.value
+        return facts
+
+    def _unload(self, command: Command, lane: Lane) -> None:
+        (module_id,) = UNLOAD.struct.unpack_from(command.payload)
+        module, kernels = self._modules.pop(module_id, (None, []))
+        for kernel_id in kernels:
+            del self._kernels[kernel_id]
+        if module is not None:
+            self._services.synchronize()
+            self._driver.cuModuleUnload(module)
+
+    def _launch(self, command: Command, lane: Lane) -> None:
+        kernel_id, gx, gy, gz, bx, by, bz, shared = LAUNCH.struct.unpack_from(command.payload)
+        kernel = self._kernels[kernel_id]
+        prepared = kernel.prepared.get(lane.index)
+        if prepared is None:
+            prepared = _PreparedLaunch(self._driver.CUlaunchConfig(), lane.stream, kernel.layout)
+            kernel.prepared[lane.index] = prepared
+        parameters = command.payload[LAUNCH.struct.size :]
+        if parameters:
+            memmove(prepared.buffer, parameters, len(parameters))
+        if shared > kernel.shared_granted:
+            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            kernel.shared_granted = shared
+        config = prepared.config
+        config.gridDimX, config.gridDimY, config.gridDimZ = gx, gy, gz
+        config.blockDimX, config.blockDimY, config.blockDimZ = bx, by, bz
+        config.sharedMemBytes = shared
+        self._driver.cuLaunchKernelEx(byref(config), kernel.function, prepared.parameters, None)
+
+    def close(self) -> None:
+        """Unload every module."""
+        for module, _kernels in self._modules.values():
+            self._driver.cuModuleUnload(module)
+        self._modules.clear()
+        self._kernels.clear()

@@ -1,0 +1,97 @@
+"""Start, kill and reap a worker: the life of one child process, seen from the user's process.
+
+Imports the standard library alone. Everything here is synchronous and quick; who waits for the process to end waits for
+``pidfd`` to become readable.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from . import channel
+
+ADDRESS_STRIDE = 8 << 40
+FIRST_ADDRESS = 16 << 40
+ADDRESS_EXTENT = 1 << 40
+
+
+def address_range(device: int) -> tuple[int, int]:
+    """Where the memory of a device lives in every process: base and extent in bytes."""
+    return FIRST_ADDRESS + device * ADDRESS_STRIDE, ADDRESS_EXTENT
+
+
+class WorkerProcess:
+    """A worker process: its channel, its output, and its end."""
+
+    def __init__(self, backend: str, device: int) -> None:
+        ours, theirs = channel.open_pair()
+        base, extent = address_range(device)
+        output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(output_end, True)
+        try:
+            ours.setblocking(False)
+            arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
+            # -P: the current folder must not shadow a module; PYTHONPATH: the modules that this process would find.
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-X", "faulthandler", "-m", "atomr_trio.worker.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                process_group=0,  # the terminal's Ctrl-C is for this process alone
+            )
+        except BaseException:
+            ours.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(output_end)
+        self.backend = backend
+        self.sock = ours
+        self.output = output
+        self.pid = self._popen.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def __repr__(self) -> str:
+        ended = "running" if self._popen.returncode is None else self.end_text()
+        return f"<WorkerProcess {self.pid} {ended}>"
+
+    def kill(self) -> None:
+        """SIGKILL, unless the process has been reaped."""
+        if self._popen.returncode is None:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def reap(self) -> bool:
+        """Collect the exit status if the process has ended; false while it runs."""
+        return self._popen.poll() is not None
+
+    def end_text(self) -> str:
+        """How the process ended, in words."""
+        code = self._popen.returncode
+        if code is None:
+            return "is still running"
+        if code >= 0:
+            return f"exited with status {code}"
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+
+    def close(self) -> None:
+        """Close every descriptor; the process must have been reaped. Closing twice is fine."""
+        if self.pidfd >= 0:
+            self.sock.close()
+            os.close(self.output)
+            os.close(self.pidfd)
+            self.output = self.pidfd = -1
+
+    def forget(self) -> None:
+        """In a forked child: close our copies of the descriptors; the process is not ours to wait for."""
+        self.close()
+        self._popen.returncode = 0

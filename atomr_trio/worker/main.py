@@ -1,0 +1,401 @@
+"""The worker's process: it owns the CUDA context, so that a fault kills it and nothing else.
+
+Started by plain exec with a socket as its only tie to the user's process. It first makes the context and reserves the
+address range of its device, which touches no memory of anybody; then it waits for the message that hands over the
+timeline page, the staging area and the chunks of the generation before, and from then on runs records until the socket
+ends, a ``close`` record comes, or it is killed. No trio and no numpy in here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
+from typing import Any
+
+from . import channel, engines
+from .channel import SharedMemory, TimelinePage
+from .engines import context as context_records
+from .engines.memory import MEMORY, MemoryEngine
+from .lanes import Command, Lane
+from .protocol import (
+    ASLEEP_WORD,
+    CONTROL_LANE,
+    HEADER,
+    HEARTBEAT_WORD,
+    LANE_COMPUTE,
+    LANES,
+    SELF_TEST_WORD,
+    decode_wait,
+)
+from .status import StatusClass, classify
+
+_PR_SET_PDEATHSIG = 1
+_CU_MEMHOSTREGISTER_DEVICEMAP = 2
+_NOT_READY = 600
+_ASSERT = 710
+
+HEARTBEAT_PERIOD = 0.05
+MONITOR_PERIOD = 100e-6
+EXIT_ORPHANED = 71
+EXIT_BUG = 70
+
+_ATTRIBUTES = {
+    "max_threads_per_block": 1,
+    "max_block_x": 2,
+    "max_block_y": 3,
+    "max_block_z": 4,
+    "max_grid_x": 5,
+    "max_grid_y": 6,
+    "max_grid_z": 7,
+    "max_shared_bytes": 97,
+    "warp_size": 10,
+    "multiprocessors": 16,
+    "compute_mode": 20,
+    "capability_major": 75,
+    "capability_minor": 76,
+    "posix_descriptors": 103,
+}
+"""``CUdevice_attribute`` numbers of what the user's process wants to know about the device."""
+
+
+class StartFailed(Exception):
+    """The worker cannot serve; the parent is told why and the process ends."""
+
+
+class Worker:
+    """The context, its lanes and engines, and the threads that watch them."""
+
+    def __init__(self, sock: socket.socket, backend: str, device: int, base: int, extent: int) -> None:
+        self.sock = sock
+        self.backend = backend
+        self.device = device
+        self.base = base
+        self.extent = extent
+        self.poisoned = False
+        self.prints = False
+        self.durable = False
+        self.staging_address = 0
+        self._printed = False
+        self._lost_lock = threading.Lock()
+        self._work = threading.Event()
+        self._lanes: list[Lane] = []
+        self._libc = ctypes.CDLL(None)
+        self._libc.fflush.argtypes = [c_void_p]
+        self._libc.fflush.restype = c_int
+
+    # Services to the engines.
+
+    def post(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a message to the user's process; when that is gone, so are we."""
+        try:
+            channel.send_message(self.sock, message, descriptors)
+        except OSError:
+            os._exit(EXIT_ORPHANED)
+
+    def bind_thread(self) -> None:
+        """Make the context current in the calling thread."""
+        self._driver.cuCtxSetCurrent(self._context)
+
+    def synchronize(self) -> None:
+        """Wait until every stream is idle."""
+        self._driver.cuCtxSynchronize()
+
+    def lost(self, error: Any, operation: str) -> None:
+        """Say once that the context is gone. Queued copies go on landing until the parent has killed this process."""
+        with self._lost_lock:
+            if self.poisoned:
+                return
+            self.poisoned = True
+        if error.status == _ASSERT:
+            self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
+        self._libc.fflush(None)
+        self.post(
+            {
+                "kind": "lost",
+                "status": error.status,
+                "name": error.name,
+                "text": channel.clip(error.text),
+                "library": error.library,
+                "operation": operation,
+            }
+        )
+
+    # Start.
+
+    def open_context(self) -> None:
+        """Load the driver, retain the primary context, and reserve the range before anything else claims it."""
+        from atomr_cuda import driver
+        from atomr_cuda._library import CudaError
+
+        if self.backend == "sim":
+            from atomr_cuda import sim
+
+            sim.install()
+        self._driver = driver
+        self.cuda_error = CudaError
+        driver.cuInit(0)
+        device = driver.CUdevice()
+        driver.cuDeviceGet(byref(device), self.device)
+        self._device = device.value
+        context = driver.CUcontext()
+        driver.cuDevicePrimaryCtxRetain(byref(context), self._device)
+        self._context = context
+        driver.cuCtxSetCurrent(context)
+        reserved = driver.CUdeviceptr()
+        driver.cuMemAddressReserve(byref(reserved), self.extent, 0, self.base, 0)
+        if reserved.value != self.base:
+            raise StartFailed(
+                f"the address range {self.base:#x} + {self.extent:#x} is taken: the driver gave {reserved.value:#x}"
+            )
+
+    def adopt(self) -> bool:
+        """Receive what this generation works on; false when the parent closed the channel instead."""
+        data, descriptors = channel.receive_bytes(self.sock)
+        if not data:
+            return False
+        config = json.loads(data)
+        page, staging, self._wake, *chunks = descriptors
+        self._page = TimelinePage(page)
+        page_address = self._register(self._page)
+        self._staging = SharedMemory(staging, config["staging_bytes"])
+        self.staging_address = self._register(self._staging)
+        self.durable = bool(self._attribute(_ATTRIBUTES["posix_descriptors"])) and config["durable"]
+        self._lanes = [Lane(index, self._page, page_address, self) for index in range(LANES)]
+        for lane in self._lanes:
+            lane.connect(self._lanes)
+        self._engines = engines.build(self)
+        memory = self._engines[MEMORY.number]
+        assert isinstance(memory, MemoryEngine)
+        self._memory = memory
+        for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
+            self._memory.adopt_chunk(address, size, descriptor)
+        self._self_test(page_address)
+        self._start_threads()
+        self.post({"kind": "ready", **self._facts()})
+        return True
+
+    def _register(self, memory: SharedMemory) -> int:
+        """Let the device see shared memory; returns its device address."""
+        host = addressof(c_char.from_buffer(memory.map))
+        self._driver.cuMemHostRegister(c_void_p(host), memory.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        address = self._driver.CUdeviceptr()
+        self._driver.cuMemHostGetDevicePointer(byref(address), c_void_p(host), 0)
+        return address.value
+
+    def _self_test(self, page_address: int) -> None:
+        """The device must write what it is told before anybody relies on it."""
+        word = 0x5EED_0000_0000_0000 | os.getpid()
+        stream = self._lanes[LANE_COMPUTE].stream
+        self._driver.cuStreamWriteValue64(stream, page_address + SELF_TEST_WORD * 8, word, 0)
+        self._driver.cuStreamSynchronize(stream)
+        seen = self._page.words[SELF_TEST_WORD]
+        if seen != word:
+            raise StartFailed(f"the self-test of the device failed: it wrote {seen:#x} instead of {word:#x}")
+
+    def _attribute(self, number: int) -> int:
+        value = c_int()
+        self._driver.cuDeviceGetAttribute(byref(value), number, self._device)
+        return value.value
+
+    def _facts(self) -> dict[str, Any]:
+        driver = self._driver
+        name = create_string_buffer(256)
+        driver.cuDeviceGetName(name, len(name), self._device)
+        bus = create_string_buffer(32)
+        driver.cuDeviceGetPCIBusId(bus, len(bus), self._device)
+        version, total = c_int(), c_size_t()
+        driver.cuDriverGetVersion(byref(version))
+        driver.cuDeviceTotalMem(byref(total), self._device)
+        free, _ = self._memory.memory_info()
+        return {
+            "name": name.value.decode(),
+            "pci_bus_id": bus.value.decode(),
+            "driver_version": version.value,
+            "total_memory": total.value,
+            "free_memory": free,
+            "durable": self.durable,
+            **{key: self._attribute(number) for key, number in _ATTRIBUTES.items()},
+        }
+
+    # Threads.
+
+    def _start_threads(self) -> None:
+        for target in (self._beat, self._monitor):
+            threading.Thread(target=self._guarded, args=(target,), name=target.__name__[1:], daemon=True).start()
+
+    def _guarded(self, target: Any) -> None:
+        """A watching thread that fails must not leave a worker nobody watches."""
+        try:
+            target()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(EXIT_BUG)
+
+    def _beat(self) -> None:
+        words = self._page.words
+        while True:
+            words[HEARTBEAT_WORD] += 1
+            time.sleep(HEARTBEAT_PERIOD)
+
+    def _monitor(self) -> None:
+        """While tickets are open: ask busy streams for faults, and wake the parent if it sleeps and a ticket came."""
+        self.bind_thread()
+        words = self._page.words
+        signalled = [0] * len(self._lanes)
+        while True:
+            busy = False
+            for lane in self._lanes:
+                if lane.busy:
+                    busy = True
+                    if not self.poisoned:
+                        self._query(lane)
+            finished = [lane.finished for lane in self._lanes]
+            if finished != signalled and words[ASLEEP_WORD]:
+                signalled = finished
+                os.eventfd_write(self._wake, 1)
+            if busy:
+                time.sleep(MONITOR_PERIOD)
+                continue
+            if self.prints and self._printed and not self.poisoned:
+                self._flush_printf()
+            self._work.clear()
+            if not any(lane.busy for lane in self._lanes):
+                self._work.wait()
+
+    def _query(self, lane: Lane) -> None:
+        status = self._driver.cuStreamQuery.status(lane.stream)
+        if status not in (0, _NOT_READY) and classify(status) in (StatusClass.POISONS, StatusClass.GONE):
+            try:
+                self._driver.cuStreamQuery(lane.stream)
+            except self.cuda_error as error:
+                self.lost(error, "stream query")
+
+    def _flush_printf(self) -> None:
+        """Device ``printf`` waits in a buffer until a stream is synchronised; all are idle, so this costs no time."""
+        self._printed = False
+        for lane in self._lanes:
+            self._driver.cuStreamSynchronize.status(lane.stream)
+        self._libc.fflush(None)  # the driver prints through C's own buffers
+
+    # The loop.
+
+    def run(self) -> None:
+        """Run records in the order they come, until a close record or the end of the channel."""
+        calls = {
+            (number, verb.number): (verb, engine.calls[verb.number])
+            for number, engine in self._engines.items()
+            for verb in engine.table.verbs
+        }
+        lanes = self._lanes
+        work = self._work
+        while True:
+            data, descriptors = channel.receive_bytes(self.sock)
+            if not data:
+                os._exit(EXIT_ORPHANED)
+            lane, engine, verb_number, wait_count, length, ticket = HEADER.unpack_from(data)
+            start = HEADER.size + 8 * wait_count
+            if len(data) != start + length:
+                raise ValueError(f"a record of {len(data)} bytes says it has {start + length}")
+            if lane == CONTROL_LANE:
+                if self._control(verb_number):
+                    return
+                continue
+            waits = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
+            verb, call = calls[engine, verb_number]
+            lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors))
+            self._printed = True
+            if not work.is_set():
+                work.set()
+
+    def _control(self, verb_number: int) -> bool:
+        """Handle a record of the context itself; true when it says that the worker is done."""
+        if verb_number == context_records.CLOSE.number:
+            return True
+        if verb_number == context_records.PROBE.number:
+            for lane in self._lanes:
+                self._query(lane)
+            if not self.poisoned:
+                self.post({"kind": "probed"})
+            return False
+        raise ValueError(f"there is no control verb {verb_number}")
+
+    def close(self) -> None:
+        """Give everything back in order; only when nothing is running."""
+        self._driver.cuCtxSynchronize()
+        for engine in reversed(self._engines.values()):
+            engine.close()
+        self._driver.cuDevicePrimaryCtxRelease(self._device)
+
+
+def _die_with_parent(parent: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl.argtypes = [c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+    libc.prctl.restype = c_int
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(EXIT_ORPHANED)
+
+
+def _watch_socket(sock: socket.socket) -> None:
+    """End the process when the parent's end is closed, whatever the loop thread is doing."""
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLRDHUP)
+    poll.poll()
+    os._exit(EXIT_ORPHANED)
+
+
+def _report_failure(sock: socket.socket, error: BaseException) -> None:
+    message: dict[str, Any] = {"kind": "failed", "text": channel.clip(str(error)), "type": type(error).__name__}
+    for field in ("status", "name", "library", "function", "extra", "looked"):
+        if hasattr(error, field):
+            message[field] = getattr(error, field)
+    if hasattr(error, "text"):
+        message["text"] = channel.clip(error.text)
+    channel.send_message(sock, message)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses."""
+    descriptor, parent, backend, device, base, extent = arguments
+    _die_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sock = socket.socket(fileno=int(descriptor))
+    threading.Thread(target=_watch_socket, args=(sock,), name="parent-watch", daemon=True).start()
+    worker = Worker(sock, backend, int(device), int(base), int(extent))
+    try:
+        worker.open_context()
+        worker.post({"kind": "hello"})
+        if not worker.adopt():
+            os._exit(EXIT_ORPHANED)
+    except Exception as error:
+        _report_failure(sock, error)
+        os._exit(EXIT_BUG)
+    worker.run()
+    if not worker.poisoned:
+        worker.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # No interpreter shutdown: daemon threads of ours may be inside the driver.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(EXIT_BUG)

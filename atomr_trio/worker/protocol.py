@@ -1,0 +1,139 @@
+"""The records that cross between the user's process and a worker, and the page that both can see.
+
+A record is a fixed header, the tickets it waits for, and the fields of one verb. The verbs themselves are declared by
+the engines (``worker/engines``), each at the top of its own file; this module knows only how any verb is written down.
+It imports the standard library alone, because both sides of the process boundary import it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final
+
+# --- the header of a record -------------------------------------------------------------------------------------------
+
+HEADER: Final = struct.Struct("<BBBBIQ")
+"""lane, engine, verb, number of waits, bytes after the header, ticket."""
+
+MAX_WAITS: Final = 255
+CONTROL_LANE: Final = 255
+"""A record on this pseudo-lane has no ticket: the loop thread handles it at once (see ``engines/context.py``)."""
+
+_REQUIRED: Final = 1 << 63
+_LANE_SHIFT: Final = 56
+_TICKET_MASK: Final = (1 << _LANE_SHIFT) - 1
+
+
+def encode_wait(lane: int, ticket: int, *, required: bool = False) -> int:
+    """One wait: run only after `ticket` of `lane`; `required` also fails the command if that one failed."""
+    return ticket | lane << _LANE_SHIFT | (_REQUIRED if required else 0)
+
+
+def decode_wait(word: int) -> tuple[int, int, bool]:
+    """The lane, the ticket, and whether the command that holds it must have succeeded."""
+    return word >> _LANE_SHIFT & 0x7F, word & _TICKET_MASK, bool(word & _REQUIRED)
+
+
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+LANE_COMPUTE: Final = 0
+LANE_COPY_IN: Final = 1
+LANE_COPY_OUT: Final = 2
+LANE_NAMES: Final = ("compute", "copy-in", "copy-out")
+LANES: Final = len(LANE_NAMES)
+LANE_LIMIT: Final = 512
+"""Unfinished commands a lane takes; the driver itself blocks the caller at about a thousand pending operations."""
+INLINE_LIMIT: Final = 256
+"""With more unfinished commands than this, a lane's own thread makes its calls: each command is a launch and a ticket,
+so a driver that blocks must not find the loop thread, which all lanes share."""
+
+# --- the timeline page ------------------------------------------------------------------------------------------------
+
+CELL: Final = 64
+"""Every shared word has a cache line of its own."""
+
+HEARTBEAT_CELL: Final = 0
+ASLEEP_CELL: Final = 1
+SELF_TEST_CELL: Final = 2
+FIRST_COUNTER_CELL: Final = 8
+MAX_LANES: Final = 8
+SLOTS_OFFSET: Final = 4096
+SLOTS_PER_LANE: Final = 2 * LANE_LIMIT
+"""Twice the limit: what a command brings along (a chunk, a fill) may pass the limit for a moment."""
+
+PAGE_BYTES: Final = SLOTS_OFFSET + MAX_LANES * SLOTS_PER_LANE * CELL
+
+
+def counter_word(lane: int) -> int:
+    """The index of a lane's counter in the page seen as 64-bit words."""
+    return (FIRST_COUNTER_CELL + lane) * CELL // 8
+
+
+def slot_word(lane: int, ticket: int) -> int:
+    """The index of the first word of a command's result slot; that word is the command's status, 0 for success."""
+    return (SLOTS_OFFSET + (lane * SLOTS_PER_LANE + ticket % SLOTS_PER_LANE) * CELL) // 8
+
+
+HEARTBEAT_WORD: Final = HEARTBEAT_CELL * CELL // 8
+ASLEEP_WORD: Final = ASLEEP_CELL * CELL // 8
+SELF_TEST_WORD: Final = SELF_TEST_CELL * CELL // 8
+
+ENGINE_BUG: Final = -1
+"""The status of a command whose engine raised something that is no status of a library: a defect of ours."""
+
+# --- verbs ------------------------------------------------------------------------------------------------------------
+
+
+class Role(enum.Enum):
+    """What a command does to the memory of one operand."""
+
+    READ = "reads"
+    WRITE = "writes"
+    OVERWRITE = "overwrites"
+    """Writes every byte of the operand without reading one, so it makes a torn array good again."""
+
+
+class Mode(enum.Enum):
+    """Whether a verb only puts work on a stream, or may hold the thread that runs it."""
+
+    ENQUEUES = "enqueues"
+    BLOCKS = "blocks"
+
+
+class Verb:
+    """One verb of an engine: how its record is written, what it does to its operands, and how it runs."""
+
+    __slots__ = ("engine", "fields", "mode", "name", "number", "roles", "struct")
+
+    def __init__(
+        self, engine: str, number: int, name: str, mode: Mode, fields: dict[str, str], roles: dict[str, Role]
+    ) -> None:
+        unknown = roles.keys() - fields.keys()
+        if unknown:
+            raise ValueError(f"{engine}.{name} gives roles to fields it does not have: {sorted(unknown)}")
+        self.engine = engine
+        self.number = number
+        self.name = name
+        self.mode = mode
+        self.fields = tuple(fields)
+        self.roles = tuple(roles.values())
+        self.struct = struct.Struct("<" + "".join(fields.values()))
+
+    def __repr__(self) -> str:
+        return f"<Verb {self.engine}.{self.name} {self.mode.value}>"
+
+
+class VerbTable:
+    """The verbs of one engine, in the order of their declaration."""
+
+    def __init__(self, engine: str, number: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.verbs: list[Verb] = []
+
+    def verb(self, name: str, mode: Mode, fields: dict[str, str], roles: dict[str, Role] | None = None) -> Verb:
+        """Declare a verb: `fields` maps each field to its ``struct`` format, `roles` the operands among them."""
+        verb = Verb(self.engine, len(self.verbs), name, mode, fields, roles or {})
+        self.verbs.append(verb)
+        return verb
