@@ -1,0 +1,69 @@
+"""`python -m atomr_trio`: doctor, demo and run. This file parses; the commands live in _cli."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+
+_COMMANDS = {
+    "doctor": "say what was found on this machine, what is missing, and whether each device works",
+    "demo": "a simulation that crashes its GPU twice and ends with the right picture",
+    "run": "run a kernel of a CUDA file on .npy arrays",
+}
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m atomr_trio", description="A CUDA runtime that you can crash.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(_COMMANDS) + "}")
+    for name, summary in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        module = importlib.import_module(f"atomr_trio._cli.{name}")
+        module.add_arguments(command)
+        command.set_defaults(main=module.main)
+    return parser
+
+
+@contextlib.contextmanager
+def _what_kernels_print() -> Iterator[None]:
+    """Show what kernels print and assert; say nothing of lost generations, which the commands report themselves."""
+    device, supervision = logging.getLogger("atomr_trio.device"), logging.getLogger("atomr_trio.supervision")
+    printer = logging.StreamHandler()
+    device.addHandler(printer)
+    previous = device.level, supervision.disabled
+    device.setLevel(logging.INFO)
+    supervision.disabled = True
+    try:
+        yield
+    finally:
+        device.removeHandler(printer)
+        device.setLevel(previous[0])
+        supervision.disabled = previous[1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. The result is its exit status: 0 done, 1 it failed, 2 it was asked for wrongly."""
+    import trio
+
+    import atomr_trio
+
+    arguments = _parser().parse_args(argv)
+    try:
+        with _what_kernels_print():
+            status: int = trio.run(functools.partial(arguments.main, arguments))
+        return status
+    except (atomr_trio.DeviceError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The demo: a simulation that loses its GPU twice and ends with the picture it would have had anyway.
+
+Two chemicals react on a grid (Gray-Scott).
+In the middle of the run a kernel with a bug writes through a wild pointer: the end of any other CUDA program.
+Here it costs one exception: the fields of the last finished step are still in the GPU's memory, and the loop goes on.
+A second run that nothing disturbs says whether the result is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+import atomr_trio
+from atomr_trio._cli import png
+from atomr_trio._cli.choice import Choice, choose, device_argument
+from atomr_trio._cli.progress import Progress
+
+if TYPE_CHECKING:
+    from atomr_trio import Device, DeviceArray, Kernel
+
+Field = npt.NDArray[np.float32]
+
+_FEED, _KILL = 0.029, 0.057
+_BLOCK = (32, 8)
+_WILD_ADDRESS = 0xBAD0BAD0
+_SIZE = {"cuda": 768, "sim": 192}
+_STEPS = {"cuda": 6000, "sim": 600}
+
+
+@attrs.frozen
+class Plan:
+    """What is simulated, and when it is disturbed."""
+
+    size: int
+    steps: int
+
+    @property
+    def early(self) -> int:
+        """The step of the first panel."""
+        return self.steps // 6
+
+    @property
+    def faults(self) -> tuple[int, int]:
+        """The steps that are reached when the rogue kernel strikes."""
+        return self.steps // 2, self.steps * 2 // 3
+
+
+@attrs.frozen
+class Result:
+    """What a run leaves behind: the two fields, and v as it was at the steps of the panels."""
+
+    u: Field
+    v: Field
+    panels: tuple[Field, ...]
+    generation: int
+
+
+class Simulation:
+    """The fields on the device and the kernels that work on them. Two pairs of arrays take turns."""
+
+    def __init__(self, dev: Device, plan: Plan, step: Kernel, rogue: Kernel, fields: list[DeviceArray]) -> None:
+        self._dev = dev
+        self._plan = plan
+        self._step = step
+        self._rogue = rogue
+        self._now = fields
+        self._next = [dev.empty((plan.size, plan.size), np.float32) for _ in fields]
+        across, down = (-(-plan.size // side) for side in _BLOCK)
+        self._grid = (across, down)
+
+    @classmethod
+    async def start(cls, dev: Device, plan: Plan) -> Simulation:
+        """Compile the kernels and put the first state on the device."""
+        source = importlib.resources.files("atomr_trio._cli").joinpath("gray_scott.cu").read_text(encoding="utf-8")
+        step = await dev.nvrtc.compile(source, "step")
+        rogue = await dev.nvrtc.compile(source, "rogue")
+        fields = [await dev.to_device(field) for field in seeded(plan.size)]
+        return cls(dev, plan, step, rogue, fields)
+
+    async def advance(self) -> None:
+        """Compute the next state from this one; this one is only read."""
+        await self._step.launch(self._grid, _BLOCK, *self._operands())
+        self._now, self._next = self._next, self._now
+
+    async def go_wild(self) -> None:
+        """Launch the step with the bug. The state it reads is safe; the arrays it was writing are torn."""
+        await self._rogue.launch(self._grid, _BLOCK, *self._operands(), _WILD_ADDRESS)
+
+    def _operands(self) -> tuple[object, ...]:
+        reads = (atomr_trio.read_only(field) for field in self._now)
+        writes = (atomr_trio.overwrites(field) for field in self._next)
+        return (*reads, *writes, self._plan.size, self._plan.size, _FEED, _KILL)
+
+    async def u(self) -> Field:
+        """The field u of the last finished step."""
+        return await self._now[0].to_host()
+
+    async def v(self) -> Field:
+        """The field v of the last finished step."""
+        return await self._now[1].to_host()
+
+
+def seeded(size: int) -> tuple[Field, Field]:
+    """The first state: u everywhere, and drops of v at places that are the same in each run."""
+    random = np.random.default_rng(7)
+    u = np.ones((size, size), np.float32)
+    v = np.zeros((size, size), np.float32)
+    radius = max(1, min(4, size // 8))
+    for y, x in random.integers(0, size, (max(4, size * size // 1500), 2)):
+        rows = np.arange(y - radius, y + radius) % size
+        columns = np.arange(x - radius, x + radius) % size
+        u[np.ix_(rows, columns)] = 0.5
+        v[np.ix_(rows, columns)] = 0.25
+    return u, v
+
+
+async def crashing_run(choice: Choice, plan: Plan) -> Result:
+    """Simulate, and lose the device at each of the plan's faults."""
+    async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
+        print(f"{dev.info.name} ({choice}), capability {'.'.join(map(str, dev.info.capability))}")
+        print(f"Gray-Scott on {plan.size} x {plan.size} cells, {plan.steps} steps", flush=True)
+        simulation = await Simulation.start(dev, plan)
+        progress = Progress("running", plan.steps)
+        panels = []
+        for reached in range(plan.steps):
+            if reached in plan.faults:
+                await crash_and_recover(dev, simulation, reached, progress)
+            if reached in (plan.early, plan.faults[0]):
+                panels.append(await simulation.v())
+            await simulation.advance()
+            progress.update(reached + 1)
+        progress.finish()
+        u, v = await simulation.u(), await simulation.v()
+        return Result(u, v, (*panels, v), dev.generation)
+
+
+async def crash_and_recover(dev: Device, simulation: Simulation, reached: int, progress: Progress) -> None:
+    """Let the rogue kernel fault, and say what that cost."""
+    progress.note(f"step {reached}: launching a kernel that writes through a wild pointer")
+    before = dev.generation
+    launched = time.perf_counter()
+    try:
+        await simulation.go_wild()
+    except atomr_trio.ContextLost as lost:
+        noticed = time.perf_counter()
+        progress.note(f"  after {(noticed - launched) * 1e3:.0f} ms: {type(lost).__name__}: {lost.reason}")
+        generation = await dev.wait_generation(after=before)
+        await simulation.v()  # the first command of the new generation, on memory that outlived the old one
+        recovered = time.perf_counter()
+        milliseconds = (recovered - noticed) * 1e3
+        progress.note(f"  generation {generation}: recovered in {milliseconds:.0f} ms, going on from step {reached}")
+    else:
+        raise RuntimeError("the rogue kernel did no harm; nothing was shown")
+
+
+async def undisturbed_run(choice: Choice, plan: Plan) -> Result:
+    """The same simulation on a fresh device that nothing happens to."""
+    async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
+        simulation = await Simulation.start(dev, plan)
+        progress = Progress("undisturbed run", plan.steps)
+        for reached in range(plan.steps):
+            await simulation.advance()
+            progress.update(reached + 1)
+        progress.finish()
+        return Result(await simulation.u(), await simulation.v(), (), dev.generation)
+
+
+def identical(one: Result, other: Result) -> bool:
+    """Whether two runs ended in the same bits."""
+    return one.u.tobytes() == other.u.tobytes() and one.v.tobytes() == other.v.tobytes()
+
+
+def paint(panels: tuple[Field, ...]) -> png.Picture:
+    """The three panels in a row, small grids enlarged."""
+    zoom = max(1, 384 // panels[0].shape[0])
+    enlarged = (np.kron(panel, np.ones((zoom, zoom), np.float32)) for panel in panels)
+    return png.side_by_side([png.colour(panel, 0.0, 0.38) for panel in enlarged])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", type=device_argument, metavar="0|sim", help="default: GPU 0 if it works, else the simulator"
+    )
+    parser.add_argument("--size", type=int, metavar="N", help="cells along each side")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of the simulation, at least 6")
+    parser.add_argument("--out", type=Path, metavar="PNG", default=Path("gray-scott.png"), help="the picture to write")
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Run the demo; 0 when the crashed run ended in the same bits as the undisturbed one."""
+    choice, why_not_a_gpu = await choose(arguments.device)
+    if why_not_a_gpu is not None:
+        print(f"using the simulator: {why_not_a_gpu}")
+    size = arguments.size or _SIZE.get(choice.backend, _SIZE["sim"])
+    steps = arguments.steps or _STEPS.get(choice.backend, _STEPS["sim"])
+    if size < 8 or steps < 6:
+        print("error: the demo needs at least 8 cells along a side and 6 steps", file=sys.stderr)
+        return 2
+    plan = Plan(size, steps)
+    crashed = await crashing_run(choice, plan)
+    png.write_png(arguments.out, paint(crashed.panels))
+    print(f"picture: {arguments.out} (step {plan.early}, step {plan.faults[0]} after the fault, step {plan.steps})")
+    same = identical(crashed, await undisturbed_run(choice, plan))
+    print("identical" if same else "DIFFERENT")
+    print(f"generation {crashed.generation}")
+    return 0 if same else 1

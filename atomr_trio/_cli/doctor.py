@@ -1,0 +1,262 @@
+"""`python -m atomr_trio doctor`: what was found, what is missing and how to mend it, and whether each device works.
+
+Libraries are loaded in a child process, and facts about a device come from its worker.
+So the doctor survives every patient.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import trio
+
+import atomr_trio
+from atomr_trio._cli.choice import Choice, device_argument
+
+if TYPE_CHECKING:
+    from atomr_trio import Device, DeviceInfo
+
+_LIBRARY_PATIENCE = 30.0
+_SELF_TEST_PATIENCE = 60.0
+_NVIDIA_VENDOR = "0x10de"
+_GIB = 1 << 30
+_SUPPORTED_MACHINES = ("x86_64", "aarch64")
+
+_SELF_TEST_SOURCE = """
+extern "C" __global__ void square(const float *x, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] * x[i];
+}
+"""
+
+
+_ADVICE = {
+    "platform": "Devices can be opened on Linux ({machines}) only; elsewhere the package can be imported and no more.",
+    "install": "Install {name}: pip install 'atomr-trio[{extra}]', or name its file in {override}.",
+    "no card": 'No NVIDIA GPU is in this machine; the simulator misses nothing: open_device(0, backend="sim").',
+    "container": "A GPU is there, but the container has no driver: start it with `--gpus all`.",
+    "driver": "A GPU is there, but no driver: install your distribution's, as in `sudo apt install nvidia-driver-580`.",
+    "mps": "MPS is on, so a fault reaches every client of its GPU: `echo quit | nvidia-cuda-mps-control` stops it.",
+    "not durable": "{name} cannot export its memory, as on WSL2: a fault loses its arrays.",
+    "exclusive": "{name} admits one process, so no standby worker: `sudo nvidia-smi -i {bus} -c DEFAULT` admits more.",
+    "broken": "{device} does not work; the reason stands above.",
+}
+
+
+@attrs.define
+class Report:
+    """Prints what is found as it is found, and collects what the user should do and what is broken."""
+
+    advice: list[str] = attrs.Factory(list)
+    broken: bool = False
+
+    def heading(self, text: str) -> None:
+        print(f"\n{text}", flush=True)
+
+    def line(self, label: str, text: str) -> None:
+        print(f"  {label:<12} {text}", flush=True)
+
+    def advise(self, case: str, **facts: object) -> None:
+        text = _ADVICE[case].format(**facts)
+        if text not in self.advice:
+            self.advice.append(text)
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def describe_machine(report: Report) -> None:
+    """Versions of everything that a bug report should name."""
+    report.heading("machine")
+    libc = " ".join(platform.libc_ver()).strip() or "not glibc"
+    report.line("system", f"{platform.system()} {platform.release()}, {platform.machine()}, {libc}")
+    report.line("python", f"{platform.python_version()}, {sys.executable}")
+    packages = ("atomr-trio", "trio", "numpy", "cuda-pathfinder")
+    report.line("packages", ", ".join(f"{name} {version_of(name)}" for name in packages))
+    if platform.system() != "Linux" or platform.machine() not in _SUPPORTED_MACHINES:
+        report.advise("platform", machines=", ".join(_SUPPORTED_MACHINES))
+
+
+def version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+# -- libraries ---------------------------------------------------------------------------------------------------------
+
+
+def ask_libraries() -> list[dict[str, Any]]:
+    """Let a child process load each library that this package knows, and say what came of it."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "atomr_cuda"], env=environment, capture_output=True, text=True, timeout=_LIBRARY_PATIENCE
+    )
+    if answer.returncode != 0:
+        last_words = answer.stderr.strip().rpartition("\n")[2]
+        raise OSError(f"the process that loads the libraries ended with status {answer.returncode}: {last_words}")
+    facts: list[dict[str, Any]] = json.loads(answer.stdout)
+    return facts
+
+
+def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
+    """One line for each library; what is missing becomes advice."""
+    report.heading("libraries")
+    for library in libraries:
+        name = library["name"]
+        if "missing" in library:
+            report.line(name, "not found; looked at:")
+            for place in library["looked"]:
+                print(f"  {'':<14} {place}")
+            report.advise(case_of_missing(library), **library)
+            continue
+        version = library.get("version", "version unknown")
+        report.line(name, f"{version}, {library['path']}, found by {library['found_by']}")
+        if "trouble" in library:
+            print(f"  {'':<14} {library['trouble']}")
+
+
+def case_of_missing(library: dict[str, Any]) -> str:
+    """Which advice brings a library that was not found."""
+    if library["extra"] is not None:
+        return "install"
+    if not nvidia_cards():
+        return "no card"
+    return "container" if in_container() else "driver"
+
+
+def nvidia_cards() -> list[str]:
+    """Addresses of the display and compute devices of NVIDIA on the PCI bus."""
+    return [
+        vendor.parent.name
+        for vendor in sorted(Path("/sys/bus/pci/devices").glob("*/vendor"))
+        if vendor.read_text().strip() == _NVIDIA_VENDOR and (vendor.parent / "class").read_text().startswith("0x03")
+    ]
+
+
+def in_container() -> bool:
+    return any(Path(sign).exists() for sign in ("/.dockerenv", "/run/.containerenv"))
+
+
+# -- what the environment changes --------------------------------------------------------------------------------------
+
+
+def describe_environment(report: Report) -> None:
+    """Variables that change what is found, and a running MPS daemon."""
+    noted = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("ATOMR_TRIO_") or name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_PATH")
+    }
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    mps = (pipes / "control").exists()
+    if not noted and not mps:
+        return
+    report.heading("environment")
+    for name, value in noted.items():
+        report.line(name, value)
+    if mps:
+        report.line("MPS", f"its control pipe is at {pipes / 'control'}")
+        report.advise("mps")
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def devices_of(libraries: list[dict[str, Any]]) -> Iterator[Choice]:
+    """Every GPU that the driver counts, and the simulator."""
+    for library in libraries:
+        for index in range(library.get("devices", 0)):
+            yield Choice(index, "cuda")
+    yield Choice(0, "sim")
+
+
+async def examine(report: Report, choice: Choice) -> None:
+    """Open a device, describe it, and let it compute."""
+    report.heading(str(choice))
+    started = time.perf_counter()
+    try:
+        with trio.fail_after(_SELF_TEST_PATIENCE):
+            async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
+                opened = time.perf_counter()
+                describe_device(report, dev.info)
+                await self_test(dev)
+                tested = time.perf_counter()
+    except (atomr_trio.DeviceError, AssertionError) as error:
+        fail(report, choice, str(error))
+    except trio.TooSlowError:
+        fail(report, choice, f"no result within {_SELF_TEST_PATIENCE:.0f} s")
+    else:
+        report.line(
+            "self-test", f"passed: opened in {opened - started:.2f} s, compiled and computed in {tested - opened:.2f} s"
+        )
+
+
+def fail(report: Report, choice: Choice, text: str) -> None:
+    report.broken = True
+    report.line("self-test", "FAILED: " + text.replace("\n", "\n" + " " * 15))
+    report.advise("broken", device=choice)
+
+
+def describe_device(report: Report, info: DeviceInfo) -> None:
+    """The facts that the worker brought."""
+    major, minor = info.capability
+    report.line("name", f"{info.name}, at {info.pci_bus_id}" if info.pci_bus_id else info.name)
+    report.line("capability", f"{major}.{minor}, {info.multiprocessors} multiprocessors")
+    report.line(
+        "memory",
+        f"{info.total_memory / _GIB:.1f} GiB, {'durable: survives a fault' if info.durable else 'NOT durable'}",
+    )
+    report.line("compute mode", info.compute_mode)
+    if not info.durable:
+        report.advise("not durable", name=info.name)
+    if info.compute_mode == "exclusive-process":
+        report.advise("exclusive", name=info.name, bus=info.pci_bus_id)
+
+
+async def self_test(dev: Device) -> None:
+    """Compile, launch and compare: everything that a program needs, once."""
+    numbers = np.arange(100_000, dtype=np.float32)
+    kernel = await dev.nvrtc.compile(_SELF_TEST_SOURCE, "square")
+    x, y = await dev.to_device(numbers), dev.zeros(numbers.size, np.float32)
+    await kernel.launch(-(-numbers.size // 256), 256, atomr_trio.read_only(x), y, numbers.size)
+    result = await y.to_host()
+    if not np.array_equal(result, numbers * numbers):
+        wrong = int(np.argmax(result != numbers * numbers))
+        raise AssertionError(f"element {wrong} came back as {result[wrong]}, not {numbers[wrong] ** 2}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", type=device_argument, metavar="0|sim", help="examine this device only; default: all of them"
+    )
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Print the report; 1 when something that is there does not work."""
+    report = Report()
+    print(f"atomr_trio {version_of('atomr-trio')}")
+    describe_machine(report)
+    libraries = await trio.to_thread.run_sync(ask_libraries)
+    describe_libraries(report, libraries)
+    describe_environment(report)
+    for choice in [arguments.device] if arguments.device else devices_of(libraries):
+        await examine(report, choice)
+    report.heading("what to do" if report.advice else "nothing to do: everything works")
+    for advice in report.advice:
+        print(f"  - {advice}")
+    return 1 if report.broken else 0

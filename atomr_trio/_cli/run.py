@@ -1,0 +1,203 @@
+"""`python -m atomr_trio run`: a kernel of a CUDA file on .npy arrays, without a line of Python.
+
+The kernel's arguments are bound in the order in which --in, --out, --inout and --arg stand on the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+import atomr_trio
+from atomr_trio._cli.choice import choose, device_argument
+
+if TYPE_CHECKING:
+    from atomr_trio import Device, DeviceArray
+
+_OUTPUT = re.compile(r"(?P<name>[^=]+)=(?P<dtype>\w+)\[(?P<shape>\d+(,\d+)*)\]")
+_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)[uUlL]*")
+_FLOAT_SUFFIXES = "fF"
+
+
+class BadCommandLine(Exception):
+    """The command line does not make sense together with what the files hold; exit status 2."""
+
+
+@attrs.frozen
+class Operand:
+    """One argument of the kernel: a number, or an array that is read, written, or both."""
+
+    number: int | float | None = None
+    read_from: Path | None = None
+    write_to: Path | None = None
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+
+
+def dimensions(text: str) -> tuple[int, ...]:
+    """Read `256`, `16,16` or `8,8,4`."""
+    parts = text.split(",")
+    if len(parts) > 3 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one to three positive numbers with commas between them")
+    return tuple(int(part) for part in parts)
+
+
+def input_operand(text: str) -> Operand:
+    """Read `x.npy`: an array that the kernel only reads."""
+    return Operand(read_from=Path(text))
+
+
+def inout_operand(text: str) -> Operand:
+    """Read `x.npy`, which is written back, or `y=x.npy`: start from x.npy and write y.npy."""
+    name, equals, source = text.partition("=")
+    return Operand(read_from=Path(source if equals else name), write_to=npy_path(name))
+
+
+def output_operand(text: str) -> Operand:
+    """Read `y=float32[480,640]`: an array of zeros before the launch, y.npy after it."""
+    match = _OUTPUT.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} does not look like y=float32[480,640]")
+    try:
+        dtype = np.dtype(match["dtype"])
+    except TypeError:
+        raise argparse.ArgumentTypeError(f"{match['dtype']!r} is no dtype of numpy") from None
+    shape = tuple(int(side) for side in match["shape"].split(","))
+    return Operand(write_to=npy_path(match["name"]), dtype=dtype, shape=shape)
+
+
+def number_operand(text: str) -> Operand:
+    """Read `3`, `0x10`, `2.5`, `2.5f` or `1e-3`; the kernel's own parameter decides about width and range."""
+    try:
+        if _INTEGER.fullmatch(text):
+            return Operand(number=int(text.rstrip("uUlL"), 0))
+        return Operand(number=float(text.rstrip(_FLOAT_SUFFIXES) if text[-1:] in _FLOAT_SUFFIXES else text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an integer nor a floating point number") from None
+
+
+def npy_path(name: str) -> Path:
+    """`y` and `y.npy` both mean the file y.npy."""
+    return Path(name if name.endswith(".npy") else name + ".npy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="the CUDA C++ source")
+    parser.add_argument(
+        "--kernel", required=True, metavar="NAME", help='an extern "C" kernel, or a C++ name expression'
+    )
+    parser.add_argument("--grid", required=True, type=dimensions, metavar="G[,G,G]", help="blocks in each direction")
+    parser.add_argument("--block", required=True, type=dimensions, metavar="B[,B,B]", help="threads in each direction")
+    parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory of a block")
+    parser.add_argument("--device", type=device_argument, metavar="0|sim", help="default: GPU 0 if it works, else sim")
+    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
+    parser.add_argument("-I", dest="include_paths", action="append", default=[], metavar="FOLDER", help="for headers")
+    operands = parser.add_argument_group("arguments of the kernel, in its own order")
+    for flag, kind, metavar, text in (
+        ("--in", input_operand, "X.npy", "an array that is only read"),
+        (
+            "--inout",
+            inout_operand,
+            "[Y=]X.npy",
+            "an array that is read and written; the result goes to Y.npy or back to X.npy",
+        ),
+        ("--out", output_operand, "Y=DTYPE[N,M]", "an array of zeros whose result goes to Y.npy"),
+        ("--arg", number_operand, "NUMBER", "an integer or a floating point number; --arg=-2.5f when it is negative"),
+    ):
+        operands.add_argument(flag, dest="operands", action="append", type=kind, metavar=metavar, help=text)
+
+
+def read_arrays(operands: Sequence[Operand]) -> list[npt.NDArray[Any] | None]:
+    """Load every input before a device is opened, so that a missing file costs nothing."""
+    arrays: list[npt.NDArray[Any] | None] = []
+    for operand in operands:
+        if operand.read_from is None:
+            arrays.append(None)
+            continue
+        try:
+            arrays.append(np.load(operand.read_from, allow_pickle=False))
+        except OSError as error:
+            raise BadCommandLine(f"cannot read {operand.read_from}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise BadCommandLine(f"{operand.read_from} is no .npy file with plain numbers: {error}") from error
+    return arrays
+
+
+def read_source(path: Path) -> str:
+    """The text of the CUDA file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCommandLine(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def macros(defines: Sequence[str]) -> dict[str, str]:
+    """`-D N=3` and `-D FAST`, which means FAST=1 as it does for a C compiler."""
+    pairs = (define.partition("=") for define in defines)
+    return {name: value if equals else "1" for name, equals, value in pairs}
+
+
+async def bind(dev: Device, operands: Sequence[Operand], arrays: Sequence[npt.NDArray[Any] | None]) -> list[object]:
+    """What the launch gets: numbers as they are, arrays on the device, those that are only read marked so."""
+    bound: list[object] = []
+    for operand, array in zip(operands, arrays, strict=True):
+        if operand.number is not None:
+            bound.append(operand.number)
+        elif operand.dtype is not None:
+            bound.append(dev.zeros(operand.shape, operand.dtype))
+        elif array is not None:
+            on_device = await dev.to_device(array)
+            bound.append(on_device if operand.write_to else atomr_trio.read_only(on_device))
+    return bound
+
+
+async def write_back(operand: Operand, array: DeviceArray) -> None:
+    """Fetch one result and write its file."""
+    if operand.write_to is None:
+        return
+    result = await array.to_host()
+    np.save(operand.write_to, result, allow_pickle=False)
+    extremes = f", {result.min()} to {result.max()}" if result.size else ""
+    print(f"{operand.write_to}: {result.dtype}{list(result.shape)}{extremes}")
+
+
+async def launch(arguments: argparse.Namespace, source: str, arrays: Sequence[npt.NDArray[Any] | None]) -> None:
+    """Open the device, compile, launch, and write the results."""
+    choice, why_not_a_gpu = await choose(arguments.device)
+    if why_not_a_gpu is not None:
+        print(f"using the simulator: {why_not_a_gpu}")
+    operands: Sequence[Operand] = arguments.operands or ()
+    options = atomr_trio.NvrtcOptions(
+        defines=macros(arguments.defines),
+        include_paths=[str(arguments.file.parent), *arguments.include_paths],
+        name_expressions=[arguments.kernel],
+    )
+    async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
+        kernel = await dev.nvrtc.compile(source, arguments.kernel, options=options)
+        bound = await bind(dev, operands, arrays)
+        started = time.perf_counter()
+        await kernel.launch(arguments.grid, arguments.block, *bound, shared_bytes=arguments.shared)
+        seconds = time.perf_counter() - started
+        print(f"{arguments.kernel} on {choice} ({dev.info.name}): {seconds * 1e3:.3f} ms, launch to result")
+        for operand, value in zip(operands, bound, strict=True):
+            if isinstance(value, atomr_trio.DeviceArray):
+                await write_back(operand, value)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Run the kernel; 2 when the command line was wrong, whether argparse or the device noticed."""
+    try:
+        await launch(arguments, read_source(arguments.file), read_arrays(arguments.operands or ()))
+    except (BadCommandLine, atomr_trio.InvalidArgument) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

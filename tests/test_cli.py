@@ -1,0 +1,404 @@
+"""The commands: what they print, what they write, and their exit status."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+import atomr_trio
+import support
+from atomr_trio.__main__ import main
+from atomr_trio._cli import choice, demo, doctor, png, progress, run
+
+DEVICE = "sim" if not support.ON_GPU else "0"
+
+SAXPY = """
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] += a * x[i];
+}
+template <typename T> __global__ void twice(const T *x, T *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
+__global__ void plain(float *y) { y[threadIdx.x] = SCALE; }
+"""
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def read_png(data: bytes) -> np.ndarray:
+    """A reader of its own, that checks every checksum."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, at = {}, 8
+    while at < len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack_from(">I", data, at + 8 + length) == (zlib.crc32(kind + body),)
+        chunks[kind] = body
+        at += 12 + length
+    assert list(chunks) == [b"IHDR", b"IDAT", b"IEND"]
+    width, height, depth, colours, *rest = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
+    assert (depth, colours, rest) == (8, 2, [0, 0, 0])
+    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
+    assert not lines[:, 0].any()
+    return lines[:, 1:].reshape(height, width, 3)
+
+
+def test_a_picture_reads_back_as_it_was_written(tmp_path):
+    picture = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    png.write_png(tmp_path / "p.png", picture)
+    assert np.array_equal(read_png((tmp_path / "p.png").read_bytes()), picture)
+
+
+def test_colours_get_lighter_from_low_to_high_and_are_clipped():
+    painted = png.colour(np.array([[-5.0, 0.0, 0.5, 1.0, 9.0]]), 0.0, 1.0)[0].astype(int)
+    brightness = painted.sum(axis=1)
+    assert brightness[0] == brightness[1] < brightness[2] < brightness[3] == brightness[4]
+
+
+def test_panels_hang_side_by_side_with_a_gap():
+    panel = np.zeros((4, 6, 3), np.uint8)
+    wall = png.side_by_side([panel, panel], gap=2)
+    assert wall.shape == (8, 18, 3)
+    assert wall[2:6, 2:8].max() == 0
+    assert wall[:, 8:10].min() == 255
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_a_line_each_quarter():
+    out = io.StringIO()
+    bar = progress.Progress("running", 100, out)
+    for done in range(1, 101):
+        bar.update(done)
+    bar.finish()
+    lines = out.getvalue().splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"running: step {n} of 100" for n in (25, 50, 75, 100)]
+
+
+def test_a_terminal_gets_a_bar_that_ends_full_and_notes_above_it():
+    out = Terminal()
+    bar = progress.Progress("running", 8, out)
+    bar.update(1)
+    bar.note("something happened")
+    bar.update(8)
+    bar.finish()
+    assert "something happened\n" in out.getvalue()
+    assert "━" * 32 in out.getvalue().rpartition("\r")[2]
+    assert out.getvalue().endswith("\n")
+
+
+# -- which device ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", (0, "cuda")), ("3", (3, "cuda")), ("sim", (0, "sim")), ("sim:1", (1, "sim"))],
+)
+def test_a_device_is_written_as_a_number_or_sim(text, expected):
+    chosen = choice.device_argument(text)
+    assert (chosen.index, chosen.backend) == expected
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "-1", "sim:", "sim:x", "0.5"])
+def test_anything_else_is_a_usage_error(text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--device", text])
+    assert stop.value.code == 2
+    assert "is no device" in capsys.readouterr().err
+
+
+async def test_a_device_that_was_asked_for_is_not_replaced():
+    wanted = choice.Choice(7, "cuda")
+    assert await choice.choose(wanted) == (wanted, None)
+
+
+async def test_without_a_gpu_the_simulator_is_chosen_and_the_reason_is_told(monkeypatch):
+    async def no_gpu(device: choice.Choice) -> str:
+        return "no driver here"
+
+    monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
+    monkeypatch.setattr(choice, "what_is_wrong_with", no_gpu)
+    assert await choice.choose(None) == (choice.Choice(0, "sim"), "no driver here")
+
+
+async def test_a_gpu_that_works_is_chosen(monkeypatch):
+    async def fine(device: choice.Choice) -> None:
+        return None
+
+    monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
+    monkeypatch.setattr(choice, "what_is_wrong_with", fine)
+    assert await choice.choose(None) == (choice.Choice(0, "cuda"), None)
+
+
+async def test_the_environment_may_choose(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_BACKEND", "sim")
+    assert await choice.choose(None) == (choice.Choice(0, "sim"), None)
+
+
+async def test_the_environment_may_not_choose_what_there_is_not(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_BACKEND", "abacus")
+    with pytest.raises(atomr_trio.InvalidArgument, match="abacus"):
+        await choice.choose(None)
+
+
+async def test_a_device_that_opens_has_nothing_wrong_with_it(backend):
+    assert await choice.what_is_wrong_with(choice.Choice(0, backend)) is None
+
+
+async def test_a_device_that_is_not_there_says_what_is_wrong_in_one_line(backend):
+    trouble = await choice.what_is_wrong_with(choice.Choice(99, backend))
+    assert trouble
+    assert "\n" not in trouble
+
+
+# -- the demo ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_ends_identical_in_generation_3(tmp_path, capsys):
+    out = tmp_path / "picture.png"
+    status = main(["demo", "--device", DEVICE, "--size", "48", "--steps", "24", "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert printed.count("ContextLost") == 2
+    assert printed.count("recovered in") == 2
+    assert "going on from step 12" in printed
+    assert "going on from step 16" in printed
+    assert printed.splitlines()[-2:] == ["identical", "generation 3"]
+    picture = read_png(out.read_bytes())
+    side = 48 * (384 // 48)
+    assert picture.shape == (side + 16, 3 * side + 4 * 8, 3)
+    panels = [picture[8 : 8 + side, 8 + n * (side + 8) : 8 + n * (side + 8) + side] for n in range(3)]
+    assert not np.array_equal(panels[0], panels[1])
+    assert not np.array_equal(panels[1], panels[2])
+
+
+async def test_the_demo_computes_gray_scott(backend):
+    plan = demo.Plan(32, 6)
+    result = await demo.undisturbed_run(choice.Choice(0, backend), plan)
+    u, v = (field.astype(np.float64) for field in demo.seeded(32))
+    for _ in range(plan.steps):
+        reaction = u * v * v
+        u, v = (
+            u + laplace(u) - reaction + 0.029 * (1 - u),
+            v + 0.5 * laplace(v) + reaction - (0.029 + 0.057) * v,
+        )
+    assert np.allclose(result.u, u, atol=1e-5)
+    assert np.allclose(result.v, v, atol=1e-5)
+
+
+def laplace(field: np.ndarray) -> np.ndarray:
+    around = sum(
+        weight * np.roll(field, (dy, dx), (0, 1))
+        for dy in (-1, 0, 1)
+        for dx in (-1, 0, 1)
+        if (weight := {1: 0.2, 2: 0.05}.get(abs(dx) + abs(dy)))
+    )
+    return around - field
+
+
+def test_a_difference_of_one_bit_is_noticed(tmp_path, monkeypatch, capsys):
+    async def crashed(device: choice.Choice, plan: demo.Plan) -> demo.Result:
+        return demo.Result(field, field, (field, field, field), 3)
+
+    async def undisturbed(device: choice.Choice, plan: demo.Plan) -> demo.Result:
+        return demo.Result(field, np.nextafter(field, np.float32(2)), (), 1)
+
+    field = np.ones((8, 8), np.float32)
+    monkeypatch.setattr(demo, "crashing_run", crashed)
+    monkeypatch.setattr(demo, "undisturbed_run", undisturbed)
+    assert main(["demo", "--device", "sim", "--out", str(tmp_path / "p.png")]) == 1
+    assert "DIFFERENT" in capsys.readouterr().out
+
+
+def test_a_demo_too_small_to_show_anything_is_a_usage_error(capsys):
+    assert main(["demo", "--device", DEVICE, "--steps", "2"]) == 2
+    assert "at least" in capsys.readouterr().err
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.cu").write_text(SAXPY)
+    np.save("x.npy", np.arange(10, dtype=np.float32))
+    np.save("y.npy", np.ones(10, np.float32))
+    return tmp_path
+
+
+def run_kernel(*arguments: str) -> int:
+    return main(["run", "k.cu", "--device", DEVICE, "-D", "SCALE=2.5f", *arguments])
+
+
+def test_run_binds_arguments_in_the_order_of_the_command_line(workplace, capsys):
+    order = ("--arg", "2.0f", "--in", "x.npy", "--inout", "y.npy", "--arg", "10")
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", "--block", "32", *order) == 0
+    assert np.array_equal(np.load("y.npy"), 1 + 2 * np.arange(10, dtype=np.float32))
+    assert np.array_equal(np.load("x.npy"), np.arange(10, dtype=np.float32))
+    assert "y.npy: float32[10], 1.0 to 19.0" in capsys.readouterr().out
+
+
+def test_run_writes_new_arrays_and_leaves_inputs_alone(workplace):
+    order = ("--arg", "0.5", "--in", "x.npy", "--inout", "z=y.npy", "--arg", "10")
+    assert run_kernel("--kernel", "saxpy", "--grid", "1,1", "--block", "32,1,1", *order) == 0
+    assert np.array_equal(np.load("z.npy"), 1 + np.arange(10, dtype=np.float32) / 2)
+    assert np.array_equal(np.load("y.npy"), np.ones(10, np.float32))
+
+
+def test_run_takes_templates_and_mangled_names_and_shapes(workplace):
+    operands = ("--in", "x.npy", "--out", "t=float32[2,5]")
+    assert run_kernel("--kernel", "twice<float>", "--grid", "1", "--block", "10", *operands) == 0
+    assert np.array_equal(np.load("t.npy"), 2 * np.arange(10, dtype=np.float32).reshape(2, 5))
+    assert run_kernel("--kernel", "plain", "--grid", "1", "--block", "4", "--out", "p.npy=float32[4]") == 0
+    assert np.array_equal(np.load("p.npy"), np.full(4, 2.5, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--block 32 --in nothing.npy", "cannot read nothing.npy"),
+        ("--block 32 --in k.cu", "no .npy file"),
+        ("--block 32 --arg 1", "argument"),
+        ("--block 9999 --arg 2.0 --in x.npy --inout y.npy --arg 1", "1024"),
+        ("--block 32 --arg 1e300 --in x.npy --inout y.npy --arg 1", "argument"),
+    ],
+)
+def test_run_says_what_is_wrong_with_a_command_line_and_exits_with_2(workplace, capsys, arguments, says):
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", *arguments.split()) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--kernel", "saxpy", "--grid", "0", "--block", "1"],
+        ["--kernel", "saxpy", "--grid", "1,1,1,1", "--block", "1"],
+        ["--kernel", "saxpy", "--grid", "1", "--block", "1", "--out", "y"],
+        ["--kernel", "saxpy", "--grid", "1", "--block", "1", "--out", "y=floaty[3]"],
+        ["--kernel", "saxpy", "--grid", "1", "--block", "1", "--arg", "three"],
+        ["--grid", "1", "--block", "1"],
+    ],
+)
+def test_run_refuses_what_it_cannot_parse(workplace, arguments):
+    with pytest.raises(SystemExit) as stop:
+        run_kernel(*arguments)
+    assert stop.value.code == 2
+
+
+def test_run_shows_the_compilers_words_and_exits_with_1(workplace, capsys):
+    (workplace / "k.cu").write_text("__global__ void broken() { retrun; }")
+    assert run_kernel("--kernel", "broken", "--grid", "1", "--block", "1") == 1
+    assert "retrun" in capsys.readouterr().err
+
+
+def test_run_reports_a_fault_and_exits_with_1(workplace, capsys):
+    wild = ("--arg", "2.0", "--in", "x.npy", "--arg", "0xBAD0", "--arg", "10")
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", "--block", "32", *wild) == 1
+    assert "700" in capsys.readouterr().err
+
+
+def test_run_shows_what_the_kernel_prints(workplace, capsys):
+    (workplace / "k.cu").write_text('extern "C" __global__ void hello() { printf("hello from %d\\n", threadIdx.x); }')
+    assert run_kernel("--kernel", "hello", "--grid", "1", "--block", "2") == 0
+    assert "hello from 0\nhello from 1\n" in capsys.readouterr().err
+
+
+def test_run_knows_no_kernel_that_is_not_there(workplace, capsys):
+    assert run_kernel("--kernel", "nope", "--grid", "1", "--block", "2") == 1
+    assert "nope" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("3", 3), ("-7", -7), ("0x10", 16), ("5u", 5), ("7ULL", 7), ("2.5f", 2.5), ("1e-3", 1e-3), ("3f", 3.0)],
+)
+def test_numbers_are_read_as_c_writes_them(text, number):
+    read = run.number_operand(text).number
+    assert read == number
+    assert type(read) is type(number)
+
+
+# -- the doctor --------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_finds_a_device_that_works(capsys):
+    assert main(["doctor", "--device", DEVICE]) == 0
+    printed = capsys.readouterr().out
+    for word in ("python", "nvrtc", "capability", "memory", "compute mode", "self-test    passed"):
+        assert word in printed
+
+
+def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path):
+    """In a process of its own, since this one may have loaded the library already."""
+    environment = os.environ | {
+        "ATOMR_TRIO_NVRTC_PATH": str(tmp_path / "libnvrtc.so"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-m", "atomr_trio", "doctor", "--device", DEVICE]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 1
+    printed = answer.stdout
+    assert f"ATOMR_TRIO_NVRTC_PATH={tmp_path}" in printed
+    assert "pip install 'atomr-trio[cu13]'" in printed
+    assert "self-test    FAILED" in printed
+
+
+def test_the_doctor_examines_every_gpu_and_the_simulator():
+    libraries = [{"name": "cuda", "devices": 2}, {"name": "nvrtc"}]
+    assert [str(device) for device in doctor.devices_of(libraries)] == ["GPU 0", "GPU 1", "simulated GPU 0"]
+
+
+def test_the_doctor_warns_of_mps(monkeypatch, capsys, tmp_path):
+    (tmp_path / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    report = doctor.Report()
+    doctor.describe_environment(report)
+    assert "MPS is on" in report.advice[0]
+
+
+async def test_a_device_that_computes_wrongly_fails_its_self_test(monkeypatch, capsys, backend):
+    wrong = doctor._SELF_TEST_SOURCE.replace("x[i] * x[i]", "x[i] * x[i] + (i == 77)")
+    monkeypatch.setattr(doctor, "_SELF_TEST_SOURCE", wrong)
+    report = doctor.Report()
+    await doctor.examine(report, choice.Choice(0, backend))
+    assert report.broken
+    assert "element 77" in capsys.readouterr().out
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_not_there_is_a_failure_not_a_traceback(tmp_path, capsys):
+    missing = "sim:99" if not support.ON_GPU else "99"
+    assert main(["demo", "--device", missing, "--out", str(tmp_path / "p.png")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_ctrl_c_ends_a_command_with_130(monkeypatch):
+    async def interrupted(device: choice.Choice | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "choose", interrupted)
+    assert main(["demo"]) == 130
+
+
+def test_without_a_command_the_usage_is_shown(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 2
+    assert "doctor" in capsys.readouterr().err
