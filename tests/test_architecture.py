@@ -1,0 +1,174 @@
+"""The walls of the house: who may import whom, read from the source and tried in fresh processes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TRIO_SIDE = ROOT / "atomr_trio"
+BINDINGS = ROOT / "bindings" / "atomr_cuda"
+
+
+def sources(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]
+    assert found, f"there is nothing in {folder}"
+    return found
+
+
+def package_of(path: Path) -> list[str]:
+    root = BINDINGS.parent if path.is_relative_to(BINDINGS) else ROOT
+    return list(path.relative_to(root).parent.parts)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever in the file it stands, relative ones resolved.
+
+    `from a import b` names both a and a.b, since b may be a module.
+    What stands under `if TYPE_CHECKING` is for readers and type checkers, and is left out.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    unreal = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unreal:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = package_of(path)
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def offenders(paths: list[Path], *forbidden: str) -> list[str]:
+    """Each import of a forbidden module or of something inside it, as `file: module`."""
+    return [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in paths
+        for module in imported(path)
+        if any(module == name or module.startswith(name + ".") for name in forbidden)
+    ]
+
+
+def roots(path: Path) -> set[str]:
+    return {module.partition(".")[0] for module in imported(path)}
+
+
+def calls(path: Path, *names: str) -> bool:
+    """Whether a file calls or mentions an attribute or a function of one of these names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    mentioned = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    mentioned |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return not mentioned.isdisjoint(names)
+
+
+def run_python(code: str) -> str:
+    """Run code in a fresh interpreter that sees what this one sees; what it printed."""
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+# -- the bindings ------------------------------------------------------------------------------------------------------
+
+
+def test_the_bindings_know_nothing_above_them():
+    assert offenders(sources(BINDINGS), "atomr_trio") == []
+
+
+@pytest.mark.parametrize("path", sources(BINDINGS), ids=lambda path: str(path.relative_to(BINDINGS)))
+def test_a_binding_imports_the_standard_library_and_the_finder(path):
+    allowed = set(sys.stdlib_module_names) | {"atomr_cuda", "cuda"}
+    if path.is_relative_to(BINDINGS / "sim"):
+        allowed |= {"numpy", "scipy"}
+    assert roots(path) <= allowed
+
+
+# -- the trio side -----------------------------------------------------------------------------------------------------
+
+
+def test_supervision_is_pure():
+    assert roots(TRIO_SIDE / "_supervision.py") <= (set(sys.stdlib_module_names) - {"ctypes"}) | {"attrs", "attr"}
+
+
+def test_the_worker_side_has_neither_trio_nor_numpy_nor_attrs():
+    assert offenders(sources(TRIO_SIDE / "worker"), "trio", "numpy", "attrs", "attr", "outcome") == []
+
+
+def test_the_worker_side_imports_nothing_of_the_trio_side():
+    inside = sources(TRIO_SIDE / "worker")
+    above = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in inside
+        for module in imported(path)
+        if module.startswith("atomr_trio.") and not module.startswith("atomr_trio.worker")
+    ]
+    assert above == []
+
+
+def test_the_trio_side_does_not_call_the_driver():
+    trio_side = [
+        path
+        for path in sources(TRIO_SIDE)
+        if not path.is_relative_to(TRIO_SIDE / "worker") and path.name != "_interop.py"
+    ]
+    assert offenders(trio_side, "atomr_cuda.driver", "atomr_cuda.sim") == []
+
+
+def test_only_the_device_opens_a_nursery():
+    openers = {path.name for path in sources(TRIO_SIDE) if calls(path, "open_nursery")}
+    assert openers <= {"_device.py"}
+
+
+def test_only_the_mailbox_reschedules_tasks():
+    callers = {path.name for path in sources(TRIO_SIDE) if calls(path, "reschedule")}
+    assert callers <= {"_mailbox.py"}
+
+
+def test_the_commands_use_the_public_face():
+    """The commands are users: from the package they import nothing whose name starts with an underscore."""
+    private = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in [*sources(TRIO_SIDE / "_cli"), TRIO_SIDE / "__main__.py"]
+        for module in imported(path)
+        if module.startswith("atomr_trio._") and not module.startswith("atomr_trio._cli")
+    ]
+    assert private == []
+
+
+# -- what an import costs ----------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_is_lazy():
+    loaded = run_python(
+        "import sys, atomr_trio\n"
+        "print(*sorted({'trio', 'numpy', 'attrs', 'attr', 'ctypes', 'cuda'} & set(sys.modules)))"
+    )
+    assert loaded.split() == []
+
+
+def test_using_every_public_name_loads_no_cuda_library():
+    maps = run_python(
+        "import atomr_trio\n"
+        "for name in atomr_trio.__all__: getattr(atomr_trio, name)\n"
+        "print(open('/proc/self/maps').read())"
+    )
+    assert [line for line in maps.splitlines() if "libcuda" in line or "libnvrtc" in line] == []
+
+
+def test_every_public_name_is_there_and_listed():
+    listed = run_python("import atomr_trio; print(sorted(set(atomr_trio.__all__) - set(dir(atomr_trio))))")
+    assert listed.strip() == "[]"

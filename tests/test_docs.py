@@ -1,0 +1,66 @@
+"""Every program in the tutorial and in the README runs, and prints what the page says that it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import support
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def programs(page: Path) -> list[tuple[str, str]]:
+    """The programs of a page, each with the output that stands below it."""
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    followed_by = [*blocks[1:], ("", "")]
+    return [
+        (code, next_text if next_language == "text" else "")
+        for (language, code), (next_language, next_text) in zip(blocks, followed_by, strict=True)
+        if language == "python"
+    ]
+
+
+def pattern(expected: str) -> re.Pattern[str]:
+    """The expected output as a pattern in which `...` stands for anything."""
+    return re.compile(".*".join(re.escape(part) for part in expected.strip().split("...")), re.DOTALL)
+
+
+def run_program(code: str, folder: Path) -> str:
+    """Run a program in a fresh interpreter, on the backend of this run; what it printed."""
+    script = folder / "program.py"
+    script.write_text(code, encoding="utf-8")
+    environment = os.environ | {
+        "ATOMR_TRIO_BACKEND": support.chosen_backend(),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "bindings"), os.environ.get("PYTHONPATH", "")]),
+    }
+    answer = subprocess.run(
+        [sys.executable, str(script)], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+TUTORIAL = programs(ROOT / "docs" / "tutorial.md")
+
+
+def test_the_tutorial_has_programs_with_output():
+    assert len(TUTORIAL) >= 5
+    assert all(expected for _, expected in TUTORIAL)
+
+
+@pytest.mark.parametrize(("code", "expected"), TUTORIAL, ids=map(str, range(1, len(TUTORIAL) + 1)))
+def test_a_program_of_the_tutorial_prints_what_the_page_says(code, expected, tmp_path):
+    printed = run_program(code, tmp_path).strip()
+    assert pattern(expected).fullmatch(printed), printed
+
+
+def test_the_program_of_the_readme_survives_its_fault(tmp_path):
+    [(code, _)] = programs(ROOT / "README.md")
+    assert run_program(code, tmp_path).strip() == "2 [0. 2. 4. 6.]"
