@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from atomr_cuda.sim.memory import Access, AddressSpace, DeviceFault
 
 U32 = np.dtype(np.uint32)
@@ -114,7 +115,9 @@ def test_loads_and_stores_of_scattered_lanes(block: np.ndarray) -> None:
     access = Access(space, (base + 4 * index).astype(np.uint64))
     np.testing.assert_array_equal(access.load(0, U32, 4), index)
     np.testing.assert_array_equal(access.load(20, U32, 4), index + 5)
-    np.testing.assert_array_equal(Access(space, (base + 4 * index[:2]).astype(np.uint64)).load(-20, U32, 4), index[:2] - 5)
+    np.testing.assert_array_equal(
+        Access(space, (base + 4 * index[:2]).astype(np.uint64)).load(-20, U32, 4), index[:2] - 5
+    )
     access.store(4, np.array([1, 2, 3, 4, 5], np.uint32), U32, 4)
     assert [words[at + 1] for at in (5, 900, 0, 1000)] == [3, 2, 4, 5], "the last lane wins"
     access.store(0, np.uint32(77), U32, 4)
@@ -131,8 +134,13 @@ def test_a_load_is_a_copy_and_every_load_looks_again(block: np.ndarray) -> None:
     assert access.load(0, U32, 4).tolist() == [0x01010101] * 8
 
 
-@pytest.mark.parametrize(("offset", "align", "status"), [(2, 4, 716), (0, 8, None), (4, 8, 716), (4096, 4, 700), (-4, 4, 700), (-8192, 4, 700)])
-def test_offsets_are_checked_for_range_and_alignment(block: np.ndarray, offset: int, align: int, status: int | None) -> None:
+@pytest.mark.parametrize(
+    ("offset", "align", "status"),
+    [(2, 4, 716), (0, 8, None), (4, 8, 716), (4096, 4, 700), (-4, 4, 700), (-8192, 4, 700)],
+)
+def test_offsets_are_checked_for_range_and_alignment(
+    block: np.ndarray, offset: int, align: int, status: int | None
+) -> None:
     space, base = AddressSpace(), address_of(block)
     space.add(base, 4096)
     access = Access(space, lanes(base, base + 16))

@@ -206,14 +206,15 @@ _SEARCH: tuple[Callable[[Library], _Found | None], ...] = (_override, _pathfinde
 
 
 def _mapped_path(name: str) -> str:
-    """The file behind a library that was loaded by its bare name."""
+    """The file behind a library that was loaded by its bare name; a link leads to libcuda.so.580.159.04, say."""
     if os.path.isabs(name):
         return name
+    stem = name.partition(".so")[0] + ".so"
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:
                 path = line.rstrip("\n").partition("/")[2]
-                if os.path.basename(path).startswith(name):
+                if os.path.basename(path).startswith(stem):
                     return "/" + path
     except OSError:
         pass

@@ -1,9 +1,9 @@
-"""PTX functions as Python: each basic block becomes one function of straight-line numpy over the lanes that are in it.
+"""PTX functions as Python: each basic block becomes a function of straight-line numpy over the lanes that are in it.
 
-A generated function is called as `block(A, L)`: `A` is the activation (see `simt`), `L` the indices of the active lanes,
-or None when they are all active.  Registers that a block needs are gathered once at its top, those that later blocks
-need are scattered once at its end; a value that is the same for all lanes stays a numpy scalar.  What follows is the
-number of the next block, or None when the activation has taken the lanes.
+A generated function is called as `block(A, L)`: `A` is the activation (see `engine`), `L` the indices of the active
+lanes, or None when they are all active.  Registers that a block needs are gathered once at its top, those that later
+blocks need are scattered once at its end; a value that is the same for all lanes stays a numpy scalar.  What follows is
+the number of the next block, or None when the activation has taken the lanes.
 
 This file knows operands, registers and frames.  What an instruction computes is in `instructions`.
 """
@@ -16,11 +16,25 @@ from typing import Any
 import numpy as np
 
 from . import numeric
+from .emit import Place
 from .flow import BUILTINS, UNIFORM_SPECIALS, Block, End, Flow, analyse, end_reads, reads, writes
-from .instructions import OPCODES, Place
+from .instructions import OPCODES
 from .ptx import (
-    WIDTHS, Address, Function, Group, Immediate, Instruction, LoadError, Operand, PtxError, PtxModule, Register, Special, Symbol,
-    UnsupportedPtx, Variable,
+    WIDTHS,
+    Address,
+    Function,
+    Group,
+    Immediate,
+    Instruction,
+    LoadError,
+    Operand,
+    PtxError,
+    PtxModule,
+    Register,
+    Special,
+    Symbol,
+    UnsupportedPtx,
+    Variable,
 )  # fmt: skip
 
 TYPES: dict[str, Any] = {
@@ -151,7 +165,7 @@ class _Translator:
 
 
 def shared_key(function: Function, name: str) -> str:
-    """How a `.shared` variable is called in the layout of a kernel: two functions may each have one of the same name."""
+    """How a `.shared` variable is called in a kernel's layout: two functions may each have one of the same name."""
     return f"{function.name}:{name}" if name in function.variables else name
 
 
@@ -165,7 +179,7 @@ def _as_unsigned(kind: str) -> str:
 
 
 class BlockEmitter:
-    """Writes one block's function.  Implements what `instructions.Emitter` asks for."""
+    """Writes one block's function.  Implements what `emit.Emitter` asks for."""
 
     def __init__(self, owner: _Translator, block: Block) -> None:
         self.owner = owner
@@ -235,12 +249,14 @@ class BlockEmitter:
 
     def alias(self, operand: Operand, kind: str, source: Operand) -> None:
         """A plain copy: the register takes over the source's variables."""
-        if isinstance(source, Register) and isinstance(operand, Register) and not source.negated:
-            if self.function.registers[source.name] == self.function.registers[operand.name]:
-                self._load(source.name)
-                self._assign(operand.name, dict(self.values[source.name]))
-                return
-        self.define(operand, kind, self.use(source, kind))
+        plain = isinstance(source, Register) and isinstance(operand, Register) and not source.negated
+        if plain and self.width(source) == self.width(operand):
+            assert isinstance(source, Register)
+            assert isinstance(operand, Register)
+            self._load(source.name)
+            self._assign(operand.name, dict(self.values[source.name]))
+        else:
+            self.define(operand, kind, self.use(source, kind))
 
     def temp(self, expression: str) -> str:
         self.counter += 1
@@ -471,7 +487,7 @@ class BlockEmitter:
         for instruction, wanted in zip(self.block.body, needed, strict=True):
             self.instruction, self.wanted_names = instruction, wanted
             self.touched_vector = False
-            OPCODES[instruction.opcode].handler(self, instruction)
+            self._handle(instruction)
         end = self.block.end
         assert end
         self.instruction = end.instruction
@@ -488,6 +504,13 @@ class BlockEmitter:
         lines += [f" {line}" for line in self.body]
         lines += [f" {line}" for line in stores]
         return "\n".join([*lines, *(f" {line}" for line in finish)]) + "\n"
+
+    def _handle(self, instruction: Instruction) -> None:
+        try:
+            OPCODES[instruction.opcode].handler(self, instruction)
+        except (ValueError, TypeError, LookupError, StopIteration) as error:
+            # Handlers take the form of an instruction for granted; one of another form is not PTX.
+            raise PtxError(f"'{instruction.text}' is malformed", instruction.line) from error
 
     def _needed(self) -> list[set[str]]:
         """For each instruction, the registers that are read after it."""

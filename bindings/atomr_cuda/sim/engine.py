@@ -16,15 +16,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from .codegen import Code, Namespace, storage
-from .memory import ASSERT, LAUNCH_FAILED, AddressSpace, Array, DeviceFault
+from .memory import ASSERT, LAUNCH_FAILED, STACK_ERROR, AddressSpace, Array, DeviceFault
 from .printf import assertion_text, format_text
 from .shared import SharedAccess, SharedMemory
 from .warp import Warps
+
+
+class Heap(Protocol):
+    """What kernels take memory from."""
+
+    def allocate(self, size: int) -> int: ...
+    def free(self, address: int) -> None: ...
+
 
 Lanes = Array | None
 """Indices of lanes within their activation; None means all of them."""
@@ -35,6 +43,7 @@ RESIDENT_CHUNKS = 7
 STEPS_PER_TURN = 2048
 FAIRNESS = 64
 MULTIPROCESSORS = 108
+CALL_DEPTH = 256
 
 
 @dataclass(slots=True)
@@ -55,17 +64,22 @@ class Launch:
     name: str
     code: Code
     codes: dict[str, Code]
+    """Every function of the module, by name."""
     callable_at: dict[int, str]
+    """The names of functions by the addresses that stand for them."""
     memory: AddressSpace
-    heap: Any
+    heap: Heap
     helpers: Namespace
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     parameters: Array
+    """The launch's buffer, which kernels can read through a pointer too."""
     shared: dict[str, int]
+    """Where each `.shared` variable begins."""
     shared_bytes: int
     output: Callable[[bytes], None]
-    shape: dict[str, int] = field(default_factory=dict)
+    shape: dict[str, int]
+    """The special registers that are the same for every lane."""
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     @property
@@ -115,11 +129,10 @@ class Launch:
                     running.appendleft(fresh)
                 if not running:
                     return
-                chunk = running.popleft()
-                if chunk.run(STEPS_PER_TURN):
-                    chunk.close()
+                if running[0].run(STEPS_PER_TURN):
+                    running.popleft().close()
                 else:
-                    running.append(chunk)
+                    running.rotate(-1)
                     # Nothing here ends soon, so let another thread have the interpreter.
                     time.sleep(0)
         finally:
@@ -322,6 +335,9 @@ class Activation:
         self.origin = origin
         self.count = count
         self.caller = caller
+        self.depth: int = caller.activation.depth + 1 if caller else 0
+        if self.depth > CALL_DEPTH:
+            raise DeviceFault(STACK_ERROR, f"more than {CALL_DEPTH} calls inside of each other")
         self.memory = launch.memory
         self.shape = launch.shape
         self.shared = launch.shared
@@ -369,9 +385,8 @@ class Activation:
         number = min(self.ages, key=self.ages.__getitem__) if oldest else min(self.pending)
         groups = self.pending.pop(number)
         del self.ages[number]
-        if len(groups) == 1:
-            lanes = groups[0]
-        else:
+        lanes = groups[0]
+        if len(groups) > 1:
             lanes = np.sort(np.concatenate([self.indices(group) for group in groups]))
         if lanes is not None and lanes.size == self.count:
             lanes = None
@@ -477,10 +492,7 @@ class Activation:
         return whole if lanes is None else whole[lanes]
 
     def clock(self, name: str) -> Any:
-        if name.startswith("globaltimer"):
-            now = time.time_ns()
-        else:
-            now = time.perf_counter_ns()
+        now = time.time_ns() if name.startswith("globaltimer") else time.perf_counter_ns()
         if name.endswith("_hi"):
             return np.uint32(now >> 32 & 0xFFFFFFFF)
         return np.uint64(now) if name in ("clock64", "globaltimer") else np.uint32(now & 0xFFFFFFFF)

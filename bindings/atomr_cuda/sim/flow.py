@@ -10,9 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from .instructions import CARRY, OPCODES, unsupported
+from .emit import CARRY, unsupported
+from .instructions import OPCODES
 from .ptx import (
-    Address, Function, Group, Immediate, Instruction, Label, Operand, Pair, PtxError, Register, Special, Symbol, UnsupportedPtx,
+    Address,
+    Function,
+    Group,
+    Immediate,
+    Instruction,
+    Label,
+    Operand,
+    Pair,
+    PtxError,
+    Register,
+    Special,
+    Symbol,
+    UnsupportedPtx,
 )  # fmt: skip
 
 BARRIER_VALUE = Register("%bar")
@@ -82,13 +95,26 @@ class _Builder:
             elif item.opcode == "branchtargets":
                 self.tables[item.modifiers[0]] = [part.name for part in item.operands if isinstance(part, Symbol)]
             else:
-                current = self._append(current, item)
+                current = self._add(current, item)
         current.end = current.end or End("leave")
         for end, names in self.waiting:
             if end.kind == "switch":
-                names = self.tables[names[0]]
+                names = self._table(names[0], end)
             end.targets = [self.labels[name] for name in names] + end.targets
         return self.blocks
+
+    def _table(self, name: str, end: End) -> list[str]:
+        """The labels of a `.branchtargets` list; they are those of the function's outermost scope."""
+        names = self.tables.get(name, [])
+        if not names or any(label not in self.labels for label in names):
+            raise PtxError(f"the table {name} of an indirect branch is not declared")
+        return names
+
+    def _add(self, block: Block, instruction: Instruction) -> Block:
+        try:
+            return self._append(block, instruction)
+        except (ValueError, TypeError, LookupError) as error:
+            raise PtxError(f"'{instruction.text}' is malformed", instruction.line) from error
 
     def _new(self) -> Block:
         self.blocks.append(Block(len(self.blocks)))

@@ -19,8 +19,8 @@ Array = np.ndarray[Any, Any]
 
 ILLEGAL_ADDRESS = 700
 ASSERT = 710
+STACK_ERROR = 714
 MISALIGNED_ADDRESS = 716
-INVALID_ADDRESS_SPACE = 717
 LAUNCH_FAILED = 719
 
 
@@ -47,7 +47,7 @@ class Span:
     def __init__(self, start: int, end: int) -> None:
         self.start = start
         self.end = end
-        self._bytes: Array = np.frombuffer((ctypes.c_uint8 * (end - start)).from_address(start), np.uint8)
+        self._bytes: Array = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
         self._views: dict[np.dtype[Any], tuple[Array, int]] = {}
 
     def view(self, dtype: np.dtype[Any]) -> tuple[Array, int]:

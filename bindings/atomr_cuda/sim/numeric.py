@@ -1,4 +1,4 @@
-"""The arithmetic of PTX that numpy does not have: exact fused multiply-add, directed rounding, wide products, bit fields.
+"""The arithmetic of PTX that numpy lacks: exact fused multiply-add, directed rounding, wide products, bit fields.
 
 Every function takes typed numpy scalars or arrays, in any mix, and returns bits of a definite type.  Nothing here knows
 lanes or instructions.  The approximate functions (`ex2.approx` and its like) are exact to the last bit or so, where the
@@ -7,6 +7,7 @@ hardware is not: compare with tolerances.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,7 @@ def f32_to_bf16(value: Value, mode: str = "rn") -> Value:
 
 def halves(operation: Any, kind: str, *packed: Value) -> Value:
     """Apply `operation` to the low and to the high halves of registers that hold two 16-bit floats."""
-    result = U32(0)
+    result: Value = U32(0)
     for shift in (U32(0), U32(16)):
         parts = [((value >> shift) & U32(0xFFFF)).astype(U16) for value in packed]
         if kind == "f16x2":
@@ -216,7 +217,7 @@ def to_integer(value: Value, mode: str, dtype: Any) -> Value:
     return result
 
 
-ROUNDINGS = {
+ROUNDINGS: dict[str, Callable[[Value], Value]] = {
     "rni": np.rint,
     "rzi": np.trunc,
     "rmi": np.floor,
@@ -240,18 +241,16 @@ def integer_to_float(value: Value, dtype: Any, mode: str) -> Value:
     if value.dtype.itemsize < 8:
         return _directed(result, value.astype(F64) - result.astype(F64), mode)
     # 64-bit integers: compare as integers; where the float went beyond the type it is too large.
-    back = np.where(np.abs(result) >= 2.0**63, result.dtype.type(0), result).astype(value.dtype)
-    error = np.where(result >= 2.0**63, -1.0, (value.astype(S64) - back.astype(S64)).astype(F64))
+    beyond = result >= result.dtype.type(2.0**64 if value.dtype.kind == "u" else 2.0**63)
+    back = np.where(beyond, result.dtype.type(0), result).astype(value.dtype)
+    error = np.where(beyond, -1.0, (value.astype(S64) - back.astype(S64)).astype(F64))
     return _directed(result, error, mode)
 
 
 def divide(a: Value, b: Value) -> Value:
     """Integer division toward zero; by zero it gives all ones, as the hardware does."""
     safe = np.where(b == 0, b.dtype.type(1), b)
-    if a.dtype.kind == "u":
-        quotient = a // safe
-    else:
-        quotient = (a - np.fmod(a, safe)) // safe
+    quotient = a // safe if a.dtype.kind == "u" else (a - np.fmod(a, safe)) // safe
     return np.where(b == 0, ~a.dtype.type(0), quotient)
 
 
@@ -362,7 +361,7 @@ def bit_mask(position: Value, length: Value, wrap: bool) -> Value:
 def permute(a: Value, b: Value, selector: Value) -> Value:
     """`prmt` in its general form: each nibble of the selector picks a byte, or its sign eight times."""
     both = (b.astype(U64) << U64(32)) | a.astype(U64)
-    result = U32(0)
+    result: Value = U32(0)
     for at in range(4):
         nibble = (selector >> U32(4 * at)) & U32(15)
         byte = ((both >> ((nibble & U32(7)).astype(U64) * U64(8))) & U64(255)).astype(U32)

@@ -17,7 +17,7 @@ UNSUPPORTED_PTX_VERSION = 222
 NOT_SUPPORTED = 801
 
 SUPPORTED_VERSION = (9, 9)
-"""The newest `.version` that is read: the PTX of every CUDA 13.  What a newer one adds is found instruction by instruction."""
+"""The newest `.version` that is read.  What a version adds to those before it is found instruction by instruction."""
 
 WIDTHS = {"pred": 1} | {f"{kind}{bits}": bits for kind in "busf" for bits in (8, 16, 32, 64)}
 WIDTHS |= {"f16x2": 32, "bf16": 16, "bf16x2": 32}

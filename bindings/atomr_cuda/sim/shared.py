@@ -10,7 +10,7 @@ from .memory import ILLEGAL_ADDRESS, MISALIGNED_ADDRESS, AddressSpace, Array, De
 
 
 class SharedMemory:
-    """`.shared` addresses are offsets in a block's slice; generic ones are host addresses, so the slices are accessible."""
+    """`.shared` addresses are offsets in a block's slice; generic ones are host addresses, so the slices are mapped."""
 
     def __init__(self, space: AddressSpace, blocks: int, size: int, block_of: Array) -> None:
         self.space = space

@@ -26,8 +26,8 @@ _GAP = 64
 _HEAP_BYTES = 8 << 20
 _MAX_REGISTERS = 255
 
-# glibc gives memory back to the kernel above thresholds that begin at 128 KiB, and raises them to the largest block that
-# it has seen freed.  The engine's temporaries are just above: without this, each of them costs page faults.
+# glibc gives memory back to the kernel above thresholds that begin at 128 KiB, and raises them to the largest block
+# that it has seen freed.  The engine's temporaries are just above: without this, each of them costs page faults.
 np.empty(16 << 20, np.uint8)
 
 
@@ -35,37 +35,38 @@ class LoadedModule:
     """A module whose variables are in memory and whose functions are translated."""
 
     def __init__(self, text: str, memory: AddressSpace) -> None:
-        self._memory = memory
+        self.memory = memory
         self._parsed = ptx.parse(text)
-        self._heap = Heap(memory)
+        self.heap = Heap(memory)
         self._registered: list[int] = []
         self._place()
         symbols = Symbols(self._addresses, self._shared_variables(), self._parsed.functions)
         defined = [function for function in self._parsed.functions.values() if function.defined]
-        self._codes = {function.name: translate(function, self._parsed, symbols) for function in defined}
+        self.codes = {function.name: translate(function, self._parsed, symbols) for function in defined}
         self._fill()
         self.globals: dict[str, tuple[int, int]] = {
             variable.name: (self._addresses[variable.name], variable.size) for variable in self._stored()
         }
         for address, size in self.globals.values():
             if size:
-                self._memory.add(address, size)
+                self.memory.add(address, size)
                 self._registered.append(address)
         self.functions: dict[str, KernelFunction] = {
-            function.name: KernelFunction(self, self._codes[function.name]) for function in defined if function.entry
+            function.name: KernelFunction(self, self.codes[function.name]) for function in defined if function.entry
         }
 
     def unload(self) -> None:
         """Make the module's variables, and what its kernels allocated, inaccessible.  A second call does nothing."""
         for address in self._registered:
-            self._memory.remove(address)
+            self.memory.remove(address)
         self._registered.clear()
-        self._heap.close()
+        self.heap.close()
 
     def _stored(self) -> Iterable[Variable]:
         """The variables that live in global memory: those of the module, and the static ones of its functions."""
-        for holder in (self._parsed, *self._parsed.functions.values()):
-            yield from (variable for variable in holder.variables.values() if variable.space in ("global", "const"))
+        scopes = [self._parsed.variables, *(function.variables for function in self._parsed.functions.values())]
+        for variables in scopes:
+            yield from (variable for variable in variables.values() if variable.space in ("global", "const"))
 
     def _shared_variables(self) -> dict[str, Variable]:
         return {name: variable for name, variable in self._parsed.variables.items() if variable.space == "shared"}
@@ -123,11 +124,11 @@ class LoadedModule:
         waiting = [code]
         while waiting:
             caller = waiting.pop()
-            names = self._codes if caller.indirect else caller.callees
+            names = self.codes if caller.indirect else caller.callees
             for name in names:
-                if name in self._codes and name not in found:
-                    found[name] = self._codes[name]
-                    waiting.append(self._codes[name])
+                if name in self.codes and name not in found:
+                    found[name] = self.codes[name]
+                    waiting.append(self.codes[name])
         return list(found.values())
 
     def shared_layout(self, code: Code) -> tuple[dict[str, int], int]:
@@ -149,11 +150,6 @@ class LoadedModule:
             if variable.unsized:
                 layout[key] = -(-size // max(variable.align, 16)) * max(variable.align, 16)
         return layout, size
-
-    def run(self, launch: Launch) -> None:
-        launch.codes, launch.callable_at, launch.heap = self._codes, self.callable_at, self._heap
-        with np.errstate(all="ignore"):
-            launch.run()
 
 
 class KernelFunction:
@@ -196,16 +192,30 @@ class KernelFunction:
         held = buffer[skipped : skipped + max(self.parameter_bytes, 1)]
         held[: len(parameters)] = np.frombuffer(parameters, np.uint8)
         total = max([self.static_shared_bytes, *self._shared.values()]) + shared_bytes
+        module = self._module
         launch = Launch(
-            self.name, self._code, {}, {}, self._module._memory, None, _HELPERS, grid, block, held, self._shared, total, output,
-            _shape(grid, block, shared_bytes, total),
-        )  # fmt: skip
-        memory, address = self._module._memory, int(held.ctypes.data)
-        memory.add(address, held.size)
+            name=self.name,
+            code=self._code,
+            codes=module.codes,
+            callable_at=module.callable_at,
+            memory=module.memory,
+            heap=module.heap,
+            helpers=_HELPERS,
+            grid=grid,
+            block=block,
+            parameters=held,
+            shared=self._shared,
+            shared_bytes=total,
+            output=output,
+            shape=_shape(grid, block, shared_bytes, total),
+        )
+        address = int(held.ctypes.data)
+        module.memory.add(address, held.size)
         try:
-            self._module.run(launch)
+            with np.errstate(all="ignore"):
+                launch.run()
         finally:
-            memory.remove(address)
+            module.memory.remove(address)
 
 
 def _shape(grid: tuple[int, int, int], block: tuple[int, int, int], dynamic: int, total: int) -> dict[str, int]:
