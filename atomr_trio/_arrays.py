@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
@@ -32,12 +33,15 @@ DTYPES = tuple(
 
 _SUPPORTED = frozenset(DTYPES)
 
+MAX_AXES = 64
+"""numpy's limit."""
+
 
 def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """A dtype that arrays can have; raises `InvalidArgument`."""
     try:
         checked = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{dtype!r} is not a numpy dtype: {error}") from None
     if checked not in _SUPPORTED or not checked.isnative:
         names = ", ".join(each.name for each in DTYPES)
@@ -56,7 +60,27 @@ def check_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ..
         raise InvalidArgument(f"a shape is an int or a sequence of ints, not {shape!r}") from None
     if any(length < 0 for length in checked):
         raise InvalidArgument(f"a shape has no negative lengths: {checked}")
+    if len(checked) > MAX_AXES or any(length > sys.maxsize for length in checked):
+        raise InvalidArgument(f"numpy has no such shape, which has {len(checked)} axes: {checked}")
     return checked
+
+
+def as_host(source: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The numpy array that numpy makes of something; raises `InvalidArgument` where it cannot."""
+    try:
+        return np.asarray(source)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"numpy makes no array of this {type(source).__name__}: {error}") from None
+
+
+def _check_index(part: object) -> Index:
+    """One part of an index, an int made of whatever stands for one. numpy must never be given an array here."""
+    if part is None or part is Ellipsis or isinstance(part, slice):
+        return part
+    # numpy's arrays have an `__index__` too, and would be read as a list of elements to pick.
+    if not isinstance(part, bool | np.bool_ | np.ndarray) and hasattr(part, "__index__"):
+        return operator.index(part)
+    raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
 
 
 class Storage:
@@ -179,12 +203,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
         """
-        parts = index if isinstance(index, tuple) else (index,)
-        for part in parts:
-            if isinstance(part, bool) or not (
-                part is None or part is Ellipsis or isinstance(part, slice) or hasattr(part, "__index__")
-            ):
-                raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
+        parts = tuple(_check_index(part) for part in (index if isinstance(index, tuple) else (index,)))
         shadow = _layout.shadow(self.shape, self.strides, self.dtype)
         if not any(part is Ellipsis for part in parts):
             parts = (*parts, Ellipsis)  # or numpy would read an element
@@ -225,13 +244,14 @@ class DeviceArray(metaclass=NoPublicConstructor):
         _check_host(self, out)
         if not out.flags.writeable:
             raise InvalidArgument("the numpy array to copy to is read-only")
-        await copy_out(self, out)
+        await copy_out(self, np.asarray(out))  # a matrix has rules of its own for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
 
-        Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host is made of
-        several commands: if it is cancelled or fails half way, the array is torn.
+        Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
+        that do not lie in regular rows, is made of several commands: if it is cancelled or fails half way, the array is
+        torn.
         """
         from .actors.memory import copy_in, copy_on_device
 
@@ -239,7 +259,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
             _check_like(self, source)
             await copy_on_device(source, self)
             return
-        host = np.asarray(source)
+        host = as_host(source)
         _check_host(self, host)
         await copy_in(self, host)
 

@@ -34,7 +34,7 @@ import trio
 
 from . import _layout
 from ._actor import Actor
-from ._arrays import DeviceArray, Storage, check_dtype, check_shape
+from ._arrays import DeviceArray, Storage, as_host, check_dtype, check_shape
 from ._compiler import CompileService
 from ._errors import (
     AtomrInternalError,
@@ -46,7 +46,7 @@ from ._errors import (
     fresh,
 )
 from ._events import ActorRestarted, ContextRebuilt, ContextWasLost, DeviceGaveUp, EventHub, Subscription
-from ._generation import Generation, Loss, LossKind, StartFailed
+from ._generation import Generation, Loss, LossKind, StartFailed, reap
 from ._info import DeviceInfo
 from ._mailbox import Mailbox, Request
 from ._memory import Arena, ArenaFull, Block, Recipe
@@ -258,7 +258,7 @@ class Device(metaclass=NoPublicConstructor):
         """
         from .actors.memory import pattern_of
 
-        checked = check_dtype(np.asarray(value).dtype if dtype is None else dtype)
+        checked = check_dtype(as_host(value).dtype if dtype is None else dtype)
         pattern = pattern_of(value, checked)
         array = self.empty(shape, checked)
         if array.size:
@@ -270,7 +270,7 @@ class Device(metaclass=NoPublicConstructor):
 
         Raises as `empty` does, and `ContextLost` if the context is lost meanwhile.
         """
-        host = np.asarray(source)
+        host = as_host(source)
         array = self.empty(host.shape, host.dtype)
         try:
             await array.copy_from(host)
@@ -334,19 +334,36 @@ class Device(metaclass=NoPublicConstructor):
     # --- generations --------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> WorkerProcess:
-        return WorkerProcess(self._backend, self._index)
+        """Start a worker process. Raises `StartFailed` when the system has no room for one more."""
+        try:
+            return WorkerProcess(self._backend, self._index)
+        except OSError as error:
+            text = f"a worker for the device could not be started: {error}"
+            raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
 
     @trio.lowlevel.enable_ki_protection
-    async def _build(self, process: WorkerProcess) -> Generation:
-        """Make a started process the next generation. Raises `StartFailed`; the process is then reaped."""
-        generation = Generation(
-            self._index,
-            self._supervision.next_generation,
-            process,
-            self._arena,
-            self._staging.memory,
-            self._hang_timeout,
-        )
+    async def _build(self, process: WorkerProcess | None = None) -> Generation:
+        """Make a process, started already or not, the next generation.
+
+        Raises `StartFailed`; the process is then reaped.
+        """
+        try:
+            process = process or self._spawn()
+            generation = Generation(
+                self._index,
+                self._supervision.next_generation,
+                process,
+                self._arena,
+                self._staging.memory,
+                self._hang_timeout,
+            )
+        except OSError as error:
+            if process is not None:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_TIMEOUT):
+                    await reap(process)
+                process.close()
+            text = f"a worker for the device could not be started: {error}"
+            raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
         try:
             with trio.move_on_after(START_TIMEOUT) as deadline:
                 await generation.wait_hello()
@@ -362,7 +379,7 @@ class Device(metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _discard(self, generation: Generation) -> None:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_TIMEOUT):
-            await generation.reap()
+            await reap(generation.process)
         generation.close()
 
     def _begin_generation(self, generation: Generation) -> None:
@@ -388,8 +405,8 @@ class Device(metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _supervise(self) -> None:
         """Run one generation after the other until the device is closed or given up."""
-        try:
-            with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True):
+            try:
                 while self._generation is not None:
                     await self._run_generation(self._generation)
                     if self._generation.loss is None:
@@ -397,12 +414,12 @@ class Device(metaclass=NoPublicConstructor):
                         self._generation = None
                     else:
                         self._generation = await self._recover(self._generation)
-        except Exception as bug:
-            log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
-            self._fail(AtomrInternalError(f"the supervisor of device {self._index} crashed: {bug!r}"), bug)
-        finally:
-            if self._generation is not None:
-                self._generation.process.kill()
+            except Exception as bug:
+                log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
+                await self._fail_by_bug(bug)
+            finally:
+                if self._generation is not None:
+                    self._generation.process.kill()
 
     @trio.lowlevel.enable_ki_protection
     async def _run_generation(self, generation: Generation) -> None:
@@ -467,7 +484,7 @@ class Device(metaclass=NoPublicConstructor):
     async def _fence(self, generation: Generation, make_error: Any) -> None:
         """Kill, reap, read the counters one last time, settle the rest, unmap."""
         with trio.move_on_after(REAP_TIMEOUT) as deadline:
-            await generation.reap()
+            await reap(generation.process)
         if deadline.cancelled_caught:
             raise AtomrInternalError(f"worker {generation.process.pid} was killed and not reaped in {REAP_TIMEOUT} s")
         generation.settle_reaped(make_error)
@@ -493,11 +510,15 @@ class Device(metaclass=NoPublicConstructor):
         decision = self._supervision.lost(trio.current_time(), loss.reason, gone=loss.gone)
         rebuild = isinstance(decision, Rebuild) and not self._closing.is_set()
         # The next process may start while the old one is reaped: it touches no memory before it is told to adopt.
-        process = self._spawn() if rebuild and self.info.compute_mode == "default" else None
+        process = None
+        if rebuild and self.info.compute_mode == "default":
+            with contextlib.suppress(StartFailed):  # `_rebuild` tries again, and counts it
+                process = self._spawn()
         try:
             error = loss.error(self._index, generation.number)
             if isinstance(decision, GiveUp):
                 await self._fence(generation, lambda: self._give_up(decision.reason, error))
+                self._give_up(decision.reason, error)  # also when nothing was running that could hear of it
                 return None
             await self._fence(generation, lambda: loss.error(self._index, generation.number))
         except BaseException:
@@ -516,7 +537,7 @@ class Device(metaclass=NoPublicConstructor):
             with trio.CancelScope() as scope:
                 unwatch = self._cancel_at_closing(scope)
                 try:
-                    generation = await self._build(process or self._spawn())
+                    generation = await self._build(process)
                     if self._closing.is_set():
                         await self._discard(generation)
                         return None
@@ -567,9 +588,7 @@ class Device(metaclass=NoPublicConstructor):
             failure.__cause__ = cause
             self._events.publish(DeviceGaveUp(reason=reason))
             self._fail(failure, cause)
-        if self._closed_as is None:
-            raise AssertionError("a failed device has an error to show")
-        return fresh(self._closed_as)
+        return self._end_error()
 
     def _fail(self, failure: Exception, cause: BaseException) -> None:
         self._failure = failure
@@ -584,6 +603,31 @@ class Device(metaclass=NoPublicConstructor):
         self._announce_generation()
         self._body_scope.cancel(reason=f"device {self._index} failed: {failure}")
 
+    async def _fail_by_bug(self, bug: Exception) -> None:
+        """A defect of ours has ended the supervision: nobody may wait for ever because of it."""
+        reason = f"the supervisor of device {self._index} crashed: {bug!r}"
+        if self.state in (DeviceState.RUNNING, DeviceState.REBUILDING):
+            self._supervision.fail(reason)
+        self._last_error = reason
+        self._events.publish(DeviceGaveUp(reason=reason))
+        self._fail(AtomrInternalError(reason), bug)
+        generation = self._generation
+        if generation is None:
+            return
+        try:
+            with trio.move_on_after(self._close_timeout):
+                await reap(generation.process)
+            generation.settle_reaped(self._end_error)
+            generation.close()
+        except Exception:
+            log.critical("generation %d of device %d could not be settled", generation.number, self._index, exc_info=True)
+
+    def _end_error(self) -> DeviceError:
+        """A fresh copy of the reason why the device takes no requests any more."""
+        if self._closed_as is None:
+            raise AssertionError("a device that has ended has a reason")
+        return fresh(self._closed_as)
+
     def _begin_closing(self) -> None:
         """The body has been left: refuse new requests, settle queued ones, let started ones finish."""
         if self._closed_as is None:
@@ -597,17 +641,12 @@ class Device(metaclass=NoPublicConstructor):
             self._rebuild_scope.cancel(reason="the device is closed")
 
     def _settle_queued(self) -> None:
-        def error() -> DeviceError:
-            if self._closed_as is None:
-                raise AssertionError("a device that settles its queues has a reason")
-            return fresh(self._closed_as)
-
         for actor in self._actors:
-            actor.close(outcome.Error(error()))
-            actor.mailbox.close(error)
+            actor.close(outcome.Error(self._end_error()))
+            actor.mailbox.close(self._end_error)
         for request in list(self._compiling):
             if request.open:
-                request.settle(outcome.Error(error()))
+                request.settle(outcome.Error(self._end_error()))
 
     def _release(self) -> None:
         """Close what outlived the generations."""
@@ -665,7 +704,13 @@ def _chosen_backend(backend: str | None) -> Backend:
 
 
 def _check_options(
-    index: object, standby: object, on_fault: object, hang_timeout: object, close_timeout: object, memory_limit: object
+    index: object,
+    standby: object,
+    on_fault: object,
+    hang_timeout: object,
+    close_timeout: object,
+    memory_limit: object,
+    restart_policy: object,
 ) -> None:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < MAX_DEVICES:
         raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
@@ -678,8 +723,10 @@ def _check_options(
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise InvalidArgument(f"{name} is a number of seconds greater than 0, not {value!r}")
-    if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit <= 0):
+    if memory_limit is not None and (type(memory_limit) is not int or memory_limit <= 0):
         raise InvalidArgument(f"memory_limit is a number of bytes, not {memory_limit!r}")
+    if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
+        raise InvalidArgument(f"restart_policy is a RestartPolicy, not {restart_policy!r}")
 
 
 @contextlib.asynccontextmanager
@@ -720,7 +767,7 @@ async def open_device(
         DeviceFailed: the device could not be opened; or, from the block, its supervision gave up.
     """
     _check_platform()
-    _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit)
+    _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
     device = Device._create(
         index,
         _chosen_backend(backend),
@@ -734,7 +781,7 @@ async def open_device(
     body_error: BaseException | None = None
     try:
         try:
-            device._begin_generation(await device._build(device._spawn()))
+            device._begin_generation(await device._build())
         except StartFailed as failed:
             raise failed.error from None
         try:

@@ -291,6 +291,9 @@ class ContextLost(DeviceError):
     reason: str | None
     """Why the context was lost, in words."""
 
+    # Whoever makes one knows the generation, so a user may pass it to `wait_generation` without asking for None.
+    generation: int
+
     def __init__(self, message: str, *, reason: str | None = None, **context: Unpack[ErrorContext]) -> None:
         super().__init__(message, **context)
         self.reason = message if reason is None else reason

@@ -37,8 +37,7 @@ from ._timeline import Command, CommandOwner, Operand, Timeline
 from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
 from .worker.engines import context as context_records
-from .worker.engines.memory import CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
-from .worker.engines.module import MODULE
+from .worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from .worker.launcher import WorkerProcess
 from .worker.protocol import (
     CONTROL_LANE,
@@ -55,8 +54,6 @@ from .worker.status import StatusClass, classify
 log = logging.getLogger("atomr_trio.worker")
 device_log = logging.getLogger("atomr_trio.device")
 """What kernels print, line by line."""
-
-ENGINE_NUMBERS = {table.engine: table.number for table in (MEMORY, MODULE)}
 
 SPIN_SECONDS = 200e-6
 """How long a wait looks at the counters between checkpoints before it blocks on the descriptor."""
@@ -134,7 +131,12 @@ class Generation:
         self.process = process
         self.staging = staging
         self.hang_timeout = hang_timeout
-        self.page = TimelinePage.new()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self.page = TimelinePage.new()
+        except BaseException:
+            os.close(self._wake)
+            raise
         self.timeline = Timeline(self.page, number)
         self.loss: Loss | None = None
         self.info: DeviceInfo | None = None
@@ -142,7 +144,6 @@ class Generation:
         self.scope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
         self._outbox_filled = trio.Event()
         self._activity = trio.Event()
@@ -152,7 +153,7 @@ class Generation:
         self._started: dict[str, Any] | None = None
         self._hello = False
         self._ended = False
-        self._probe: trio.Event | None = None
+        self._probes: collections.deque[trio.Event] = collections.deque()
         self._partial_output = b""
         self._waiting = [0] * len(self.timeline.lanes)
         self._idle = trio.Event()
@@ -293,11 +294,14 @@ class Generation:
         words = [encode_wait(*wait) for wait in open_waits]
         words += [encode_wait(LANE_COMPUTE, each, required=True) for each in required]
         book.issued = ticket
-        command = Command(lane, ticket, operation, operands, owner, open_waits)
+        held_up_by = open_waits
+        if required and lane != LANE_COMPUTE:
+            held_up_by += tuple((LANE_COMPUTE, each) for each in required)
+        command = Command(lane, ticket, operation, operands, owner, held_up_by)
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
         book.in_flight.append(command)
-        header = HEADER.pack(lane, ENGINE_NUMBERS[verb.engine], verb.number, len(words), len(payload), ticket)
+        header = HEADER.pack(lane, verb.engine_number, verb.number, len(words), len(payload), ticket)
         if words:
             header += b"".join(word.to_bytes(8, "little") for word in words)
         self._send(header + payload, descriptors)
@@ -370,7 +374,7 @@ class Generation:
         self._outbox_filled.set()
 
     def _send_control(self, verb: Verb) -> None:
-        self._send(HEADER.pack(CONTROL_LANE, context_records.CONTEXT.number, verb.number, 0, 0, 0))
+        self._send(HEADER.pack(CONTROL_LANE, verb.engine_number, verb.number, 0, 0, 0))
 
     def request_close(self) -> None:
         """Ask the worker to give everything back and exit."""
@@ -379,9 +383,10 @@ class Generation:
     @trio.lowlevel.enable_ki_protection
     async def probe(self) -> None:
         """Ask the worker whether the context is healthy; if it is not, the generation is lost and this is cancelled."""
-        self._probe = trio.Event()
+        answered = trio.Event()
+        self._probes.append(answered)  # two actors may ask at the same time; the answers come in order
         self._send_control(context_records.PROBE)
-        await self._probe.wait()
+        await answered.wait()
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
@@ -399,7 +404,11 @@ class Generation:
             if not data:
                 self._ended = True
                 return
-            self._handle(json.loads(data), descriptors)
+            try:
+                self._handle(json.loads(data), descriptors)
+            except (ValueError, KeyError, IndexError, TypeError) as garbled:
+                # Something wrote over the worker's memory: not our defect, but the end of that worker.
+                self.lose(Loss(LossKind.EXIT, f"the worker sent a message that makes no sense: {garbled!r}"))
 
     def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
         kind = message.pop("kind")
@@ -425,8 +434,7 @@ class Generation:
             case "released":
                 self._drop_released(message["chunks"])
             case "probed":
-                if self._probe is not None:
-                    self._probe.set()
+                self._probes.popleft().set()
             case "hello":
                 self._hello = True
             case "ready":
@@ -434,7 +442,7 @@ class Generation:
             case "failed":
                 raise self._start_failure(message)
             case _:
-                raise AssertionError(f"the worker sent a message of unknown kind {kind!r}")
+                raise ValueError(f"there is no message of kind {kind!r}")
 
     def _keep_descriptor(self, address: int, descriptor: int) -> None:
         for chunk in self.arena.chunks:
@@ -469,7 +477,10 @@ class Generation:
             return
         for block, torn in command.healed or ():
             block.torn = torn
-        command.owner.command_finished(command, self._error_of(command, self._failures.pop(key)), None)
+        failure = self._failures.pop(key, None)
+        if failure is None:
+            failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
+        command.owner.command_finished(command, self._error_of(command, failure), None)
 
     def _error_of(self, command: Command, failure: dict[str, Any]) -> DeviceError:
         if failure["status"] == ENGINE_BUG:
@@ -636,13 +647,6 @@ class Generation:
             self.loss = loss
             self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
 
-    @trio.lowlevel.enable_ki_protection
-    async def reap(self) -> None:
-        """Kill the worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
-        self.process.kill()
-        while not self.process.reap():
-            await trio.lowlevel.wait_readable(self.process.pidfd)
-
     def settle_reaped(self, make_error: Any) -> None:
         """The last readings: tickets that the counters cover succeeded; the rest gets a fresh error each.
 
@@ -673,6 +677,14 @@ class Generation:
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1
+
+
+@trio.lowlevel.enable_ki_protection
+async def reap(process: WorkerProcess) -> None:
+    """Kill a worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
+    process.kill()
+    while not process.reap():
+        await trio.lowlevel.wait_readable(process.pidfd)
 
 
 _WITH_RESULT = frozenset({"module.load", "memory.create_chunk"})

@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 Shape = tuple[int, ...]
 
+MAX_PITCH = 2**31 - 1
+"""The widest pitch that the driver's two-dimensional copies and fills take."""
+
 
 @attrs.frozen
 class Rows:
@@ -42,10 +45,10 @@ def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
 
 def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
     """Whether the elements lie one behind the other in C order."""
+    if 0 in shape:
+        return True
     expected = itemsize
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if length == 0:
-            return True
         if length != 1 and stride != expected:
             return False
         expected *= length
@@ -87,6 +90,17 @@ class Packing:
         index = (*(slice(None, None, -1 if flip else None) for flip in self.flipped), Ellipsis)
         return packed[index].transpose(np.argsort(self.order))
 
+    def follow(self, shape: Shape, strides: Shape) -> tuple[Shape, int]:
+        """How an array of the same original shape is walked in packing order: its strides, and the offset to begin at.
+
+        Its strides may be negative.
+        """
+        walk = tuple(
+            -strides[axis] if flip else strides[axis] for axis, flip in zip(self.order, self.flipped, strict=True)
+        )
+        flips = (axis for axis, flip in zip(self.order, self.flipped, strict=True) if flip)
+        return walk, sum((shape[axis] - 1) * strides[axis] for axis in flips if shape[axis] > 0)
+
 
 def packing(shape: Shape, strides: Shape) -> Packing:
     """How to pack an array of this shape and these strides."""
@@ -102,22 +116,31 @@ def rows(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> I
     """Cut the pairwise copy of two equally shaped arrays into rows. Strides of the same axis may differ in sign."""
     if math.prod(shape) == 0:
         return
-    axes = [
-        (length, stride, other)
-        for length, stride, other in zip(shape, strides, other_strides, strict=True)
-        if length > 1
-    ]
+    axes = _joined_axes(shape, strides, other_strides)
     width = itemsize
-    while axes and axes[-1][1] == width and axes[-1][2] == width:
+    if axes and axes[-1][1] == width and axes[-1][2] == width:
         width *= axes.pop()[0]
     height, pitch, other_pitch = 1, width, width
     # The innermost axis left is walked by a two-dimensional copy. On a packed side its rows lie one behind the other.
-    if axes and axes[-1][1] >= width and axes[-1][2] >= width:
+    if axes and width <= axes[-1][1] <= MAX_PITCH and width <= axes[-1][2] <= MAX_PITCH:
         height, pitch, other_pitch = axes.pop()
     for index in itertools.product(*(range(length) for length, _, _ in axes)):
         offset = sum(at * stride for at, (_, stride, _) in zip(index, axes, strict=True))
         other = sum(at * stride for at, (_, _, stride) in zip(index, axes, strict=True))
         yield Rows(width, height, offset, pitch, other, other_pitch)
+
+
+def _joined_axes(shape: Shape, strides: Shape, other_strides: Shape) -> list[tuple[int, int, int]]:
+    """Length and both strides of each axis longer than 1, neighbours joined where both sides walk them as one axis."""
+    axes: list[tuple[int, int, int]] = []
+    for length, stride, other in zip(shape, strides, other_strides, strict=True):
+        if length == 1:
+            continue
+        if axes and axes[-1][1:] == (length * stride, length * other):
+            axes[-1] = (axes[-1][0] * length, stride, other)
+        else:
+            axes.append((length, stride, other))
+    return axes
 
 
 def cut(piece: Rows, limit: int) -> Iterator[Rows]:

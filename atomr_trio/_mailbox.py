@@ -89,11 +89,13 @@ class Request:
     async def wait(self) -> Any:
         """Wait for the answer. Cancelling works at once, whatever the request is doing."""
         if self._outcome is None:
+            if not self.open:
+                raise RuntimeError(f"{self!r} will have no outcome any more")
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         answer, self._outcome = self._outcome, None
         if answer is None:
-            raise RuntimeError(f"{self!r} has no outcome")
+            raise AssertionError(f"{self!r} woke its caller without an outcome")
         return answer.unwrap()
 
     def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
@@ -146,31 +148,27 @@ class Mailbox:
 
         Raises the request's own error, or what `close` was given when the mailbox is closed.
         """
-        self._check_open()
-        request._mailbox = self
-        try:
-            await self._send.send(request)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            self._check_open()
-            raise
-        self._accepted += 1
+        await self.post(request)
         return await request.wait()
 
+    @trio.lowlevel.enable_ki_protection
     def post_nowait(self, request: Request) -> None:
         """Accept the request now or raise `trio.WouldBlock`; its answer may be waited for with `request.wait()`."""
         self._check_open()
-        request._mailbox = self
         self._send.send_nowait(request)
+        request._mailbox = self
         self._accepted += 1
 
+    @trio.lowlevel.enable_ki_protection
     async def post(self, request: Request) -> None:
         """Put the request into the mailbox, waiting for room; the caller waits for its answer itself."""
         self._check_open()
+        # It may be settled before `send` has come back, and that counts; one that was never accepted does not.
         request._mailbox = self
         try:
             await self._send.send(request)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            self._check_open()
+        except BaseException:
+            request._mailbox = None
             raise
         self._accepted += 1
 

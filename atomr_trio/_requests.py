@@ -47,8 +47,11 @@ class CommandRequest(Request):
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the value, or with the error of this command alone."""
-        self.settle(outcome.Value(value) if error is None else outcome.Error(error))
+        # An actor that crashed after it had published the command has settled it already.
+        if self.open:
+            self.settle(outcome.Value(value) if error is None else outcome.Error(error))
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Settle with the loss."""
-        self.settle(outcome.Error(error))
+        if self.open:
+            self.settle(outcome.Error(error))

@@ -22,6 +22,11 @@ LARGE_SLOTS = 7
 STAGING_BYTES = SMALL_SLOTS * SMALL_SLOT + LARGE_SLOTS * LARGE_SLOT
 
 
+def _kind(size: int) -> int:
+    """The size of the slots that take `size` bytes."""
+    return SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
+
+
 class Slot:
     """A piece of the staging area, held until `release`."""
 
@@ -51,21 +56,26 @@ class StagingPool:
                 Slot(self, at, LARGE_SLOT) for at in range(boundary, STAGING_BYTES, LARGE_SLOT)
             ),
         }
-        self._freed = {size: trio.Event() for size in self._free}
+        self._waiters = {size: trio.lowlevel.ParkingLot() for size in self._free}
+
+    def has_free(self, size: int) -> bool:
+        """Whether `acquire` would have a slot of this size at once.
+
+        Who holds slots that only it can release must ask before it waits for one more, or all holders wait for ever.
+        """
+        return bool(self._free[_kind(size)])
 
     async def acquire(self, size: int) -> Slot:
         """A slot of at least `size` bytes (at most `LARGE_SLOT`), waiting for one if none is free."""
-        kind = SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
+        kind = _kind(size)
         while not self._free[kind]:
-            await self._freed[kind].wait()
+            await self._waiters[kind].park()
         return self._free[kind].popleft()
 
     def put_back(self, slot: Slot) -> None:
         """Called by `Slot.release`."""
         self._free[slot.size].append(slot)
-        event = self._freed[slot.size]
-        self._freed[slot.size] = trio.Event()
-        event.set()
+        self._waiters[slot.size].unpark()
 
     @property
     def idle(self) -> bool:

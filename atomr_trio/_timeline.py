@@ -118,7 +118,10 @@ class Timeline:
                 lane.front = 0
                 continue
             front = lane.in_flight[0]
-            if lane.front != front.ticket or not all(self.reached(wait) for wait in front.waits):
+            # The worker waits by an event, which covers all that the other lane had been given by then. So a command that
+            # waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
+            held_up = any(self.lanes[other].in_flight or not self.reached((other, on)) for other, on in front.waits)
+            if lane.front != front.ticket or held_up:
                 lane.front = front.ticket
                 lane.front_since = now
             elif now - lane.front_since > limit:

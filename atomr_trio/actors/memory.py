@@ -7,6 +7,7 @@ the staging area. What is larger than a slot is cut into several commands, a few
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import trio
 
 from .. import _layout
 from .._errors import InvalidArgument
+from .._mailbox import RequestState
+from .._memory import Block
 from .._requests import CommandRequest
 from .._staging import LARGE_SLOT, Slot
 from ..worker.engines.memory import COPY, COPY_IN, COPY_IN_2D, COPY_OUT, COPY_OUT_2D, FILL
@@ -99,9 +102,9 @@ def _pack(array: DeviceArray) -> tuple[_layout.Packing, list[_layout.Rows]]:
     return packing, [piece for rows in whole for piece in _layout.cut(rows, LARGE_SLOT)]
 
 
-async def _move(target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], device: Device) -> None:
-    """memcpy, in a thread when it takes long enough to matter."""
-    if target.size >= THREAD_BYTES:
+async def _assign(target: npt.NDArray[Any], source: npt.NDArray[Any], device: Device) -> None:
+    """Copy elements between arrays of one shape, in a thread when it takes long enough to matter."""
+    if target.nbytes >= THREAD_BYTES:
         await trio.to_thread.run_sync(np.copyto, target, source, limiter=device._copy_limiter)
     else:
         np.copyto(target, source)
@@ -120,19 +123,22 @@ async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     if not pieces:
         await trio.lowlevel.checkpoint()
         return
-    data = _as_bytes(np.ascontiguousarray(packing.apply(host)))
+    packed = packing.apply(host)
+    if not packed.flags.c_contiguous:
+        strided, packed = packed, np.empty(packing.shape, array.dtype)
+        await _assign(packed, strided, device)
+    data = _as_bytes(packed)
     base = array.address + packing.offset
     heals = array._covers_block
-    torn_before = block.torn
     mailbox = device._memory_mailbox
     pending: collections.deque[_CopyIn] = collections.deque()
-    posted = 0
+    posted = done = 0
     try:
         for piece in pieces:
             size = piece.width * piece.height
             slot = await device._staging.acquire(size)
             try:
-                await _move(slot.bytes[:size], data[piece.other_offset : piece.other_offset + size], device)
+                await _assign(slot.bytes[:size], data[piece.other_offset : piece.other_offset + size], device)
                 role = Role.OVERWRITE if heals and not posted else Role.WRITE
                 request = _CopyIn(array, piece, base, role, slot)
             except BaseException:
@@ -148,16 +154,32 @@ async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
             while len(pending) >= IN_FLIGHT:
                 await pending[0].wait()
                 pending.popleft()
+                done += 1
         while pending:
             await pending[0].wait()
             pending.popleft()
+            done += 1
     except BaseException as error:
         for request in pending:
             if request.open:
                 request.give_up()
-        if len(pieces) > 1 and posted and not block.freed:
-            block.torn = block.torn or torn_before or f"a copy_from that did not finish ({type(error).__name__})"
+        _tear(block, error, begun=done + sum(map(_was_begun, pending)), pieces=len(pieces))
         raise
+
+
+def _was_begun(request: CommandRequest) -> bool:
+    return request.state not in (RequestState.QUEUED, RequestState.CANCELLED)
+
+
+def _tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None:
+    """Mark what a writing verb of several commands leaves behind when `error` ends it before its time.
+
+    A caller that goes away (anything but an `Exception`) leaves commands that go on by themselves: if all were begun,
+    nothing is missing.
+    """
+    finishes = begun == pieces and not isinstance(error, Exception)
+    if pieces > 1 and begun and not finishes and not block.freed:
+        block.torn = block.torn or f"a write that did not finish ({type(error).__name__})"
 
 
 @trio.lowlevel.enable_ki_protection
@@ -180,12 +202,16 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
         oldest = pending[0]
         await oldest.wait()
         start = oldest.piece.other_offset
-        await _move(data[start : start + oldest.bytes.size], oldest.bytes, device)
+        await _assign(data[start : start + oldest.bytes.size], oldest.bytes, device)
         pending.popleft().release()
 
     try:
         for piece in pieces:
-            slot = await device._staging.acquire(piece.width * piece.height)
+            size = piece.width * piece.height
+            # Slots of ours are released by this task alone: it must not wait for another one while it holds any.
+            while pending and (len(pending) >= IN_FLIGHT or not device._staging.has_free(size)):
+                await take_oldest()
+            slot = await device._staging.acquire(size)
             request = _CopyOut(array, piece, base, slot)
             try:
                 await mailbox.post(request)
@@ -193,8 +219,6 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
                 request.drop()
                 raise
             pending.append(request)
-            while len(pending) >= IN_FLIGHT:
-                await take_oldest()
         while pending:
             await take_oldest()
     except BaseException:
@@ -202,7 +226,7 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
             request.drop()
         raise
     if packed is not direct:
-        host[...] = packing.undo(packed)
+        await _assign(host, packing.undo(packed), device)
 
 
 @trio.lowlevel.enable_ki_protection
@@ -213,22 +237,42 @@ async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
     device._check_usable(target)
     if source._block is target._block and _overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
+    packing = _layout.packing(target.shape, target.strides)
+    walk, source_offset = packing.follow(source.shape, source.strides)
     heals = target._covers_block
-    for number, piece in enumerate(_layout.rows(target.shape, target.itemsize, target.strides, source.strides)):
+
+    def request_for(piece: _layout.Rows, first: bool) -> CommandRequest:
         payload = COPY.struct.pack(
-            target.address + piece.offset,
+            target.address + packing.offset + piece.offset,
             piece.pitch,
-            source.address + piece.other_offset,
+            source.address + source_offset + piece.other_offset,
             piece.other_pitch,
             piece.width,
             piece.height,
         )
-        role = Role.OVERWRITE if heals and number == 0 else Role.WRITE
-        operands = ((target._block, role), (source._block, Role.READ))
-        request = CommandRequest(COPY, payload, operands, keep=(source, target), operation="memory.copy")
-        await device._memory_mailbox.ask(request)
-    if target.size == 0:
+        operands = (
+            (target._block, Role.OVERWRITE if heals and first else Role.WRITE),
+            (source._block, Role.READ),
+        )
+        return CommandRequest(COPY, payload, operands, keep=(source, target), operation="memory.copy")
+
+    pieces = list(_layout.rows(packing.shape, target.itemsize, packing.strides, walk))
+    await _ask_all(target, pieces, request_for)
+
+
+async def _ask_all(
+    target: DeviceArray, pieces: list[_layout.Rows], request_for: Callable[[_layout.Rows, bool], CommandRequest]
+) -> None:
+    """Overwrite an array by one command for each piece, one after the other."""
+    if not pieces:
         await trio.lowlevel.checkpoint()
+    for number, piece in enumerate(pieces):
+        request = request_for(piece, number == 0)
+        try:
+            await target.device._memory_mailbox.ask(request)
+        except BaseException as error:
+            _tear(target._block, error, begun=number + _was_begun(request), pieces=len(pieces))
+            raise
 
 
 def _overlap(first: DeviceArray, second: DeviceArray) -> bool:
@@ -250,22 +294,22 @@ async def fill(array: DeviceArray, value: complex | np.generic) -> None:
     packing = _layout.packing(array.shape, array.strides)
     heals = array._covers_block
     base = array.address + packing.offset
-    rows = _layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides)
-    for number, piece in enumerate(rows):
+
+    def request_for(piece: _layout.Rows, first: bool) -> CommandRequest:
         fields = (base + piece.offset, piece.pitch, array.itemsize, piece.width // array.itemsize, piece.height)
-        role = Role.OVERWRITE if heals and number == 0 else Role.WRITE
-        request = CommandRequest(
-            FILL, FILL.struct.pack(*fields, pattern), ((array._block, role),), keep=array, operation="memory.fill"
-        )
-        await device._memory_mailbox.ask(request)
-    if array.size == 0:
-        await trio.lowlevel.checkpoint()
+        operands = ((array._block, Role.OVERWRITE if heals and first else Role.WRITE),)
+        return CommandRequest(FILL, FILL.struct.pack(*fields, pattern), operands, keep=array, operation="memory.fill")
+
+    await _ask_all(array, list(_layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides)), request_for)
 
 
 def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
     """The bytes of one element with this value; raises `InvalidArgument` if the dtype cannot hold it."""
     try:
-        scalar = np.asarray(value)
+        # numpy makes an object of an int that needs more than 64 bits, and a float array may well hold it.
+        scalar = np.asarray(float(value) if isinstance(value, int) and dtype.kind in "fc" else value)
+        if isinstance(value, int) and scalar.dtype.kind == "O":
+            raise TypeError("it is out of range")
         if scalar.ndim or scalar.dtype.kind not in "biufc":
             raise TypeError(f"a {type(value).__name__} is not a number")
         if scalar.dtype.kind == "c" and dtype.kind != "c":

@@ -157,12 +157,14 @@ class LoadRequest(Request):
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the kernels' facts."""
         self._module.loaded(error)
-        self.settle(outcome.Value(value) if error is None else outcome.Error(error))
+        if self.open:
+            self.settle(outcome.Value(value) if error is None else outcome.Error(error))
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Settle with the loss."""
         self._module.command_lost(command, error)
-        self.settle(outcome.Error(error))
+        if self.open:
+            self.settle(outcome.Error(error))
 
 
 class UnloadOwner:

@@ -61,6 +61,7 @@ class Nvrtc:
         there, `LibraryNotFound` when there is no NVRTC, `ContextLost` if the context is lost while the image is loaded.
         """
         device = self._device
+        device._check_open()
         options = NvrtcOptions() if options is None else options
         if not isinstance(options, NvrtcOptions):
             raise InvalidArgument(f"options is an NvrtcOptions, not {type(options).__name__}")

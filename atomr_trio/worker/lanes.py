@@ -11,16 +11,28 @@ from __future__ import annotations
 import collections
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from typing import Any, Protocol
 
 from .channel import TimelinePage, clip
-from .protocol import ENGINE_BUG, INLINE_LIMIT, LANE_NAMES, SLOTS_PER_LANE, Mode, Verb, VerbTable, counter_word
+from .protocol import (
+    DRIVER_LIMIT,
+    ENGINE_BUG,
+    INLINE_LIMIT,
+    LANE_NAMES,
+    SLOTS_PER_LANE,
+    Mode,
+    Verb,
+    VerbTable,
+    counter_word,
+)
 from .status import StatusClass, classify
 
 _CU_STREAM_NON_BLOCKING = 1
+_POLL_SECONDS = 200e-6
 _CU_EVENT_DISABLE_TIMING = 2
 
 
@@ -171,6 +183,8 @@ class Lane:
             for lane, ticket, _ in command.waits:
                 if lane != self.index:
                     self._peers[lane].wait_submitted(ticket)
+            while command.ticket - self.finished > DRIVER_LIMIT:
+                time.sleep(_POLL_SECONDS)
             self._perform(command)
             with self._changed:
                 self._pending -= 1

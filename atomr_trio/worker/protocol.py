@@ -45,8 +45,10 @@ LANES: Final = len(LANE_NAMES)
 LANE_LIMIT: Final = 512
 """Unfinished commands a lane takes; the driver itself blocks the caller at about a thousand pending operations."""
 INLINE_LIMIT: Final = 256
-"""With more unfinished commands than this, a lane's own thread makes its calls: each command is a launch and a ticket,
-so a driver that blocks must not find the loop thread, which all lanes share."""
+"""With more unfinished commands than this, a lane's own thread makes its calls, not the loop thread that all share."""
+DRIVER_LIMIT: Final = 400
+"""With more than this, that thread waits. Each command is a launch and a ticket, and the driver blocks the call beyond
+about a thousand of those; it then holds the stream, so that not even a query of it returns."""
 
 # --- the timeline page ------------------------------------------------------------------------------------------------
 
@@ -104,15 +106,23 @@ class Mode(enum.Enum):
 class Verb:
     """One verb of an engine: how its record is written, what it does to its operands, and how it runs."""
 
-    __slots__ = ("engine", "fields", "mode", "name", "number", "roles", "struct")
+    __slots__ = ("engine", "engine_number", "fields", "mode", "name", "number", "roles", "struct")
 
     def __init__(
-        self, engine: str, number: int, name: str, mode: Mode, fields: dict[str, str], roles: dict[str, Role]
+        self,
+        engine: str,
+        engine_number: int,
+        number: int,
+        name: str,
+        mode: Mode,
+        fields: dict[str, str],
+        roles: dict[str, Role],
     ) -> None:
         unknown = roles.keys() - fields.keys()
         if unknown:
             raise ValueError(f"{engine}.{name} gives roles to fields it does not have: {sorted(unknown)}")
         self.engine = engine
+        self.engine_number = engine_number
         self.number = number
         self.name = name
         self.mode = mode
@@ -134,6 +144,6 @@ class VerbTable:
 
     def verb(self, name: str, mode: Mode, fields: dict[str, str], roles: dict[str, Role] | None = None) -> Verb:
         """Declare a verb: `fields` maps each field to its ``struct`` format, `roles` the operands among them."""
-        verb = Verb(self.engine, len(self.verbs), name, mode, fields, roles or {})
+        verb = Verb(self.engine, self.number, len(self.verbs), name, mode, fields, roles or {})
         self.verbs.append(verb)
         return verb

@@ -221,11 +221,14 @@ class MemoryEngine:
         address, pitch, itemsize, width, height, pattern = FILL.struct.unpack_from(command.payload)
         if itemsize <= 4:
             self._fill_narrow(lane, address, pitch, itemsize, width, height, pattern)
-        elif height == 1:
-            self._fill_doubling(lane, address, itemsize, width, pattern)
-        else:
-            for row in range(height):
-                self._fill_doubling(lane, address + row * pitch, itemsize, width, pattern)
+            return
+        self._fill_doubling(lane, address, itemsize, width, pattern)
+        done = 1
+        while done < height:
+            step = min(done, height - done)
+            target = (None, address + done * pitch, pitch)
+            self._copy_rows(lane, target, (None, address, pitch), width * itemsize, step)
+            done += step
 
     def _fill_narrow(
         self, lane: Lane, address: int, pitch: int, itemsize: int, width: int, height: int, pattern: bytes
