@@ -4,7 +4,7 @@
 #   make test       the whole suite, on the simulated GPU
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
-#   make lint       ruff and mypy --strict
+#   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make docs       the documentation as HTML, in docs/_build/html
 
 PYTHON ?= python3
@@ -17,6 +17,8 @@ DEMO_ARGS ?=
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 SOURCES := $(CURDIR):$(CURDIR)/bindings
+# pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
+PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
 .PHONY: help demo test gpu-test soak lint docs clean
 .DELETE_ON_ERROR:
@@ -45,6 +47,8 @@ endif
 lint: $(VENV)/.dev-ready
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
+	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 
 docs: $(VENV)/.docs-ready
 	$(RUN) -m sphinx -W --keep-going -b html docs docs/_build/html

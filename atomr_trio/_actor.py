@@ -48,14 +48,16 @@ class Actor:
                         self._current = await receiver.receive()
                     except trio.EndOfChannel:
                         return
-                request = self._current
-                if request.state is RequestState.QUEUED:
-                    await generation.admit(request.lane)
-                if request.state is not RequestState.QUEUED:
-                    self._current = None  # cancelled or settled while it waited: it never runs
-                    continue
-                self._begin(request, generation)
-                self._current = None
+                # Not in a variable of this loop: an idle actor would keep the last request's arrays alive.
+                await self._serve(self._current, generation)
+
+    async def _serve(self, request: Request, generation: Generation) -> None:
+        if request.state is RequestState.QUEUED:
+            await generation.admit(request.lane)
+        # Otherwise it was cancelled or settled while it waited, and never runs.
+        if request.state is RequestState.QUEUED:
+            self._begin(request, generation)
+        self._current = None
 
     def _begin(self, request: Request, generation: Generation) -> None:
         try:
@@ -65,16 +67,40 @@ class Actor:
         except Exception as bug:
             self._current = None
             if request.open:
-                crash = ActorCrashed(
-                    f"the {self.name} actor crashed on this request: {bug!r}",
-                    actor=self.name,
-                    device=generation.device,
-                    generation=generation.number,
-                    operation=request.operation,
-                )
-                crash.__cause__ = bug
-                request.settle(outcome.Error(crash))
+                request.settle(outcome.Error(self._crash(bug, request, generation)))
             raise
+
+    def _crash(self, bug: Exception, request: Request, generation: Generation) -> ActorCrashed:
+        crash = ActorCrashed(
+            f"the {self.name} actor crashed on this request: {bug!r}",
+            actor=self.name,
+            device=generation.device,
+            generation=generation.number,
+            operation=request.operation,
+        )
+        crash.__cause__ = bug
+        return crash
+
+    @trio.lowlevel.enable_ki_protection
+    def begin_nowait(self, request: Request, generation: Generation | None) -> None:
+        """Begin a request in the caller's task, past the queue, so that it is in order with what the caller does next.
+
+        Other actors have queues of their own: a request that only waited in this one's could be overtaken there. Raises
+        `trio.WouldBlock` when the generation takes nothing now, and what refuses the request.
+        """
+        if generation is None or not generation.takes(request.lane):
+            raise trio.WouldBlock
+        self.mailbox.accept(request)
+        try:
+            request.start(generation)
+        except RequestError as refused:
+            request.settle(outcome.Error(refused))
+            raise
+        except Exception as bug:
+            crash = self._crash(bug, request, generation)
+            if request.open:
+                request.settle(outcome.Error(crash))
+            raise crash from bug
 
     def close(self, make_error: outcome.Error) -> None:
         """Settle the request in hand, if it was not begun, when no generation will come any more."""

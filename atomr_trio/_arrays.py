@@ -89,8 +89,8 @@ class Storage:
     __slots__ = ("block", "device")
 
     def __init__(self, device: Device, block: Block) -> None:
-        self.device = device
-        self.block = block
+        self.device: Device = device
+        self.block: Block = block
 
     def __del__(self) -> None:
         # Any thread, any time: only note it. The arena takes it back with its next call.
@@ -227,9 +227,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
     # --- moving bytes -------------------------------------------------------------------------------------------------
 
     async def to_host(self) -> npt.NDArray[Any]:
-        """A new C-contiguous numpy array with the elements.
+        """A new C-contiguous numpy array with the elements, of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
-        Raises `StaleArray` if the array is torn or lost, `ContextLost` if the context is lost meanwhile.
+        Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
+        context is lost meanwhile.
         """
         from .actors.memory import copy_out
 
@@ -238,7 +239,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
         return host
 
     async def copy_to(self, out: npt.NDArray[Any]) -> None:
-        """Copy the elements into a writable numpy array of the same shape and dtype. Raises as `to_host` does."""
+        """Copy the elements into a writable numpy array of the same shape and dtype (``cuMemcpyDtoHAsync``).
+
+        Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
+        """
         from .actors.memory import copy_out
 
         _check_host(self, out)
@@ -251,7 +255,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
         that do not lie in regular rows, is made of several commands: if it is cancelled or fails half way, the array is
-        torn.
+        torn. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, or ``cuMemcpy2DAsync`` for rows.
+
+        Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, or one was freed;
+        `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
+        and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
         from .actors.memory import copy_in, copy_on_device
 
@@ -264,7 +272,12 @@ class DeviceArray(metaclass=NoPublicConstructor):
         await copy_in(self, host)
 
     async def fill(self, value: complex | np.generic) -> None:
-        """Set every element to `value`, which must fit the dtype. Makes a torn array good again."""
+        """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.
+
+        Raises `InvalidArgument` for a value that the dtype cannot hold or an array that was freed, `OutOfDeviceMemory`
+        if this is the first use of the array's memory and the GPU has no more, `ContextLost` if the context is lost
+        meanwhile.
+        """
         from .actors.memory import fill
 
         await fill(self, value)

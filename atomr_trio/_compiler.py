@@ -548,11 +548,15 @@ def _first_error(log: str) -> str:
 
 
 def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None, file_name: str = "kernel.cu") -> str:
-    """Compile to PTX and return its text. Synchronous; needs no GPU.
+    """Compile to PTX and return its text (``nvrtcCompileProgram``, ``nvrtcGetPTX``). Synchronous; needs no GPU.
 
     `arch="native"` names no device here, so it stands for the oldest architecture this NVRTC supports: its PTX runs on
     every GPU that the compiler knows. Name an architecture to use the instructions of a newer one; "sm_90" gives what
-    "compute_90" does, since PTX is written for virtual architectures.
+    "compute_90" does, since PTX is written for virtual architectures. `file_name` is what the compiler calls the source
+    in its messages.
+
+    Raises `CompileError` with the compiler's log, `InvalidArgument` for what cannot be a source, and `LibraryNotFound`
+    when there is no NVRTC.
     """
     options = NvrtcOptions() if options is None else options
     with _nvrtc_errors():
@@ -561,7 +565,11 @@ def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None, file_nam
 
 
 def compile_to_cubin(source: str, *, options: NvrtcOptions, file_name: str = "kernel.cu") -> bytes:
-    """Compile to a cubin for the real architecture that `options.arch` names ("sm_90"). Synchronous; needs no GPU."""
+    """Compile to a cubin for the real architecture that `options.arch` names ("sm_90"), and return its bytes.
+
+    Synchronous; needs no GPU (``nvrtcCompileProgram``, ``nvrtcGetCUBIN``). Raises as `compile_to_ptx` does, and
+    `InvalidArgument` when `options.arch` names no real architecture.
+    """
     if not options.arch.startswith("sm_"):
         problem = f"a cubin is for one real architecture, and {options.arch!r} does not name one"
         _refuse("arch", problem, 'name the GPU\'s, for example arch="sm_90".')

@@ -111,6 +111,7 @@ class Device(metaclass=NoPublicConstructor):
         # What the actors and their mailboxes need.
         self._actors = tuple(Actor(name, Mailbox(name, MAILBOX_CAPACITY)) for name in ("memory", "module", "nvrtc"))
         self._memory_mailbox, self._module_mailbox, self._nvrtc_mailbox = (each.mailbox for each in self._actors)
+        self._module_actor = self._actors[1]
         self._compiler = CompileService()
         self._compiling: set[Request] = set()
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
@@ -181,7 +182,8 @@ class Device(metaclass=NoPublicConstructor):
     def events(self, *, buffer: int = 64) -> Subscription:
         """What happens to the device, as an async iterator: `async with dev.events() as events: async for event in`.
 
-        A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`.
+        A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`. Raises
+        `ValueError` for a buffer below 1.
         """
         return self._events.subscribe(buffer)
 
@@ -231,8 +233,11 @@ class Device(metaclass=NoPublicConstructor):
     def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64) -> DeviceArray:
         """A new array whose elements are not set. Sends nothing and never blocks.
 
-        Raises `InvalidArgument` for a shape or dtype that cannot be, and `OutOfDeviceMemory` when the device's
-        `memory_limit` does not allow it.
+        `shape` is an int or a sequence of ints; `dtype` one of numpy's numbers or bool, in native byte order. The GPU's
+        memory is taken (``cuMemCreate``, ``cuMemMap``) with the first use, which gets the error if there is none left.
+
+        Raises `InvalidArgument` for a shape or dtype that cannot be, `OutOfDeviceMemory` when the device's
+        `memory_limit` does not allow it, and `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
         self._check_open()
         checked_shape, checked_dtype = check_shape(shape), check_dtype(dtype)
@@ -268,7 +273,8 @@ class Device(metaclass=NoPublicConstructor):
     async def to_device(self, source: npt.ArrayLike) -> DeviceArray:
         """A new array with a copy of a numpy array, or of anything that numpy makes an array of.
 
-        Raises as `empty` does, and `ContextLost` if the context is lost meanwhile.
+        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``. Raises as `empty` does,
+        `OutOfDeviceMemory` too if the GPU has no more memory, and `ContextLost` if the context is lost meanwhile.
         """
         host = as_host(source)
         array = self.empty(host.shape, host.dtype)
@@ -462,6 +468,7 @@ class Device(metaclass=NoPublicConstructor):
                 return
             actor.mailbox.restarts += 1
             self._events.publish(ActorRestarted(actor=actor.name, error=crash))
+            del crash  # its traceback holds the request, and so the arrays
 
     @trio.lowlevel.enable_ki_protection
     async def _watch_closing(self, generation: Generation) -> None:
@@ -620,7 +627,7 @@ class Device(metaclass=NoPublicConstructor):
             generation.settle_reaped(self._end_error)
             generation.close()
         except Exception:
-            log.critical("generation %d of device %d could not be settled", generation.number, self._index, exc_info=True)
+            log.critical("generation %d of device %d was not settled", generation.number, self._index, exc_info=True)
 
     def _end_error(self) -> DeviceError:
         """A fresh copy of the reason why the device takes no requests any more."""
@@ -668,10 +675,13 @@ class Device(metaclass=NoPublicConstructor):
             generation=self.generation,
             advice="open the device in the child, or start children with the spawn method",
         )
+        if self.state is not DeviceState.CLOSED:
+            self._supervision.closed()
         if self._generation is not None:
             self._generation.forget()
         for module in list(self._modules.values()):
             module.forget()
+        self._staging.close()
         if self._arena is not None:
             self._arena.close()
 

@@ -22,6 +22,7 @@ import trio
 
 from ._errors import (
     ActorCrashed,
+    CommandFailed,
     ContextLost,
     DeviceError,
     DeviceFailed,
@@ -31,7 +32,7 @@ from ._errors import (
     error_from_status,
 )
 from ._info import DeviceInfo
-from ._memory import Arena, Block, Chunk, ChunkState, Ticket
+from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._realtime import RealTimer
 from ._timeline import Command, CommandOwner, Operand, Timeline
 from .worker import channel
@@ -45,6 +46,7 @@ from .worker.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
+    MAX_WAITS,
     Role,
     Verb,
     encode_wait,
@@ -133,15 +135,15 @@ class Generation:
         self.hang_timeout = hang_timeout
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
-            self.page = TimelinePage.new()
+            self.page: TimelinePage = TimelinePage.new()
         except BaseException:
             os.close(self._wake)
             raise
-        self.timeline = Timeline(self.page, number)
+        self.timeline: Timeline = Timeline(self.page, number)
         self.loss: Loss | None = None
         self.info: DeviceInfo | None = None
-        self.free_memory = 0
-        self.scope = trio.CancelScope()
+        self.free_memory: int = 0
+        self.scope: trio.CancelScope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
         self._outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
@@ -241,7 +243,7 @@ class Generation:
     @trio.lowlevel.enable_ki_protection
     async def admit(self, lane: int = LANE_COMPUTE) -> None:
         """Wait until a lane takes one more command, and until the generation is one that takes any."""
-        while self.loss is not None or not self._has_room(lane):
+        while not self.takes(lane):
             self._waiting[lane] += 1
             event = trio.Event()
             self._room.append(event)
@@ -249,6 +251,10 @@ class Generation:
                 await event.wait()
             finally:
                 self._waiting[lane] -= 1
+
+    def takes(self, lane: int) -> bool:
+        """Whether a lane takes one more command right now."""
+        return self.loss is None and self._has_room(lane)
 
     def _has_room(self, lane: int) -> bool:
         lanes = self.timeline.lanes
@@ -266,10 +272,11 @@ class Generation:
         owner: CommandOwner,
         *,
         requires: Iterable[int] = (),
+        after: Iterable[Ticket] = (),
         descriptors: Sequence[int] = (),
         operation: str | None = None,
     ) -> Command:
-        """Send one command to the worker, ordered after everything that touches its operands.
+        """Send one command to the worker, ordered after everything that touches its operands, and after `after`.
 
         `requires` are tickets of the compute lane that must have succeeded. Raises `StaleArray` before anything is
         sent. From here on the command is settled by its ticket or by the loss of the generation.
@@ -280,16 +287,23 @@ class Generation:
         required = set(requires)
         for block, role in operands:
             self._prepare_block(block, role, required)
+        if len(required) > MAX_WAITS - len(self.timeline.lanes):
+            raise CommandFailed(
+                f"one command cannot wait for {len(required)} others: use fewer new arrays at a time",
+                device=self.device,
+                generation=self.number,
+                operation=operation,
+            )
         book = self.timeline.lanes[lane]
         ticket = book.issued + 1
-        waits: set[Ticket] = set()
-        healed: list[tuple[Block, str]] | None = None
+        waits: set[Ticket] = {wait for wait in after if wait[0] != lane}
+        healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         for block, role in operands:
             block.claim(role, lane, ticket, self.number, waits)
-            if role is Role.OVERWRITE and block.torn is not None:
+            if role is Role.OVERWRITE and (block.torn is not None or block.recipe is not None):
                 healed = healed or []
-                healed.append((block, block.torn))
-                block.torn = None
+                healed.append((block, block.torn, block.recipe))
+                block.torn = block.recipe = None
         open_waits = self.timeline.still_open(waits)
         words = [encode_wait(*wait) for wait in open_waits]
         words += [encode_wait(LANE_COMPUTE, each, required=True) for each in required]
@@ -323,7 +337,7 @@ class Generation:
             )
         if block.torn is not None and role is not Role.OVERWRITE:
             raise StaleArray(
-                f"the array is torn: {block.torn} was writing it when its generation was lost",
+                f"the array is torn: {block.torn}",
                 device=self.device,
                 generation=self.number,
                 operation=operation,
@@ -337,26 +351,29 @@ class Generation:
                 self._create_chunk(chunk)
             required.add(chunk.ticket)
         recipe = block.recipe
-        if recipe is None:
+        if recipe is None or role is Role.OVERWRITE:
             return
-        block.recipe = None
-        if role is not Role.OVERWRITE:
+        if not recipe.ticket:
             payload = FILL.struct.pack(block.address, 0, recipe.itemsize, recipe.count, 1, recipe.pattern)
-            requires = {chunk.ticket} if chunk.state is not ChunkState.READY else ()
-            self.publish(
-                LANE_COMPUTE, FILL, payload, ((block, Role.OVERWRITE),), _FillOwner(block, recipe), requires=requires
-            )
+            block.recipe = None  # the fill itself needs no fill
+            owner = _FillOwner(block, recipe)
+            recipe.ticket = self.publish(LANE_COMPUTE, FILL, payload, ((block, Role.OVERWRITE),), owner).ticket
+            block.recipe = recipe
+        required.add(recipe.ticket)
 
     def _create_chunk(self, chunk: Chunk) -> None:
         for retired in self.arena.retired:
             payload = RELEASE_CHUNK.struct.pack(retired.address)
-            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), _ReleaseOwner(retired))
+            after = retired.last_use(self.number)
+            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), _ReleaseOwner(retired), after=after)
         self.arena.retired = []
         spare = self.arena.offer_unused()
         payload = CREATE_CHUNK.struct.pack(chunk.address, chunk.size)
         payload += b"".join(each.address.to_bytes(8, "little") for each in spare)
         chunk.state = ChunkState.CREATING
-        command = self.publish(LANE_COMPUTE, CREATE_CHUNK, payload, (), _ChunkOwner(self.arena, chunk, spare))
+        owner = _ChunkOwner(self.arena, chunk, spare)
+        after = [ticket for each in spare for ticket in each.last_use(self.number)]
+        command = self.publish(LANE_COMPUTE, CREATE_CHUNK, payload, (), owner, after=after)
         chunk.ticket = command.ticket
 
     def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -475,8 +492,11 @@ class Generation:
         if not status:
             command.owner.command_finished(command, None, self._results.pop(key, None))
             return
-        for block, torn in command.healed or ():
+        for block, torn, recipe in command.healed or ():
             block.torn = torn
+            # What a later command has written must not be filled over.
+            if block.writer == key and recipe is not None:
+                block.recipe = recipe.anew()
         failure = self._failures.pop(key, None)
         if failure is None:
             failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
@@ -601,7 +621,7 @@ class Generation:
     @trio.lowlevel.enable_ki_protection
     async def run_watchdog(self) -> None:
         """Notice a stopped worker and a command that runs too long, in real time."""
-        period = WATCH_PERIOD if self.hang_timeout is None else min(WATCH_PERIOD, self.hang_timeout / 4)
+        period = WATCH_PERIOD if self.hang_timeout is None else min(WATCH_PERIOD, max(0.001, self.hang_timeout / 4))
         beat, beat_at = self.page.heartbeat(), time.monotonic()
         previous = beat_at
         with RealTimer(period) as timer:
@@ -659,13 +679,14 @@ class Generation:
         for command in lost:
             for block, role in command.operands:
                 if role is not Role.READ and not block.freed:
-                    block.torn = f"{command.operation} of generation {self.number}"
+                    block.torn = f"{command.operation} was writing it when generation {self.number} was lost"
         for command in lost:
             command.owner.command_lost(command, make_error())
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""
         self.process.forget()
+        self.page.close()
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1
@@ -694,19 +715,22 @@ _WITH_RESULT = frozenset({"module.load", "memory.create_chunk"})
 class _FillOwner:
     """The fill that a recipe asked for."""
 
-    def __init__(self, block: Block, recipe: Any) -> None:
+    def __init__(self, block: Block, recipe: Recipe) -> None:
         self._block = block
         self._recipe = recipe
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        if error is not None:
-            self._block.recipe = self._recipe
+        self._ended(followed=error is None)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         # Nobody had written the block before the fill, so filling it again gives back all it had.
         if self._block.writer == (command.lane, command.ticket):
             self._block.torn = None
-        self._block.recipe = self._recipe
+        self._ended(followed=False)
+
+    def _ended(self, *, followed: bool) -> None:
+        if self._block.recipe is self._recipe:  # or a later command has overwritten the whole block
+            self._block.recipe = None if followed else self._recipe.anew()
 
 
 class _ChunkOwner:
@@ -724,7 +748,10 @@ class _ChunkOwner:
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         self._take_back()
         if self._chunk.ticket == command.ticket:
-            self._chunk.state = ChunkState.READY if error is None else ChunkState.PLANNED
+            if error is None:
+                self._chunk.state = ChunkState.READY
+            else:
+                self._arena.creation_failed(self._chunk)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         self._take_back()

@@ -46,9 +46,9 @@ class Request:
     __slots__ = ("_mailbox", "_outcome", "_task", "lane", "operation", "state")
 
     def __init__(self, operation: str, lane: int = LANE_COMPUTE) -> None:
-        self.operation = operation
-        self.lane = lane
-        self.state = RequestState.QUEUED
+        self.operation: str = operation
+        self.lane: int = lane
+        self.state: RequestState = RequestState.QUEUED
         self._mailbox: Mailbox | None = None
         self._outcome: outcome.Outcome[Any] | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -170,6 +170,12 @@ class Mailbox:
         except BaseException:
             request._mailbox = None
             raise
+        self._accepted += 1
+
+    def accept(self, request: Request) -> None:
+        """Count a request that its caller begins by itself, past the queue."""
+        self._check_open()
+        request._mailbox = self
         self._accepted += 1
 
     @property

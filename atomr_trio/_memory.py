@@ -16,7 +16,7 @@ import bisect
 import collections
 import enum
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .worker.protocol import Role
 
@@ -42,22 +42,33 @@ class ChunkState(enum.Enum):
 class Chunk:
     """One piece of physical memory."""
 
-    __slots__ = ("address", "descriptor", "offered", "size", "state", "ticket", "used")
+    __slots__ = ("_epoch", "_waits", "address", "descriptor", "offered", "size", "state", "ticket", "used")
 
     def __init__(self, address: int, size: int) -> None:
-        self.address = address
-        self.size = size
-        self.state = ChunkState.PLANNED
-        self.descriptor = -1
-        self.ticket = 0
+        self.address: int = address
+        self.size: int = size
+        self.state: ChunkState = ChunkState.PLANNED
+        self.descriptor: int = -1
+        self.ticket: int = 0
         """The ticket, on the compute lane, of the command that creates it."""
-        self.used = 0
+        self.used: int = 0
         """Bytes of it that belong to blocks."""
-        self.offered = False
+        self.offered: bool = False
         """Whether the worker may release it to make room: nothing is allocated in it meanwhile."""
+        self._epoch = 0
+        self._waits: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<Chunk {self.address:#x}+{self.size:#x} {self.state.value}, {self.used} bytes used>"
+
+    def set_aside(self, epoch: int, waits: dict[int, int]) -> None:
+        """Note, when it is about to be released, what may still be running on it: tickets of generation `epoch`."""
+        self._epoch = epoch
+        self._waits = waits
+
+    def last_use(self, epoch: int) -> Iterable[Ticket]:
+        """What must be done before it is released in generation `epoch`."""
+        return self._waits.items() if self._epoch == epoch else ()
 
     def close(self) -> None:
         """Close the descriptor; the memory is freed with its last holder."""
@@ -67,14 +78,20 @@ class Chunk:
 
 
 class Recipe:
-    """What a block is filled with when a command first touches it."""
+    """What a block is filled with when a command first touches it. It stays on the block until the fill is done."""
 
-    __slots__ = ("count", "itemsize", "pattern")
+    __slots__ = ("count", "itemsize", "pattern", "ticket")
 
     def __init__(self, itemsize: int, count: int, pattern: bytes) -> None:
-        self.itemsize = itemsize
-        self.count = count
-        self.pattern = pattern
+        self.itemsize: int = itemsize
+        self.count: int = count
+        self.pattern: bytes = pattern
+        self.ticket: int = 0
+        """The ticket, on the compute lane, of the fill that is under way; 0 when none is."""
+
+    def anew(self) -> Recipe:
+        """The same, to be followed from the beginning."""
+        return Recipe(self.itemsize, self.count, self.pattern)
 
 
 class Block:
@@ -96,18 +113,18 @@ class Block:
     )
 
     def __init__(self, address: int, size: int, nbytes: int, chunk: Chunk) -> None:
-        self.address = address
-        self.size = size
-        self.nbytes = nbytes
+        self.address: int = address
+        self.size: int = size
+        self.nbytes: int = nbytes
         """What was asked for; `size` is that, rounded up."""
-        self.chunk = chunk
-        self.epoch = 0
+        self.chunk: Chunk = chunk
+        self.epoch: int = 0
         """The generation whose tickets `writer` and `readers` are."""
         self.writer: Ticket | None = None
         self.readers: dict[int, int] = {}
         self.recipe: Recipe | None = None
-        self.written = False
-        self.freed = False
+        self.written: bool = False
+        self.freed: bool = False
         self.torn: str | None = None
         """The command that was writing it when its generation was lost."""
         self.lost: str | None = None
@@ -180,13 +197,14 @@ class Arena:
         self.extent = extent
         self.limit = limit
         self.chunks: list[Chunk] = []
-        self.in_use = 0
+        self.in_use: int = 0
         self.blocks: set[Block] = set()
         """Every block that belongs to an array."""
         self.orphans: collections.deque[Block] = collections.deque()
         """Blocks whose last array was collected, in whatever thread that happened; taken back by the next call."""
         self.retired: list[Chunk] = []
         """Chunks dropped from the arena that the worker must still release."""
+        self._short = False
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
         self._sizes: list[tuple[int, int]] = []
@@ -231,6 +249,8 @@ class Arena:
         block.chunk.used -= block.size
         self.in_use -= block.size
         self._give(_Span(block.address, block.size, block.chunk, block.epoch, waits))
+        if block.chunk.used == 0 and block.chunk.state is ChunkState.PLANNED:
+            self.drop(block.chunk)  # there may not be memory for it; the next one is planned for what is needed then
 
     def collect(self) -> None:
         """Take back the blocks whose last array was collected."""
@@ -267,14 +287,34 @@ class Arena:
             room = self.limit - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
             raise ArenaFull(size, self.limit, self.in_use, self.reserved)
-        growth = min(FIRST_CHUNK << len(self.chunks), LARGEST_GROWTH, room // CHUNK_GRANULARITY * CHUNK_GRANULARITY)
-        grown = max(needed, growth)
+        growth = needed if self._short else min(FIRST_CHUNK << len(self.chunks), LARGEST_GROWTH)
+        grown = max(needed, min(growth, room // CHUNK_GRANULARITY * CHUNK_GRANULARITY))
         chunk = Chunk(self._place(grown, needed), grown)
         if chunk.address + grown > self.base + self.extent:
             chunk.size = needed
         self.chunks.append(chunk)
         self.chunks.sort(key=lambda each: each.address)
         self._insert(_Span(chunk.address, chunk.size, chunk, 0, {}))
+
+    def creation_failed(self, chunk: Chunk) -> None:
+        """The device had no memory for a chunk: plan it anew, no larger than its blocks need.
+
+        From now on, until memory is given back, the arena grows by what is needed alone.
+        """
+        self._short = True
+        chunk.state = ChunkState.PLANNED
+        if chunk.used == 0:
+            self.drop(chunk)
+            return
+        rest = self._ends.get(chunk.address + chunk.size)
+        if rest is None:
+            return
+        size = -(-(rest.address - chunk.address) // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
+        self._remove(rest)
+        rest.size -= chunk.size - size
+        chunk.size = size
+        if rest.size:
+            self._insert(rest)
 
     def _place(self, size: int, needed: int) -> int:
         """The first gap between chunks that takes `size` bytes; a retired chunk there is released before."""
@@ -311,12 +351,20 @@ class Arena:
         chunks = [chunk for chunk in self.unused() if chunk.state is ChunkState.READY]
         for chunk in chunks:
             chunk.offered = True
+            self._set_aside(chunk)
         return chunks
 
     def drop(self, chunk: Chunk) -> None:
         """Take an unused chunk out of the arena."""
+        if chunk.state is not ChunkState.PLANNED:
+            self._short = False
+        self._set_aside(chunk)
         self._remove(self._starts[chunk.address])
         self.chunks.remove(chunk)
+
+    def _set_aside(self, chunk: Chunk) -> None:
+        span = self._starts[chunk.address]
+        chunk.set_aside(span.epoch, span.waits)
 
     # Spans.
 

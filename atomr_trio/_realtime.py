@@ -42,7 +42,8 @@ class RealTimer:
         if self._descriptor < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        spec = _TimeSpec(int(period), int(period % 1 * 1e9))
+        # Zero would switch the timer off.
+        spec = _TimeSpec(*divmod(int(period * 1e9) or 1, 10**9))
         if libc.timerfd_settime(self._descriptor, 0, ctypes.byref(_TimerSpec(spec, spec)), None) < 0:
             number = ctypes.get_errno()
             self.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ._errors import DeviceError
-from ._memory import Block, Ticket
+from ._memory import Block, Recipe, Ticket
 from .worker.channel import TimelinePage
 from .worker.protocol import LANE_NAMES, LANES, Role
 
@@ -43,14 +43,14 @@ class Command:
         owner: CommandOwner,
         waits: tuple[Ticket, ...],
     ) -> None:
-        self.lane = lane
-        self.ticket = ticket
-        self.operation = operation
-        self.operands = operands
-        self.owner = owner
-        self.waits = waits
-        self.healed: list[tuple[Block, str]] | None = None
-        """Torn blocks that it makes good, with what had torn them."""
+        self.lane: int = lane
+        self.ticket: int = ticket
+        self.operation: str = operation
+        self.operands: Sequence[Operand] = operands
+        self.owner: CommandOwner = owner
+        self.waits: tuple[Ticket, ...] = waits
+        self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
+        """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
     def __repr__(self) -> str:
         return f"<Command {self.operation} {LANE_NAMES[self.lane]}:{self.ticket}>"
@@ -76,7 +76,7 @@ class Timeline:
     def __init__(self, page: TimelinePage, epoch: int) -> None:
         self.page = page
         self.epoch = epoch
-        self.lanes = tuple(LaneBook(index) for index in range(LANES))
+        self.lanes: tuple[LaneBook, ...] = tuple(LaneBook(index) for index in range(LANES))
 
     def reached(self, ticket: Ticket) -> bool:
         """Whether the GPU has reached a ticket."""
@@ -118,8 +118,8 @@ class Timeline:
                 lane.front = 0
                 continue
             front = lane.in_flight[0]
-            # The worker waits by an event, which covers all that the other lane had been given by then. So a command that
-            # waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
+            # The worker waits by an event, which covers all that the other lane had been given by then. So a command
+            # that waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
             held_up = any(self.lanes[other].in_flight or not self.reached((other, on)) for other, on in front.waits)
             if lane.front != front.ticket or held_up:
                 lane.front = front.ticket

@@ -47,10 +47,12 @@ class _CopyIn(CommandRequest):
             verb, payload = COPY_IN_2D, COPY_IN_2D.struct.pack(*fields)
         operands = ((array._block, role),)
         super().__init__(verb, payload, operands, keep=array, lane=LANE_COPY_IN, operation="memory.copy_in")
-        self._slot = slot
+        self._slot: Slot | None = slot
 
     def ended(self, *, delivered: bool) -> None:
-        self._slot.release()
+        if self._slot is not None:
+            slot, self._slot = self._slot, None  # or a request in a traceback would keep the staging area mapped
+            slot.release()
 
 
 class _CopyOut(CommandRequest):
@@ -300,16 +302,18 @@ async def fill(array: DeviceArray, value: complex | np.generic) -> None:
         operands = ((array._block, Role.OVERWRITE if heals and first else Role.WRITE),)
         return CommandRequest(FILL, FILL.struct.pack(*fields, pattern), operands, keep=array, operation="memory.fill")
 
-    await _ask_all(array, list(_layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides)), request_for)
+    pieces = list(_layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides))
+    await _ask_all(array, pieces, request_for)
 
 
 def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
     """The bytes of one element with this value; raises `InvalidArgument` if the dtype cannot hold it."""
     try:
         # numpy makes an object of an int that needs more than 64 bits, and a float array may well hold it.
-        scalar = np.asarray(float(value) if isinstance(value, int) and dtype.kind in "fc" else value)
-        if isinstance(value, int) and scalar.dtype.kind == "O":
+        wide = isinstance(value, int) and not -(2**63) <= value < 2**64
+        if wide and dtype.kind in "biu":
             raise TypeError("it is out of range")
+        scalar = np.asarray(float(value) if wide else value)  # type: ignore[arg-type]
         if scalar.ndim or scalar.dtype.kind not in "biufc":
             raise TypeError(f"a {type(value).__name__} is not a number")
         if scalar.dtype.kind == "c" and dtype.kind != "c":

@@ -41,8 +41,8 @@ class _Marked:
     def __init__(self, array: DeviceArray, role: Role) -> None:
         if not isinstance(array, DeviceArray):
             raise InvalidArgument(f"expected a device array, not {type(array).__name__}")
-        self.array = array
-        self.role = role
+        self.array: DeviceArray = array
+        self.role: Role = role
 
     def __repr__(self) -> str:
         return f"<{self.role.value} {self.array!r}>"
@@ -66,13 +66,16 @@ def read_only(array: DeviceArray) -> ReadOnly:
     """Say that a kernel only reads this argument.
 
     Such an array survives a fault in the kernel, and kernels that read it may run beside copies of it. It is a promise:
-    a kernel that writes it all the same is not stopped.
+    a kernel that writes it all the same is not stopped. Raises `InvalidArgument` for what is no device array.
     """
     return ReadOnly(array, Role.READ)
 
 
 def overwrites(array: DeviceArray) -> Overwrites:
-    """Say that a kernel writes every element of this argument and reads none: even a torn array may be given."""
+    """Say that a kernel writes every element of this argument and reads none: even a torn array may be given.
+
+    Raises `InvalidArgument` for what is no device array.
+    """
     return Overwrites(array, Role.OVERWRITE)
 
 
@@ -87,7 +90,7 @@ class Module:
         """The generation that it was first loaded in."""
         self.facts: dict[str, dict[str, Any]] = {}
         """What the driver tells about each kernel."""
-        self.kernel_numbers = {name: device._next_number() for name in program.entries}
+        self.kernel_numbers: dict[str, int] = {name: device._next_number() for name in program.entries}
         self._epoch = 0
         self._ticket = 0
         image = program.image
@@ -151,6 +154,7 @@ class LoadRequest(Request):
         self._module = module
 
     def start(self, generation: Generation) -> None:
+        """Load the module."""
         self._module.load(generation, self)
         self.state = RequestState.STARTED
 
@@ -245,7 +249,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
     @property
     def max_threads_per_block(self) -> int:
-        """Most threads that a block of this kernel can have, given the registers it needs."""
+        """Most threads that a block of this kernel can have, given its registers (``cuFuncGetAttribute``, as below)."""
         return int(self._facts["max_threads_per_block"])
 
     @property
@@ -309,14 +313,14 @@ class Kernel(metaclass=NoPublicConstructor):
     ) -> None:
         """Have the kernel launched, and do not wait for it.
 
-        Later work on its arrays is ordered after it. Raises `trio.WouldBlock` when the mailbox is full or the device is
-        just being rebuilt, and what `launch` raises before anything is sent. How it ends is seen in
-        `dev.statistics()` alone.
+        It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it.
+        Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
+        `launch` raises before anything is sent. How it ends is seen in `dev.statistics()` alone.
         """
         request = self._request(grid, block, arguments, shared_bytes, touches)
         device = self._module.device
         device._check_running()
-        device._module_mailbox.post_nowait(request)
+        device._module_actor.begin_nowait(request, device._generation)
 
     def _request(
         self,
@@ -350,12 +354,13 @@ class Kernel(metaclass=NoPublicConstructor):
 
         device._check_open()
         block_of_parameters = self.signature.pack(arguments, address_of)
-        for touched in touches:
+        touched_arrays = _tuple_of_touched(touches)
+        for touched in touched_arrays:
             if address_of(touched) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
         dimensions = self._check_dimensions(grid, block, shared_bytes)
         payload = LAUNCH.struct.pack(self._number, *dimensions) + block_of_parameters
-        return _LaunchRequest(self, payload, operands, (arguments, touches))
+        return _LaunchRequest(self, payload, operands, (arguments, touched_arrays))
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
         info = self._module.device.info
@@ -375,6 +380,13 @@ class Kernel(metaclass=NoPublicConstructor):
                 f"{self.name}, which declares {self.static_shared_bytes} itself"
             )
         return (*blocks, *threads, shared_bytes)
+
+
+def _tuple_of_touched(touches: object) -> tuple[object, ...]:
+    """What `touches` names, held by the tuple: an iterator would have let go of its arrays. One array is no list."""
+    if isinstance(touches, Iterable) and not isinstance(touches, DeviceArray | str | bytes):
+        return tuple(touches)
+    raise InvalidArgument(f"touches is a list or a tuple of device arrays, not {type(touches).__name__}")
 
 
 def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str) -> tuple[int, int, int]:

@@ -56,9 +56,11 @@ class Nvrtc:
     async def compile(self, source: str, name: str, options: NvrtcOptions | None = None) -> Kernel:
         """Compile CUDA C++ and load the kernel called `name`: an ``extern "C"`` name or one of the name expressions.
 
-        The same source with the same options is compiled once, however many ask; cancelling leaves the compile to
-        finish for the others. Raises `CompileError` with the compiler's log, `InvalidArgument` for a name that is not
-        there, `LibraryNotFound` when there is no NVRTC, `ContextLost` if the context is lost while the image is loaded.
+        ``nvrtcCompileProgram`` runs in a thread here, ``cuModuleLoadDataEx`` in the worker. The same source with the
+        same options is compiled once, however many ask; cancelling leaves the compile to finish for the others.
+
+        Raises `CompileError` with the compiler's log, `InvalidArgument` for a name that is not there,
+        `LibraryNotFound` when there is no NVRTC, `ContextLost` if the context is lost while the image is loaded.
         """
         device = self._device
         device._check_open()

@@ -6,6 +6,7 @@ form of ``protocol.py``, and the few messages that a worker sends back are JSON.
 
 from __future__ import annotations
 
+import array
 import json
 import mmap
 import os
@@ -18,6 +19,7 @@ from .protocol import ASLEEP_WORD, HEARTBEAT_WORD, PAGE_BYTES, counter_word, slo
 MAX_MESSAGE = 192 * 1024
 MAX_DESCRIPTORS = 160
 MAX_TEXT = 16 * 1024
+_DESCRIPTOR_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 def open_pair() -> tuple[socket.socket, socket.socket]:
@@ -40,8 +42,13 @@ def send_bytes(sock: socket.socket, data: bytes, descriptors: Sequence[int] = ()
 
 def receive_bytes(sock: socket.socket) -> tuple[bytes, list[int]]:
     """One message and its descriptors; no bytes at the end of the channel. Descriptors are close-on-exec."""
-    data, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
-    return data, descriptors
+    # Not by socket.recv_fds: it drops the flags, and a chunk's descriptor would be inherited by the user's children.
+    data, ancillary, _flags, _address = sock.recvmsg(MAX_MESSAGE, _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors)
 
 
 def clip(text: str) -> str:
@@ -53,10 +60,10 @@ class SharedMemory:
     """Anonymous shared memory behind a descriptor, mapped here until `close`."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self.descriptor = descriptor
+        self.descriptor: int = descriptor
         self.size = size
-        self.map = mmap.mmap(descriptor, size)
-        self.bytes = memoryview(self.map)
+        self.map: mmap.mmap = mmap.mmap(descriptor, size)
+        self.bytes: memoryview[int] = memoryview(self.map)
 
     @classmethod
     def create(cls, name: str, size: int) -> SharedMemory:
@@ -86,8 +93,8 @@ class TimelinePage(SharedMemory):
 
     def __init__(self, descriptor: int, size: int = PAGE_BYTES) -> None:
         super().__init__(descriptor, size)
-        self.words = self.bytes.cast("Q")
-        self.signed = self.bytes.cast("q")
+        self.words: memoryview[int] = self.bytes.cast("Q")
+        self.signed: memoryview[int] = self.bytes.cast("q")
 
     @classmethod
     def new(cls) -> TimelinePage:

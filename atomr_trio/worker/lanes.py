@@ -88,12 +88,12 @@ class Command:
         payload: bytes,
         descriptors: list[int],
     ) -> None:
-        self.verb = verb
-        self.call = call
-        self.ticket = ticket
-        self.waits = waits
-        self.payload = payload
-        self.descriptors = descriptors
+        self.verb: Verb = verb
+        self.call: Callable[[Command, Lane], Any] = call
+        self.ticket: int = ticket
+        self.waits: list[tuple[int, int, bool]] = waits
+        self.payload: bytes = payload
+        self.descriptors: list[int] = descriptors
 
     @property
     def operation(self) -> str:
@@ -115,7 +115,7 @@ class Lane:
         from atomr_cuda import driver
 
         self.index = index
-        self.submitted = 0
+        self.submitted: int = 0
         self.failures: dict[int, dict[str, Any]] = {}
         self._driver = driver
         self._page = page

@@ -54,9 +54,9 @@ class WorkerProcess:
             os.close(output_end)
         self.backend = backend
         self.sock = ours
-        self.output = output
-        self.pid = self._popen.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        self.output: int = output
+        self.pid: int = self._popen.pid
+        self.pidfd: int = os.pidfd_open(self.pid)
 
     def __repr__(self) -> str:
         ended = "running" if self._popen.returncode is None else self.end_text()

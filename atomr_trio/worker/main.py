@@ -80,10 +80,10 @@ class Worker:
         self.device = device
         self.base = base
         self.extent = extent
-        self.poisoned = False
+        self.poisoned: bool = False
         self.prints = False
-        self.durable = False
-        self.staging_address = 0
+        self.durable: bool = False
+        self.staging_address: int = 0
         self._printed = False
         self._lost_lock = threading.Lock()
         self._work = threading.Event()
@@ -333,6 +333,7 @@ class Worker:
     def close(self) -> None:
         """Give everything back in order; only when nothing is running."""
         self._driver.cuCtxSynchronize()
+        self._libc.fflush(None)  # what kernels printed last; os._exit leaves C's buffers as they are
         for engine in reversed(self._engines.values()):
             engine.close()
         self._driver.cuDevicePrimaryCtxRelease(self._device)

@@ -121,14 +121,14 @@ class Verb:
         unknown = roles.keys() - fields.keys()
         if unknown:
             raise ValueError(f"{engine}.{name} gives roles to fields it does not have: {sorted(unknown)}")
-        self.engine = engine
-        self.engine_number = engine_number
-        self.number = number
-        self.name = name
-        self.mode = mode
-        self.fields = tuple(fields)
-        self.roles = tuple(roles.values())
-        self.struct = struct.Struct("<" + "".join(fields.values()))
+        self.engine: str = engine
+        self.engine_number: int = engine_number
+        self.number: int = number
+        self.name: str = name
+        self.mode: Mode = mode
+        self.fields: tuple[str, ...] = tuple(fields)
+        self.roles: tuple[Role, ...] = tuple(roles.values())
+        self.struct: struct.Struct = struct.Struct("<" + "".join(fields.values()))
 
     def __repr__(self) -> str:
         return f"<Verb {self.engine}.{self.name} {self.mode.value}>"

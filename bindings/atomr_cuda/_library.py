@@ -70,9 +70,10 @@ class SymbolMissing(LibraryMissing):
 
     def __init__(self, library: str, extra: str | None, looked: tuple[str, ...], function: str, path: str) -> None:
         super().__init__(library, extra, looked)
-        self.args = (library, extra, looked, function, path)  # what pickling and copying call the class with
+        # What pickling and copying call the class with.
+        self.args: tuple[Any, ...] = (library, extra, looked, function, path)
         self.function = function
-        self.path = path
+        self.path: str = path
 
     def __str__(self) -> str:
         return (
@@ -87,10 +88,10 @@ class Symbol:
     __slots__ = ("_bound", "argtypes", "library", "restype", "symbol")
 
     def __init__(self, library: Library, symbol: str, argtypes: tuple[Any, ...], restype: Any) -> None:
-        self.library = library
-        self.symbol = symbol
-        self.argtypes = argtypes
-        self.restype = restype
+        self.library: Library = library
+        self.symbol: str = symbol
+        self.argtypes: tuple[Any, ...] = argtypes
+        self.restype: Any = restype
         self._bound: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
@@ -244,7 +245,7 @@ class Library:
         self.pathfinder_name = pathfinder_name
         self.known_files = known_files
         self.extra = extra
-        self.override_variable = f"ATOMR_TRIO_{name.upper()}_PATH"
+        self.override_variable: str = f"ATOMR_TRIO_{name.upper()}_PATH"
         self.functions: dict[str, Symbol] = {}
         self.path: str | None = None
         self.found_by: str | None = None

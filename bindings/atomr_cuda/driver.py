@@ -33,7 +33,7 @@ from ctypes import (
 )
 from enum import IntEnum
 
-from ._library import Library
+from ._library import Function, Library
 
 # Types ---------------------------------------------------------------------------------------------------------------
 
@@ -680,144 +680,155 @@ def _describe(status: int) -> tuple[str, str]:
     return known.get(status, "unknown status"), "the driver has no text for this status"
 
 
-library = _driver = Library(
+_driver = Library(
     "cuda",
     sonames=("libcuda.so.1",),
     known_files=("/usr/lib/wsl/lib/libcuda.so.1",),
     describe=_describe,
 )
+library: Library = _driver
 
 # Initialisation, errors, devices.
-cuInit = _driver("cuInit", c_uint)
-cuDriverGetVersion = _driver("cuDriverGetVersion", POINTER(c_int))
-cuGetErrorName = _driver("cuGetErrorName", c_int, POINTER(c_char_p))
-cuGetErrorString = _driver("cuGetErrorString", c_int, POINTER(c_char_p))
-cuDeviceGet = _driver("cuDeviceGet", POINTER(CUdevice), c_int)
-cuDeviceGetCount = _driver("cuDeviceGetCount", POINTER(c_int))
-cuDeviceGetName = _driver("cuDeviceGetName", c_void_p, c_int, CUdevice)
-cuDeviceTotalMem = _driver("cuDeviceTotalMem_v2", POINTER(c_size_t), CUdevice)
-cuDeviceGetAttribute = _driver("cuDeviceGetAttribute", POINTER(c_int), c_int, CUdevice)
-cuDeviceGetUuid = _driver("cuDeviceGetUuid_v2", POINTER(CUuuid), CUdevice)
-cuDeviceGetPCIBusId = _driver("cuDeviceGetPCIBusId", c_void_p, c_int, CUdevice)
+cuInit: Function = _driver("cuInit", c_uint)
+cuDriverGetVersion: Function = _driver("cuDriverGetVersion", POINTER(c_int))
+cuGetErrorName: Function = _driver("cuGetErrorName", c_int, POINTER(c_char_p))
+cuGetErrorString: Function = _driver("cuGetErrorString", c_int, POINTER(c_char_p))
+cuDeviceGet: Function = _driver("cuDeviceGet", POINTER(CUdevice), c_int)
+cuDeviceGetCount: Function = _driver("cuDeviceGetCount", POINTER(c_int))
+cuDeviceGetName: Function = _driver("cuDeviceGetName", c_void_p, c_int, CUdevice)
+cuDeviceTotalMem: Function = _driver("cuDeviceTotalMem_v2", POINTER(c_size_t), CUdevice)
+cuDeviceGetAttribute: Function = _driver("cuDeviceGetAttribute", POINTER(c_int), c_int, CUdevice)
+cuDeviceGetUuid: Function = _driver("cuDeviceGetUuid_v2", POINTER(CUuuid), CUdevice)
+cuDeviceGetPCIBusId: Function = _driver("cuDeviceGetPCIBusId", c_void_p, c_int, CUdevice)
 
 # Contexts. cuCtxCreate has the three-argument form that 12 and 13 both export; 13's header maps the name to _v4.
-cuDevicePrimaryCtxRetain = _driver("cuDevicePrimaryCtxRetain", POINTER(CUcontext), CUdevice)
-cuDevicePrimaryCtxRelease = _driver("cuDevicePrimaryCtxRelease_v2", CUdevice)
-cuDevicePrimaryCtxReset = _driver("cuDevicePrimaryCtxReset_v2", CUdevice)
-cuDevicePrimaryCtxGetState = _driver("cuDevicePrimaryCtxGetState", CUdevice, POINTER(c_uint), POINTER(c_int))
-cuDevicePrimaryCtxSetFlags = _driver("cuDevicePrimaryCtxSetFlags_v2", CUdevice, c_uint)
-cuCtxCreate = _driver("cuCtxCreate_v2", POINTER(CUcontext), c_uint, CUdevice)
-cuCtxDestroy = _driver("cuCtxDestroy_v2", CUcontext)
-cuCtxSetCurrent = _driver("cuCtxSetCurrent", CUcontext)
-cuCtxGetCurrent = _driver("cuCtxGetCurrent", POINTER(CUcontext))
-cuCtxPushCurrent = _driver("cuCtxPushCurrent_v2", CUcontext)
-cuCtxPopCurrent = _driver("cuCtxPopCurrent_v2", POINTER(CUcontext))
-cuCtxGetDevice = _driver("cuCtxGetDevice", POINTER(CUdevice))
-cuCtxSynchronize = _driver("cuCtxSynchronize")
-cuCtxGetStreamPriorityRange = _driver("cuCtxGetStreamPriorityRange", POINTER(c_int), POINTER(c_int))
-cuCtxGetLimit = _driver("cuCtxGetLimit", POINTER(c_size_t), c_int)
-cuCtxSetLimit = _driver("cuCtxSetLimit", c_int, c_size_t)
+cuDevicePrimaryCtxRetain: Function = _driver("cuDevicePrimaryCtxRetain", POINTER(CUcontext), CUdevice)
+cuDevicePrimaryCtxRelease: Function = _driver("cuDevicePrimaryCtxRelease_v2", CUdevice)
+cuDevicePrimaryCtxReset: Function = _driver("cuDevicePrimaryCtxReset_v2", CUdevice)
+cuDevicePrimaryCtxGetState: Function = _driver("cuDevicePrimaryCtxGetState", CUdevice, POINTER(c_uint), POINTER(c_int))
+cuDevicePrimaryCtxSetFlags: Function = _driver("cuDevicePrimaryCtxSetFlags_v2", CUdevice, c_uint)
+cuCtxCreate: Function = _driver("cuCtxCreate_v2", POINTER(CUcontext), c_uint, CUdevice)
+cuCtxDestroy: Function = _driver("cuCtxDestroy_v2", CUcontext)
+cuCtxSetCurrent: Function = _driver("cuCtxSetCurrent", CUcontext)
+cuCtxGetCurrent: Function = _driver("cuCtxGetCurrent", POINTER(CUcontext))
+cuCtxPushCurrent: Function = _driver("cuCtxPushCurrent_v2", CUcontext)
+cuCtxPopCurrent: Function = _driver("cuCtxPopCurrent_v2", POINTER(CUcontext))
+cuCtxGetDevice: Function = _driver("cuCtxGetDevice", POINTER(CUdevice))
+cuCtxSynchronize: Function = _driver("cuCtxSynchronize")
+cuCtxGetStreamPriorityRange: Function = _driver("cuCtxGetStreamPriorityRange", POINTER(c_int), POINTER(c_int))
+cuCtxGetLimit: Function = _driver("cuCtxGetLimit", POINTER(c_size_t), c_int)
+cuCtxSetLimit: Function = _driver("cuCtxSetLimit", c_int, c_size_t)
 
 # Streams.
-cuStreamCreate = _driver("cuStreamCreate", POINTER(CUstream), c_uint)
-cuStreamCreateWithPriority = _driver("cuStreamCreateWithPriority", POINTER(CUstream), c_uint, c_int)
-cuStreamDestroy = _driver("cuStreamDestroy_v2", CUstream)
-cuStreamQuery = _driver("cuStreamQuery", CUstream)
-cuStreamSynchronize = _driver("cuStreamSynchronize", CUstream)
-cuStreamWaitEvent = _driver("cuStreamWaitEvent", CUstream, CUevent, c_uint)
-cuStreamWriteValue32 = _driver("cuStreamWriteValue32_v2", CUstream, CUdeviceptr, c_uint32, c_uint)
-cuStreamWriteValue64 = _driver("cuStreamWriteValue64_v2", CUstream, CUdeviceptr, c_uint64, c_uint)
-cuStreamWaitValue32 = _driver("cuStreamWaitValue32_v2", CUstream, CUdeviceptr, c_uint32, c_uint)
-cuStreamWaitValue64 = _driver("cuStreamWaitValue64_v2", CUstream, CUdeviceptr, c_uint64, c_uint)
+cuStreamCreate: Function = _driver("cuStreamCreate", POINTER(CUstream), c_uint)
+cuStreamCreateWithPriority: Function = _driver("cuStreamCreateWithPriority", POINTER(CUstream), c_uint, c_int)
+cuStreamDestroy: Function = _driver("cuStreamDestroy_v2", CUstream)
+cuStreamQuery: Function = _driver("cuStreamQuery", CUstream)
+cuStreamSynchronize: Function = _driver("cuStreamSynchronize", CUstream)
+cuStreamWaitEvent: Function = _driver("cuStreamWaitEvent", CUstream, CUevent, c_uint)
+cuStreamWriteValue32: Function = _driver("cuStreamWriteValue32_v2", CUstream, CUdeviceptr, c_uint32, c_uint)
+cuStreamWriteValue64: Function = _driver("cuStreamWriteValue64_v2", CUstream, CUdeviceptr, c_uint64, c_uint)
+cuStreamWaitValue32: Function = _driver("cuStreamWaitValue32_v2", CUstream, CUdeviceptr, c_uint32, c_uint)
+cuStreamWaitValue64: Function = _driver("cuStreamWaitValue64_v2", CUstream, CUdeviceptr, c_uint64, c_uint)
 
 # Events. cuEventElapsedTime_v2: CUDA 12.8 and later; it also takes events recorded in graphs.
-cuEventCreate = _driver("cuEventCreate", POINTER(CUevent), c_uint)
-cuEventDestroy = _driver("cuEventDestroy_v2", CUevent)
-cuEventRecord = _driver("cuEventRecord", CUevent, CUstream)
-cuEventQuery = _driver("cuEventQuery", CUevent)
-cuEventSynchronize = _driver("cuEventSynchronize", CUevent)
-cuEventElapsedTime = _driver("cuEventElapsedTime", POINTER(c_float), CUevent, CUevent)
-cuEventElapsedTime_v2 = _driver("cuEventElapsedTime_v2", POINTER(c_float), CUevent, CUevent)
+cuEventCreate: Function = _driver("cuEventCreate", POINTER(CUevent), c_uint)
+cuEventDestroy: Function = _driver("cuEventDestroy_v2", CUevent)
+cuEventRecord: Function = _driver("cuEventRecord", CUevent, CUstream)
+cuEventQuery: Function = _driver("cuEventQuery", CUevent)
+cuEventSynchronize: Function = _driver("cuEventSynchronize", CUevent)
+cuEventElapsedTime: Function = _driver("cuEventElapsedTime", POINTER(c_float), CUevent, CUevent)
+cuEventElapsedTime_v2: Function = _driver("cuEventElapsedTime_v2", POINTER(c_float), CUevent, CUevent)
 
 # Memory: plain, host, registered.
-cuMemGetInfo = _driver("cuMemGetInfo_v2", POINTER(c_size_t), POINTER(c_size_t))
-cuMemAlloc = _driver("cuMemAlloc_v2", POINTER(CUdeviceptr), c_size_t)
-cuMemFree = _driver("cuMemFree_v2", CUdeviceptr)
-cuMemAllocHost = _driver("cuMemAllocHost_v2", POINTER(c_void_p), c_size_t)
-cuMemHostAlloc = _driver("cuMemHostAlloc", POINTER(c_void_p), c_size_t, c_uint)
-cuMemFreeHost = _driver("cuMemFreeHost", c_void_p)
-cuMemHostRegister = _driver("cuMemHostRegister_v2", c_void_p, c_size_t, c_uint)
-cuMemHostUnregister = _driver("cuMemHostUnregister", c_void_p)
-cuMemHostGetDevicePointer = _driver("cuMemHostGetDevicePointer_v2", POINTER(CUdeviceptr), c_void_p, c_uint)
-cuPointerGetAttribute = _driver("cuPointerGetAttribute", c_void_p, c_int, CUdeviceptr)
+cuMemGetInfo: Function = _driver("cuMemGetInfo_v2", POINTER(c_size_t), POINTER(c_size_t))
+cuMemAlloc: Function = _driver("cuMemAlloc_v2", POINTER(CUdeviceptr), c_size_t)
+cuMemFree: Function = _driver("cuMemFree_v2", CUdeviceptr)
+cuMemAllocHost: Function = _driver("cuMemAllocHost_v2", POINTER(c_void_p), c_size_t)
+cuMemHostAlloc: Function = _driver("cuMemHostAlloc", POINTER(c_void_p), c_size_t, c_uint)
+cuMemFreeHost: Function = _driver("cuMemFreeHost", c_void_p)
+cuMemHostRegister: Function = _driver("cuMemHostRegister_v2", c_void_p, c_size_t, c_uint)
+cuMemHostUnregister: Function = _driver("cuMemHostUnregister", c_void_p)
+cuMemHostGetDevicePointer: Function = _driver("cuMemHostGetDevicePointer_v2", POINTER(CUdeviceptr), c_void_p, c_uint)
+cuPointerGetAttribute: Function = _driver("cuPointerGetAttribute", c_void_p, c_int, CUdeviceptr)
 
 # Copies.
-cuMemcpy = _driver("cuMemcpy", CUdeviceptr, CUdeviceptr, c_size_t)
-cuMemcpyHtoD = _driver("cuMemcpyHtoD_v2", CUdeviceptr, c_void_p, c_size_t)
-cuMemcpyDtoH = _driver("cuMemcpyDtoH_v2", c_void_p, CUdeviceptr, c_size_t)
-cuMemcpyDtoD = _driver("cuMemcpyDtoD_v2", CUdeviceptr, CUdeviceptr, c_size_t)
-cuMemcpyAsync = _driver("cuMemcpyAsync", CUdeviceptr, CUdeviceptr, c_size_t, CUstream)
-cuMemcpyHtoDAsync = _driver("cuMemcpyHtoDAsync_v2", CUdeviceptr, c_void_p, c_size_t, CUstream)
-cuMemcpyDtoHAsync = _driver("cuMemcpyDtoHAsync_v2", c_void_p, CUdeviceptr, c_size_t, CUstream)
-cuMemcpyDtoDAsync = _driver("cuMemcpyDtoDAsync_v2", CUdeviceptr, CUdeviceptr, c_size_t, CUstream)
-cuMemcpy2DAsync = _driver("cuMemcpy2DAsync_v2", POINTER(CUDA_MEMCPY2D), CUstream)
+cuMemcpy: Function = _driver("cuMemcpy", CUdeviceptr, CUdeviceptr, c_size_t)
+cuMemcpyHtoD: Function = _driver("cuMemcpyHtoD_v2", CUdeviceptr, c_void_p, c_size_t)
+cuMemcpyDtoH: Function = _driver("cuMemcpyDtoH_v2", c_void_p, CUdeviceptr, c_size_t)
+cuMemcpyDtoD: Function = _driver("cuMemcpyDtoD_v2", CUdeviceptr, CUdeviceptr, c_size_t)
+cuMemcpyAsync: Function = _driver("cuMemcpyAsync", CUdeviceptr, CUdeviceptr, c_size_t, CUstream)
+cuMemcpyHtoDAsync: Function = _driver("cuMemcpyHtoDAsync_v2", CUdeviceptr, c_void_p, c_size_t, CUstream)
+cuMemcpyDtoHAsync: Function = _driver("cuMemcpyDtoHAsync_v2", c_void_p, CUdeviceptr, c_size_t, CUstream)
+cuMemcpyDtoDAsync: Function = _driver("cuMemcpyDtoDAsync_v2", CUdeviceptr, CUdeviceptr, c_size_t, CUstream)
+cuMemcpy2DAsync: Function = _driver("cuMemcpy2DAsync_v2", POINTER(CUDA_MEMCPY2D), CUstream)
 
 # Filling.
-cuMemsetD8 = _driver("cuMemsetD8_v2", CUdeviceptr, c_ubyte, c_size_t)
-cuMemsetD16 = _driver("cuMemsetD16_v2", CUdeviceptr, c_ushort, c_size_t)
-cuMemsetD32 = _driver("cuMemsetD32_v2", CUdeviceptr, c_uint, c_size_t)
-cuMemsetD8Async = _driver("cuMemsetD8Async", CUdeviceptr, c_ubyte, c_size_t, CUstream)
-cuMemsetD16Async = _driver("cuMemsetD16Async", CUdeviceptr, c_ushort, c_size_t, CUstream)
-cuMemsetD32Async = _driver("cuMemsetD32Async", CUdeviceptr, c_uint, c_size_t, CUstream)
-cuMemsetD2D8 = _driver("cuMemsetD2D8_v2", CUdeviceptr, c_size_t, c_ubyte, c_size_t, c_size_t)
-cuMemsetD2D16 = _driver("cuMemsetD2D16_v2", CUdeviceptr, c_size_t, c_ushort, c_size_t, c_size_t)
-cuMemsetD2D32 = _driver("cuMemsetD2D32_v2", CUdeviceptr, c_size_t, c_uint, c_size_t, c_size_t)
-cuMemsetD2D8Async = _driver("cuMemsetD2D8Async", CUdeviceptr, c_size_t, c_ubyte, c_size_t, c_size_t, CUstream)
-cuMemsetD2D16Async = _driver("cuMemsetD2D16Async", CUdeviceptr, c_size_t, c_ushort, c_size_t, c_size_t, CUstream)
-cuMemsetD2D32Async = _driver("cuMemsetD2D32Async", CUdeviceptr, c_size_t, c_uint, c_size_t, c_size_t, CUstream)
+cuMemsetD8: Function = _driver("cuMemsetD8_v2", CUdeviceptr, c_ubyte, c_size_t)
+cuMemsetD16: Function = _driver("cuMemsetD16_v2", CUdeviceptr, c_ushort, c_size_t)
+cuMemsetD32: Function = _driver("cuMemsetD32_v2", CUdeviceptr, c_uint, c_size_t)
+cuMemsetD8Async: Function = _driver("cuMemsetD8Async", CUdeviceptr, c_ubyte, c_size_t, CUstream)
+cuMemsetD16Async: Function = _driver("cuMemsetD16Async", CUdeviceptr, c_ushort, c_size_t, CUstream)
+cuMemsetD32Async: Function = _driver("cuMemsetD32Async", CUdeviceptr, c_uint, c_size_t, CUstream)
+cuMemsetD2D8: Function = _driver("cuMemsetD2D8_v2", CUdeviceptr, c_size_t, c_ubyte, c_size_t, c_size_t)
+cuMemsetD2D16: Function = _driver("cuMemsetD2D16_v2", CUdeviceptr, c_size_t, c_ushort, c_size_t, c_size_t)
+cuMemsetD2D32: Function = _driver("cuMemsetD2D32_v2", CUdeviceptr, c_size_t, c_uint, c_size_t, c_size_t)
+cuMemsetD2D8Async: Function = _driver("cuMemsetD2D8Async", CUdeviceptr, c_size_t, c_ubyte, c_size_t, c_size_t, CUstream)
+cuMemsetD2D16Async: Function = _driver(
+    "cuMemsetD2D16Async", CUdeviceptr, c_size_t, c_ushort, c_size_t, c_size_t, CUstream
+)
+cuMemsetD2D32Async: Function = _driver(
+    "cuMemsetD2D32Async", CUdeviceptr, c_size_t, c_uint, c_size_t, c_size_t, CUstream
+)
 
 # Virtual memory. cuMemPrefetchAsync is 12's form (a device); 13's header maps the name to _v2 (12.2 and later).
-cuMemGetAllocationGranularity = _driver(
+cuMemGetAllocationGranularity: Function = _driver(
     "cuMemGetAllocationGranularity", POINTER(c_size_t), POINTER(CUmemAllocationProp), c_int
 )
-cuMemCreate = _driver(
+cuMemCreate: Function = _driver(
     "cuMemCreate", POINTER(CUmemGenericAllocationHandle), c_size_t, POINTER(CUmemAllocationProp), c_ulonglong
 )
-cuMemRelease = _driver("cuMemRelease", CUmemGenericAllocationHandle)
-cuMemAddressReserve = _driver("cuMemAddressReserve", POINTER(CUdeviceptr), c_size_t, c_size_t, CUdeviceptr, c_ulonglong)
-cuMemAddressFree = _driver("cuMemAddressFree", CUdeviceptr, c_size_t)
-cuMemMap = _driver("cuMemMap", CUdeviceptr, c_size_t, c_size_t, CUmemGenericAllocationHandle, c_ulonglong)
-cuMemUnmap = _driver("cuMemUnmap", CUdeviceptr, c_size_t)
-cuMemSetAccess = _driver("cuMemSetAccess", CUdeviceptr, c_size_t, POINTER(CUmemAccessDesc), c_size_t)
-cuMemGetAccess = _driver("cuMemGetAccess", POINTER(c_ulonglong), POINTER(CUmemLocation), CUdeviceptr)
-cuMemExportToShareableHandle = _driver(
+cuMemRelease: Function = _driver("cuMemRelease", CUmemGenericAllocationHandle)
+cuMemAddressReserve: Function = _driver(
+    "cuMemAddressReserve", POINTER(CUdeviceptr), c_size_t, c_size_t, CUdeviceptr, c_ulonglong
+)
+cuMemAddressFree: Function = _driver("cuMemAddressFree", CUdeviceptr, c_size_t)
+cuMemMap: Function = _driver("cuMemMap", CUdeviceptr, c_size_t, c_size_t, CUmemGenericAllocationHandle, c_ulonglong)
+cuMemUnmap: Function = _driver("cuMemUnmap", CUdeviceptr, c_size_t)
+cuMemSetAccess: Function = _driver("cuMemSetAccess", CUdeviceptr, c_size_t, POINTER(CUmemAccessDesc), c_size_t)
+cuMemGetAccess: Function = _driver("cuMemGetAccess", POINTER(c_ulonglong), POINTER(CUmemLocation), CUdeviceptr)
+cuMemExportToShareableHandle: Function = _driver(
     "cuMemExportToShareableHandle", c_void_p, CUmemGenericAllocationHandle, c_int, c_ulonglong
 )
-cuMemImportFromShareableHandle = _driver(
+cuMemImportFromShareableHandle: Function = _driver(
     "cuMemImportFromShareableHandle", POINTER(CUmemGenericAllocationHandle), c_void_p, c_int
 )
-cuMemPrefetchAsync = _driver("cuMemPrefetchAsync", CUdeviceptr, c_size_t, CUdevice, CUstream)
-cuMemPrefetchAsync_v2 = _driver("cuMemPrefetchAsync_v2", CUdeviceptr, c_size_t, CUmemLocation, c_uint, CUstream)
+cuMemPrefetchAsync: Function = _driver("cuMemPrefetchAsync", CUdeviceptr, c_size_t, CUdevice, CUstream)
+cuMemPrefetchAsync_v2: Function = _driver(
+    "cuMemPrefetchAsync_v2", CUdeviceptr, c_size_t, CUmemLocation, c_uint, CUstream
+)
 
 # Modules and functions. cuFuncGetName: 12.3 and later; cuFuncGetParamInfo: 12.4 and later.
-cuModuleLoadData = _driver("cuModuleLoadData", POINTER(CUmodule), c_void_p)
-cuModuleLoadDataEx = _driver(
+cuModuleLoadData: Function = _driver("cuModuleLoadData", POINTER(CUmodule), c_void_p)
+cuModuleLoadDataEx: Function = _driver(
     "cuModuleLoadDataEx", POINTER(CUmodule), c_void_p, c_uint, POINTER(c_int), POINTER(c_void_p)
 )
-cuModuleUnload = _driver("cuModuleUnload", CUmodule)
-cuModuleGetFunction = _driver("cuModuleGetFunction", POINTER(CUfunction), CUmodule, c_char_p)
-cuModuleGetGlobal = _driver("cuModuleGetGlobal_v2", POINTER(CUdeviceptr), POINTER(c_size_t), CUmodule, c_char_p)
-cuFuncGetAttribute = _driver("cuFuncGetAttribute", POINTER(c_int), c_int, CUfunction)
-cuFuncSetAttribute = _driver("cuFuncSetAttribute", CUfunction, c_int, c_int)
-cuFuncGetParamInfo = _driver("cuFuncGetParamInfo", CUfunction, c_size_t, POINTER(c_size_t), POINTER(c_size_t))
-cuFuncGetName = _driver("cuFuncGetName", POINTER(c_char_p), CUfunction)
+cuModuleUnload: Function = _driver("cuModuleUnload", CUmodule)
+cuModuleGetFunction: Function = _driver("cuModuleGetFunction", POINTER(CUfunction), CUmodule, c_char_p)
+cuModuleGetGlobal: Function = _driver(
+    "cuModuleGetGlobal_v2", POINTER(CUdeviceptr), POINTER(c_size_t), CUmodule, c_char_p
+)
+cuFuncGetAttribute: Function = _driver("cuFuncGetAttribute", POINTER(c_int), c_int, CUfunction)
+cuFuncSetAttribute: Function = _driver("cuFuncSetAttribute", CUfunction, c_int, c_int)
+cuFuncGetParamInfo: Function = _driver("cuFuncGetParamInfo", CUfunction, c_size_t, POINTER(c_size_t), POINTER(c_size_t))
+cuFuncGetName: Function = _driver("cuFuncGetName", POINTER(c_char_p), CUfunction)
 
 # Launching: the address arguments (config, kernelParams, extra) take plain integers, see the top of this file.
-cuLaunchKernel = _driver(
+cuLaunchKernel: Function = _driver(
     "cuLaunchKernel",
     *(CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, c_void_p, c_void_p),
 )
-cuLaunchKernelEx = _driver("cuLaunchKernelEx", c_void_p, CUfunction, c_void_p, c_void_p)
-cuOccupancyMaxActiveBlocksPerMultiprocessor = _driver(
+cuLaunchKernelEx: Function = _driver("cuLaunchKernelEx", c_void_p, CUfunction, c_void_p, c_void_p)
+cuOccupancyMaxActiveBlocksPerMultiprocessor: Function = _driver(
     "cuOccupancyMaxActiveBlocksPerMultiprocessor", POINTER(c_int), CUfunction, c_int, c_size_t
 )

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from enum import IntEnum
+from typing import Final
 
-from ._library import Library
+from ._library import Function, Library, ValueFunction
 
 nvrtcProgram = c_void_p
 
 # int callback(void *payload, void *reserved): 1 cancels the compilation, 0 lets it go on. The caller keeps the object
 # alive while the program compiles; it is called from compiler threads.
-nvrtcFlowCallback = CFUNCTYPE(c_int, c_void_p, c_void_p)
+nvrtcFlowCallback: Final = CFUNCTYPE(c_int, c_void_p, c_void_p)
 
 NVRTC_INSTALL_HEADERS_SKIP_IF_EXISTS = 0x0
 NVRTC_INSTALL_HEADERS_FORCE_OVERWRITE = 0x1
@@ -69,52 +70,55 @@ def _describe(status: int) -> tuple[str, str]:
     return known.get(status, text), text
 
 
-library = _nvrtc = Library(
+_nvrtc = Library(
     "nvrtc",
     pathfinder_name="nvrtc",
     sonames=("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
     extra="cu13",
     describe=_describe,
 )
+library: Library = _nvrtc
 
 # The library itself.
-nvrtcGetErrorString = _nvrtc.value("nvrtcGetErrorString", c_int, restype=c_char_p)
-nvrtcVersion = _nvrtc("nvrtcVersion", POINTER(c_int), POINTER(c_int))
-nvrtcGetNumSupportedArchs = _nvrtc("nvrtcGetNumSupportedArchs", POINTER(c_int))
-nvrtcGetSupportedArchs = _nvrtc("nvrtcGetSupportedArchs", POINTER(c_int))
+nvrtcGetErrorString: ValueFunction = _nvrtc.value("nvrtcGetErrorString", c_int, restype=c_char_p)
+nvrtcVersion: Function = _nvrtc("nvrtcVersion", POINTER(c_int), POINTER(c_int))
+nvrtcGetNumSupportedArchs: Function = _nvrtc("nvrtcGetNumSupportedArchs", POINTER(c_int))
+nvrtcGetSupportedArchs: Function = _nvrtc("nvrtcGetSupportedArchs", POINTER(c_int))
 
 # A program: source, headers, options.
-nvrtcCreateProgram = _nvrtc(
+nvrtcCreateProgram: Function = _nvrtc(
     "nvrtcCreateProgram",
     *(POINTER(nvrtcProgram), c_char_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_char_p)),
 )
-nvrtcDestroyProgram = _nvrtc("nvrtcDestroyProgram", POINTER(nvrtcProgram))
-nvrtcCompileProgram = _nvrtc("nvrtcCompileProgram", nvrtcProgram, c_int, POINTER(c_char_p))
-nvrtcSetFlowCallback = _nvrtc("nvrtcSetFlowCallback", nvrtcProgram, nvrtcFlowCallback, c_void_p)  # since 12.8
-nvrtcAddNameExpression = _nvrtc("nvrtcAddNameExpression", nvrtcProgram, c_char_p)
-nvrtcGetLoweredName = _nvrtc("nvrtcGetLoweredName", nvrtcProgram, c_char_p, POINTER(c_char_p))
-nvrtcGetProgramLogSize = _nvrtc("nvrtcGetProgramLogSize", nvrtcProgram, POINTER(c_size_t))
-nvrtcGetProgramLog = _nvrtc("nvrtcGetProgramLog", nvrtcProgram, c_void_p)
+nvrtcDestroyProgram: Function = _nvrtc("nvrtcDestroyProgram", POINTER(nvrtcProgram))
+nvrtcCompileProgram: Function = _nvrtc("nvrtcCompileProgram", nvrtcProgram, c_int, POINTER(c_char_p))
+nvrtcSetFlowCallback: Function = _nvrtc("nvrtcSetFlowCallback", nvrtcProgram, nvrtcFlowCallback, c_void_p)  # since 12.8
+nvrtcAddNameExpression: Function = _nvrtc("nvrtcAddNameExpression", nvrtcProgram, c_char_p)
+nvrtcGetLoweredName: Function = _nvrtc("nvrtcGetLoweredName", nvrtcProgram, c_char_p, POINTER(c_char_p))
+nvrtcGetProgramLogSize: Function = _nvrtc("nvrtcGetProgramLogSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetProgramLog: Function = _nvrtc("nvrtcGetProgramLog", nvrtcProgram, c_void_p)
 
 # What a program was compiled to.
-nvrtcGetPTXSize = _nvrtc("nvrtcGetPTXSize", nvrtcProgram, POINTER(c_size_t))
-nvrtcGetPTX = _nvrtc("nvrtcGetPTX", nvrtcProgram, c_void_p)
-nvrtcGetCUBINSize = _nvrtc("nvrtcGetCUBINSize", nvrtcProgram, POINTER(c_size_t))
-nvrtcGetCUBIN = _nvrtc("nvrtcGetCUBIN", nvrtcProgram, c_void_p)
-nvrtcGetLTOIRSize = _nvrtc("nvrtcGetLTOIRSize", nvrtcProgram, POINTER(c_size_t))
-nvrtcGetLTOIR = _nvrtc("nvrtcGetLTOIR", nvrtcProgram, c_void_p)
-nvrtcGetOptiXIRSize = _nvrtc("nvrtcGetOptiXIRSize", nvrtcProgram, POINTER(c_size_t))
-nvrtcGetOptiXIR = _nvrtc("nvrtcGetOptiXIR", nvrtcProgram, c_void_p)
-nvrtcGetTileIRSize = _nvrtc("nvrtcGetTileIRSize", nvrtcProgram, POINTER(c_size_t))  # since 13.3
-nvrtcGetTileIR = _nvrtc("nvrtcGetTileIR", nvrtcProgram, c_void_p)  # since 13.3
+nvrtcGetPTXSize: Function = _nvrtc("nvrtcGetPTXSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetPTX: Function = _nvrtc("nvrtcGetPTX", nvrtcProgram, c_void_p)
+nvrtcGetCUBINSize: Function = _nvrtc("nvrtcGetCUBINSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetCUBIN: Function = _nvrtc("nvrtcGetCUBIN", nvrtcProgram, c_void_p)
+nvrtcGetLTOIRSize: Function = _nvrtc("nvrtcGetLTOIRSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetLTOIR: Function = _nvrtc("nvrtcGetLTOIR", nvrtcProgram, c_void_p)
+nvrtcGetOptiXIRSize: Function = _nvrtc("nvrtcGetOptiXIRSize", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetOptiXIR: Function = _nvrtc("nvrtcGetOptiXIR", nvrtcProgram, c_void_p)
+nvrtcGetTileIRSize: Function = _nvrtc("nvrtcGetTileIRSize", nvrtcProgram, POINTER(c_size_t))  # since 13.3
+nvrtcGetTileIR: Function = _nvrtc("nvrtcGetTileIR", nvrtcProgram, c_void_p)  # since 13.3
 
 # Precompiled headers: since 12.8.
-nvrtcGetPCHHeapSize = _nvrtc("nvrtcGetPCHHeapSize", POINTER(c_size_t))
-nvrtcSetPCHHeapSize = _nvrtc("nvrtcSetPCHHeapSize", c_size_t)
-nvrtcGetPCHCreateStatus = _nvrtc("nvrtcGetPCHCreateStatus", nvrtcProgram)
-nvrtcGetPCHHeapSizeRequired = _nvrtc("nvrtcGetPCHHeapSizeRequired", nvrtcProgram, POINTER(c_size_t))
+nvrtcGetPCHHeapSize: Function = _nvrtc("nvrtcGetPCHHeapSize", POINTER(c_size_t))
+nvrtcSetPCHHeapSize: Function = _nvrtc("nvrtcSetPCHHeapSize", c_size_t)
+nvrtcGetPCHCreateStatus: Function = _nvrtc("nvrtcGetPCHCreateStatus", nvrtcProgram)
+nvrtcGetPCHHeapSizeRequired: Function = _nvrtc("nvrtcGetPCHHeapSizeRequired", nvrtcProgram, POINTER(c_size_t))
 
 # The CUDA headers that the library carries with it: since 13.3.
-nvrtcInstallBundledHeaders = _nvrtc("nvrtcInstallBundledHeaders", c_char_p, c_uint, POINTER(c_char_p))
-nvrtcGetBundledHeadersInfo = _nvrtc("nvrtcGetBundledHeadersInfo", POINTER(nvrtcBundledHeadersInfo), POINTER(c_char_p))
-nvrtcRemoveBundledHeaders = _nvrtc("nvrtcRemoveBundledHeaders", c_char_p, POINTER(c_char_p))
+nvrtcInstallBundledHeaders: Function = _nvrtc("nvrtcInstallBundledHeaders", c_char_p, c_uint, POINTER(c_char_p))
+nvrtcGetBundledHeadersInfo: Function = _nvrtc(
+    "nvrtcGetBundledHeadersInfo", POINTER(nvrtcBundledHeadersInfo), POINTER(c_char_p)
+)
+nvrtcRemoveBundledHeaders: Function = _nvrtc("nvrtcRemoveBundledHeaders", c_char_p, POINTER(c_char_p))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..protocol import Mode, Role, VerbTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..lanes import Command, Lane, WorkerServices
 
 # --- the records ------------------------------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class MemoryEngine:
         self._driver = driver
         self._services = services
         self._chunks: dict[int, tuple[int, int]] = {}
-        self.calls = {
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
             COPY_IN.number: self._copy_in,

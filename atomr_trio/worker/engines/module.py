@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..lanes import Command, Lane, WorkerServices
 
 # --- the records ------------------------------------------------------------------------------------------------------
@@ -96,7 +98,11 @@ class ModuleEngine:
         self._services = services
         self._modules: dict[int, tuple[Any, list[int]]] = {}
         self._kernels: dict[int, _LoadedKernel] = {}
-        self.calls = {LOAD.number: self._load, UNLOAD.number: self._unload, LAUNCH.number: self._launch}
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            LOAD.number: self._load,
+            UNLOAD.number: self._unload,
+            LAUNCH.number: self._launch,
+        }
 
     def _load(self, command: Command, lane: Lane) -> dict[str, Any]:
         (module_id,) = LOAD.struct.unpack_from(command.payload)

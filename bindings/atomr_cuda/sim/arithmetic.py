@@ -88,6 +88,7 @@ APPROXIMATE = {
 
 
 def approximate(emit: Emitter, instruction: Instruction) -> None:
+    """The functions that hardware approximates, such as `ex2.approx` and `rsqrt.approx`."""
     need(instruction, 2)
     allow(instruction, "approx", "ftz")
     name, kind = instruction.opcode, kind_of(instruction)
@@ -188,6 +189,7 @@ def _product(emit: Emitter, instruction: Instruction, kind: str) -> tuple[str, s
 
 
 def multiply(emit: Emitter, instruction: Instruction) -> None:
+    """`mul`, of floats or of integers."""
     need(instruction, 3)
     kind = kind_of(instruction)
     if is_float(kind):
@@ -233,6 +235,7 @@ def multiply_24(emit: Emitter, instruction: Instruction) -> None:
 
 
 def divide(emit: Emitter, instruction: Instruction) -> None:
+    """`div` and `rem`; integers divide as C++ does."""
     need(instruction, 3)
     kind = kind_of(instruction)
     if is_float(kind):
@@ -281,6 +284,7 @@ def sign_change(emit: Emitter, instruction: Instruction) -> None:
 
 
 def copy_sign(emit: Emitter, instruction: Instruction) -> None:
+    """`copysign`: the sign of the first operand on the second."""
     need(instruction, 3)
     kind = kind_of(instruction)
     sign, magnitude = (emit.use(operand, kind) for operand in instruction.operands[1:])
@@ -293,6 +297,7 @@ LOGIC = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "not": "~{0}
 
 
 def logic(emit: Emitter, instruction: Instruction) -> None:
+    """`and`, `or`, `xor`, `not` and `cnot`."""
     kind = kind_of(instruction)
     kind = kind if kind == "pred" else f"u{WIDTHS[kind]}"
     values = [emit.use(operand, kind) for operand in instruction.operands[1:]]
@@ -315,6 +320,7 @@ def shift(emit: Emitter, instruction: Instruction) -> None:
 
 
 def funnel(emit: Emitter, instruction: Instruction) -> None:
+    """`shf`: 32 bits out of the 64 of two registers, shifted."""
     need(instruction, 4)
     low, high, count = (emit.use(operand, "u32") for operand in instruction.operands[1:])
     left, wrap = "l" in instruction.modifiers, "wrap" in instruction.modifiers
@@ -329,6 +335,7 @@ COUNTS = {
 
 
 def bit_count(emit: Emitter, instruction: Instruction) -> None:
+    """`popc`, `clz` and `brev`."""
     need(instruction, 2)
     kind = f"u{WIDTHS[kind_of(instruction)]}"
     value = emit.use(instruction.operands[1], kind)
@@ -337,6 +344,7 @@ def bit_count(emit: Emitter, instruction: Instruction) -> None:
 
 
 def find_bit(emit: Emitter, instruction: Instruction) -> None:
+    """`bfind`: the place of the highest bit that differs from the sign."""
     need(instruction, 2)
     value = emit.use(instruction.operands[1], kind_of(instruction))
     emit.define(instruction.operands[0], "u32", f"find_leading_bit({value}, {'shiftamt' in instruction.modifiers})")
@@ -353,12 +361,14 @@ def bit_field(emit: Emitter, instruction: Instruction) -> None:
 
 
 def bit_mask(emit: Emitter, instruction: Instruction) -> None:
+    """`bmsk`: a run of ones."""
     need(instruction, 3)
     position, length = (emit.use(operand, "u32") for operand in instruction.operands[1:])
     emit.define(instruction.operands[0], "u32", f"bit_mask({position}, {length}, {'wrap' in instruction.modifiers})")
 
 
 def permute(emit: Emitter, instruction: Instruction) -> None:
+    """`prmt`: four bytes chosen from the eight of two registers."""
     need(instruction, 4)
     a, b, selector = (emit.use(operand, "u32") for operand in instruction.operands[1:])
     mode = instruction.modifiers[-1]
@@ -372,6 +382,7 @@ def permute(emit: Emitter, instruction: Instruction) -> None:
 
 
 def logic3(emit: Emitter, instruction: Instruction) -> None:
+    """`lop3`: any function of three bits, by its truth table."""
     need(instruction, 5)
     table = instruction.operands[4]
     if not isinstance(table, Immediate) or len(instruction.modifiers) != 1:
@@ -395,6 +406,7 @@ def dot(emit: Emitter, instruction: Instruction) -> None:
 
 
 def absolute_difference(emit: Emitter, instruction: Instruction) -> None:
+    """`sad`: the absolute difference of two integers, added to a third."""
     need(instruction, 4)
     kind = kind_of(instruction)
     a, b, c = (emit.use(operand, kind) for operand in instruction.operands[1:])
@@ -434,6 +446,7 @@ def _comparison(emit: Emitter, instruction: Instruction, kind: str) -> str:
 
 
 def set_predicate(emit: Emitter, instruction: Instruction) -> None:
+    """`setp`: a comparison, and its complement where a second destination asks for it."""
     need(instruction, 3, 4)
     result = emit.temp(_comparison(emit, instruction, kind_of(instruction)))
     complement = f"~{result}"
@@ -467,6 +480,7 @@ def set_value(emit: Emitter, instruction: Instruction) -> None:
 
 
 def select(emit: Emitter, instruction: Instruction) -> None:
+    """`selp`: one of two values, by a predicate."""
     need(instruction, 4)
     kind = kind_of(instruction)
     kind = kind if kind == "pred" else f"u{WIDTHS[kind]}"
@@ -475,6 +489,7 @@ def select(emit: Emitter, instruction: Instruction) -> None:
 
 
 def select_by_sign(emit: Emitter, instruction: Instruction) -> None:
+    """`slct`: one of two values, by the sign of a third."""
     need(instruction, 4)
     kind, source = f"u{WIDTHS[instruction.modifiers[-2]]}", kind_of(instruction)
     a, b = (emit.use(operand, kind) for operand in instruction.operands[1:3])

@@ -66,6 +66,7 @@ class Frame:
     """The function takes an address in it, so it must be accessible memory."""
 
     def add(self, variable: Variable) -> None:
+        """Give a variable its place, as aligned as it asks for."""
         align = max(variable.align, 1)
         self.offsets[variable.name] = -(-self.size // align) * align
         self.size = self.offsets[variable.name] + variable.size
@@ -120,13 +121,16 @@ def translate(function: Function, module: PtxModule, symbols: Symbols) -> Code:
 
 
 class _Translator:
+    """Translates one function: places its variables, then writes its blocks one after the other."""
+
     def __init__(self, function: Function, module: PtxModule, symbols: Symbols) -> None:
         self.function = function
         self.module = module
         self.symbols = symbols
-        self.code = Code(function, analyse(function), Frame())
+        self.code: Code = Code(function, analyse(function), Frame())
 
     def run(self) -> Code:
+        """The translated function."""
         code, flow = self.code, self.code.flow
         self._place_variables()
         crossing = sorted(set().union(*flow.live_in, *flow.live_out))
@@ -183,8 +187,8 @@ class BlockEmitter:
 
     def __init__(self, owner: _Translator, block: Block) -> None:
         self.owner = owner
-        self.code = owner.code
-        self.function = owner.function
+        self.code: Code = owner.code
+        self.function: Function = owner.function
         self.block = block
         self.body: list[str] = []
         self.gathered: dict[str, str] = {}
@@ -198,8 +202,8 @@ class BlockEmitter:
         """Arrays that belong to somebody else, and must be copied before a register owns them."""
         self.changed: set[str] = set()
         self.once: dict[str, str] = {}
-        self.touched_vector = False
-        self.counter = 0
+        self.touched_vector: bool = False
+        self.counter: int = 0
         self.instruction: Instruction | None = None
         self.wanted_names: set[str] = set()
 
@@ -259,6 +263,7 @@ class BlockEmitter:
             self.define(operand, kind, self.use(source, kind))
 
     def temp(self, expression: str) -> str:
+        """Keep the value of an expression; returns the name it is kept by."""
         self.counter += 1
         name = f"t{self.counter}"
         self.body.append(f"{name} = {expression}")
@@ -266,12 +271,15 @@ class BlockEmitter:
         return name
 
     def statement(self, text: str) -> None:
+        """Add a line to the code of the block."""
         self.body.append(text)
 
     def constant(self, bits: int, kind: str) -> str:
+        """The name of a typed literal, given by its bits."""
         return self.owner.constant(bits, kind)
 
     def width(self, operand: Operand) -> int:
+        """The width of an operand in bits; 64 for whatever is not a register."""
         return self.function.registers[operand.name] if isinstance(operand, Register) else 64
 
     def wanted(self, operand: Operand) -> bool:

@@ -19,16 +19,35 @@ CARRY = Register("%cc")
 class Emitter(Protocol):
     """What a handler may ask of the code generator.  Every `str` is the name of a variable or an expression."""
 
-    def use(self, operand: Operand, kind: str) -> str: ...
-    def define(self, operand: Operand, kind: str, expression: str) -> None: ...
-    def alias(self, operand: Operand, kind: str, source: Operand) -> None: ...
-    def temp(self, expression: str) -> str: ...
-    def statement(self, text: str) -> None: ...
-    def constant(self, bits: int, kind: str) -> str: ...
-    def width(self, operand: Operand) -> int: ...
-    def wanted(self, operand: Operand) -> bool: ...
-    def vector(self) -> None: ...
-    def place(self, address: Address, instruction: Instruction) -> Place: ...
+    def use(self, operand: Operand, kind: str) -> str:
+        """An expression for the value of an operand, read as the given type."""
+
+    def define(self, operand: Operand, kind: str, expression: str) -> None:
+        """Give a register the value of an expression of the given type."""
+
+    def alias(self, operand: Operand, kind: str, source: Operand) -> None:
+        """Give a register the value of another operand, unchanged."""
+
+    def temp(self, expression: str) -> str:
+        """Keep the value of an expression; returns the name it is kept by."""
+
+    def statement(self, text: str) -> None:
+        """Add a line to the code of the block."""
+
+    def constant(self, bits: int, kind: str) -> str:
+        """The name of a typed literal, given by its bits."""
+
+    def width(self, operand: Operand) -> int:
+        """The width of an operand in bits; 64 for whatever is not a register."""
+
+    def wanted(self, operand: Operand) -> bool:
+        """Whether anything reads this result."""
+
+    def vector(self) -> None:
+        """Say that the result differs from lane to lane, whatever the operands are."""
+
+    def place(self, address: Address, instruction: Instruction) -> Place:
+        """Where the instruction's memory is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +69,8 @@ Handler = Callable[[Emitter, Instruction], None]
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
+    """How an opcode is translated, and what dataflow analysis may take for granted about it."""
+
     handler: Handler
     pure: bool = True
     """The result depends on the operands alone: equal operands in all lanes give equal results in all lanes."""
@@ -66,10 +87,12 @@ def kind_of(instruction: Instruction) -> str:
 
 
 def unsupported(instruction: Instruction) -> UnsupportedPtx:
+    """The error for an instruction that the simulator cannot run."""
     return UnsupportedPtx(f"instruction '{instruction.text}' is not simulated", instruction.line)
 
 
 def need(instruction: Instruction, *counts: int) -> None:
+    """Raise `PtxError` unless the number of operands is one of these."""
     if len(instruction.operands) not in counts:
         raise PtxError(f"'{instruction.text}' has the wrong number of operands", instruction.line)
 
@@ -81,8 +104,10 @@ def allow(instruction: Instruction, *modifiers: str) -> None:
 
 
 def is_float(kind: str) -> bool:
+    """Whether a type is a floating-point one, packed pairs among them."""
     return "f" in kind
 
 
 def is_packed(kind: str) -> bool:
+    """Whether a type is a pair of 16-bit values in one register."""
     return kind.endswith("x2")

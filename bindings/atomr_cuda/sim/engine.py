@@ -30,8 +30,11 @@ from .warp import Warps
 class Heap(Protocol):
     """What kernels take memory from."""
 
-    def allocate(self, size: int) -> int: ...
-    def free(self, address: int) -> None: ...
+    def allocate(self, size: int) -> int:
+        """The address of a new block of so many bytes; 0 when there is no room."""
+
+    def free(self, address: int) -> None:
+        """Give a block back."""
 
 
 Lanes = Array | None
@@ -155,14 +158,14 @@ class Chunk:
 
     def __init__(self, launch: Launch, first: int, blocks: int) -> None:
         self.launch = launch
-        self.layout = launch.layout(blocks)
+        self.layout: Layout = launch.layout(blocks)
         self.first = first
-        self.specials = dict(self.layout.specials)
-        self.shared = SharedMemory(launch.memory, blocks, launch.shared_bytes, self.layout.block_of)
-        self.steps = 0
+        self.specials: dict[str, Array] = dict(self.layout.specials)
+        self.shared: SharedMemory = SharedMemory(launch.memory, blocks, launch.shared_bytes, self.layout.block_of)
+        self.steps: int = 0
         self.live: Array = np.full(blocks, launch.threads)
         self.alive: Array = np.ones(self.layout.lanes, np.bool_)
-        self.exits = 0
+        self.exits: int = 0
         self.arrived: Array = np.zeros(blocks, np.int64)
         self.at_barrier: list[Parked] = []
         self.at_meeting: list[Parked] = []
@@ -331,31 +334,32 @@ class Activation:
         launch = chunk.launch
         self.chunk = chunk
         self.code = code
-        self.blocks = code.ready(launch.helpers)
+        self.blocks: list[Any] = code.ready(launch.helpers)
         self.origin = origin
         self.count = count
         self.caller = caller
         self.depth: int = caller.activation.depth + 1 if caller else 0
         if self.depth > CALL_DEPTH:
             raise DeviceFault(STACK_ERROR, f"more than {CALL_DEPTH} calls inside of each other")
-        self.memory = launch.memory
-        self.shape = launch.shape
-        self.shared = launch.shared
-        self.parameter_base = int(launch.parameters.ctypes.data)
+        self.memory: AddressSpace = launch.memory
+        self.shape: dict[str, int] = launch.shape
+        self.shared: dict[str, int] = launch.shared
+        self.parameter_base: int = int(launch.parameters.ctypes.data)
         self.R: list[Array] = [np.zeros(count, dtype) for dtype in code.dtypes]
         self.U: list[Any] = [storage(code.function.registers[name])(0) for name in code.uniform]
         self.pending: dict[int, list[Lanes]] = {}
         self.ages: dict[int, int] = {}
-        self.gone = 0
+        self.gone: int = 0
         self.returned: list[Array] = []
         self.frame: Array = _aligned_zeros(count, -(-code.frame.size // 16) * 16)
         self.frame_views: dict[Any, Array] = {}
-        self.exposed = code.frame.exposed and self.frame.size > 0
+        self.exposed: bool = code.frame.exposed and self.frame.size > 0
         if self.exposed:
             self.memory.add(int(self.frame.ctypes.data), self.frame.size)
         chunk.activations.append(self)
 
     def close(self) -> None:
+        """Take the frame out of the address space."""
         if self.exposed:
             self.memory.remove(int(self.frame.ctypes.data))
             self.exposed = False
@@ -363,6 +367,7 @@ class Activation:
     # Lanes and groups
 
     def indices(self, lanes: Lanes) -> Array:
+        """The lanes as an array of indices."""
         return np.arange(self.count) if lanes is None else lanes
 
     def chunk_lanes(self, lanes: Array) -> Array:
@@ -395,6 +400,7 @@ class Activation:
     # What generated code calls: control
 
     def split(self, predicate: Array, lanes: Lanes, taken: int, other: int) -> int | None:
+        """Send lanes to one of two blocks; the block to go on with, or None when both have lanes waiting."""
         count = np.count_nonzero(predicate)
         if count == predicate.size:
             return taken
@@ -417,12 +423,15 @@ class Activation:
             self.post(targets[number], mine[chosen == number])
 
     def barrier(self, lanes: Lanes, target: int) -> int | None:
+        """`bar.sync`: wait for the lanes of the block."""
         return self.chunk.barrier(self, lanes, target)
 
     def meet(self, mask: Any, lanes: Lanes, target: int) -> int | None:
+        """`bar.warp.sync` and its like: wait for the lanes of the mask."""
         return self.chunk.meet(self, mask, lanes, target)
 
     def trap(self, lanes: Lanes) -> None:
+        """`trap`: fail the launch."""
         first = self._whole(lanes)[:1]
         raise DeviceFault(LAUNCH_FAILED, f"trap in {self.position(first)}")
 
@@ -432,6 +441,7 @@ class Activation:
         return f"block {block}, thread {thread}"
 
     def coordinates(self, lanes: Array, name: str) -> list[list[int]]:
+        """The three components of a special register, `tid` for example, for lanes as the chunk counts them."""
         return np.stack([self.chunk.special(f"{name}.{axis}")[lanes] for axis in "xyz"], axis=1).tolist()
 
     def leave(self, lanes: Lanes) -> None:
@@ -486,12 +496,14 @@ class Activation:
     # What generated code calls: values
 
     def special(self, name: str, lanes: Lanes) -> Array:
+        """A special register's value in each lane."""
         whole = self.chunk.special(name)
         if self.origin is not None:
             return whole[self._whole(lanes)]
         return whole if lanes is None else whole[lanes]
 
     def clock(self, name: str) -> Any:
+        """`%clock`, `%globaltimer` and their halves."""
         now = time.time_ns() if name.startswith("globaltimer") else time.perf_counter_ns()
         if name.endswith("_hi"):
             return np.uint32(now >> 32 & 0xFFFFFFFF)
@@ -502,6 +514,7 @@ class Activation:
         return self.chunk.launch.parameters[offset : offset + dtype.itemsize].view(dtype)[0]
 
     def frame_address(self, offset: int, lanes: Lanes) -> Array:
+        """The address of a variable in the frame of each lane."""
         base = int(self.frame.ctypes.data) + offset
         return (self.indices(lanes) * self.frame.shape[1] + base).astype(np.uint64)
 
@@ -513,13 +526,16 @@ class Activation:
         return column
 
     def frame_load(self, offset: int, dtype: Any, lanes: Lanes) -> Array:
+        """Read a variable of each lane's frame."""
         column = self._column(offset, dtype)
         return column.copy() if lanes is None else column[lanes]
 
     def frame_store(self, offset: int, dtype: Any, lanes: Lanes, value: Any) -> None:
+        """Write a variable of each lane's frame."""
         self._column(offset, dtype)[slice(None) if lanes is None else lanes] = value
 
     def shared_access(self, offsets: Any, lanes: Lanes) -> SharedAccess:
+        """Offsets into the shared memory of each lane's block, checked."""
         where = None if lanes is None and self.origin is None else self._whole(lanes)
         return self.chunk.shared.access(offsets, where)
 
@@ -528,6 +544,7 @@ class Activation:
         return self.chunk.shared.window(self._whole(lanes))
 
     def in_space(self, space: str, addresses: Any, lanes: Lanes) -> Array:
+        """`isspacep`: in which lanes the address lies in shared, local or global memory."""
         where = self._whole(lanes)
         addresses = np.broadcast_to(addresses, where.shape)
         shared = self.chunk.shared.holds(addresses, where)
@@ -542,18 +559,23 @@ class Activation:
     # What generated code calls: warps
 
     def shuffle(self, mode: str, value: Any, lane: Any, clamp: Any, lanes: Lanes) -> tuple[Array, Array]:
+        """`shfl.sync`: other lanes' values, and whether each was in range."""
         return self.chunk.layout.warps.shuffle(mode, self._whole(lanes), value, lane, clamp)
 
     def vote(self, mode: str, predicate: Any, mask: Any, lanes: Lanes) -> Array:
+        """`vote.sync`: a predicate over the lanes of a warp."""
         return self.chunk.layout.warps.vote(mode, self._whole(lanes), predicate, mask)
 
     def match(self, mode: str, value: Any, mask: Any, lanes: Lanes) -> tuple[Array, Array]:
+        """`match.sync`: which lanes of the warp hold the same value, and whether all do."""
         return self.chunk.layout.warps.match(mode, self._whole(lanes), value, mask)
 
     def redux(self, mode: str, value: Any, mask: Any, lanes: Lanes) -> Array:
+        """`redux.sync`: a sum, an extreme or a bitwise combination over the lanes of a warp."""
         return self.chunk.layout.warps.reduce(mode, self._whole(lanes), value, mask)
 
     def active_mask(self, lanes: Lanes) -> Array:
+        """`activemask`: the lanes of each warp that run together now."""
         warps, where = self.chunk.layout.warps, self._whole(lanes)
         return warps.bits(where)[warps.index[where]]
 
@@ -571,6 +593,7 @@ class Activation:
     # What generated code calls: functions that the device runtime has
 
     def builtin(self, name: str, given: list[int], taken: list[int], lanes: Lanes, target: int) -> int:
+        """Call a function of the device runtime, such as `malloc` or `vprintf`; returns the block to go on with."""
         result = getattr(self, f"_{name.strip('_')}")(given, lanes)
         if taken and result is not None:
             self.frame_store(taken[0], result.dtype, lanes, result)

@@ -51,6 +51,8 @@ class End:
 
 @dataclass(slots=True)
 class Block:
+    """Instructions that run one after the other, and how they end."""
+
     number: int
     body: list[Instruction] = field(default_factory=list)
     end: End | None = None
@@ -67,6 +69,7 @@ class Flow:
 
 
 def analyse(function: Function) -> Flow:
+    """Cut a function into blocks, and find which registers live across them and which are the same in all lanes."""
     blocks = _ordered(_Builder(function).build())
     function.registers[CARRY.name] = 1
     function.registers[BARRIER_VALUE.name] = 1
@@ -278,6 +281,7 @@ def writes(instruction: Instruction) -> Iterator[Register]:
 
 
 def registers(operand: Operand | None) -> Iterator[Register]:
+    """The registers that an operand is made of."""
     if isinstance(operand, Register):
         yield operand
     elif isinstance(operand, Address):
@@ -291,6 +295,7 @@ def registers(operand: Operand | None) -> Iterator[Register]:
 
 
 def end_reads(end: End) -> Iterator[Register]:
+    """The registers that a block's end reads."""
     yield from registers(end.operand)
     if end.kind == "call" and end.instruction:
         for operand in end.instruction.operands:

@@ -52,6 +52,7 @@ def address_space(emit: Emitter, instruction: Instruction) -> None:
 
 
 def in_space(emit: Emitter, instruction: Instruction) -> None:
+    """`isspacep`: whether an address lies in the named space."""
     need(instruction, 2)
     emit.vector()
     emit.define(
@@ -146,6 +147,7 @@ def _convert_packed(emit: Emitter, instruction: Instruction, to: str, mode: str)
 
 
 def load(emit: Emitter, instruction: Instruction) -> None:
+    """`ld`, of one value or a vector."""
     need(instruction, 2)
     kind, target, address = _memory_operands(instruction, *instruction.operands)
     place = emit.place(address, instruction)
@@ -165,6 +167,7 @@ def load(emit: Emitter, instruction: Instruction) -> None:
 
 
 def store(emit: Emitter, instruction: Instruction) -> None:
+    """`st`, of one value or a vector."""
     need(instruction, 2)
     kind, source, address = _memory_operands(instruction, instruction.operands[1], instruction.operands[0])
     place = emit.place(address, instruction)
@@ -258,6 +261,7 @@ def nothing(emit: Emitter, instruction: Instruction) -> None:
 
 
 def shuffle(emit: Emitter, instruction: Instruction) -> None:
+    """`shfl.sync`: the value of another lane of the warp."""
     need(instruction, 5)
     target, value, lane, clamp, _mask = instruction.operands
     mode = instruction.modifiers[1]
@@ -273,6 +277,7 @@ def shuffle(emit: Emitter, instruction: Instruction) -> None:
 
 
 def vote(emit: Emitter, instruction: Instruction) -> None:
+    """`vote.sync`: all, any, uniform, or the ballot itself."""
     need(instruction, 3)
     target, value, mask = instruction.operands
     mode = instruction.modifiers[1]
@@ -282,6 +287,7 @@ def vote(emit: Emitter, instruction: Instruction) -> None:
 
 
 def match(emit: Emitter, instruction: Instruction) -> None:
+    """`match.sync`: the lanes that hold the same value."""
     need(instruction, 3)
     target, value, mask = instruction.operands
     kind = f"u{WIDTHS[kind_of(instruction)]}"
@@ -297,6 +303,7 @@ def match(emit: Emitter, instruction: Instruction) -> None:
 
 
 def reduce_warp(emit: Emitter, instruction: Instruction) -> None:
+    """`redux.sync`: one value from those of the warp."""
     need(instruction, 3)
     kind = _numpy(kind_of(instruction))
     mode = instruction.modifiers[1]
@@ -310,6 +317,7 @@ def reduce_warp(emit: Emitter, instruction: Instruction) -> None:
 
 
 def active_mask(emit: Emitter, instruction: Instruction) -> None:
+    """`activemask`: the lanes that run together now."""
     need(instruction, 1)
     emit.vector()
     emit.define(instruction.operands[0], "u32", "A.active_mask(L)")

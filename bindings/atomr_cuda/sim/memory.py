@@ -45,8 +45,8 @@ class Span:
     __slots__ = ("_bytes", "_views", "end", "start")
 
     def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
+        self.start: int = start
+        self.end: int = end
         self._bytes: Array = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
         self._views: dict[np.dtype[Any], tuple[Array, int]] = {}
 
@@ -73,7 +73,7 @@ class AddressSpace:
         self._lock = threading.Lock()
         self._regions: dict[int, int] = {}
         self._table: tuple[list[int], list[Span]] = ([], [])
-        self.atomic_lock = threading.Lock()
+        self.atomic_lock: threading.Lock = threading.Lock()
         """Held for each atomic instruction: launches on several streams may update one word."""
 
     def add(self, address: int, size: int) -> None:
@@ -186,13 +186,13 @@ class Access:
     __slots__ = ("_addresses", "_indices", "count", "extent", "low", "low_bits", "relative", "space")
 
     def __init__(self, space: AddressSpace, addresses: Array) -> None:
-        self.space = space
+        self.space: AddressSpace = space
         self._addresses = addresses
-        self.count = addresses.size
-        self.low = int(addresses.min())
+        self.count: int = addresses.size
+        self.low: int = int(addresses.min())
         relative = addresses - np.uint64(self.low)
-        self.extent = int(relative.max())
-        self.low_bits = int(np.bitwise_or.reduce(relative))
+        self.extent: int = int(relative.max())
+        self.low_bits: int = int(np.bitwise_or.reduce(relative))
         self.relative: Array = relative.view(np.int64)
         self._indices: dict[int, tuple[Array, bool]] = {}
 

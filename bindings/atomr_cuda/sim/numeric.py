@@ -163,6 +163,7 @@ def high_word(value: Value) -> Value:
 
 
 def rsqrt_f32(value: Value) -> Value:
+    """One over the square root, rounded once from f64."""
     return (F64(1) / np.sqrt(value.astype(F64))).astype(F32)
 
 
@@ -182,6 +183,7 @@ def nan_if_any(result: Value, a: Value, b: Value) -> Value:
 
 
 def bf16_to_f32(bits: Value) -> Value:
+    """The f32 with these upper 16 bits."""
     return (bits.astype(U32) << U32(16)).view(F32)
 
 
@@ -277,6 +279,7 @@ def multiply_high(a: Value, b: Value) -> Value:
 
 
 def shift_left(a: Value, count: Value) -> Value:
+    """Zero from the width on."""
     bits = a.dtype.itemsize * 8
     return np.where(count >= bits, a.dtype.type(0), a << np.minimum(count, U32(bits - 1)).astype(a.dtype))
 
@@ -298,6 +301,7 @@ def funnel(low: Value, high: Value, count: Value, left: bool, wrap: bool) -> Val
 
 
 def count_leading_zeros(a: Value) -> Value:
+    """`clz`, as u32; the width for 0."""
     bits = a.dtype.itemsize * 8
     filled = a
     step = 1
@@ -316,6 +320,7 @@ def find_leading_bit(a: Value, as_shift: bool) -> Value:
 
 
 def reverse_bits(a: Value) -> Value:
+    """`brev`: the highest bit becomes the lowest."""
     kind = a.dtype.type
     bits = a.dtype.itemsize * 8
     step = bits // 2

@@ -16,8 +16,8 @@ class Arguments:
 
     def __init__(self, memory: AddressSpace, address: int) -> None:
         self.memory = memory
-        self.address = address
-        self.count = 0
+        self.address: int = address
+        self.count: int = 0
 
     def take(self, layout: str) -> int | float:
         """The next value, laid out as a `struct` format says."""

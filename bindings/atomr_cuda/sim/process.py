@@ -64,6 +64,7 @@ class Handles:
         self._objects: dict[int, tuple[Any, int]] = {}
 
     def add(self, thing: object, owner: int = 0) -> int:
+        """Keep an object; returns the number that stands for it."""
         number = next(self._numbers)
         self._objects[number] = (thing, owner)
         return number
@@ -103,10 +104,10 @@ class Context:
         self.handle = 0
         self.retained = 0
         self.flags = 0
-        self.active = False
+        self.active: bool = False
         self.limits: dict[int, int] = {}
         self._default_stream: DefaultStream | None = None
-        self.lifetime = threading.RLock()
+        self.lifetime: threading.RLock = threading.RLock()
         self._lock = threading.RLock()
         self._output: list[bytes] = []
 
@@ -196,6 +197,7 @@ class Injections:
         self._lock = threading.Lock()
 
     def add(self, symbol: str, status: int, call: int, sticky: bool) -> None:
+        """Ask for a fault at the `call`-th call from now, counted from 1; a sticky one costs the context."""
         if call < 1:
             raise ValueError(f"calls are counted from 1, not {call}")
         with self._lock:
@@ -217,14 +219,14 @@ class Process:
     """The simulated driver's knowledge in this process."""
 
     def __init__(self, device_count: int, memory: int) -> None:
-        self.fate = Fate()
+        self.fate: Fate = Fate()
         self.initialised = False
         self.device_count = device_count
-        self.regions = Regions(AddressSpace(), [memory] * device_count)
-        self.handles = Handles(0x5200_0000_0010)
-        self.injections = Injections()
+        self.regions: Regions = Regions(AddressSpace(), [memory] * device_count)
+        self.handles: Handles = Handles(0x5200_0000_0010)
+        self.injections: Injections = Injections()
         self._thread = threading.local()
-        self.primaries = [self._new_context(device, primary=True) for device in range(device_count)]
+        self.primaries: list[Context] = [self._new_context(device, primary=True) for device in range(device_count)]
 
     @classmethod
     def from_environment(cls) -> Process:

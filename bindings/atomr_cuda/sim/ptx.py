@@ -30,7 +30,7 @@ class LoadError(Exception):
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(f"line {line}: {message}" if line else message)
-        self.message = str(self)
+        self.message: str = str(self)
         self.line = line
 
     def inside(self, entry: bool, name: str) -> LoadError:
@@ -58,6 +58,8 @@ class UnsupportedPtx(LoadError):
 
 @dataclass(frozen=True, slots=True)
 class Register:
+    """A register as an operand; `negated` is the exclamation mark of a predicate."""
+
     name: str
     negated: bool = False
 
@@ -81,6 +83,8 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
+    """The name of a variable, a function or a label."""
+
     name: str
 
 
@@ -93,6 +97,8 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Address:
+    """An operand in brackets: a base and an offset in bytes."""
+
     base: Register | Symbol | Immediate
     offset: int = 0
 
@@ -117,6 +123,8 @@ Operand = Register | Immediate | Symbol | Special | Address | Group | Pair
 
 @dataclass(slots=True)
 class Instruction:
+    """One instruction: `ld.global.f32` is the opcode `ld` with the modifiers `global` and `f32`."""
+
     opcode: str
     modifiers: tuple[str, ...]
     operands: list[Operand]
@@ -127,6 +135,8 @@ class Instruction:
 
 @dataclass(slots=True)
 class Label:
+    """A place in a function that branches name."""
+
     name: str
     line: int
 
@@ -148,6 +158,8 @@ class Variable:
 
 @dataclass(slots=True)
 class Function:
+    """A kernel (`entry`) or a device function, with or without a body."""
+
     name: str
     entry: bool
     line: int
@@ -163,6 +175,8 @@ class Function:
 
 @dataclass(slots=True)
 class PtxModule:
+    """Everything that one PTX text declares and defines."""
+
     version: tuple[int, int] = (0, 0)
     target: str = ""
     variables: dict[str, Variable] = field(default_factory=dict)

@@ -52,12 +52,12 @@ class Region:
     __slots__ = ("accessible", "address", "device", "kind", "owner", "physical", "size")
 
     def __init__(self, kind: Kind, address: int, size: int, device: int, owner: int = 0) -> None:
-        self.kind = kind
-        self.address = address
-        self.size = size
-        self.device = device
-        self.owner = owner
-        self.accessible = False
+        self.kind: Kind = kind
+        self.address: int = address
+        self.size: int = size
+        self.device: int = device
+        self.owner: int = owner
+        self.accessible: bool = False
         self.physical: Physical | None = None
 
 
@@ -67,12 +67,12 @@ class Physical:
     __slots__ = ("descriptor", "device", "handles", "mappings", "shareable", "size")
 
     def __init__(self, descriptor: int, size: int, device: int, shareable: bool) -> None:
-        self.descriptor = descriptor
-        self.size = size
-        self.device = device
-        self.shareable = shareable
-        self.handles = 1
-        self.mappings = 0
+        self.descriptor: int = descriptor
+        self.size: int = size
+        self.device: int = device
+        self.shareable: bool = shareable
+        self.handles: int = 1
+        self.mappings: int = 0
 
 
 class Regions:

@@ -15,21 +15,23 @@ class SharedMemory:
     def __init__(self, space: AddressSpace, blocks: int, size: int, block_of: Array) -> None:
         self.space = space
         self.size = size
-        self.stride = -(-size // 16) * 16 if size else 0
+        self.stride: int = -(-size // 16) * 16 if size else 0
         self._memory: Array = np.zeros(blocks * self.stride + 16, np.uint8)
         skipped = -self._memory.ctypes.data % 16
         self.bytes: Array = self._memory[skipped : skipped + blocks * self.stride]
-        self.address = int(self.bytes.ctypes.data)
+        self.address: int = int(self.bytes.ctypes.data)
         self.bases: Array = block_of * self.stride
         self._views: dict[Any, Array] = {}
         if size:
             space.add(self.address, self.bytes.size)
 
     def close(self) -> None:
+        """Take the memory out of the address space."""
         if self.size:
             self.space.remove(self.address)
 
     def view(self, dtype: Any) -> Array:
+        """All bytes as an array of the given type."""
         found = self._views.get(dtype)
         if found is None:
             found = self._views[dtype] = self.bytes.view(dtype)
@@ -40,9 +42,11 @@ class SharedMemory:
         return SharedAccess(self, self.bases if lanes is None else self.bases[lanes], offsets)
 
     def window(self, lanes: Array) -> Array:
+        """The address at which each lane's slice begins."""
         return (self.bases[lanes] + self.address).view(np.uint64)
 
     def holds(self, addresses: Array, lanes: Array) -> Array:
+        """In which lanes the address lies in the lane's own slice."""
         start = self.window(lanes)
         return (addresses >= start) & (addresses < start + np.uint64(self.size))
 
@@ -75,9 +79,11 @@ class SharedAccess:
         return found + offset // size if offset else found
 
     def load(self, offset: int, dtype: Any, align: int) -> Array:
+        """Read a value in each lane, at a fixed distance from its offset."""
         return self._memory.view(dtype).take(self._index(offset, dtype, align))
 
     def store(self, offset: int, values: Any, dtype: Any, align: int) -> None:
+        """Write a value in each lane, at a fixed distance from its offset."""
         self._memory.view(dtype)[self._index(offset, dtype, align)] = values
 
     def target(self, offset: int, dtype: Any) -> list[tuple[Any, Array, Array]]:

@@ -37,12 +37,14 @@ class LoadedModule:
     def __init__(self, text: str, memory: AddressSpace) -> None:
         self.memory = memory
         self._parsed = ptx.parse(text)
-        self.heap = Heap(memory)
+        self.heap: Heap = Heap(memory)
         self._registered: list[int] = []
         self._place()
         symbols = Symbols(self._addresses, self._shared_variables(), self._parsed.functions)
         defined = [function for function in self._parsed.functions.values() if function.defined]
-        self.codes = {function.name: translate(function, self._parsed, symbols) for function in defined}
+        self.codes: dict[str, Code] = {
+            function.name: translate(function, self._parsed, symbols) for function in defined
+        }
         self._fill()
         self.globals: dict[str, tuple[int, int]] = {
             variable.name: (self._addresses[variable.name], variable.size) for variable in self._stored()
@@ -93,7 +95,9 @@ class LoadedModule:
         self._base = base
         self._addresses = {name: base + at for name, at in offsets.items()}
         functions = self._parsed.functions.values()
-        self.callable_at = {self._addresses[function.name]: function.name for function in functions if function.defined}
+        self.callable_at: dict[int, str] = {
+            self._addresses[function.name]: function.name for function in functions if function.defined
+        }
 
     def _fill(self) -> None:
         """Write the initial values."""
@@ -158,17 +162,18 @@ class KernelFunction:
     def __init__(self, module: LoadedModule, code: Code) -> None:
         self._module = module
         self._code = code
+        self.static_shared_bytes: int
         self._shared, self.static_shared_bytes = module.shared_layout(code)
-        self.name = code.function.name
+        self.name: str = code.function.name
         self.parameters: tuple[tuple[int, int], ...] = tuple(
             (code.parameters[parameter.name], parameter.size) for parameter in code.function.parameters
         )
-        self.parameter_bytes = code.parameter_bytes
-        self.local_bytes = sum(
+        self.parameter_bytes: int = code.parameter_bytes
+        self.local_bytes: int = sum(
             variable.size for variable in code.function.variables.values() if variable.space == "local"
         )
-        self.max_threads_per_block = _thread_limit(code.function)
-        self.registers = _register_estimate(code)
+        self.max_threads_per_block: int = _thread_limit(code.function)
+        self.registers: int = _register_estimate(code)
 
     def __repr__(self) -> str:
         return f"<KernelFunction {self.name}>"
@@ -258,6 +263,7 @@ class Heap:
         self._used = 0
 
     def allocate(self, size: int) -> int:
+        """The address of a new block of so many bytes, aligned to 16; 0 when there is no room."""
         if not 0 < size <= _HEAP_BYTES - self._used:
             return 0
         block: Array = np.zeros(size + 32, np.uint8)
@@ -275,5 +281,6 @@ class Heap:
             self._used -= self._blocks.pop(address)[1]
 
     def close(self) -> None:
+        """Give every block back."""
         for address in list(self._blocks):
             self.free(address)

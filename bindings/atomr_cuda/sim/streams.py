@@ -32,7 +32,7 @@ class Fate:
     """Whether this simulated process has been lost to a fault: the status that every call returns from then on."""
 
     def __init__(self) -> None:
-        self.status = SUCCESS
+        self.status: int = SUCCESS
         self._waiting: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -64,8 +64,8 @@ class Stream:
 
     def __init__(self, fate: Fate, *, blocking: bool = True) -> None:
         self.blocking = blocking
-        self.submitted = 0
-        self.completed = 0
+        self.submitted: int = 0
+        self.completed: int = 0
         self._fate = fate
         self._pending_launches = 0
         self._closing = False
@@ -216,6 +216,7 @@ class DefaultStream(Stream):
         self._blocking_streams = blocking_streams
 
     def submit(self, work: Callable[[], None], *, kernel: bool = False) -> int:
+        """As for any stream, after the work that the blocking streams have by now."""
         ahead = [(stream, stream.submitted) for stream in self._blocking_streams()]
         pending = [(stream, place) for stream, place in ahead if not stream.reached(place)]
         if pending:

@@ -29,7 +29,7 @@ class Warps:
         self.index: Array = index.astype(np.int64)
         self.place: Array = place.astype(np.int64)
         self.count = count
-        self.full = self.bits(np.arange(self.index.size))
+        self.full: Array = self.bits(np.arange(self.index.size))
         """All lanes that each warp has."""
 
     def bits(self, lanes: Array) -> Array:

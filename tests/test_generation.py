@@ -1,0 +1,639 @@
+"""One generation, with a worker that the test plays itself: what is sent, in which order, and how commands settle."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from atomr_trio._errors import (
+    ActorCrashed,
+    CommandFailed,
+    ContextLost,
+    DeviceError,
+    InvalidArgument,
+    OutOfDeviceMemory,
+    StaleArray,
+)
+from atomr_trio._generation import Generation, Loss, LossKind, StartFailed
+from atomr_trio._memory import Arena, Block, ChunkState, Recipe
+from atomr_trio._timeline import Command
+from atomr_trio.worker import channel
+from atomr_trio.worker.channel import SharedMemory
+from atomr_trio.worker.engines.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY
+from atomr_trio.worker.engines.module import LAUNCH, LOAD, MODULE
+from atomr_trio.worker.protocol import (
+    ENGINE_BUG,
+    HEADER,
+    LANE_COMPUTE,
+    LANE_COPY_IN,
+    LANE_COPY_OUT,
+    LANE_LIMIT,
+    Role,
+    Verb,
+    counter_word,
+    decode_wait,
+)
+from rogue import compile_rogue, endless_kernel, let_go, until
+
+MIB = 1 << 20
+VERBS = {(table.number, verb.number): verb for table in (MEMORY, MODULE) for verb in table.verbs}
+
+
+class FakeProcess:
+    """Stands for a worker process: a socket whose other end the test holds."""
+
+    def __init__(self) -> None:
+        self.sock, self.worker_end = channel.open_pair()
+        self.sock.setblocking(False)
+        self.worker_end.setblocking(False)
+        self.output, self.output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.pid = 0
+        self.backend = "sim"
+
+    def close(self) -> None:
+        self.sock.close()
+        self.worker_end.close()
+        if self.output >= 0:
+            os.close(self.output)
+            os.close(self.output_end)
+            self.output = -1
+
+
+class Owner:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Any]] = []
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        self.heard.append(("error", error) if error is not None else ("value", value))
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        self.heard.append(("lost", error))
+
+    @property
+    def error(self) -> DeviceError:
+        (kind, error), *more = self.heard
+        assert kind == "error"
+        assert not more
+        return error
+
+
+class Record:
+    """One record as a worker reads it."""
+
+    def __init__(self, data: bytes, descriptors: list[int]) -> None:
+        self.lane, engine, verb, waits, length, self.ticket = HEADER.unpack_from(data)
+        start = HEADER.size + 8 * waits
+        assert len(data) == start + length
+        self.verb: Verb = VERBS[engine, verb]
+        self.waits = {decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(16, start, 8)}
+        self.payload = data[start:]
+        self.descriptors = descriptors
+
+
+class Stage:
+    """A generation, and the hands of its worker."""
+
+    def __init__(self, hang_timeout: float | None = None) -> None:
+        self.process = FakeProcess()
+        self.staging = SharedMemory.create("atomr-test-staging", 4096)
+        self.arena = Arena(1 << 44, 1 << 40, 1 << 32)
+        process: Any = self.process
+        self.generation = Generation(0, 3, process, self.arena, self.staging, hang_timeout)
+
+    def ready_block(self, size: int = 512) -> Block:
+        """A block whose chunk exists."""
+        block = self.arena.allocate(size)
+        block.chunk.state = ChunkState.READY
+        return block
+
+    def publish(self, lane: int, verb: Verb, *operands: tuple[Block, Role], **more: Any) -> Owner:
+        owner = Owner()
+        self.generation.publish(lane, verb, b"", operands, owner, **more)
+        return owner
+
+    def records(self) -> list[Record]:
+        """What has been sent since the last call."""
+        found = []
+        while True:
+            try:
+                data, descriptors = channel.receive_bytes(self.process.worker_end)
+            except BlockingIOError:
+                return found
+            found.append(Record(data, descriptors))
+
+    def finish(self, lane: int, ticket: int) -> None:
+        """The GPU reaches a ticket."""
+        self.generation.page.words[counter_word(lane)] = ticket
+        self.generation.settle_finished()
+
+    def fail(self, lane: int, ticket: int, status: int, name: str = "CUDA_ERROR", text: str = "no") -> None:
+        """The worker says that one command failed; its ticket still has to be reached."""
+        self.generation.page.set_status(lane, ticket, status)
+        message = {"kind": "error", "lane": lane, "ticket": ticket}
+        message |= {"status": status, "name": name, "text": text, "library": "cuda"}
+        self.tell(message)
+
+    def tell(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        channel.send_message(self.process.worker_end, message, descriptors or [])
+
+    def lose(self) -> None:
+        """The end of the worker, after its reap."""
+        self.generation.settle_reaped(lambda: ContextLost("lost", device=0, generation=3))
+
+    def close(self) -> None:
+        self.generation.close()
+        self.staging.close()
+        self.arena.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.close()
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_copy_in_launch_and_copy_out_of_one_array_wait_for_each_other(stage):
+    block = stage.ready_block()
+    stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.WRITE))
+    stage.publish(LANE_COPY_OUT, COPY_OUT, (block, Role.READ))
+    stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    copy_in, launch, copy_out, again = stage.records()
+    assert (copy_in.ticket, launch.ticket, copy_out.ticket, again.ticket) == (1, 1, 1, 2)
+    assert copy_in.waits == set()
+    assert launch.waits == {(LANE_COPY_IN, 1, False)}
+    assert copy_out.waits == {(LANE_COMPUTE, 1, False)}
+    assert again.waits == {(LANE_COMPUTE, 1, False), (LANE_COPY_OUT, 1, False)}
+
+
+def test_commands_on_different_arrays_wait_for_nothing(stage):
+    for lane in (LANE_COPY_IN, LANE_COMPUTE, LANE_COPY_OUT):
+        stage.publish(lane, COPY_IN, (stage.ready_block(), Role.WRITE))
+    assert [record.waits for record in stage.records()] == [set(), set(), set()]
+
+
+def test_commands_that_only_read_one_array_do_not_wait_for_each_other(stage):
+    block = stage.ready_block()
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+    stage.publish(LANE_COPY_OUT, COPY_OUT, (block, Role.READ))
+    assert [record.waits for record in stage.records()] == [set(), set()]
+
+
+def test_what_is_finished_already_is_not_waited_for(stage):
+    block = stage.ready_block()
+    owner = stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    stage.finish(LANE_COPY_IN, 1)
+    assert owner.heard == [("value", None)]
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.WRITE))
+    assert stage.records()[-1].waits == set()
+
+
+def test_the_next_owner_of_freed_memory_waits_for_what_still_runs_on_it(stage):
+    block = stage.ready_block()
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.WRITE))
+    stage.arena.free(block)
+    heir = stage.ready_block()
+    assert heir.address == block.address
+    stage.publish(LANE_COPY_IN, COPY_IN, (heir, Role.OVERWRITE))
+    assert stage.records()[-1].waits == {(LANE_COMPUTE, 1, False)}
+
+
+def test_records_that_the_socket_has_no_room_for_arrive_later_and_in_order(stage):
+    stage.process.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    owners = [stage.publish(LANE_COMPUTE, LAUNCH) for _ in range(300)]
+    sent = [record.ticket for record in stage.records()]
+    assert len(sent) < 300, "the socket was meant to be full"
+
+    async def drain() -> None:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stage.generation.run_writer)
+                while len(sent) < 300:
+                    await trio.lowlevel.wait_readable(stage.process.worker_end)
+                    sent.extend(record.ticket for record in stage.records())
+                nursery.cancel_scope.cancel()
+
+    trio.run(drain)
+    assert sent == list(range(1, 301))
+    assert all(owner.heard == [] for owner in owners)
+
+
+def test_a_worker_that_is_gone_swallows_records_until_its_end_is_noticed(stage):
+    stage.process.worker_end.close()
+    owner = stage.publish(LANE_COMPUTE, LAUNCH)
+    assert owner.heard == []
+    stage.lose()
+    assert [kind for kind, _ in owner.heard] == ["lost"]
+
+
+# --- chunks and recipes -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_use_of_a_chunk_brings_its_creation_along_and_requires_it(stage):
+    block = stage.arena.allocate(100)
+    stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    create, copy = stage.records()
+    assert create.verb is CREATE_CHUNK
+    assert CREATE_CHUNK.struct.unpack(create.payload) == (block.chunk.address, block.chunk.size)
+    assert copy.waits == {(LANE_COMPUTE, create.ticket, True)}
+    stage.publish(LANE_COPY_OUT, COPY_OUT, (block, Role.READ))
+    (out,) = stage.records()
+    assert out.waits == {(LANE_COMPUTE, create.ticket, True), (LANE_COPY_IN, 1, False)}
+
+
+def test_zeros_are_written_by_a_fill_before_the_first_command_that_does_not_overwrite_them(stage):
+    block = stage.ready_block()
+    block.recipe = Recipe(4, 16, b"\0" * 4)
+    stage.publish(LANE_COPY_OUT, COPY_OUT, (block, Role.READ))
+    fill, copy = stage.records()
+    assert fill.verb is FILL
+    assert (LANE_COMPUTE, fill.ticket) in {(lane, ticket) for lane, ticket, _ in copy.waits}
+    stage.publish(LANE_COPY_OUT, COPY_OUT, (block, Role.READ))
+    assert [record.verb for record in stage.records()] == [COPY_OUT], "filled once"
+
+
+def test_zeros_that_are_overwritten_whole_are_never_filled(stage):
+    block = stage.ready_block()
+    block.recipe = Recipe(4, 16, b"\0" * 4)
+    stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    assert [record.verb for record in stage.records()] == [COPY_IN]
+
+
+def test_a_chunk_that_cannot_be_made_fails_its_requests_and_the_next_one_tries_again(stage):
+    block = stage.arena.allocate(100)
+    owner = stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    create, copy = stage.records()
+    stage.fail(LANE_COMPUTE, create.ticket, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+    stage.fail(LANE_COPY_IN, copy.ticket, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+    stage.finish(LANE_COMPUTE, create.ticket)
+    stage.finish(LANE_COPY_IN, copy.ticket)
+    assert isinstance(owner.error, OutOfDeviceMemory)
+    assert owner.error.status == 2
+    assert block.chunk.state is ChunkState.PLANNED
+    owner = stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    create, copy = stage.records()
+    assert create.verb is CREATE_CHUNK
+    stage.finish(LANE_COMPUTE, create.ticket)
+    stage.finish(LANE_COPY_IN, copy.ticket)
+    assert owner.heard == [("value", None)]
+    assert block.chunk.state is ChunkState.READY
+
+
+def test_a_failed_fill_leaves_its_recipe_for_the_next_use(stage):
+    block = stage.ready_block()
+    block.recipe = Recipe(4, 16, b"\0" * 4)
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+    fill, launch = stage.records()
+    assert (LANE_COMPUTE, fill.ticket, True) in launch.waits, "memory that was not filled is not worked on"
+    stage.fail(LANE_COMPUTE, fill.ticket, 1)
+    stage.finish(LANE_COMPUTE, fill.ticket)
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+    again, _ = stage.records()
+    assert (again.verb, again.payload) == (FILL, fill.payload)
+
+
+def test_the_descriptor_of_a_new_chunk_is_kept_even_if_the_worker_dies_before_its_ticket(stage):
+    block = stage.arena.allocate(100)
+    stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE))
+    descriptor = os.memfd_create("atomr-test-chunk")
+    stage.tell({"kind": "chunk", "address": block.chunk.address}, [descriptor])
+    os.close(descriptor)
+    stage.lose()
+    stage.arena.generation_lost(durable=True, strict=False, number=3)
+    assert block.chunk.descriptor >= 0
+    assert block.chunk.state is ChunkState.READY
+
+
+def test_a_descriptor_for_a_chunk_that_nobody_has_is_closed(stage):
+    reader, writer = os.pipe()
+    stage.tell({"kind": "chunk", "address": 12345}, [writer])
+    os.close(writer)
+    stage.generation.drain_messages()
+    assert os.read(reader, 1) == b"", "the last writing end was closed"
+    os.close(reader)
+
+
+# --- how commands settle ----------------------------------------------------------------------------------------------
+
+
+def test_a_failed_command_tells_its_own_owner_alone(stage):
+    owners = [stage.publish(LANE_COMPUTE, LAUNCH, operation=f"launch {number}") for number in range(3)]
+    stage.fail(LANE_COMPUTE, 2, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources")
+    stage.finish(LANE_COMPUTE, 3)
+    assert owners[0].heard == owners[2].heard == [("value", None)]
+    assert isinstance(owners[1].error, CommandFailed)
+    assert owners[1].error.status_name == "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+    assert owners[1].error.operation == "launch 1"
+    assert (owners[1].error.device, owners[1].error.generation) == (0, 3)
+    assert stage.generation.loss is None
+
+
+def test_a_bug_in_the_workers_engine_is_an_actor_crash(stage):
+    owner = stage.publish(LANE_COMPUTE, LAUNCH)
+    stage.fail(LANE_COMPUTE, 1, ENGINE_BUG, "ZeroDivisionError", "Traceback: division by zero")
+    stage.finish(LANE_COMPUTE, 1)
+    assert isinstance(owner.error, ActorCrashed)
+    assert "division by zero" in str(owner.error)
+
+
+def test_the_result_of_a_load_arrives_with_its_ticket(stage):
+    owner = stage.publish(LANE_COMPUTE, LOAD)
+    stage.tell({"kind": "result", "lane": LANE_COMPUTE, "ticket": 1, "value": {"k": 1}})
+    stage.finish(LANE_COMPUTE, 1)
+    assert owner.heard == [("value", {"k": 1})]
+
+
+def test_a_slot_is_clean_when_its_number_comes_round_again(stage):
+    first = stage.publish(LANE_COMPUTE, LAUNCH)
+    stage.fail(LANE_COMPUTE, 1, 701)
+    stage.finish(LANE_COMPUTE, 1)
+    assert first.error.status == 701
+    for ticket in range(2, 1026):
+        owner = stage.publish(LANE_COMPUTE, LAUNCH)
+        stage.finish(LANE_COMPUTE, ticket)
+        stage.records()
+    assert owner.heard == [("value", None)]
+
+
+def test_commands_whose_ticket_was_reached_before_the_reap_succeed_and_the_rest_is_lost(stage):
+    blocks = [stage.ready_block() for _ in range(4)]
+    done = stage.publish(LANE_COPY_IN, COPY_IN, (blocks[0], Role.OVERWRITE))
+    writing = stage.publish(LANE_COPY_IN, COPY_IN, (blocks[1], Role.WRITE), operation="the copy that was cut off")
+    reading = stage.publish(LANE_COMPUTE, LAUNCH, (blocks[2], Role.READ), (blocks[3], Role.OVERWRITE))
+    stage.generation.page.words[counter_word(LANE_COPY_IN)] = 1
+    stage.lose()
+    assert done.heard == [("value", None)]
+    assert [kind for kind, _ in writing.heard + reading.heard] == ["lost", "lost"]
+    assert [block.state for block in blocks] == ["ready", "torn", "ready", "torn"]
+    assert "the copy that was cut off" in blocks[1].torn
+    assert "generation 3" in blocks[1].torn
+    assert stage.generation.timeline.idle
+
+
+def test_each_lost_request_gets_an_exception_of_its_own(stage):
+    owners = [stage.publish(LANE_COMPUTE, LAUNCH) for _ in range(3)]
+    stage.lose()
+    errors = [error for owner in owners for _, error in owner.heard]
+    assert len({id(error) for error in errors}) == 3
+
+
+def test_a_torn_array_is_refused_before_anything_is_sent_and_healed_by_overwriting(stage):
+    block = stage.ready_block()
+    block.torn = "launch of rogue of generation 2"
+    for role in (Role.READ, Role.WRITE):
+        with pytest.raises(StaleArray, match="launch of rogue of generation 2"):
+            stage.publish(LANE_COMPUTE, LAUNCH, (block, role))
+    assert stage.records() == []
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.OVERWRITE))
+    assert block.state == "ready"
+    stage.publish(LANE_COPY_OUT, COPY_OUT, (block, Role.READ))
+
+
+def test_an_overwriting_command_that_failed_has_healed_nothing(stage):
+    block = stage.ready_block()
+    block.torn = "launch of rogue of generation 2"
+    owner = stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.OVERWRITE))
+    stage.fail(LANE_COMPUTE, 1, 701)
+    stage.finish(LANE_COMPUTE, 1)
+    assert isinstance(owner.error, CommandFailed)
+    assert block.torn == "launch of rogue of generation 2"
+
+
+def test_lost_and_freed_arrays_are_refused_even_for_overwriting(stage):
+    lost, freed = stage.ready_block(), stage.ready_block()
+    lost.lost = "it was not durable"
+    stage.arena.free(freed)
+    with pytest.raises(StaleArray, match="not durable"):
+        stage.publish(LANE_COMPUTE, LAUNCH, (lost, Role.OVERWRITE))
+    with pytest.raises(InvalidArgument, match="freed"):
+        stage.publish(LANE_COMPUTE, LAUNCH, (freed, Role.OVERWRITE))
+    assert stage.records() == []
+
+
+def test_zeros_whose_fill_was_cut_off_are_zeros_again(stage):
+    block = stage.ready_block()
+    block.recipe = Recipe(4, 16, b"\0" * 4)
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+    fill, _ = stage.records()
+    stage.lose()
+    assert block.state == "ready"
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+    again, _ = stage.records()
+    assert (again.verb, again.payload) == (FILL, fill.payload)
+
+
+def test_zeros_that_a_kernel_was_writing_are_torn_though_their_fill_was_cut_off_too(stage):
+    block = stage.ready_block()
+    block.recipe = Recipe(4, 16, b"\0" * 4)
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.WRITE), operation="launch of rogue")
+    stage.lose()
+    assert "launch of rogue" in block.torn
+    assert block.recipe is not None, "which the next overwriting command drops"
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
+    for _ in range(LANE_LIMIT):
+        stage.publish(LANE_COMPUTE, LAUNCH)
+    admitted = trio.Event()
+
+    async def wait_for_room() -> None:
+        await stage.generation.admit(LANE_COMPUTE)
+        admitted.set()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_room)
+            await stage.generation.admit(LANE_COPY_IN)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not admitted.is_set()
+            assert stage.generation.waiting(LANE_COMPUTE) == 1
+            stage.finish(LANE_COMPUTE, 1)
+            await admitted.wait()
+    assert stage.generation.waiting(LANE_COMPUTE) == 0
+
+
+async def test_a_generation_that_is_lost_admits_nothing_any_more(stage):
+    stage.generation.lose(Loss(LossKind.EXIT, "gone"))
+    with trio.move_on_after(0.05) as scope:
+        await stage.generation.admit(LANE_COMPUTE)
+    assert scope.cancelled_caught
+
+
+def test_only_the_first_reason_of_a_loss_counts(stage):
+    stage.generation.lose(Loss(LossKind.FAULT, "an illegal address", status=700))
+    stage.generation.lose(Loss(LossKind.EXIT, "the worker ended"))
+    assert stage.generation.loss.reason == "an illegal address"
+    assert stage.generation.scope.cancel_called
+
+
+def test_a_copy_that_needs_a_chunk_behind_a_slow_kernel_does_not_hang(stage):
+    """The ticket of the chunk's creation is reached behind the kernel: that is no time of the copy's own."""
+    stage.publish(LANE_COMPUTE, LAUNCH, operation="a slow kernel")
+    block = stage.arena.allocate(100)
+    stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE), operation="a copy")
+    timeline = stage.generation.timeline
+    stage.generation.settle_finished()
+    timeline.overdue(100.0, 1.0)
+    stage.finish(LANE_COMPUTE, 1)
+    assert timeline.overdue(100.9, 1.0) is None
+    assert timeline.overdue(101.5, 1.0) is None, "neither the copy nor the creation has had its second"
+
+
+async def test_the_settler_is_woken_by_the_workers_descriptor(stage):
+    owner = stage.publish(LANE_COMPUTE, LAUNCH)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.generation.run_settler)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert owner.heard == []
+            stage.generation.page.words[counter_word(LANE_COMPUTE)] = 1
+            os.eventfd_write(stage.generation._wake, 1)
+            while not owner.heard:
+                await trio.lowlevel.checkpoint()
+            await stage.generation.wait_idle()
+            nursery.cancel_scope.cancel()
+    assert owner.heard == [("value", None)]
+
+
+async def test_probes_of_two_actors_at_once_are_both_answered(stage):
+    answered = []
+
+    async def probe(name: str) -> None:
+        await stage.generation.probe()
+        answered.append(name)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(probe, "one")
+            nursery.start_soon(probe, "two")
+            await trio.testing.wait_all_tasks_blocked()
+            stage.tell({"kind": "probed"})
+            stage.tell({"kind": "probed"})
+            stage.generation.drain_messages()
+    assert sorted(answered) == ["one", "two"]
+
+
+# --- messages and starts ----------------------------------------------------------------------------------------------
+
+
+def test_a_fault_report_is_a_loss_with_everything_the_worker_said(stage):
+    stage.tell(
+        {"kind": "lost", "status": 700, "name": "CUDA_ERROR_ILLEGAL_ADDRESS", "text": "an illegal memory access"}
+        | {"library": "cuda", "operation": "stream query"}
+    )
+    stage.generation.drain_messages()
+    loss = stage.generation.loss
+    assert (loss.kind, loss.status, loss.gone) == (LossKind.FAULT, 700, False)
+    error = loss.error(0, 3)
+    assert (error.status, error.status_name, error.generation) == (700, "CUDA_ERROR_ILLEGAL_ADDRESS", 3)
+    assert error.reason == "an illegal memory access"
+
+
+def test_hardware_that_is_gone_is_a_loss_that_no_restart_helps(stage):
+    assert Loss(LossKind.FAULT, "ecc", status=214, library="cuda").gone
+    assert not Loss(LossKind.FAULT, "trap", status=719, library="cuda").gone
+    assert not Loss(LossKind.EXIT, "killed").gone
+
+
+@pytest.mark.parametrize(
+    ("message", "gone"),
+    [
+        ({"text": "no device", "type": "CudaError", "status": 100, "library": "cuda", "function": "cuInit"}, True),
+        ({"text": "no memory", "type": "CudaError", "status": 2, "library": "cuda"}, False),
+        ({"text": "no libcuda", "type": "LibraryMissing", "looked": ["/here", "/there"]}, True),
+        ({"text": "the range is taken", "type": "StartFailed"}, False),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why_and_whether_trying_again_helps(stage, message, gone):
+    stage.tell({"kind": "failed", **message})
+    with pytest.raises(StartFailed) as caught:
+        stage.generation.drain_messages()
+    assert caught.value.gone is gone
+    assert message["text"] in str(caught.value.error)
+    for place in message.get("looked", ()):
+        assert place in str(caught.value.error)
+
+
+def test_the_printed_lines_of_a_worker_are_logged_one_by_one_and_whole(stage, caplog):
+    caplog.set_level("INFO", "atomr_trio.device")
+    for piece in (b"first\nsec", b"ond\n\xff broken\n", b"no newline at the end"):
+        os.write(stage.process.output_end, piece)
+        assert stage.generation.drain_output()
+    assert [record.getMessage() for record in caplog.records] == ["first", "second", "\ufffd broken"]
+    os.close(stage.process.output_end)
+    assert not stage.generation.drain_output()
+    stage.process.output_end = os.open("/dev/null", os.O_RDONLY)
+    assert caplog.records[-1].getMessage() == "no newline at the end"
+    assert {(record.device, record.generation) for record in caplog.records} == {(0, 3)}
+
+
+@pytest.mark.parametrize("garbage", [b"\x80\x04N.", b"[]", b"{}", b'{"kind": "nonsense"}', b'{"kind": "probed"}'])
+def test_a_message_that_makes_no_sense_costs_the_worker_and_nothing_is_unpickled(stage, garbage):
+    stage.process.worker_end.send(garbage)
+    stage.generation.drain_messages()
+    assert stage.generation.loss.kind is LossKind.EXIT
+    assert "makes no sense" in stage.generation.loss.reason
+
+
+# --- with a real worker -----------------------------------------------------------------------------------------------
+
+
+async def test_seven_hundred_launches_behind_an_endless_kernel_do_not_hold_up_a_copy(dev):
+    """The lane takes 512 commands, the mailbox holds the next 256, and copies have lanes of their own."""
+    (touch,) = await compile_rogue(dev, "touch")
+    touched = dev.zeros(1, np.int32)
+    host = np.arange(1000)
+    with trio.fail_after(60):
+        array = await dev.to_device(host)
+        async with endless_kernel(dev) as word, trio.open_nursery() as nursery:
+            for _ in range(700):
+                nursery.start_soon(touch.launch, 1, 1, touched, 1)
+            await until(lambda: dev.statistics().lanes[LANE_COMPUTE].waiting)
+            assert dev.statistics().lanes[LANE_COMPUTE].unfinished >= LANE_LIMIT
+            assert (await array.to_host() == host).all()
+            await array.copy_from(host + 1)
+            assert (await array.to_host() == host + 1).all()
+            assert dev.statistics().lanes[LANE_COMPUTE].unfinished >= LANE_LIMIT
+            await let_go(word)
+        assert await touched.to_host() == 700
+        assert dev.generation == 1
+
+
+async def test_copies_and_launches_of_one_array_take_effect_in_the_order_of_their_calls(dev):
+    (touch,) = await compile_rogue(dev, "touch")
+    seen = []
+    with trio.fail_after(30):
+        array = await dev.to_device(np.zeros(1000, np.int32))
+        async with endless_kernel(dev, array) as word, trio.open_nursery() as nursery:
+            # Everything below waits for the endless kernel, across three lanes; nothing may overtake.
+            for _ in range(5):
+                touch.launch_nowait(8, 128, array, array.size)
+
+                async def read() -> None:
+                    seen.append((await array.to_host()).tolist())
+
+                before = dev.statistics().lanes[LANE_COPY_OUT].submitted
+                nursery.start_soon(read)
+                await until(lambda was=before: dev.statistics().lanes[LANE_COPY_OUT].submitted > was)
+                touch.launch_nowait(8, 128, array, array.size)
+            assert seen == []
+            await let_go(word)
+        assert sorted(values[0] for values in seen) == [1, 3, 5, 7, 9]
+        assert all(len(set(values)) == 1 for values in seen), "a copy saw half a launch"
+        assert set((await array.to_host()).tolist()) == {10}

@@ -1,0 +1,223 @@
+"""Cutting strided arrays into rows of bytes, against numpy as the judge of what goes where."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from atomr_trio import _layout
+from atomr_trio._layout import MAX_PITCH, Rows, contiguous_strides, cut, is_contiguous, packing, rows
+
+DTYPES = (np.uint8, np.float16, np.int32, np.float64, np.complex128)
+
+
+@st.composite
+def slices(draw, length):
+    """A slice of an axis, in either direction."""
+    bound = st.none() | st.integers(-length - 1, length + 1)
+    return slice(draw(bound), draw(bound), draw(st.sampled_from([None, 1, 2, 3, -1, -2, -3])))
+
+
+@st.composite
+def views(draw, max_axes=4):
+    """A numpy array, and the index of a strided view of it as slicing makes them."""
+    shape = tuple(draw(st.lists(st.integers(0, 6), max_size=max_axes)))
+    dtype = draw(st.sampled_from(DTYPES))
+    count = math.prod(shape)
+    raw = np.arange(1, count * np.dtype(dtype).itemsize + 1, dtype=np.uint8)
+    base = raw.view(dtype).reshape(shape) if count else np.empty(shape, dtype)
+    return base, (*(draw(slices(length)) for length in shape), ...)
+
+
+def memory_of(base: np.ndarray) -> np.ndarray:
+    return base.reshape(-1).view(np.uint8)
+
+
+def distance(view: np.ndarray, base: np.ndarray) -> int:
+    """Bytes from the first element of `base` to that of `view`."""
+    return view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+
+
+def move(piece: Rows, target: np.ndarray, at: int, source: np.ndarray, other_at: int) -> None:
+    """What a two-dimensional copy does, byte by byte; every byte must exist."""
+    for row in range(piece.height):
+        start = at + piece.offset + row * piece.pitch
+        other = other_at + piece.other_offset + row * piece.other_pitch
+        assert 0 <= start <= start + piece.width <= target.size
+        assert 0 <= other <= other + piece.width <= source.size
+        target[start : start + piece.width] = source[other : other + piece.width]
+
+
+# --- strides ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 7), max_size=5).map(tuple), st.sampled_from(DTYPES))
+def test_contiguous_strides_are_numpys(shape, dtype):
+    itemsize = np.dtype(dtype).itemsize
+    strides = contiguous_strides(shape, itemsize)
+    if math.prod(shape):
+        assert strides == np.empty(shape, dtype).strides
+    assert is_contiguous(shape, strides, itemsize)
+
+
+@given(views())
+def test_contiguous_is_what_numpy_calls_so(drawn):
+    base, index = drawn
+    view = base[index]
+    assert is_contiguous(view.shape, view.strides, view.itemsize) == view.flags.c_contiguous
+
+
+@given(views())
+def test_a_shadow_tells_where_a_view_begins_without_being_read(drawn):
+    base, index = drawn
+    view = base[index]
+    shadow = _layout.shadow(base.shape, base.strides, base.dtype)
+    assert (shadow.shape, shadow.strides) == (base.shape, base.strides)
+    assert _layout.offset_of(shadow[index], shadow) == distance(view, base)
+    assert (shadow[index].shape, shadow[index].strides) == (view.shape, view.strides)
+
+
+# --- packing ----------------------------------------------------------------------------------------------------------
+
+
+@given(views())
+def test_packing_can_be_undone(drawn):
+    base, index = drawn
+    view = base[index]
+    packed = packing(view.shape, view.strides)
+    assert np.array_equal(packed.undo(packed.apply(view)), view)
+    assert packed.apply(view).shape == packed.shape
+
+
+@given(views())
+def test_packing_walks_memory_forwards(drawn):
+    base, index = drawn
+    view = base[index]
+    packed = packing(view.shape, view.strides)
+    seen = packed.apply(view)
+    assert list(packed.strides) == sorted(packed.strides, reverse=True)
+    assert all(stride >= 0 for stride in packed.strides)
+    if view.size:
+        assert distance(seen, view) == packed.offset
+        assert all(
+            stride == wanted
+            for stride, wanted, length in zip(seen.strides, packed.strides, seen.shape, strict=True)
+            if length > 1
+        )
+
+
+@given(views(), st.data())
+def test_another_array_can_follow_a_packing(drawn, data):
+    base, index = drawn
+    view = base[index]
+    packed = packing(view.shape, view.strides)
+    other = np.arange(view.size).reshape(view.shape)
+    flip = tuple(slice(None, None, data.draw(st.sampled_from([1, -1]))) for _ in view.shape)
+    other = other[(*flip, ...)]
+    walk, offset = packed.follow(other.shape, other.strides)
+    expected = packed.apply(other)
+    if other.size:
+        assert offset == distance(expected, other)
+        assert all(a == b for a, b, length in zip(walk, expected.strides, expected.shape, strict=True) if length > 1)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@given(views(), st.integers(16, 64))
+@settings(max_examples=300)
+def test_rows_and_pieces_bring_every_element_to_its_place(drawn, limit):
+    base, index = drawn
+    view = base[index]
+    if not base.size:
+        return
+    packed = packing(view.shape, view.strides)
+    strides = contiguous_strides(packed.shape, view.itemsize)
+    memory, expected = memory_of(base), np.ascontiguousarray(packed.apply(view)).reshape(-1).view(np.uint8)
+    start = distance(view, base)
+    whole = list(rows(packed.shape, view.itemsize, packed.strides, strides))
+    assert sum(each.width * each.height for each in whole) == view.nbytes
+    for pieces in (whole, [piece for each in whole for piece in cut(each, limit)]):
+        gathered = np.zeros(view.nbytes, np.uint8)
+        for piece in pieces:
+            flipped = Rows(piece.width, piece.height, piece.other_offset, piece.other_pitch, piece.offset, piece.pitch)
+            move(flipped, gathered, 0, memory, start + packed.offset)
+            assert piece.other_pitch == piece.width or piece.height == 1  # a slot is packed
+        assert np.array_equal(gathered, expected)
+        target, wanted = np.zeros_like(base), np.zeros_like(base)
+        wanted[index] = view
+        for piece in pieces:
+            move(piece, memory_of(target), start + packed.offset, expected, 0)
+        assert target.tobytes() == wanted.tobytes()
+
+
+@given(views(), st.data())
+@settings(max_examples=200)
+def test_any_two_views_of_one_shape_are_copied_element_by_element(drawn, data):
+    base, index = drawn
+    view = base[index]
+    if not view.size:
+        return
+    flip = tuple(slice(None, None, data.draw(st.sampled_from([1, -1, 2, -2]))) for _ in view.shape)
+    wide = np.zeros([2 * length for length in view.shape], view.dtype)
+    target = wide[(*flip, ...)][(*(slice(length) for length in view.shape), ...)]
+    at, other = distance(target, wide), distance(view, base)
+    for piece in rows(target.shape, target.itemsize, target.strides, view.strides):
+        move(piece, memory_of(wide), at, memory_of(base), other)
+    assert target.tobytes() == view.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (np.s_[:], 1),
+        (np.s_[3:7], 1),
+        (np.s_[:, :, :], 1),
+        (np.s_[:, :, 2:5], 1),
+        (np.s_[::2], 1),
+        (np.s_[::2, ::2], 4),
+        (np.s_[:, 1:3], 1),
+        (np.s_[:, :, ::2], 1),
+        (np.s_[2, 3, 1], 1),
+        (np.s_[::-1, ::-1, ::-1], 1),
+        (np.s_[0:0], 0),
+    ],
+)
+def test_regular_views_take_few_copies(index, expected):
+    view = np.empty((8, 6, 10), np.float32)[index]
+    packed = packing(view.shape, view.strides)
+    pieces = list(rows(packed.shape, 4, packed.strides, contiguous_strides(packed.shape, 4)))
+    assert len(pieces) == expected
+
+
+def test_a_pitch_that_the_driver_does_not_take_is_walked_row_by_row():
+    for pitch, expected in ((MAX_PITCH, 1), (MAX_PITCH + 1, 3)):
+        pieces = list(rows((3, 16), 1, (pitch, 1), (16, 1)))
+        assert len(pieces) == expected
+        assert [piece.offset for piece in pieces] == [number * pitch for number in range(expected)]
+        assert [piece.other_offset for piece in pieces] == [number * 16 for number in range(expected)]
+
+
+def test_an_array_without_axes_is_one_item():
+    assert list(rows((), 8, (), ())) == [Rows(8, 1, 0, 8, 0, 8)]
+    assert packing((), ()).offset == 0
+
+
+def test_an_empty_array_is_no_copy():
+    assert list(rows((3, 0, 2), 4, (0, 8, 4), (0, 8, 4))) == []
+
+
+def test_pieces_are_as_large_as_the_limit_allows():
+    assert [piece.width for piece in cut(Rows(10, 1, 0, 10, 0, 10), 4)] == [4, 4, 2]
+    assert [piece.height for piece in cut(Rows(4, 7, 0, 100, 0, 4), 12)] == [3, 3, 1]
+    long_rows = list(cut(Rows(5, 2, 1, 50, 2, 5), 4))
+    assert [(piece.width, piece.offset, piece.other_offset) for piece in long_rows] == [
+        (4, 1, 2),
+        (1, 5, 6),
+        (4, 51, 7),
+        (1, 55, 11),
+    ]

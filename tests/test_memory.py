@@ -1,0 +1,836 @@
+"""The arena: where blocks lie, what they wait for, what survives, and when there is no more room."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from atomr_trio import CommandFailed, OutOfDeviceMemory
+from atomr_trio._generation import Generation
+from atomr_trio._memory import (
+    ALIGNMENT,
+    CHUNK_GRANULARITY,
+    FIRST_CHUNK,
+    LARGEST_GROWTH,
+    MAX_CHUNKS,
+    MIB,
+    Arena,
+    ArenaFull,
+    Block,
+    Chunk,
+    ChunkState,
+    Recipe,
+)
+from atomr_trio._timeline import Command
+from atomr_trio.worker import channel
+from atomr_trio.worker.channel import SharedMemory
+from atomr_trio.worker.engines.memory import COPY
+from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANES, Role, counter_word
+
+BASE = 16 << 40
+EXTENT = 1 << 40
+GIB = 1 << 30
+
+
+def make_arena(limit: int = 100 * GIB, extent: int = EXTENT) -> Arena:
+    return Arena(BASE, extent, limit)
+
+
+def create_all(arena: Arena) -> None:
+    """Every planned chunk now exists."""
+    for chunk in arena.chunks:
+        chunk.state = ChunkState.READY
+
+
+def claim(block: Block, role: Role, lane: int, ticket: int, epoch: int = 1) -> set[tuple[int, int]]:
+    waits: set[tuple[int, int]] = set()
+    block.claim(role, lane, ticket, epoch, waits)
+    return waits
+
+
+# --- allocation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 4096, 64 * MIB, 64 * MIB + 1])
+def test_a_block_has_the_size_asked_for_rounded_up_and_is_aligned(size):
+    arena = make_arena()
+    block = arena.allocate(size)
+    assert block.nbytes == size
+    assert block.size >= max(size, 1)
+    assert block.size % ALIGNMENT == 0
+    assert block.size - size < ALIGNMENT or size == 0
+    assert block.address % ALIGNMENT == 0
+    assert arena.in_use == block.size == block.chunk.used
+
+
+def test_zero_bytes_have_an_address_of_their_own():
+    arena = make_arena()
+    assert arena.allocate(0).address != arena.allocate(0).address
+
+
+def test_allocating_creates_nothing():
+    arena = make_arena()
+    chunk = arena.allocate(1).chunk
+    assert chunk.state is ChunkState.PLANNED
+    assert chunk.descriptor == -1
+
+
+def test_chunks_grow_geometrically_up_to_a_limit():
+    arena = make_arena()
+    sizes = [arena.allocate(arena.chunks[-1].size if arena.chunks else 1).chunk.size for _ in range(4)]
+    assert sizes == [FIRST_CHUNK << number for number in range(4)]
+    for _ in range(8):
+        chunk = arena.allocate(max(each.size for each in arena.chunks)).chunk
+    assert chunk.size == LARGEST_GROWTH
+
+
+def test_a_block_larger_than_the_growth_gets_a_chunk_of_its_size():
+    arena = make_arena()
+    assert arena.allocate(10 * GIB + 1).chunk.size == 10 * GIB + CHUNK_GRANULARITY
+
+
+def test_the_smallest_free_piece_that_fits_is_taken():
+    arena = make_arena()
+    blocks = [arena.allocate(size * 4096) for size in (8, 1, 4, 1, 2, 1)]
+    for block in blocks[::2]:
+        arena.free(block)
+    assert arena.allocate(2 * 4096).address == blocks[4].address
+    assert arena.allocate(3 * 4096).address == blocks[2].address
+    assert arena.allocate(8 * 4096).address == blocks[0].address
+
+
+def test_freed_neighbours_become_one_piece_again():
+    arena = make_arena()
+    blocks = [arena.allocate(FIRST_CHUNK // 4) for _ in range(4)]
+    for index in (1, 3, 0, 2):
+        arena.free(blocks[index])
+    assert arena.allocate(FIRST_CHUNK).address == blocks[0].address
+    assert len(arena.chunks) == 1
+
+
+def test_pieces_of_different_chunks_are_never_joined():
+    arena = make_arena()
+    first, second = arena.allocate(FIRST_CHUNK), arena.allocate(2 * FIRST_CHUNK)
+    assert first.address + first.size == second.address
+    create_all(arena)
+    arena.free(first)
+    arena.free(second)
+    assert arena.allocate(3 * FIRST_CHUNK).chunk not in (first.chunk, second.chunk)
+
+
+def test_freeing_twice_does_nothing():
+    arena = make_arena()
+    block, other = arena.allocate(4096), arena.allocate(4096)
+    arena.free(block)
+    arena.free(block)
+    assert block.freed
+    assert arena.in_use == other.size
+    assert arena.allocate(4096).address == block.address
+
+
+def test_a_collected_block_comes_back_with_the_next_call():
+    arena = make_arena(limit=FIRST_CHUNK)
+    block = arena.allocate(FIRST_CHUNK)
+    arena.orphans.append(block)
+    assert not block.freed
+    assert arena.allocate(FIRST_CHUNK).address == block.address
+    assert block.freed
+
+
+def test_a_block_that_was_collected_and_freed_comes_back_once():
+    arena = make_arena()
+    block = arena.allocate(4096)
+    arena.orphans.extend([block, block])
+    arena.free(block)
+    arena.collect()
+    assert arena.in_use == 0
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_limit_is_never_exceeded_and_the_refusal_says_the_figures():
+    arena = make_arena(limit=100 * MIB)
+    arena.allocate(64 * MIB)
+    last = arena.allocate(36 * MIB)
+    with pytest.raises(ArenaFull) as refused:
+        arena.allocate(1)
+    assert refused.value.requested == ALIGNMENT
+    assert refused.value.limit == refused.value.in_use == refused.value.reserved == 100 * MIB
+    arena.free(last)
+    assert arena.allocate(36 * MIB).address == last.address
+
+
+def test_a_refused_allocation_changes_nothing_that_is_in_use():
+    arena = make_arena(limit=100 * MIB)
+    kept = arena.allocate(MIB)
+    create_all(arena)
+    with pytest.raises(ArenaFull):
+        arena.allocate(200 * MIB)
+    assert arena.in_use == kept.size
+    assert arena.chunks == [kept.chunk]
+    assert arena.allocate(MIB).chunk is kept.chunk
+
+
+def test_the_last_chunk_is_as_small_as_what_is_left_of_the_limit():
+    arena = make_arena(limit=70 * MIB + 12345)
+    arena.allocate(64 * MIB)
+    assert arena.allocate(1).chunk.size == 6 * MIB
+
+
+def test_unused_chunks_make_room_for_one_that_is_too_large_for_each_of_them():
+    arena = make_arena(limit=200 * MIB)
+    first, second = arena.allocate(64 * MIB), arena.allocate(128 * MIB)
+    create_all(arena)
+    arena.free(first)
+    arena.free(second)
+    large = arena.allocate(150 * MIB)
+    assert second.chunk not in arena.chunks
+    assert second.chunk in arena.retired
+    assert large.chunk.state is ChunkState.PLANNED
+    assert arena.reserved <= arena.limit
+
+
+def test_a_chunk_that_never_existed_is_forgotten_with_its_last_block():
+    arena = make_arena(limit=200 * MIB)
+    block = arena.allocate(64 * MIB)
+    arena.free(block)
+    assert arena.chunks == []
+    assert arena.retired == []
+    assert arena.reserved == arena.in_use == 0
+
+
+def test_there_are_never_more_chunks_than_descriptors_allow():
+    arena = make_arena(limit=1 << 45, extent=1 << 46)
+    blocks = [arena.allocate(LARGEST_GROWTH) for _ in range(MAX_CHUNKS)]
+    assert len({block.chunk for block in blocks}) == MAX_CHUNKS
+    with pytest.raises(ArenaFull):
+        arena.allocate(LARGEST_GROWTH)
+    create_all(arena)
+    arena.free(blocks[5])
+    again = arena.allocate(LARGEST_GROWTH + 1)
+    assert blocks[5].chunk in arena.retired
+    assert again.chunk in arena.chunks
+    assert len(arena.chunks) == MAX_CHUNKS
+
+
+def test_no_chunk_leaves_the_address_range():
+    arena = make_arena(extent=100 * MIB)
+    assert arena.allocate(1).chunk.size == 64 * MIB
+    tail = arena.allocate(30 * MIB)
+    tail = tail if tail.chunk is not arena.chunks[0] else arena.allocate(36 * MIB)
+    assert tail.chunk.address + tail.chunk.size <= BASE + 100 * MIB
+    with pytest.raises(ArenaFull):
+        arena.allocate(50 * MIB)
+
+
+def test_a_gap_between_chunks_is_used_again():
+    arena = make_arena(limit=1000 * MIB)
+    blocks = [arena.allocate(size * MIB) for size in (64, 128, 256)]
+    create_all(arena)
+    arena.free(blocks[1])
+    arena.drop(blocks[1].chunk)
+    assert arena.allocate(100 * MIB).address != blocks[1].address  # grows by 256 MiB, which the gap does not hold
+    arena = make_arena(limit=448 * MIB)
+    blocks = [arena.allocate(size * MIB) for size in (64, 128, 256)]
+    create_all(arena)
+    arena.free(blocks[1])
+    arena.drop(blocks[1].chunk)
+    assert arena.allocate(100 * MIB).address == blocks[1].address
+
+
+# --- chunks that are offered, released, or cannot be made -------------------------------------------------------------
+
+
+def test_nothing_is_allocated_in_a_chunk_that_is_offered():
+    arena = make_arena()
+    first = arena.allocate(FIRST_CHUNK)
+    create_all(arena)
+    arena.free(first)
+    assert arena.offer_unused() == [first.chunk]
+    assert arena.allocate(4096).chunk is not first.chunk
+    first.chunk.offered = False
+    assert arena.allocate(FIRST_CHUNK).chunk is first.chunk
+
+
+def test_only_existing_chunks_without_blocks_are_offered():
+    arena = make_arena()
+    blocks = [arena.allocate(64 * MIB << number) for number in range(4)]
+    states = (ChunkState.READY, ChunkState.READY, ChunkState.CREATING, ChunkState.READY)
+    for block, state in zip(blocks, states, strict=True):
+        block.chunk.state = state
+    for block in blocks[1:]:
+        arena.free(block)
+    blocks[3].chunk.offered = True
+    assert list(arena.unused()) == [blocks[1].chunk]
+    assert arena.offer_unused() == [blocks[1].chunk]
+    assert arena.offer_unused() == []
+
+
+def test_a_released_chunk_knows_what_must_be_done_before():
+    arena = make_arena()
+    block, other = arena.allocate(FIRST_CHUNK // 2), arena.allocate(FIRST_CHUNK // 2)
+    create_all(arena)
+    claim(block, Role.WRITE, LANE_COMPUTE, 5, epoch=3)
+    claim(block, Role.READ, LANE_COPY_OUT, 7, epoch=3)
+    claim(other, Role.READ, LANE_COPY_OUT, 4, epoch=3)
+    arena.free(block)
+    arena.free(other)
+    (chunk,) = arena.offer_unused()
+    assert dict(chunk.last_use(3)) == {LANE_COMPUTE: 5, LANE_COPY_OUT: 7}
+    assert dict(chunk.last_use(4)) == {}
+    arena.drop(chunk)
+    assert dict(chunk.last_use(3)) == {LANE_COMPUTE: 5, LANE_COPY_OUT: 7}
+
+
+def test_a_chunk_that_could_not_be_made_shrinks_to_what_its_blocks_need():
+    arena = make_arena()
+    kept = arena.allocate(3 * MIB)
+    chunk = kept.chunk
+    chunk.state = ChunkState.CREATING
+    arena.creation_failed(chunk)
+    assert chunk.state is ChunkState.PLANNED
+    assert chunk.size == 4 * MIB
+    assert arena.allocate(MIB).chunk is chunk
+    assert arena.allocate(MIB).chunk is not chunk
+    assert arena.free_bytes == arena.reserved - arena.in_use
+
+
+def test_after_a_shortage_the_arena_grows_by_what_is_needed_alone():
+    arena = make_arena()
+    block = arena.allocate(3 * MIB)
+    block.chunk.state = ChunkState.CREATING
+    arena.free(block)
+    arena.creation_failed(block.chunk)
+    assert arena.chunks == []
+    small = arena.allocate(5 * MIB)
+    assert small.chunk.size == 6 * MIB
+    create_all(arena)
+    arena.free(small)
+    arena.drop(small.chunk)  # memory was given back
+    assert arena.allocate(5 * MIB).chunk.size == FIRST_CHUNK
+
+
+def test_a_full_chunk_that_could_not_be_made_stays_as_it_is():
+    arena = make_arena()
+    block = arena.allocate(FIRST_CHUNK)
+    block.chunk.state = ChunkState.CREATING
+    arena.creation_failed(block.chunk)
+    assert block.chunk.size == FIRST_CHUNK
+    assert arena.in_use == arena.reserved == FIRST_CHUNK
+
+
+# --- dependencies -----------------------------------------------------------------------------------------------------
+
+
+def test_a_read_waits_for_the_last_writer_of_another_lane():
+    block = make_arena().allocate(1)
+    assert claim(block, Role.WRITE, LANE_COMPUTE, 1) == set()
+    assert claim(block, Role.READ, LANE_COPY_OUT, 1) == {(LANE_COMPUTE, 1)}
+    assert claim(block, Role.READ, LANE_COPY_IN, 1) == {(LANE_COMPUTE, 1)}
+
+
+@pytest.mark.parametrize("role", [Role.WRITE, Role.OVERWRITE])
+def test_a_write_waits_for_the_last_writer_and_every_reader_since(role):
+    block = make_arena().allocate(1)
+    claim(block, Role.WRITE, LANE_COMPUTE, 1)
+    claim(block, Role.READ, LANE_COPY_OUT, 1)
+    claim(block, Role.READ, LANE_COPY_OUT, 2)
+    assert claim(block, role, LANE_COPY_IN, 9) == {(LANE_COMPUTE, 1), (LANE_COPY_OUT, 2)}
+    assert claim(block, Role.READ, LANE_COPY_OUT, 3) == {(LANE_COPY_IN, 9)}
+
+
+def test_reads_do_not_wait_for_each_other():
+    block = make_arena().allocate(1)
+    assert claim(block, Role.READ, LANE_COPY_OUT, 1) == set()
+    assert claim(block, Role.READ, LANE_COMPUTE, 1) == set()
+
+
+def test_work_of_one_lane_is_in_order_by_itself():
+    block = make_arena().allocate(1)
+    for ticket, role in enumerate((Role.WRITE, Role.READ, Role.OVERWRITE, Role.WRITE, Role.READ), start=1):
+        assert claim(block, role, LANE_COMPUTE, ticket) == set()
+
+
+def test_one_command_that_reads_and_writes_a_block_does_not_wait_for_itself():
+    for roles in ((Role.READ, Role.WRITE), (Role.WRITE, Role.READ), (Role.OVERWRITE, Role.OVERWRITE)):
+        block = make_arena().allocate(1)
+        waits: set[tuple[int, int]] = set()
+        for role in roles:
+            block.claim(role, LANE_COMPUTE, 1, 1, waits)
+        assert waits == set()
+        assert claim(block, Role.WRITE, LANE_COPY_IN, 1) == {(LANE_COMPUTE, 1)}
+
+
+def test_tickets_of_an_older_generation_are_forgotten():
+    block = make_arena().allocate(1)
+    claim(block, Role.WRITE, LANE_COMPUTE, 8, epoch=1)
+    claim(block, Role.READ, LANE_COPY_OUT, 9, epoch=1)
+    assert claim(block, Role.WRITE, LANE_COPY_IN, 1, epoch=2) == set()
+    assert claim(block, Role.READ, LANE_COMPUTE, 1, epoch=2) == {(LANE_COPY_IN, 1)}
+
+
+def test_the_next_owner_of_memory_inherits_what_still_runs_on_it():
+    arena = make_arena(limit=FIRST_CHUNK)
+    block = arena.allocate(FIRST_CHUNK)
+    claim(block, Role.WRITE, LANE_COMPUTE, 5)
+    claim(block, Role.READ, LANE_COPY_OUT, 7)
+    block.chunk.state = ChunkState.READY
+    arena.free(block)
+    half, rest = arena.allocate(FIRST_CHUNK // 2), arena.allocate(FIRST_CHUNK // 2)
+    for heir in (half, rest):
+        assert claim(heir, Role.OVERWRITE, LANE_COPY_IN, 1) == {(LANE_COMPUTE, 5), (LANE_COPY_OUT, 7)}
+
+
+def test_the_first_write_after_a_read_of_inherited_memory_still_waits():
+    arena = make_arena()
+    block = arena.allocate(4096)
+    block.chunk.state = ChunkState.READY
+    claim(block, Role.WRITE, LANE_COMPUTE, 5)
+    arena.free(block)
+    heir = arena.allocate(4096)
+    claim(heir, Role.READ, LANE_COPY_OUT, 3)
+    assert claim(heir, Role.WRITE, LANE_COPY_IN, 1) == {(LANE_COMPUTE, 5), (LANE_COPY_OUT, 3)}
+
+
+def test_memory_joined_from_two_generations_waits_for_the_newer_alone():
+    arena = make_arena()
+    blocks = [arena.allocate(4096) for _ in range(3)]
+    blocks[0].chunk.state = ChunkState.READY
+    claim(blocks[0], Role.WRITE, LANE_COMPUTE, 900, epoch=1)
+    claim(blocks[1], Role.WRITE, LANE_COMPUTE, 2, epoch=2)
+    arena.free(blocks[0])
+    arena.free(blocks[1])
+    heir = arena.allocate(8192)
+    assert heir.address == blocks[0].address
+    assert claim(heir, Role.WRITE, LANE_COPY_IN, 1, epoch=2) == {(LANE_COMPUTE, 2)}
+
+
+# --- what survives ----------------------------------------------------------------------------------------------------
+
+
+def test_chunks_with_a_descriptor_survive_and_others_are_planned_anew():
+    arena = make_arena()
+    kept, never = arena.allocate(FIRST_CHUNK), arena.allocate(FIRST_CHUNK)
+    kept.chunk.state = ChunkState.READY
+    kept.chunk.descriptor = os.open(os.devnull, os.O_RDONLY)
+    never.chunk.state = ChunkState.CREATING
+    never.chunk.ticket = 4
+    arena.generation_lost(durable=True, strict=False, number=1)
+    assert kept.chunk.state is ChunkState.READY
+    assert never.chunk.state is ChunkState.PLANNED
+    assert never.chunk.ticket == 0
+    assert kept.state == never.state == "ready"
+    arena.close()
+
+
+def test_a_chunk_whose_descriptor_came_before_its_ticket_survives():
+    arena = make_arena()
+    chunk = arena.allocate(1).chunk
+    chunk.state = ChunkState.CREATING
+    chunk.descriptor = os.open(os.devnull, os.O_RDONLY)
+    arena.generation_lost(durable=True, strict=False, number=1)
+    assert chunk.state is ChunkState.READY
+    arena.close()
+
+
+def test_without_descriptors_what_was_written_is_lost_and_the_rest_is_not():
+    arena = make_arena()
+    written, fresh, read = (arena.allocate(4096) for _ in range(3))
+    claim(written, Role.WRITE, LANE_COMPUTE, 1)
+    claim(read, Role.READ, LANE_COPY_OUT, 1)
+    arena.generation_lost(durable=False, strict=False, number=3)
+    assert (written.state, fresh.state, read.state) == ("lost", "ready", "ready")
+    assert "generation 3" in (written.lost or "")
+
+
+def test_in_the_strict_mode_every_block_is_lost():
+    arena = make_arena()
+    block, freed = arena.allocate(4096), arena.allocate(4096)
+    arena.free(freed)
+    arena.generation_lost(durable=True, strict=True, number=2)
+    assert block.state == "lost"
+    assert "on_fault" in (block.lost or "")
+    assert freed.state == "freed"
+    assert arena.allocate(4096).state == "ready"
+
+
+def test_a_loss_ends_offers_and_closes_what_was_to_be_released():
+    arena = make_arena(limit=200 * MIB)
+    small, large = arena.allocate(64 * MIB), arena.allocate(128 * MIB)
+    create_all(arena)
+    for block in (small, large):
+        block.chunk.descriptor = os.open(os.devnull, os.O_RDONLY)
+    arena.free(small)
+    arena.free(large)
+    arena.allocate(130 * MIB)
+    assert arena.retired == [large.chunk]
+    descriptor = large.chunk.descriptor
+    arena.offer_unused()
+    arena.generation_lost(durable=True, strict=False, number=1)
+    assert arena.retired == []
+    assert large.chunk.descriptor == -1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    assert not any(chunk.offered for chunk in arena.chunks)
+    assert arena.allocate(64 * MIB).chunk is small.chunk
+    arena.close()
+
+
+def test_closing_closes_every_descriptor_once():
+    arena = make_arena()
+    chunk = arena.allocate(1).chunk
+    chunk.descriptor = descriptor = os.open(os.devnull, os.O_RDONLY)
+    arena.close()
+    arena.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_the_state_of_a_block_is_told_in_one_word():
+    arena = make_arena()
+    block = arena.allocate(4096)
+    assert block.state == "ready"
+    block.torn = "memory.copy_in was writing it"
+    assert block.state == "torn"
+    block.lost = "gone"
+    assert block.state == "lost"
+    assert repr(block) == f"<Block {block.address:#x}+0x1000 lost>"
+    arena.free(block)
+    assert block.state == "freed"
+
+
+def test_a_chunk_says_where_it_is_and_what_it_holds():
+    chunk = Chunk(BASE, 2 * MIB)
+    assert repr(chunk) == f"<Chunk {BASE:#x}+0x200000 planned, 0 bytes used>"
+
+
+def test_a_recipe_can_be_followed_anew():
+    recipe = Recipe(4, 10, b"\x01\0\0\0")
+    recipe.ticket = 7
+    again = recipe.anew()
+    assert (again.itemsize, again.count, again.pattern, again.ticket) == (4, 10, b"\x01\0\0\0", 0)
+
+
+# --- what a generation makes of it ------------------------------------------------------------------------------------
+
+
+class SilentWorker:
+    """Stands for a worker process that never answers; the test plays the GPU."""
+
+    def __init__(self) -> None:
+        self.sock, self.other_end = channel.open_pair()
+        self.sock.setblocking(False)
+        self.other_end.setblocking(False)
+        self.pid, self.backend = 0, "sim"
+
+    def close(self) -> None:
+        self.sock.close()
+        self.other_end.close()
+
+
+class Deaf:
+    """An owner that does not care."""
+
+    def command_finished(self, command, error, value):
+        self.error = error
+
+    def command_lost(self, command, error):
+        self.error = error
+
+
+class Desk:
+    """A generation with an arena of its own, at which commands are published and settled by hand."""
+
+    def __init__(self, limit: int) -> None:
+        self.arena = make_arena(limit)
+        self.staging = SharedMemory.create("atomr-trio-test", 4096)
+        self.worker = SilentWorker()
+        self.generation = Generation(0, 1, self.worker, self.arena, self.staging, None)
+
+    def publish(self, lane: int, *operands: tuple[Block, Role]) -> Command:
+        return self.generation.publish(lane, COPY, b"", operands, Deaf())
+
+    def sent(self, lane: int) -> list[Command]:
+        return list(self.generation.timeline.lanes[lane].in_flight)
+
+    def settle(self, command: Command, status: int = 0) -> None:
+        """The GPU has reached the command's ticket, and it failed if there is a status."""
+        if status:
+            message = {"lane": command.lane, "ticket": command.ticket, "status": status}
+            message |= {"kind": "error", "name": "CUDA_ERROR", "text": "a test", "library": "cuda"}
+            channel.send_message(self.worker.other_end, message)
+            self.generation.page.set_status(command.lane, command.ticket, status)
+        self.generation.page.words[counter_word(command.lane)] = command.ticket
+        self.generation.settle_finished()
+
+    def block(self, size: int) -> Block:
+        block = self.arena.allocate(size)
+        block.chunk.state = ChunkState.READY
+        return block
+
+    def close(self) -> None:
+        self.generation.close()
+        self.staging.close()
+        self.arena.close()
+
+
+@pytest.fixture
+def desk():
+    desk = Desk(limit=200 * MIB)
+    yield desk
+    desk.close()
+
+
+def test_a_chunk_is_released_only_when_everything_that_ran_on_it_is_done(desk):
+    old = desk.block(64 * MIB)
+    copy = desk.publish(LANE_COPY_OUT, (old, Role.READ))
+    desk.arena.free(old)
+    new = desk.arena.allocate(190 * MIB)
+    assert desk.arena.retired == [old.chunk]
+    desk.publish(LANE_COPY_IN, (new, Role.OVERWRITE))
+    release, create = desk.sent(LANE_COMPUTE)
+    assert release.operation == "memory.release_chunk"
+    assert release.waits == ((LANE_COPY_OUT, copy.ticket),)
+    assert create.operation == "memory.create_chunk"
+
+
+def test_a_chunk_that_may_be_released_for_want_of_memory_is_waited_for_as_well(desk):
+    old = desk.block(64 * MIB)
+    copy = desk.publish(LANE_COPY_OUT, (old, Role.READ))
+    desk.arena.free(old)
+    new = desk.arena.allocate(70 * MIB)
+    desk.publish(LANE_COPY_IN, (new, Role.OVERWRITE))
+    (create,) = desk.sent(LANE_COMPUTE)
+    assert old.chunk.offered
+    assert create.waits == ((LANE_COPY_OUT, copy.ticket),)
+    desk.settle(copy)
+    desk.settle(create)
+    assert not old.chunk.offered
+
+
+def test_a_chunk_that_could_not_be_made_is_planned_for_what_it_holds(desk):
+    block = desk.arena.allocate(3 * MIB)
+    command = desk.publish(LANE_COPY_IN, (block, Role.OVERWRITE))
+    (create,) = desk.sent(LANE_COMPUTE)
+    desk.settle(create, status=2)
+    desk.settle(command, status=2)
+    assert isinstance(command.owner.error, OutOfDeviceMemory)
+    assert (block.chunk.state, block.chunk.size) == (ChunkState.PLANNED, 4 * MIB)
+
+
+def test_a_recipe_stays_until_its_fill_is_done_and_whoever_comes_before_requires_the_fill(desk):
+    block = desk.block(512)
+    block.recipe = Recipe(4, 128, b"\0\0\0\0")
+    first = desk.publish(LANE_COPY_OUT, (block, Role.READ))
+    second = desk.publish(LANE_COPY_OUT, (block, Role.READ))
+    (fill,) = desk.sent(LANE_COMPUTE)
+    assert (LANE_COMPUTE, fill.ticket) in first.waits
+    assert (LANE_COMPUTE, fill.ticket) in second.waits
+    assert block.recipe is not None
+    desk.settle(fill)
+    assert block.recipe is None
+    assert desk.publish(LANE_COPY_OUT, (block, Role.READ)).waits == ()
+
+
+def test_a_fill_that_failed_is_tried_again_with_the_next_use(desk):
+    block = desk.block(512)
+    block.recipe = Recipe(4, 128, b"\0\0\0\0")
+    desk.publish(LANE_COPY_OUT, (block, Role.READ))
+    (fill,) = desk.sent(LANE_COMPUTE)
+    desk.settle(fill, status=1)
+    assert block.recipe is not None
+    assert block.recipe.ticket == 0
+    desk.publish(LANE_COPY_OUT, (block, Role.READ))
+    assert [command.operation for command in desk.sent(LANE_COMPUTE)] == ["memory.fill"]
+
+
+def test_an_overwrite_that_failed_leaves_the_recipe_unless_something_else_has_written_since(desk):
+    for written_since in (False, True):
+        block = desk.block(512)
+        recipe = block.recipe = Recipe(4, 128, b"\1\0\0\0")
+        overwrite = desk.publish(LANE_COMPUTE, (block, Role.OVERWRITE))
+        assert block.recipe is None
+        if written_since:
+            desk.publish(LANE_COMPUTE, (block, Role.WRITE))
+        desk.settle(overwrite, status=1)
+        assert (block.recipe is None) == written_since
+        if not written_since:
+            assert block.recipe.pattern == recipe.pattern
+
+
+def test_a_fill_that_an_overwrite_made_pointless_does_not_come_back(desk):
+    block = desk.block(512)
+    block.recipe = Recipe(4, 128, b"\0\0\0\0")
+    desk.publish(LANE_COMPUTE, (block, Role.READ))
+    fill = desk.sent(LANE_COMPUTE)[0]
+    desk.publish(LANE_COMPUTE, (block, Role.OVERWRITE))
+    desk.settle(fill, status=1)
+    assert block.recipe is None
+
+
+def test_more_dependencies_than_a_record_can_name_are_refused(desk):
+    blocks = [desk.block(512) for _ in range(260)]
+    for block in blocks:
+        block.recipe = Recipe(4, 128, b"\0\0\0\0")
+    with pytest.raises(CommandFailed, match="fewer new arrays"):
+        desk.publish(LANE_COMPUTE, *((block, Role.READ) for block in blocks))
+    for command in desk.sent(LANE_COMPUTE):
+        desk.settle(command)
+    assert not any(block.recipe for block in blocks)
+    desk.publish(LANE_COMPUTE, *((block, Role.READ) for block in blocks))
+
+
+# --- against a model --------------------------------------------------------------------------------------------------
+
+LIMIT = 24 * MIB
+sizes = st.one_of(
+    st.integers(0, 4096), st.integers(0, 9 * MIB), st.sampled_from([512, CHUNK_GRANULARITY, 7 * MIB, LIMIT])
+)
+
+
+class ArenaMachine(RuleBasedStateMachine):
+    """Random use of an arena beside a model that knows, for every byte in use, what was the last to touch it."""
+
+    blocks = Bundle("blocks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = make_arena(limit=LIMIT)
+        self.tickets = [0] * LANES
+        self.epoch = 1
+        self.touched: dict[int, list[tuple[int, int, int, int]]] = {}
+        """Lane -> (ticket, epoch, first address, end) of every command that touched memory."""
+        self.waits: dict[tuple[int, int, int], set[tuple[int, int, int]]] = {}
+        """Command -> the commands that it begins after: those it waits for, and the one before it on its lane."""
+
+    @rule(target=blocks, size=sizes)
+    def allocate(self, size):
+        self.arena.collect()
+        before = set(self.arena.blocks)
+        try:
+            block = self.arena.allocate(size)
+        except ArenaFull:
+            assert self.arena.blocks == before
+            return multiple()
+        assert self.arena.blocks == before | {block}
+        return block
+
+    @rule(block=consumes(blocks), collected=st.booleans())
+    def free(self, block, collected):
+        if collected:
+            self.arena.orphans.append(block)
+        else:
+            self.arena.free(block)
+            assert block.freed
+
+    @rule(block=blocks, lane=st.integers(0, LANES - 1), role=st.sampled_from(list(Role)))
+    def touch(self, block, lane, role):
+        if block.freed:
+            return
+        self.tickets[lane] += 1
+        ticket = self.tickets[lane]
+        waits = claim(block, role, lane, ticket, self.epoch) | {(lane, ticket - 1)}
+        self.waits[lane, ticket, self.epoch] = {(each, seen, self.epoch) for each, seen in waits}
+        if role is not Role.READ:
+            before = self._before((lane, ticket, self.epoch))
+            for each, touches in self.touched.items():
+                for seen, epoch, start, end in touches:
+                    if epoch == self.epoch and start < block.address + block.size and block.address < end:
+                        assert (each, seen, epoch) in before, f"the write to {block} does not wait for {each}:{seen}"
+        self.touched.setdefault(lane, []).append((ticket, self.epoch, block.address, block.address + block.size))
+
+    def _before(self, command):
+        """Everything that is done when a command begins."""
+        found = set()
+        todo = [command]
+        while todo:
+            for each in self.waits.get(todo.pop(), ()):
+                if each not in found:
+                    found.add(each)
+                    todo.append(each)
+        return found
+
+    @rule()
+    def create_chunks(self):
+        for chunk in self.arena.chunks:
+            if chunk.state is ChunkState.PLANNED:
+                chunk.state = ChunkState.READY
+        self.arena.retired = []
+
+    @rule()
+    def fail_to_create_a_chunk(self):
+        planned = [chunk for chunk in self.arena.chunks if chunk.state is ChunkState.PLANNED]
+        for chunk in planned[:1]:
+            chunk.state = ChunkState.CREATING
+            self.arena.creation_failed(chunk)
+
+    @rule(release=st.booleans())
+    def offer(self, release):
+        for chunk in self.arena.offer_unused():
+            if release:
+                self.arena.drop(chunk)
+            chunk.offered = False
+
+    @rule(durable=st.booleans())
+    def lose(self, durable):
+        self.arena.generation_lost(durable=durable, strict=False, number=self.epoch)
+        self.epoch += 1
+        self.tickets = [0] * LANES
+
+    @invariant()
+    def blocks_lie_in_their_chunks_and_never_overlap(self):
+        end = 0
+        for block in sorted(self.arena.blocks, key=lambda each: each.address):
+            assert block.address >= end
+            end = block.address + block.size
+            assert block.chunk in self.arena.chunks
+            assert block.chunk.address <= block.address
+            assert end <= block.chunk.address + block.chunk.size
+
+    @invariant()
+    def chunks_never_overlap_and_keep_to_the_limit(self):
+        end = BASE
+        for chunk in self.arena.chunks:
+            assert chunk.address >= end
+            assert chunk.size % CHUNK_GRANULARITY == 0
+            end = chunk.address + chunk.size
+        assert self.arena.reserved <= LIMIT
+
+    @invariant()
+    def every_byte_is_accounted_for(self):
+        used = dict.fromkeys(self.arena.chunks, 0)
+        for block in self.arena.blocks:
+            used[block.chunk] += block.size
+        assert used == {chunk: chunk.used for chunk in self.arena.chunks}
+        assert self.arena.in_use == sum(used.values())
+        free = list(self.arena._starts.values())
+        assert sum(span.size for span in free) == self.arena.free_bytes
+        assert len(self.arena._sizes) == len(self.arena._ends) == len(free)
+
+    @invariant()
+    def free_pieces_of_a_chunk_never_touch(self):
+        for span in self.arena._starts.values():
+            after = self.arena._starts.get(span.address + span.size)
+            assert after is None or after.chunk is not span.chunk
+
+
+TestArenaAgainstAModel = ArenaMachine.TestCase
+TestArenaAgainstAModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_what_is_freed_in_any_order_is_whole_again(wanted, random):
+    arena = make_arena()
+    blocks = [arena.allocate(size) for size in wanted]
+    create_all(arena)
+    random.shuffle(blocks)
+    for block in blocks:
+        arena.free(block)
+    assert arena.in_use == 0
+    assert sorted(span.size for span in arena._starts.values()) == sorted(chunk.size for chunk in arena.chunks)

@@ -1,0 +1,95 @@
+"""A request that is one command: what it publishes, and how its ticket settles it."""
+
+from __future__ import annotations
+
+import outcome
+import pytest
+
+from atomr_trio._errors import ActorCrashed, CommandFailed, ContextLost, StaleArray
+from atomr_trio._mailbox import RequestState
+from atomr_trio._requests import CommandRequest
+from atomr_trio.worker.engines.memory import COPY_IN, FILL
+from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_COPY_IN, Role
+
+
+class FakeGeneration:
+    """Notes what is published, or refuses it."""
+
+    def __init__(self, refusal=None):
+        self.refusal = refusal
+        self.published = []
+
+    def publish(self, lane, verb, payload, operands, owner, *, operation=None):
+        if self.refusal is not None:
+            raise self.refusal
+        self.published.append((lane, verb, payload, operands, owner, operation))
+
+
+async def answer(request):
+    return await outcome.acapture(request.wait)
+
+
+def test_starting_publishes_the_record_and_the_request_owns_it():
+    operands = ((object(), Role.OVERWRITE),)
+    request = CommandRequest(COPY_IN, b"record", operands, lane=LANE_COPY_IN, operation="memory.copy_in")
+    generation = FakeGeneration()
+    request.start(generation)
+    assert generation.published == [(LANE_COPY_IN, COPY_IN, b"record", operands, request, "memory.copy_in")]
+    assert request.state is RequestState.STARTED
+
+
+def test_a_request_is_named_after_its_verb_and_runs_on_the_compute_lane_unless_told():
+    request = CommandRequest(FILL, b"", ())
+    assert (request.operation, request.lane) == ("memory.fill", LANE_COMPUTE)
+    assert repr(request) == "<CommandRequest memory.fill queued>"
+
+
+def test_a_refusal_leaves_the_request_queued_for_whoever_tried():
+    request = CommandRequest(FILL, b"", ())
+    with pytest.raises(StaleArray):
+        request.start(FakeGeneration(StaleArray("torn")))
+    assert request.state is RequestState.QUEUED
+
+
+async def test_its_ticket_settles_it_with_the_value():
+    request = CommandRequest(FILL, b"", ())
+    request.start(FakeGeneration())
+    request.command_finished(None, None, 12)
+    assert (await answer(request)).unwrap() == 12
+
+
+@pytest.mark.parametrize("error", [CommandFailed("refused"), ContextLost("lost", generation=1)], ids=repr)
+async def test_its_ticket_or_the_loss_settles_it_with_the_error(error):
+    request = CommandRequest(FILL, b"", ())
+    request.start(FakeGeneration())
+    if isinstance(error, ContextLost):
+        request.command_lost(None, error)
+    else:
+        request.command_finished(None, error, None)
+    assert (await answer(request)).error is error
+
+
+@pytest.mark.parametrize("how", ["finished", "lost"])
+async def test_what_a_crashed_actor_has_settled_stays_settled(how):
+    request = CommandRequest(FILL, b"", ())
+    request.start(FakeGeneration())
+    crash = ActorCrashed("after publishing")
+    request.settle(outcome.Error(crash))
+    if how == "finished":
+        request.command_finished(None, None, 1)
+    else:
+        request.command_lost(None, ContextLost("lost", generation=1))
+    assert (await answer(request)).error is crash
+
+
+def test_an_abandoned_command_is_settled_in_silence():
+    request = CommandRequest(FILL, b"", ())
+    request.start(FakeGeneration())
+    request.give_up()
+    request.command_finished(None, None, None)
+    assert request.state is RequestState.SETTLED
+
+
+def test_what_it_keeps_is_held_until_the_request_is_gone():
+    kept = object()
+    assert CommandRequest(FILL, b"", (), keep=kept).keep is kept

@@ -1,0 +1,188 @@
+"""Nothing grows: kills, openings and launches in numbers, with the figures before and after.
+
+The short form is part of every run of the suite; the long one runs by `make soak` and prints its figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import trio
+
+from atomr_trio import ContextLost, RestartPolicy
+from rogue import compile_rogue, kill_worker, next_generation
+from support import ON_GPU
+
+MIB = 1 << 20
+
+
+@attrs.frozen
+class Figures:
+    """What this process holds at one moment."""
+
+    descriptors: int
+    children: int
+    mappings: int
+    """Mappings of memory that we share with workers."""
+    threads: int
+    host_mib: float
+    """Resident memory of this process."""
+    gpu_mib: float
+    """Memory in use on the GPU, by whomever; 0 on the simulator."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.descriptors} descriptors, {self.children} children, {self.mappings} mappings, "
+            f"{self.threads} threads, {self.host_mib:.1f} MiB of host memory, {self.gpu_mib:.0f} MiB of GPU memory"
+        )
+
+
+def figures() -> Figures:
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    tasks = list(Path("/proc/self/task").iterdir())
+    return Figures(
+        descriptors=len(os.listdir("/proc/self/fd")),
+        children=sum(len((task / "children").read_text().split()) for task in tasks),
+        mappings=sum("atomr-trio" in line for line in Path("/proc/self/maps").read_text().splitlines()),
+        threads=len(tasks),
+        host_mib=int(resident.split()[1]) / 1024,
+        gpu_mib=gpu_memory(),
+    )
+
+
+def gpu_memory() -> float:
+    """MiB in use on the GPU, as nvidia-smi says."""
+    if not ON_GPU:
+        return 0.0
+    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return float(subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
+async def stay_flat(
+    what: str,
+    warm_up: int,
+    count: int,
+    step: Callable[[int], Awaitable[None]],
+    *,
+    host_mib: float,
+    gpu_mib: float = 64,
+    seconds: float,
+) -> None:
+    """Run `step` often, and compare what this process holds after the first few with what it holds at the end."""
+    with trio.fail_after(seconds):
+        for number in range(warm_up):
+            await step(number)
+        before, begun = figures(), time.monotonic()
+        for number in range(warm_up, warm_up + count):
+            await step(number)
+        spent = time.monotonic() - begun
+    after = figures()
+    print(f"\n{what}: {count} in {spent:.1f} s\n  before {before}\n  after  {after}")
+    assert after.descriptors == before.descriptors
+    assert after.children == before.children
+    assert after.mappings == before.mappings
+    assert after.threads <= before.threads + 4, "trio keeps a few idle threads"
+    assert after.host_mib <= before.host_mib + host_mib
+    assert after.gpu_mib <= before.gpu_mib + gpu_mib
+
+
+async def kill_often(open_test_device: Any, count: int) -> None:
+    """SIGKILL at changing moments: idle, while a kernel runs, while copies do."""
+    host = np.random.default_rng(0).integers(0, 255, 6 * MIB, np.uint8)
+    async with open_test_device(restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+        kept, target = await dev.to_device(host), await dev.to_device(host)
+        (touch,) = await compile_rogue(dev, "touch")
+        counter = dev.zeros(32, np.int32)
+        await counter.to_host()
+
+        async def quietly(work: Awaitable[Any]) -> None:
+            with contextlib.suppress(ContextLost):
+                await work
+
+        async def step(number: int) -> None:
+            generation = dev.generation
+            async with trio.open_nursery() as nursery:
+                if number % 3 == 1:
+                    nursery.start_soon(quietly, target.copy_from(host))
+                if number % 3 == 2:
+                    nursery.start_soon(quietly, touch.launch(1, 32, counter, 32))
+                for _ in range(number % 7):
+                    await trio.lowlevel.checkpoint()
+                kill_worker(dev)
+            await next_generation(dev, generation, seconds=60)
+            if target.state == "torn":
+                await target.copy_from(host)
+            if counter.state == "torn":
+                await counter.fill(0)
+            await touch.launch(1, 32, counter, 32)
+            assert (await kept[: 64 * 1024].to_host() == host[: 64 * 1024]).all()
+
+        await stay_flat("kills", 5, count, step, host_mib=24, seconds=60 + 5 * count)
+        assert (await kept.to_host() == host).all()
+        assert dev.generation == count + 6
+        for actor in dev.statistics().actors:
+            assert actor.unsettled == 0, actor
+
+
+async def open_often(open_test_device: Any, count: int) -> None:
+    async def step(number: int) -> None:
+        async with open_test_device() as dev:
+            array = dev.full(1000, number, np.int32)
+            if number % 5 == 0:
+                (touch,) = await compile_rogue(dev, "touch")
+                await touch.launch(1, 32, array, 0)
+            assert (await array.to_host() == number).all()
+
+    await stay_flat("openings", 5, count, step, host_mib=24 if count < 100 else 48, seconds=60 + 5 * count)
+
+
+async def launch_often(open_test_device: Any, count: int) -> None:
+    async with open_test_device() as dev:
+        (touch,) = await compile_rogue(dev, "touch")
+        counter = await dev.to_device(np.zeros(32, np.int32))
+
+        async def step(_number: int) -> None:
+            await touch.launch(1, 32, counter, 32)
+
+        await stay_flat("awaited launches", 500, count, step, host_mib=8, seconds=60 + count / 50)
+        assert (await counter.to_host() == count + 500).all()
+
+
+async def test_ten_kills_leave_nothing_behind(open_test_device):
+    await kill_often(open_test_device, 10)
+
+
+async def test_fifty_openings_leave_nothing_behind(open_test_device):
+    await open_often(open_test_device, 50)
+
+
+async def test_a_thousand_awaited_launches_leave_nothing_behind(open_test_device):
+    await launch_often(open_test_device, 1000)
+
+
+@pytest.mark.soak
+async def test_a_hundred_kills_leave_nothing_behind(open_test_device):
+    await kill_often(open_test_device, 100)
+
+
+@pytest.mark.soak
+async def test_a_thousand_openings_leave_nothing_behind(open_test_device):
+    await open_often(open_test_device, 1000)
+
+
+@pytest.mark.soak
+async def test_ten_thousand_awaited_launches_leave_nothing_behind(open_test_device):
+    await launch_often(open_test_device, 10_000)

@@ -1,0 +1,190 @@
+"""The slots that copies pass through."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from atomr_trio._staging import (
+    LARGE_SLOT,
+    LARGE_SLOTS,
+    SMALL_SLOT,
+    SMALL_SLOTS,
+    STAGING_BYTES,
+    Slot,
+    StagingPool,
+)
+
+
+@pytest.fixture
+def pool():
+    pool = StagingPool()
+    yield pool
+    pool.close()
+
+
+async def take_all(pool: StagingPool, size: int) -> list[Slot]:
+    taken = []
+    while pool.has_free(size):
+        taken.append(await pool.acquire(size))
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, SMALL_SLOT),
+        (1, SMALL_SLOT),
+        (SMALL_SLOT, SMALL_SLOT),
+        (SMALL_SLOT + 1, LARGE_SLOT),
+        (LARGE_SLOT, LARGE_SLOT),
+    ],
+)
+async def test_a_slot_holds_at_least_what_was_asked_for(pool, size, expected):
+    slot = await pool.acquire(size)
+    assert slot.size == expected
+    assert slot.bytes.size == expected
+
+
+async def test_slots_never_overlap_and_lie_within_the_area(pool):
+    slots = await take_all(pool, SMALL_SLOT) + await take_all(pool, LARGE_SLOT)
+    assert len(slots) == SMALL_SLOTS + LARGE_SLOTS
+    end = 0
+    for slot in sorted(slots, key=lambda each: each.offset):
+        assert slot.offset >= end
+        end = slot.offset + slot.size
+    assert end <= STAGING_BYTES == pool.memory.size
+
+
+async def test_what_is_written_to_a_slot_is_in_the_shared_memory_at_its_offset(pool):
+    slot = await pool.acquire(SMALL_SLOT + 1)
+    slot.bytes[:3] = (1, 2, 3)
+    assert pool.memory.map[slot.offset : slot.offset + 3] == b"\x01\x02\x03"
+    assert os.pread(pool.memory.descriptor, 3, slot.offset) == b"\x01\x02\x03"
+
+
+async def test_a_released_slot_is_handed_out_again(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    assert not pool.has_free(LARGE_SLOT)
+    assert not pool.idle
+    taken[3].release()
+    assert pool.has_free(LARGE_SLOT)
+    assert await pool.acquire(LARGE_SLOT) is taken[3]
+    for slot in taken:
+        slot.release()
+    assert pool.idle
+
+
+async def test_slots_of_one_size_do_not_wait_for_the_other(pool):
+    await take_all(pool, LARGE_SLOT)
+    with trio.fail_after(5):
+        slot = await pool.acquire(SMALL_SLOT)
+    assert slot.size == SMALL_SLOT
+
+
+async def test_who_finds_none_free_waits_in_turn(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    order = []
+
+    async def wait(number):
+        slot = await pool.acquire(LARGE_SLOT)
+        order.append((number, slot))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(wait, number)
+                await wait_all_tasks_blocked()
+            assert order == []
+            for slot in taken[:3]:
+                slot.release()
+                await wait_all_tasks_blocked()
+    assert order == [(0, taken[0]), (1, taken[1]), (2, taken[2])]
+
+
+async def test_a_release_wakes_one_waiter_alone(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    got = []
+
+    async def wait():
+        got.append(await pool.acquire(LARGE_SLOT))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            taken[0].release()
+            await wait_all_tasks_blocked()
+            assert got == [taken[0]]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_waiter_that_is_overtaken_waits_on_and_gets_the_next(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    got = []
+
+    async def wait():
+        got.append(await pool.acquire(LARGE_SLOT))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            taken[0].release()
+            assert await pool.acquire(LARGE_SLOT) is taken[0]  # at once, before the waiter runs
+            await wait_all_tasks_blocked()
+            assert got == []
+            taken[1].release()
+    assert got == [taken[1]]
+
+
+async def test_a_cancelled_waiter_takes_no_slot_with_it(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.acquire, LARGE_SLOT)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        for slot in taken:
+            slot.release()
+        assert pool.idle
+        assert len(await take_all(pool, LARGE_SLOT)) == LARGE_SLOTS
+
+
+async def test_a_waiter_cancelled_after_it_was_woken_loses_no_slot(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    scope = trio.CancelScope()
+
+    async def wait():
+        with scope:
+            (await pool.acquire(LARGE_SLOT)).release()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            taken[0].release()
+            scope.cancel()
+    for slot in taken[1:]:
+        slot.release()
+    assert pool.idle
+
+
+def test_closing_gives_the_descriptor_back():
+    pool = StagingPool()
+    descriptor = pool.memory.descriptor
+    pool.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+async def test_a_slot_that_is_still_looked_at_survives_the_closing():
+    pool = StagingPool()
+    slot = await pool.acquire(10)
+    slot.bytes[:2] = (7, 8)
+    pool.close()
+    assert slot.bytes[:2].tolist() == [7, 8]

@@ -1,0 +1,186 @@
+"""Tickets: what is finished, what is left, who must wait for whom, and whose time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from atomr_trio._memory import Block, Chunk
+from atomr_trio._timeline import Command, LaneBook, Timeline
+from atomr_trio.worker.channel import TimelinePage
+from atomr_trio.worker.protocol import (
+    LANE_COMPUTE,
+    LANE_COPY_IN,
+    LANE_COPY_OUT,
+    LANES,
+    SLOTS_PER_LANE,
+    Role,
+    counter_word,
+)
+
+
+class Nobody:
+    """An owner that hears nothing in these tests."""
+
+    def command_finished(self, command: Command, error: Any, value: Any) -> None:
+        raise AssertionError("the timeline keeps accounts and settles nobody")
+
+    command_lost = command_finished
+
+
+@pytest.fixture
+def timeline() -> Iterator[Timeline]:
+    page = TimelinePage.new()
+    yield Timeline(page, 1)
+    page.close()
+
+
+def issue(timeline: Timeline, lane: int, *, waits: tuple[tuple[int, int], ...] = ()) -> Command:
+    book = timeline.lanes[lane]
+    book.issued += 1
+    command = Command(lane, book.issued, f"work {book.issued}", (), Nobody(), waits)
+    book.in_flight.append(command)
+    return command
+
+
+def reach(timeline: Timeline, lane: int, ticket: int) -> None:
+    """What the GPU does at the end of a command."""
+    timeline.page.words[counter_word(lane)] = ticket
+
+
+def test_a_new_timeline_is_idle_and_every_counter_is_zero(timeline):
+    assert timeline.idle
+    assert len(timeline.lanes) == LANES
+    assert [timeline.page.finished(lane) for lane in range(LANES)] == [0] * LANES
+    assert not timeline.reached((LANE_COMPUTE, 1))
+
+
+def test_finished_commands_are_taken_in_order_up_to_the_counter(timeline):
+    commands = [issue(timeline, LANE_COMPUTE) for _ in range(5)]
+    reach(timeline, LANE_COMPUTE, 3)
+    assert list(timeline.take_finished()) == commands[:3]
+    assert list(timeline.take_finished()) == []
+    assert not timeline.idle
+    reach(timeline, LANE_COMPUTE, 5)
+    assert list(timeline.take_finished()) == commands[3:]
+    assert timeline.idle
+
+
+def test_lanes_finish_independently_of_each_other(timeline):
+    endless = issue(timeline, LANE_COMPUTE)
+    copy = issue(timeline, LANE_COPY_OUT)
+    reach(timeline, LANE_COPY_OUT, 1)
+    assert list(timeline.take_finished()) == [copy]
+    assert list(timeline.take_rest()) == [endless]
+    assert timeline.idle
+
+
+def test_only_the_newest_open_ticket_of_each_lane_is_waited_for(timeline):
+    reach(timeline, LANE_COPY_IN, 7)
+    waits = {(LANE_COMPUTE, 3), (LANE_COMPUTE, 9), (LANE_COPY_IN, 7), (LANE_COPY_IN, 2), (LANE_COPY_OUT, 1)}
+    assert sorted(timeline.still_open(waits)) == [(LANE_COMPUTE, 9), (LANE_COPY_OUT, 1)]
+    reach(timeline, LANE_COMPUTE, 9)
+    assert timeline.still_open(waits) == ((LANE_COPY_OUT, 1),)
+
+
+def test_the_clock_of_a_command_starts_when_its_predecessor_is_done(timeline):
+    issue(timeline, LANE_COMPUTE)
+    second = issue(timeline, LANE_COMPUTE)
+    assert timeline.overdue(100.0, 1.0) is None
+    assert timeline.overdue(100.9, 1.0) is None
+    reach(timeline, LANE_COMPUTE, 1)
+    list(timeline.take_finished())
+    # The second one has been in flight for a second, and has run for no time at all.
+    assert timeline.overdue(101.1, 1.0) is None
+    assert timeline.overdue(102.0, 1.0) is None
+    assert timeline.overdue(102.2, 1.0) is second
+
+
+def test_a_command_that_waits_for_another_lane_is_not_blamed_for_that(timeline):
+    slow = issue(timeline, LANE_COMPUTE)
+    copy = issue(timeline, LANE_COPY_OUT, waits=((LANE_COMPUTE, slow.ticket),))
+    timeline.overdue(100.0, 5.0)
+    assert timeline.overdue(104.0, 5.0) is None
+    reach(timeline, LANE_COMPUTE, 1)
+    list(timeline.take_finished())
+    assert timeline.overdue(106.0, 5.0) is None
+    assert timeline.overdue(108.0, 5.0) is None, "its own time began when the kernel was done"
+    assert timeline.overdue(111.5, 5.0) is copy
+
+
+def test_a_command_that_waited_is_not_blamed_while_the_lane_it_waited_for_goes_on(timeline):
+    """The worker waits by an event that covers all that was submitted on the other lane by then, not one ticket."""
+    first = issue(timeline, LANE_COMPUTE)
+    issue(timeline, LANE_COMPUTE)
+    issue(timeline, LANE_COMPUTE)
+    issue(timeline, LANE_COPY_OUT, waits=((LANE_COMPUTE, first.ticket),))
+    now = 100.0
+    for done in (1, 2, 3):
+        for _ in range(4):
+            assert timeline.overdue(now, 1.0) is None, f"at {now} with {done - 1} done"
+            now += 0.24
+        reach(timeline, LANE_COMPUTE, done)
+        list(timeline.take_finished())
+
+
+def test_the_clock_does_not_run_while_a_lane_is_empty(timeline):
+    issue(timeline, LANE_COMPUTE)
+    timeline.overdue(10.0, 1.0)
+    reach(timeline, LANE_COMPUTE, 1)
+    list(timeline.take_finished())
+    timeline.overdue(11.0, 1.0)
+    issue(timeline, LANE_COMPUTE)
+    assert timeline.overdue(50.0, 1.0) is None
+    assert timeline.overdue(51.1, 1.0) is not None
+
+
+def test_result_slots_of_unfinished_commands_do_not_meet(timeline):
+    page = timeline.page
+    for ticket in range(1, SLOTS_PER_LANE + 1):
+        page.set_status(LANE_COPY_IN, ticket, -ticket)
+    page.set_status(LANE_COMPUTE, 1, 700)
+    page.set_status(LANE_COPY_OUT, 1, 2)
+    assert [page.status(LANE_COPY_IN, ticket) for ticket in (1, 2, SLOTS_PER_LANE)] == [-1, -2, -SLOTS_PER_LANE]
+    assert page.status(LANE_COMPUTE, 1) == 700
+    assert page.status(LANE_COPY_OUT, 1) == 2
+    assert page.finished(LANE_COPY_IN) == 0, "a slot is no counter"
+
+
+def test_a_command_and_a_lane_have_a_repr_that_names_them(timeline):
+    command = issue(timeline, LANE_COPY_IN)
+    assert repr(command) == "<Command work 1 copy-in:1>"
+    assert isinstance(timeline.lanes[LANE_COPY_IN], LaneBook)
+
+
+# --- dependencies of blocks, as tickets -------------------------------------------------------------------------------
+
+
+def block() -> Block:
+    return Block(0, 512, 512, Chunk(0, 512))
+
+
+def test_a_chain_over_three_lanes_waits_for_each_step_before():
+    one = block()
+    steps = [
+        (Role.OVERWRITE, LANE_COPY_IN, 1, set()),
+        (Role.WRITE, LANE_COMPUTE, 1, {(LANE_COPY_IN, 1)}),
+        (Role.READ, LANE_COPY_OUT, 1, {(LANE_COMPUTE, 1)}),
+        (Role.READ, LANE_COMPUTE, 2, set()),
+        (Role.OVERWRITE, LANE_COPY_IN, 2, {(LANE_COMPUTE, 1), (LANE_COMPUTE, 2), (LANE_COPY_OUT, 1)}),
+        (Role.READ, LANE_COPY_OUT, 2, {(LANE_COPY_IN, 2)}),
+    ]
+    for role, lane, ticket, expected in steps:
+        waits: set[tuple[int, int]] = set()
+        one.claim(role, lane, ticket, 1, waits)
+        assert waits == expected, (role, lane, ticket)
+
+
+def test_tickets_of_a_lost_generation_are_no_dependencies_of_the_next():
+    one = block()
+    one.claim(Role.WRITE, LANE_COMPUTE, 40, 1, set())
+    one.claim(Role.READ, LANE_COPY_OUT, 7, 1, set())
+    waits: set[tuple[int, int]] = set()
+    one.claim(Role.WRITE, LANE_COPY_IN, 1, 2, waits)
+    assert waits == set()
