@@ -23,6 +23,7 @@ import math
 import os
 import platform
 import sys
+import time
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
@@ -50,6 +51,7 @@ from ._generation import Generation, Loss, LossKind, StartFailed, reap
 from ._info import DeviceInfo
 from ._mailbox import Mailbox, Request
 from ._memory import Arena, ArenaFull, Block, Recipe
+from ._realtime import RealTimer, readable_within
 from ._staging import STAGING_BYTES, StagingPool
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
@@ -69,8 +71,6 @@ OnFault = Literal["survive", "stale"]
 BACKEND_VARIABLE = "ATOMR_TRIO_BACKEND"
 MAILBOX_CAPACITY = 256
 DEFAULT_MEMORY_SHARE = 0.95
-START_TIMEOUT = 60.0
-REAP_TIMEOUT = 30.0
 MAX_DEVICES = 14
 
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
@@ -105,7 +105,7 @@ class Device(metaclass=NoPublicConstructor):
         self._close_timeout = close_timeout
         self._memory_limit = memory_limit
         self._process_id = os.getpid()
-        self._supervision = Supervision(restart_policy)
+        self._supervision = Supervision(restart_policy, actor_policy=restart_policy)
         self._events = EventHub(index)
         self._last_error: str | None = None
         # What the actors and their mailboxes need.
@@ -129,6 +129,7 @@ class Device(metaclass=NoPublicConstructor):
         self._generation_started = 0.0
         self._rebuild_scope: trio.CancelScope | None = None
         self._closing = trio.Event()
+        self._close_deadline = math.inf
         self._closed_as: DeviceError | None = None
         self._body_scope = trio.CancelScope()
         self._failure: Exception | None = None
@@ -365,28 +366,23 @@ class Device(metaclass=NoPublicConstructor):
             )
         except OSError as error:
             if process is not None:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_TIMEOUT):
-                    await reap(process)
-                process.close()
+                await self._discard(process)
             text = f"a worker for the device could not be started: {error}"
             raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
         try:
-            with trio.move_on_after(START_TIMEOUT) as deadline:
-                await generation.wait_hello()
-                await generation.adopt()
-            if deadline.cancelled_caught:
-                text = f"the worker was not ready within {START_TIMEOUT:g} s"
-                raise StartFailed(DeviceFailed(text, device=self._index), gone=False)
+            await generation.start()
         except BaseException:
-            await self._discard(generation)
+            await self._discard(process)
+            generation.close()
             raise
         return generation
 
     @trio.lowlevel.enable_ki_protection
-    async def _discard(self, generation: Generation) -> None:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + REAP_TIMEOUT):
-            await reap(generation.process)
-        generation.close()
+    async def _discard(self, process: WorkerProcess) -> None:
+        """End a worker that never served."""
+        with trio.CancelScope(shield=True):  # bounded by `reap` itself
+            await reap(process)
+        process.close()
 
     def _begin_generation(self, generation: Generation) -> None:
         if self._arena is None:
@@ -474,26 +470,29 @@ class Device(metaclass=NoPublicConstructor):
     async def _watch_closing(self, generation: Generation) -> None:
         """After the body: let what was started finish, for `close_timeout` at most, then end the generation."""
         await self._closing.wait()
-        with trio.move_on_after(self._close_timeout):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_in_time, generation)
             await generation.wait_idle()
-        generation.scope.cancel(reason=f"device {self._index} is closed")
+            generation.scope.cancel(reason=f"device {self._index} is closed")
+
+    @trio.lowlevel.enable_ki_protection
+    async def _end_in_time(self, generation: Generation) -> None:
+        with RealTimer(self._close_timeout) as timer:
+            await timer.tick()
+        generation.scope.cancel(reason=f"device {self._index} is closed, and close_timeout is over")
 
     @trio.lowlevel.enable_ki_protection
     async def _close_worker(self, generation: Generation) -> None:
         """The clean end: nothing is running, so the worker may give everything back itself."""
         if generation.timeline.idle:
             generation.request_close()
-            with trio.move_on_after(self._close_timeout):
-                await trio.lowlevel.wait_readable(generation.process.pidfd)
+            await readable_within(generation.process.pidfd, self._close_deadline - time.monotonic())
         await self._fence(generation, self._closed_error)
 
     @trio.lowlevel.enable_ki_protection
     async def _fence(self, generation: Generation, make_error: Any) -> None:
         """Kill, reap, read the counters one last time, settle the rest, unmap."""
-        with trio.move_on_after(REAP_TIMEOUT) as deadline:
-            await reap(generation.process)
-        if deadline.cancelled_caught:
-            raise AtomrInternalError(f"worker {generation.process.pid} was killed and not reaped in {REAP_TIMEOUT} s")
+        await reap(generation.process)
         generation.settle_reaped(make_error)
         generation.close()
 
@@ -530,7 +529,7 @@ class Device(metaclass=NoPublicConstructor):
             await self._fence(generation, lambda: loss.error(self._index, generation.number))
         except BaseException:
             if process is not None:
-                process.kill()
+                await self._discard(process)
             raise
         if self._arena is not None:
             self._arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
@@ -546,7 +545,8 @@ class Device(metaclass=NoPublicConstructor):
                 try:
                     generation = await self._build(process)
                     if self._closing.is_set():
-                        await self._discard(generation)
+                        await self._discard(generation.process)
+                        generation.close()
                         return None
                     self._begin_generation(generation)
                     seconds = trio.current_time() - started
@@ -642,6 +642,7 @@ class Device(metaclass=NoPublicConstructor):
         self._settle_queued()
         if self.state in (DeviceState.RUNNING, DeviceState.REBUILDING):
             self._supervision.closing()
+        self._close_deadline = time.monotonic() + self._close_timeout
         self._closing.set()
         self._announce_generation()
         if self._rebuild_scope is not None:

@@ -22,6 +22,7 @@ import trio
 
 from ._errors import (
     ActorCrashed,
+    AtomrInternalError,
     CommandFailed,
     ContextLost,
     DeviceError,
@@ -33,7 +34,7 @@ from ._errors import (
 )
 from ._info import DeviceInfo
 from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
-from ._realtime import RealTimer
+from ._realtime import RealTimer, readable_within
 from ._timeline import Command, CommandOwner, Operand, Timeline
 from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
@@ -63,6 +64,10 @@ SPIN_SECONDS = 200e-6
 WATCH_PERIOD = 0.1
 STOPPED_SECONDS = 2.0
 """A heartbeat that stands still this long means a stopped worker."""
+
+START_TIMEOUT = 60.0
+REAP_TIMEOUT = 30.0
+"""In seconds of real time, as all of the above: a test's clock must not make a healthy worker look dead."""
 
 TAIL_LINES = 40
 
@@ -178,14 +183,19 @@ class Generation:
     # --- start --------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    async def wait_hello(self) -> None:
-        """Wait until the worker has its context and its address range. Raises `StartFailed`."""
+    async def start(self) -> None:
+        """Wait until the worker is ready for records. Raises `StartFailed`, at the latest after `START_TIMEOUT`."""
+        deadline = time.monotonic() + START_TIMEOUT
         while not self._hello:
-            await self._wait_start_message()
+            await self._wait_start_message(deadline)
+        self._adopt()
+        while self._started is None:
+            await self._wait_start_message(deadline)
+        self.info = DeviceInfo.from_worker(self.device, self.process.backend, self._started)
+        self.free_memory = self._started["free_memory"]
 
-    @trio.lowlevel.enable_ki_protection
-    async def adopt(self) -> None:
-        """Hand over the page, the staging area and every chunk, and wait until the worker has passed its self-test."""
+    def _adopt(self) -> None:
+        """Hand over the page, the staging area and every chunk. The worker says `ready` after its self-test."""
         chunks = []
         if self._arena is not None:
             chunks = [chunk for chunk in self._arena.chunks if chunk.descriptor >= 0]
@@ -200,17 +210,13 @@ class Generation:
             channel.send_message(self.process.sock, message, descriptors)
         except OSError as error:
             raise self._start_failure({"text": f"the worker went away: {error}"}) from None
-        while self._started is None:
-            await self._wait_start_message()
-        self.info = DeviceInfo.from_worker(self.device, self.process.backend, self._started)
-        self.free_memory = self._started["free_memory"]
 
-    async def _wait_start_message(self) -> None:
-        await trio.lowlevel.wait_readable(self.process.sock)
+    async def _wait_start_message(self, deadline: float) -> None:
+        if not await readable_within(self.process.sock.fileno(), deadline - time.monotonic()):
+            raise self._start_failure({"text": f"the worker was not ready within {START_TIMEOUT:g} s"})
         self.drain_messages()
         if self._ended:
-            await trio.lowlevel.wait_readable(self.process.pidfd)
-            self.process.reap()
+            await reap(self.process)
             self.drain_output()
             raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
         if self.loss is not None:
@@ -384,11 +390,16 @@ class Generation:
             except BlockingIOError:
                 pass
             except OSError as error:
-                if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
-                    raise
-                return  # the worker is gone; its exit tells why
+                self._send_failed(error)
+                return
         self._outbox.append((record, descriptors))
         self._outbox_filled.set()
+
+    def _send_failed(self, error: OSError) -> None:
+        """A record that cannot be sent has a ticket already, so its generation cannot go on."""
+        # When the worker is gone, its exit tells why.
+        if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+            self.lose(Loss(LossKind.EXIT, f"a record could not be sent to the worker: {error}"))
 
     def _send_control(self, verb: Verb) -> None:
         self._send(HEADER.pack(CONTROL_LANE, verb.engine_number, verb.number, 0, 0, 0))
@@ -433,7 +444,8 @@ class Generation:
             case "error":
                 self._failures[message["lane"], message["ticket"]] = message
             case "result":
-                self._results[message["lane"], message["ticket"]] = message["value"]
+                # A long answer comes in parts.
+                self._results.setdefault((message["lane"], message["ticket"]), {}).update(message["value"])
             case "lost":
                 reason = f"{message['text']}" or message["name"]
                 self.lose(
@@ -548,8 +560,7 @@ class Generation:
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
-                        raise
+                    self._send_failed(error)
                     return
                 self._outbox.popleft()
             else:
@@ -681,7 +692,10 @@ class Generation:
                 if role is not Role.READ and not block.freed:
                     block.torn = f"{command.operation} was writing it when generation {self.number} was lost"
         for command in lost:
-            command.owner.command_lost(command, make_error())
+            try:
+                command.owner.command_lost(command, make_error())
+            except Exception:  # a defect of ours must not leave the others without an answer
+                log.critical("settling %r of generation %d failed", command, self.number, exc_info=True)
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""
@@ -705,7 +719,8 @@ async def reap(process: WorkerProcess) -> None:
     """Kill a worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
     process.kill()
     while not process.reap():
-        await trio.lowlevel.wait_readable(process.pidfd)
+        if not await readable_within(process.pidfd, REAP_TIMEOUT):
+            raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
 
 
 _WITH_RESULT = frozenset({"module.load", "memory.create_chunk"})

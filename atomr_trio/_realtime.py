@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 from typing import Self
 
 import trio
@@ -38,7 +39,7 @@ class RealTimer:
 
     def __init__(self, period: float) -> None:
         libc = _libc()
-        self._descriptor = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -55,6 +56,10 @@ class RealTimer:
     def __exit__(self, *_exc_info: object) -> None:
         self.close()
 
+    def fileno(self) -> int:
+        """The descriptor, which is readable when a period has ended."""
+        return self._descriptor
+
     async def tick(self) -> None:
         """Wait for the next period to end."""
         await trio.lowlevel.wait_readable(self._descriptor)
@@ -69,3 +74,12 @@ class RealTimer:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+async def readable_within(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor is readable, for `seconds` of real time at most; false when they are over."""
+    with RealTimer(max(seconds, 0.0)) as timer, select.epoll() as both:
+        both.register(descriptor, select.EPOLLIN)
+        both.register(timer.fileno(), select.EPOLLIN)
+        await trio.lowlevel.wait_readable(both.fileno())
+        return any(ready == descriptor for ready, _ in both.poll(0))

@@ -902,7 +902,7 @@ def test_the_wait_after_a_failed_start_is_by_trios_clock(workers):
             assert workers.started == 4
 
     def sleeping(delay):
-        return trio.lowlevel.current_statistics().seconds_to_next_deadline > delay
+        return delay < trio.lowlevel.current_statistics().seconds_to_next_deadline < math.inf
 
     async def until_really(condition):
         deadline = time.monotonic() + 20

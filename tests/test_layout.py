@@ -89,7 +89,7 @@ def test_packing_can_be_undone(drawn):
     base, index = drawn
     view = base[index]
     packed = packing(view.shape, view.strides)
-    assert np.array_equal(packed.undo(packed.apply(view)), view)
+    assert packed.undo(packed.apply(view)).tobytes() == view.tobytes()
     assert packed.apply(view).shape == packed.shape
 
 

@@ -732,6 +732,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def touch(self, block, lane, role):
         if block.freed:
             return
+        block.chunk.state = ChunkState.READY  # the first use creates it
         self.tickets[lane] += 1
         ticket = self.tickets[lane]
         waits = claim(block, role, lane, ticket, self.epoch) | {(lane, ticket - 1)}

@@ -93,10 +93,10 @@ class Module:
         self.kernel_numbers: dict[str, int] = {name: device._next_number() for name in program.entries}
         self._epoch = 0
         self._ticket = 0
-        image = program.image
         self._image = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
         with open(self._image, "wb", closefd=False) as file:
-            file.write(image)
+            self._image_bytes = file.write(program.image)
+            file.write(json.dumps([(number, name) for name, number in self.kernel_numbers.items()]).encode())
 
     def __repr__(self) -> str:
         return f"<Module {self.number} with {', '.join(self.program.entries)}>"
@@ -122,10 +122,8 @@ class Module:
     def load(self, generation: Generation, owner: Any) -> None:
         """Publish the load."""
         self.device._unload_orphans(generation)
-        wanted = json.dumps([(number, name) for name, number in self.kernel_numbers.items()]).encode()
-        command = generation.publish(
-            LANE_COMPUTE, LOAD, LOAD.struct.pack(self.number) + wanted, (), owner, descriptors=(self._image,)
-        )
+        payload = LOAD.struct.pack(self.number, self._image_bytes)
+        command = generation.publish(LANE_COMPUTE, LOAD, payload, (), owner, descriptors=(self._image,))
         self._epoch = generation.number
         self._ticket = command.ticket
 
@@ -419,7 +417,7 @@ async def load_program(device: Device, program: CompiledProgram) -> Module:
                 raise AtomrInternalError(
                     f"the driver lays the parameters of {name} out as {facts[name]['parameters']}, its PTX as {layout}"
                 )
-        module.facts = facts
+        module.facts = facts or {}
         module.born = device.generation
         device._modules[id(program)] = module
     else:

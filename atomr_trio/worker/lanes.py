@@ -9,6 +9,7 @@ event recorded on that lane's stream at that moment: it covers everything submit
 from __future__ import annotations
 
 import collections
+import itertools
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ from .status import StatusClass, classify
 
 _CU_STREAM_NON_BLOCKING = 1
 _POLL_SECONDS = 200e-6
+_ITEMS_PER_MESSAGE = 50
 _CU_EVENT_DISABLE_TIMING = 2
 
 
@@ -197,7 +199,7 @@ class Lane:
             self._order_after(command)
             result = command.call(command, self)
             if result is not None:
-                self._services.post({"kind": "result", "lane": self.index, "ticket": command.ticket, "value": result})
+                self._post_result(command, result)
         except self._services.cuda_error as error:
             if classify(error.status) in (StatusClass.POISONS, StatusClass.GONE):
                 self._services.lost(error, command.operation)
@@ -210,6 +212,12 @@ class Lane:
             traceback.print_exc(file=sys.stderr)
             self._fail(command, ENGINE_BUG, type(bug).__name__, traceback.format_exc(), command.verb.engine)
         self._sign(command)
+
+    def _post_result(self, command: Command, result: dict[str, Any]) -> None:
+        """Send what a command returns, in parts that each fit into a message."""
+        items = iter(result.items())
+        while part := dict(itertools.islice(items, _ITEMS_PER_MESSAGE)):
+            self._services.post({"kind": "result", "lane": self.index, "ticket": command.ticket, "value": part})
 
     def _order_after(self, command: Command) -> None:
         for lane, ticket, required in command.waits:

@@ -29,9 +29,14 @@ class WorkerProcess:
     def __init__(self, backend: str, device: int) -> None:
         ours, theirs = channel.open_pair()
         base, extent = address_range(device)
-        output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(output_end, True)
         try:
+            output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        try:
+            os.set_blocking(output_end, True)
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             # -P: the current folder must not shadow a module; PYTHONPATH: the modules that this process would find.
@@ -56,7 +61,14 @@ class WorkerProcess:
         self.sock = ours
         self.output: int = output
         self.pid: int = self._popen.pid
-        self.pidfd: int = os.pidfd_open(self.pid)
+        try:
+            self.pidfd: int = os.pidfd_open(self.pid)
+        except BaseException:
+            self._popen.kill()
+            self._popen.wait()
+            ours.close()
+            os.close(output)
+            raise
 
     def __repr__(self) -> str:
         ended = "running" if self._popen.returncode is None else self.end_text()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MODULE = VerbTable("module", 2)
 
-LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q"})
-"""Load the image in the record's descriptor. The tail is JSON: the kernels wanted, as pairs of number and name."""
+LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q", "image_bytes": "Q"})
+"""Load the image in the record's descriptor. Behind it is JSON: the kernels wanted, as pairs of number and name."""
 
 UNLOAD = MODULE.verb("unload", Mode.BLOCKS, {"module": "Q"})
 
@@ -105,9 +105,9 @@ class ModuleEngine:
         }
 
     def _load(self, command: Command, lane: Lane) -> dict[str, Any]:
-        (module_id,) = LOAD.struct.unpack_from(command.payload)
-        wanted = json.loads(command.payload[LOAD.struct.size :])
-        image = self._read_image(command.descriptors.pop())
+        module_id, image_bytes = LOAD.struct.unpack_from(command.payload)
+        content = self._read(command.descriptors.pop())
+        image, wanted = content[:image_bytes], json.loads(content[image_bytes:])
         if b"vprintf" in image:
             self._services.prints = True
         module = self._load_image(image)
@@ -127,7 +127,7 @@ class ModuleEngine:
         self._kernels.update(kernels)
         return facts
 
-    def _read_image(self, descriptor: int) -> bytes:
+    def _read(self, descriptor: int) -> bytes:
         try:
             size = os.fstat(descriptor).st_size
             with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as view:
