@@ -247,20 +247,22 @@ class Generation:
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    async def admit(self, lane: int = LANE_COMPUTE) -> None:
+    async def admit(self, lane: int | None = LANE_COMPUTE) -> None:
         """Wait until a lane takes one more command, and until the generation is one that takes any."""
         while not self.takes(lane):
-            self._waiting[lane] += 1
+            if lane is not None:
+                self._waiting[lane] += 1
             event = trio.Event()
             self._room.append(event)
             try:
                 await event.wait()
             finally:
-                self._waiting[lane] -= 1
+                if lane is not None:
+                    self._waiting[lane] -= 1
 
-    def takes(self, lane: int) -> bool:
-        """Whether a lane takes one more command right now."""
-        return self.loss is None and self._has_room(lane)
+    def takes(self, lane: int | None) -> bool:
+        """Whether a lane takes one more command right now; None is for what sends no command."""
+        return self.loss is None and (lane is None or self._has_room(lane))
 
     def _has_room(self, lane: int) -> bool:
         lanes = self.timeline.lanes
@@ -291,6 +293,8 @@ class Generation:
         for block, role in operands:
             self._check_block(block, role, operation)
         required = set(requires)
+        if len(operands) > LANE_LIMIT // 4:
+            self._check_fills(operands, operation)
         for block, role in operands:
             self._prepare_block(block, role, required)
         if len(required) > MAX_WAITS - len(self.timeline.lanes):
@@ -344,6 +348,17 @@ class Generation:
         if block.torn is not None and role is not Role.OVERWRITE:
             raise StaleArray(
                 f"the array is torn: {block.torn}",
+                device=self.device,
+                generation=self.number,
+                operation=operation,
+            )
+
+    def _check_fills(self, operands: Sequence[Operand], operation: str) -> None:
+        """One command brings along no more fills than the compute lane has result slots to spare."""
+        fills = sum(block.recipe is not None for block, _ in operands)
+        if fills > LANE_LIMIT // 4:
+            raise CommandFailed(
+                f"one command cannot bring along {fills} fills: use fewer new arrays at a time",
                 device=self.device,
                 generation=self.number,
                 operation=operation,

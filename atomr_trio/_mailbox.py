@@ -45,9 +45,10 @@ class Request:
 
     __slots__ = ("_mailbox", "_outcome", "_task", "lane", "operation", "state")
 
-    def __init__(self, operation: str, lane: int = LANE_COMPUTE) -> None:
+    def __init__(self, operation: str, lane: int | None = LANE_COMPUTE) -> None:
         self.operation: str = operation
-        self.lane: int = lane
+        self.lane: int | None = lane
+        """The lane that must have room before it begins; None if it sends no command."""
         self.state: RequestState = RequestState.QUEUED
         self._mailbox: Mailbox | None = None
         self._outcome: outcome.Outcome[Any] | None = None

@@ -22,7 +22,7 @@ class CommandRequest(Request):
     `keep` holds what must not be collected before the command is done: the arrays it works on.
     """
 
-    __slots__ = ("_operands", "_payload", "_verb", "keep")
+    __slots__ = ("_lane", "_operands", "_payload", "_verb", "keep")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class CommandRequest(Request):
         operation: str | None = None,
     ) -> None:
         super().__init__(operation or f"{verb.engine}.{verb.name}", lane)
+        self._lane = lane
         self._verb = verb
         self._payload = payload
         self._operands = operands
@@ -42,7 +43,7 @@ class CommandRequest(Request):
 
     def start(self, generation: Generation) -> None:
         """Publish the record."""
-        generation.publish(self.lane, self._verb, self._payload, self._operands, self, operation=self.operation)
+        generation.publish(self._lane, self._verb, self._payload, self._operands, self, operation=self.operation)
         self.state = RequestState.STARTED
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:

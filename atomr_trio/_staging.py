@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from ._errors import DeviceClosed
 from .worker.channel import SharedMemory
 
 SMALL_SLOT = 64 * 1024
@@ -30,13 +31,19 @@ def _kind(size: int) -> int:
 class Slot:
     """A piece of the staging area, held until `release`."""
 
-    __slots__ = ("_pool", "bytes", "offset", "size")
+    __slots__ = ("_pool", "offset", "size")
 
     def __init__(self, pool: StagingPool, offset: int, size: int) -> None:
         self._pool = pool
         self.offset = offset
         self.size = size
-        self.bytes: npt.NDArray[np.uint8] = pool.bytes[offset : offset + size]
+
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The memory of the slot. A view keeps the whole area mapped, so take one for the moment of a copy only."""
+        if self._pool.closed:
+            raise DeviceClosed("the device was closed before the copy had taken its bytes")
+        return self._pool.bytes[self.offset : self.offset + self.size]
 
     def release(self) -> None:
         """Give the slot to whoever waits for one."""
@@ -56,6 +63,7 @@ class StagingPool:
                 Slot(self, at, LARGE_SLOT) for at in range(boundary, STAGING_BYTES, LARGE_SLOT)
             ),
         }
+        self.closed: bool = False
         self._waiters = {size: trio.lowlevel.ParkingLot() for size in self._free}
 
     def has_free(self, size: int) -> bool:
@@ -86,6 +94,7 @@ class StagingPool:
         """Unmap the area."""
         for slots in self._free.values():
             slots.clear()
+        self.closed = True
         del self.bytes
         # A cancelled caller's copy may still look at its slot: then the map goes with the last of its views.
         with contextlib.suppress(BufferError):

@@ -64,7 +64,7 @@ class LaneStatistics:
     """Commands among them whose ticket the GPU has reached."""
 
     waiting: int
-    """Commands that are not sent yet, because the lane has as many unfinished ones as it may have."""
+    """Actors that hold a command back, because the lane has as many unfinished ones as it may have."""
 
     @property
     def unfinished(self) -> int:

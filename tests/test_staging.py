@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from atomr_trio import DeviceClosed
 from atomr_trio._staging import (
     LARGE_SLOT,
     LARGE_SLOTS,
@@ -185,6 +186,9 @@ def test_closing_gives_the_descriptor_back():
 async def test_a_slot_that_is_still_looked_at_survives_the_closing():
     pool = StagingPool()
     slot = await pool.acquire(10)
-    slot.bytes[:2] = (7, 8)
+    view = slot.bytes
+    view[:2] = (7, 8)
     pool.close()
-    assert slot.bytes[:2].tolist() == [7, 8]
+    assert view[:2].tolist() == [7, 8]
+    with pytest.raises(DeviceClosed):
+        slot.bytes

@@ -204,7 +204,7 @@ class _LaunchRequest(CommandRequest):
                 advice="compile it again",
             )
         generation.publish(
-            self.lane,
+            self._lane,
             LAUNCH,
             self._payload,
             self._operands,
@@ -392,8 +392,11 @@ def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str
     if type(value) is int:
         given: tuple[int, ...] = (value,)
     else:
+        parts = value if isinstance(value, Sequence) else (value,)
         try:
-            given = tuple(map(operator.index, value if isinstance(value, Sequence) else (value,)))
+            if isinstance(value, str | bytes) or any(isinstance(part, bool) for part in parts):
+                raise TypeError
+            given = tuple(map(operator.index, parts))
         except TypeError:
             raise InvalidArgument(f"{what} is an int or a tuple of up to three, not {value!r}") from None
     if not 1 <= len(given) <= 3:

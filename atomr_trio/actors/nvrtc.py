@@ -26,7 +26,7 @@ class _CompileRequest(Request):
     __slots__ = ("_device", "_options", "_source", "_target")
 
     def __init__(self, device: Device, source: str, options: NvrtcOptions, target: str) -> None:
-        super().__init__("nvrtc.compile")
+        super().__init__("nvrtc.compile", lane=None)
         self._device = device
         self._source = source
         self._options = options

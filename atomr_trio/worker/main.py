@@ -87,6 +87,7 @@ class Worker:
         self._printed = False
         self._lost_lock = threading.Lock()
         self._work = threading.Event()
+        self._flush_wanted = threading.Event()
         self._lanes: list[Lane] = []
         self._libc = ctypes.CDLL(None)
         self._libc.fflush.argtypes = [c_void_p]
@@ -229,7 +230,7 @@ class Worker:
     # Threads.
 
     def _start_threads(self) -> None:
-        for target in (self._beat, self._monitor):
+        for target in (self._beat, self._monitor, self._flush_printf):
             threading.Thread(target=self._guarded, args=(target,), name=target.__name__[1:], daemon=True).start()
 
     def _guarded(self, target: Any) -> None:
@@ -268,7 +269,8 @@ class Worker:
                 time.sleep(MONITOR_PERIOD)
                 continue
             if self.prints and self._printed and not self.poisoned:
-                self._flush_printf()
+                self._printed = False
+                self._flush_wanted.set()
             self._work.clear()
             if not any(lane.busy for lane in self._lanes):
                 self._work.wait()
@@ -282,11 +284,17 @@ class Worker:
                 self.lost(error, "stream query")
 
     def _flush_printf(self) -> None:
-        """Device ``printf`` waits in a buffer until a stream is synchronised; all are idle, so this costs no time."""
-        self._printed = False
-        for lane in self._lanes:
-            self._driver.cuStreamSynchronize.status(lane.stream)
-        self._libc.fflush(None)  # the driver prints through C's own buffers
+        """Device ``printf`` waits in a buffer until a stream is synchronised.
+
+        In a thread of its own: by the time it synchronises there may be a long kernel again.
+        """
+        self.bind_thread()
+        while True:
+            self._flush_wanted.wait()
+            self._flush_wanted.clear()
+            for lane in self._lanes:
+                self._driver.cuStreamSynchronize.status(lane.stream)
+            self._libc.fflush(None)  # the driver prints through C's own buffers
 
     # The loop.
 
