@@ -38,10 +38,10 @@ gpu-test:
 # The real device needs no environment of ours, the simulator does.
 ifeq ($(BACKEND),gpu)
 soak:
-	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m pytest -m soak -s $(PYTEST_ARGS)
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m pytest -m soak -s -o faulthandler_timeout=900 $(PYTEST_ARGS)
 else
 soak: $(VENV)/.dev-ready
-	ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m pytest -m soak -s $(PYTEST_ARGS)
+	ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m pytest -m soak -s -o faulthandler_timeout=900 $(PYTEST_ARGS)
 endif
 
 lint: $(VENV)/.dev-ready

@@ -673,12 +673,15 @@ def test_a_fill_that_an_overwrite_made_pointless_does_not_come_back(desk):
     assert block.recipe is None
 
 
-def test_more_dependencies_than_a_record_can_name_are_refused(desk):
+def test_more_fills_than_one_command_may_bring_along_are_refused_before_anything_is_sent(desk):
     blocks = [desk.block(512) for _ in range(260)]
     for block in blocks:
         block.recipe = Recipe(4, 128, b"\0\0\0\0")
     with pytest.raises(CommandFailed, match="fewer new arrays"):
         desk.publish(LANE_COMPUTE, *((block, Role.READ) for block in blocks))
+    assert not desk.sent(LANE_COMPUTE)
+    for some in (blocks[:100], blocks[100:200], blocks[200:]):
+        desk.publish(LANE_COMPUTE, *((block, Role.READ) for block in some))
     for command in desk.sent(LANE_COMPUTE):
         desk.settle(command)
     assert not any(block.recipe for block in blocks)
