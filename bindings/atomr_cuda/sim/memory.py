@@ -8,6 +8,7 @@ then read or written by one numpy operation.  Nothing here knows PTX, kernels or
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import threading
 from collections.abc import Iterable
@@ -138,8 +139,15 @@ class AddressSpace:
 
     def store(self, address: int, value: Any, dtype: np.dtype[Any], align: int) -> None:
         """One address that all lanes write: the last of them wins."""
+        if address % align:
+            self._store_rounded(Access(self, np.array([address], np.uint64)), value, dtype, align)
         view, at = self._one(address, dtype, align, "write of")
         view[at] = value[-1] if getattr(value, "ndim", 0) else value
+
+    def _store_rounded(self, access: Access, value: Any, dtype: np.dtype[Any], align: int) -> None:
+        """A misaligned store lands at the address rounded down before the fault is reported: seen on an H200."""
+        with contextlib.suppress(DeviceFault):
+            access.rounded(align).store(0, value, dtype, align)
 
     def _one(self, address: int, dtype: np.dtype[Any], align: int, verb: str) -> tuple[Array, int]:
         if address % align:
@@ -196,6 +204,10 @@ class Access:
         self.relative: Array = relative.view(np.int64)
         self._indices: dict[int, tuple[Array, bool]] = {}
 
+    def rounded(self, align: int) -> Access:
+        """The same addresses, each rounded down to a multiple of `align`."""
+        return Access(self.space, self._addresses - self._addresses % np.uint64(align))
+
     def load(self, offset: int, dtype: np.dtype[Any], align: int) -> Array:
         """The values at every lane's address plus `offset`."""
         window = self._window(offset, dtype, align, "read of")
@@ -206,7 +218,12 @@ class Access:
 
     def store(self, offset: int, values: Any, dtype: np.dtype[Any], align: int) -> None:
         """Write every lane's value; where lanes share an address the last lane wins."""
-        window = self._window(offset, dtype, align, "write of")
+        try:
+            window = self._window(offset, dtype, align, "write of")
+        except DeviceFault:  # misaligned: what is out of range is found below
+            shifted = Access(self.space, self._addresses + np.uint64(offset % 2**64))
+            self.space._store_rounded(shifted, values, dtype, align)
+            raise
         if window is None:
             self._each(offset, dtype, np.broadcast_to(values, (self.count,)), "write of")
             return
