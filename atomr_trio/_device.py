@@ -69,6 +69,7 @@ Backend = Literal["cuda", "sim"]
 OnFault = Literal["survive", "stale"]
 
 BACKEND_VARIABLE = "ATOMR_TRIO_BACKEND"
+ACTORS = ("memory", "module", "nvrtc")
 MAILBOX_CAPACITY = 256
 DEFAULT_MEMORY_SHARE = 0.95
 MAX_DEVICES = 14
@@ -109,9 +110,12 @@ class Device(metaclass=NoPublicConstructor):
         self._events = EventHub(index)
         self._last_error: str | None = None
         # What the actors and their mailboxes need.
-        self._actors = tuple(Actor(name, Mailbox(name, MAILBOX_CAPACITY)) for name in ("memory", "module", "nvrtc"))
-        self._memory_mailbox, self._module_mailbox, self._nvrtc_mailbox = (each.mailbox for each in self._actors)
-        self._module_actor = self._actors[1]
+        memory, module, nvrtc = (Actor(name, Mailbox(name, MAILBOX_CAPACITY)) for name in ACTORS)
+        self._actors = (memory, module, nvrtc)
+        self._module_actor = module
+        self._memory_mailbox = memory.mailbox
+        self._module_mailbox = module.mailbox
+        self._nvrtc_mailbox = nvrtc.mailbox
         self._compiler = CompileService()
         self._compiling: set[Request] = set()
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
@@ -364,9 +368,11 @@ class Device(metaclass=NoPublicConstructor):
                 self._staging.memory,
                 self._hang_timeout,
             )
-        except OSError as error:
+        except BaseException as error:
             if process is not None:
                 await self._discard(process)
+            if not isinstance(error, OSError):
+                raise
             text = f"a worker for the device could not be started: {error}"
             raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
         try:
@@ -502,7 +508,7 @@ class Device(metaclass=NoPublicConstructor):
         loss = generation.loss
         if loss is None:
             raise AssertionError("nothing was lost")
-        started = trio.current_time()
+        noticed = time.monotonic()
         generation.process.kill()
         self._last_error = loss.reason
         self._events.publish(
@@ -534,10 +540,10 @@ class Device(metaclass=NoPublicConstructor):
         if self._arena is not None:
             self._arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
         self._announce_generation()
-        return await self._rebuild(process, started) if rebuild else None
+        return await self._rebuild(process, noticed) if rebuild else None
 
     @trio.lowlevel.enable_ki_protection
-    async def _rebuild(self, process: WorkerProcess | None, started: float) -> Generation | None:
+    async def _rebuild(self, process: WorkerProcess | None, noticed: float) -> Generation | None:
         """Start workers until one is ready, the budget is spent, or the device is closed."""
         while True:
             with trio.CancelScope() as scope:
@@ -549,7 +555,7 @@ class Device(metaclass=NoPublicConstructor):
                         generation.close()
                         return None
                     self._begin_generation(generation)
-                    seconds = trio.current_time() - started
+                    seconds = time.monotonic() - noticed
                     self._events.publish(ContextRebuilt(generation=generation.number, seconds=seconds))
                     return generation
                 except StartFailed as failed:
