@@ -151,6 +151,7 @@ class Generation:
         self.scope: trio.CancelScope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
+        self._buffer = bytearray(channel.MAX_MESSAGE)
         self._outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
         self._outbox_filled = trio.Event()
         self._activity = trio.Event()
@@ -437,7 +438,7 @@ class Generation:
         """Handle every message that has arrived."""
         while not self._ended:
             try:
-                data, descriptors = channel.receive_bytes(self.process.sock)
+                data, descriptors = channel.receive_bytes(self.process.sock, self._buffer)
             except BlockingIOError:
                 return
             except OSError as error:

@@ -125,7 +125,7 @@ class Stage:
         found = []
         while True:
             try:
-                data, descriptors = channel.receive_bytes(self.process.worker_end)
+                data, descriptors = channel.receive_bytes(self.process.worker_end, bytearray(channel.MAX_MESSAGE))
             except BlockingIOError:
                 return found
             found.append(Record(data, descriptors))

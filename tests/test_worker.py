@@ -35,6 +35,11 @@ DEADLINE = 60
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """One message from either end."""
+    return channel.receive_bytes(sock, bytearray(channel.MAX_MESSAGE))
+
+
 def test_waits_are_encoded_and_decoded_without_loss():
     for lane in range(MAX_LANES):
         for ticket in (0, 1, 2**32, 2**56 - 1):
@@ -86,17 +91,17 @@ def test_messages_keep_their_borders_and_their_descriptors():
         channel.send_bytes(ours, b"second", [writer])
         channel.send_message(ours, {"kind": "third", "text": "\u00e4"})
         os.close(writer)
-        assert channel.receive_bytes(theirs) == (b"first", [])
-        data, (passed,) = channel.receive_bytes(theirs)
+        assert receive(theirs) == (b"first", [])
+        data, (passed,) = receive(theirs)
         assert data == b"second"
         assert not os.get_inheritable(passed)
         os.write(passed, b"x")
         assert os.read(reader, 1) == b"x"
-        assert json.loads(channel.receive_bytes(theirs)[0]) == {"kind": "third", "text": "\u00e4"}
+        assert json.loads(receive(theirs)[0]) == {"kind": "third", "text": "\u00e4"}
         os.close(passed)
         os.close(reader)
         ours.close()
-        assert channel.receive_bytes(theirs) == (b"", [])
+        assert receive(theirs) == (b"", [])
 
 
 def test_a_full_channel_says_so_and_the_largest_message_fits():
@@ -104,7 +109,7 @@ def test_a_full_channel_says_so_and_the_largest_message_fits():
     with ours, theirs:
         ours.setblocking(False)
         channel.send_bytes(ours, bytes(channel.MAX_MESSAGE))
-        assert len(channel.receive_bytes(theirs)[0]) == channel.MAX_MESSAGE
+        assert len(receive(theirs)[0]) == channel.MAX_MESSAGE
 
         def fill() -> None:
             for _ in range(100_000):
@@ -165,7 +170,7 @@ def test_a_worker_says_hello_before_it_is_given_anything_and_ends_with_its_chann
     process = WorkerProcess(backend, 0)
     process.sock.setblocking(True)
     process.sock.settimeout(30)
-    data, _ = channel.receive_bytes(process.sock)
+    data, _ = receive(process.sock)
     assert json.loads(data) == {"kind": "hello"}
     assert not process.reap()
     assert "running" in repr(process)
@@ -193,7 +198,7 @@ def test_a_worker_whose_device_does_not_exist_says_why(backend):
     process = WorkerProcess(backend, 13)
     process.sock.setblocking(True)
     process.sock.settimeout(30)
-    message = json.loads(channel.receive_bytes(process.sock)[0])
+    message = json.loads(receive(process.sock)[0])
     assert message["kind"] == "failed"
     assert message["status"] == 101
     wait_for_end(process)

@@ -86,6 +86,7 @@ class Worker:
         self.staging_address: int = 0
         self._printed = False
         self._lost_lock = threading.Lock()
+        self._buffer = bytearray(channel.MAX_MESSAGE)
         self._work = threading.Event()
         self._flush_wanted = threading.Event()
         self._lanes: list[Lane] = []
@@ -160,7 +161,7 @@ class Worker:
 
     def adopt(self) -> bool:
         """Receive what this generation works on; false when the parent closed the channel instead."""
-        data, descriptors = channel.receive_bytes(self.sock)
+        data, descriptors = channel.receive_bytes(self.sock, self._buffer)
         if not data:
             return False
         config = json.loads(data)
@@ -308,7 +309,7 @@ class Worker:
         lanes = self._lanes
         work = self._work
         while True:
-            data, descriptors = channel.receive_bytes(self.sock)
+            data, descriptors = channel.receive_bytes(self.sock, self._buffer)
             if not data:
                 os._exit(EXIT_ORPHANED)
             lane, engine, verb_number, wait_count, length, ticket = HEADER.unpack_from(data)
