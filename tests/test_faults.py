@@ -22,15 +22,16 @@ from atomr_trio import (
     StaleArray,
     StaleKernel,
     _device,
+    _staging,
     overwrites,
     read_only,
 )
-from atomr_trio._staging import STAGING_BYTES
-from atomr_trio.worker.engines.memory import COPY_IN_2D
+from atomr_trio.worker.engines.memory import COPY_IN
 from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
+MIB = 1 << 20
 DEADLINE = 60
 
 
@@ -590,17 +591,20 @@ class Deaf:
         self._counts["lost"] += 1
 
 
-async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(open_test_device):
+async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(open_test_device, monkeypatch):
     """Copies that were queued when the fault was reported keep landing until their process is reaped.
 
-    Staging slots would bound how much can be queued, so the records are published past them: half a thousand copies in
-    narrow rows, which keep a copy engine busy for longer than it takes to report a fault and to start a worker.
+    Slots of the staging area would bound how much can be queued, so the area is enlarged and the records are published
+    past the slots: hundreds of copies of all of it keep a copy engine busy for longer than it takes to report a fault
+    and to start a worker, about a second on an H200.
     """
-    width, pitch = 4, 32  # 3 ms a copy on an H200
+    size = 128 * MIB
+    monkeypatch.setattr(_staging, "LARGE_SLOTS", size // _staging.LARGE_SLOT)
+    monkeypatch.setattr(_staging, "STAGING_BYTES", size + _staging.SMALL_SLOTS * _staging.SMALL_SLOT)
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             (wild,) = await compile_rogue(dev, "wild")
-            targets = [dev.zeros(STAGING_BYTES, np.uint8) for _ in range(4)]
+            targets = [dev.zeros(size, np.uint8) for _ in range(2)]
             for target in targets:
                 await target[:8].to_host()
             dev._staging.bytes[:] = 0xAA
@@ -608,19 +612,17 @@ async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(o
             generation = dev._generation
             for number in range(LANE_LIMIT - 4):
                 target = targets[number % len(targets)]
-                record = COPY_IN_2D.struct.pack(target.address, pitch, 0, width, STAGING_BYTES // pitch)
-                operands = ((target._block, Role.WRITE),)
-                generation.publish(LANE_COPY_IN, COPY_IN_2D, record, operands, Deaf(counts))
+                record = COPY_IN.struct.pack(target.address, 0, size)
+                operands = ((target._block, Role.OVERWRITE),)
+                generation.publish(LANE_COPY_IN, COPY_IN, record, operands, Deaf(counts))
             with pytest.raises(ContextLost):
                 await wild.launch(1, 1, WILD)
             await next_generation(dev, 1)
-            assert counts["lost"] > 0, "the queue was meant to outlast the fault"
             assert counts["finished"] + counts["lost"] == LANE_LIMIT - 4
-            torn = [target for target in targets if target.state == "torn"]
-            assert torn
+            assert counts["lost"] > 200, "the queue was meant to outlast the fault and the recovery"
+            assert [target.state for target in targets] == ["torn", "torn"]
             for number, target in enumerate(targets):
                 await target.fill(number)
-            # The memory of freed arrays is under the same fence.
             end = trio.current_time() + 0.6
             while trio.current_time() < end:
                 for number, target in enumerate(targets):
