@@ -710,6 +710,12 @@ class ArenaMachine(RuleBasedStateMachine):
         """Lane -> (ticket, epoch, first address, end) of every command that touched memory."""
         self.waits: dict[tuple[int, int, int], set[tuple[int, int, int]]] = {}
         """Command -> the commands that it begins after: those it waits for, and the one before it on its lane."""
+        self.created: dict[int, tuple[int, int, int]] = {}
+        """Chunk's id -> the command that makes it; whatever touches the chunk waits for that."""
+        self.chunks_seen: list[Chunk] = []
+        """Kept alive, so that no two of them ever have the same id."""
+        self.released: set[tuple[int, int]] = set()
+        """What is still running on chunks that were dropped; the next creation comes after it."""
 
     @rule(target=blocks, size=sizes)
     def allocate(self, size):
@@ -735,11 +741,14 @@ class ArenaMachine(RuleBasedStateMachine):
     def touch(self, block, lane, role):
         if block.freed:
             return
-        block.chunk.state = ChunkState.READY  # the first use creates it
+        self._create(block.chunk)
         self.tickets[lane] += 1
         ticket = self.tickets[lane]
         waits = claim(block, role, lane, ticket, self.epoch) | {(lane, ticket - 1)}
         self.waits[lane, ticket, self.epoch] = {(each, seen, self.epoch) for each, seen in waits}
+        creation = self.created.get(id(block.chunk))
+        if creation is not None and creation[2] == self.epoch:
+            self.waits[lane, ticket, self.epoch].add(creation)
         if role is not Role.READ:
             before = self._before((lane, ticket, self.epoch))
             for each, touches in self.touched.items():
@@ -747,6 +756,21 @@ class ArenaMachine(RuleBasedStateMachine):
                     if epoch == self.epoch and start < block.address + block.size and block.address < end:
                         assert (each, seen, epoch) in before, f"the write to {block} does not wait for {each}:{seen}"
         self.touched.setdefault(lane, []).append((ticket, self.epoch, block.address, block.address + block.size))
+
+    def _create(self, chunk):
+        """The first use of a chunk brings its creation along, after the release of the chunks that were dropped."""
+        if chunk.state is not ChunkState.PLANNED:
+            return
+        for retired in self.arena.retired:
+            self.released.update(retired.last_use(self.epoch))
+        self.arena.retired = []
+        self.tickets[0] += 1
+        creation = (0, self.tickets[0], self.epoch)
+        after = self.released | {(0, self.tickets[0] - 1)}
+        self.waits[creation] = {(lane, ticket, self.epoch) for lane, ticket in after}
+        self.created[id(chunk)] = creation
+        self.chunks_seen.append(chunk)
+        chunk.state = ChunkState.READY
 
     def _before(self, command):
         """Everything that is done when a command begins."""
@@ -762,9 +786,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @rule()
     def create_chunks(self):
         for chunk in self.arena.chunks:
-            if chunk.state is ChunkState.PLANNED:
-                chunk.state = ChunkState.READY
-        self.arena.retired = []
+            self._create(chunk)
 
     @rule()
     def fail_to_create_a_chunk(self):
@@ -777,6 +799,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def offer(self, release):
         for chunk in self.arena.offer_unused():
             if release:
+                self.released.update(chunk.last_use(self.epoch))
                 self.arena.drop(chunk)
             chunk.offered = False
 
@@ -785,6 +808,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena.generation_lost(durable=durable, strict=False, number=self.epoch)
         self.epoch += 1
         self.tickets = [0] * LANES
+        self.released = set()
 
     @invariant()
     def blocks_lie_in_their_chunks_and_never_overlap(self):
