@@ -5,10 +5,12 @@ On the GPU a missing device ends the run with a failure: a suite that skips ever
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import trio
 
@@ -16,6 +18,11 @@ import support
 
 if TYPE_CHECKING:
     from atomr_trio import Device
+
+# The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
+# HYPOTHESIS_PROFILE=default.
+hypothesis.settings.register_profile("deterministic", derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 collect_ignore = [] if support.ON_GPU else ["gpu"]
 
