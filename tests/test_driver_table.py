@@ -1,84 +1,67 @@
-"""The driver's table: layouts, names, and what a machine without the driver says. No GPU is needed."""
+"""The driver's table as a module, and what a machine without the driver says. No GPU is needed.
+
+Widths, numbers and layouts are held against the headers in ``test_abi.py``.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
+from ctypes import c_void_p
 
 import pytest
 
-from atomr_cuda import Function, driver
-
-# Sizes and offsets by the C compiler from cuda.h 13.0 on x86-64; aarch64 has the same.
-SIZES = {
-    "CUuuid": 16,
-    "CUmemLocation": 8,
-    "CUmemAllocationProp": 32,
-    "CUmemAccessDesc": 12,
-    "CUlaunchAttributeValue": 64,
-    "CUlaunchAttribute": 72,
-    "CUlaunchConfig": 56,
-    "CUDA_MEMCPY2D": 128,
-}
-OFFSETS = {
-    ("CUmemAllocationProp", "location"): 8,
-    ("CUmemAllocationProp", "win32HandleMetaData"): 16,
-    ("CUmemAllocationProp", "allocFlags"): 24,
-    ("CUmemAccessDesc", "flags"): 8,
-    ("CUlaunchAttribute", "value"): 8,
-    ("CUlaunchConfig", "sharedMemBytes"): 24,
-    ("CUlaunchConfig", "hStream"): 32,
-    ("CUlaunchConfig", "attrs"): 40,
-    ("CUlaunchConfig", "numAttrs"): 48,
-    ("CUDA_MEMCPY2D", "srcHost"): 24,
-    ("CUDA_MEMCPY2D", "dstMemoryType"): 72,
-    ("CUDA_MEMCPY2D", "dstDevice"): 88,
-    ("CUDA_MEMCPY2D", "Height"): 120,
-}
+from atomr_cuda import driver
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_structures_have_the_size_of_the_header(name):
-    assert ctypes.sizeof(getattr(driver, name)) == SIZES[name]
+def run_python(code: str, **variables: str) -> str:
+    """Run code in a fresh interpreter; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
-@pytest.mark.parametrize(("name", "field"), OFFSETS)
-def test_fields_lie_where_the_header_puts_them(name, field):
-    assert getattr(getattr(driver, name), field).offset == OFFSETS[name, field]
+def test_the_enumerations_are_made_when_one_is_used():
+    code = """
+import sys
+from atomr_cuda import driver
+assert "atomr_cuda._driver_enums" not in sys.modules
+print(driver.CUlimit.CU_LIMIT_STACK_SIZE.value, "atomr_cuda._driver_enums" in sys.modules)
+"""
+    assert run_python(code).split() == ["0", "True"]
 
 
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [(1, "INVALID_VALUE"), (2, "OUT_OF_MEMORY"), (218, "INVALID_PTX"), (700, "ILLEGAL_ADDRESS"), (999, "UNKNOWN")],
-)
-def test_statuses_have_their_names(number, name):
-    assert driver.CUresult(number).name == f"CUDA_ERROR_{name}"
+def test_every_enumeration_is_among_the_names_of_the_module():
+    assert {"CUresult", "CUgraphNodeType", "CUjit_option", "cuInit", "CUlaunchConfig"} <= set(dir(driver))
 
 
-def test_every_function_is_declared_under_the_name_of_the_header():
-    names = {name for name in vars(driver) if name.startswith("cu")}
-    declared = {value.symbol for name, value in vars(driver).items() if isinstance(value, Function)}
-    assert declared == set(driver.library.functions)
-    for name in names:
-        symbol = getattr(driver, name).symbol
-        assert symbol == name or symbol.removeprefix(name) in ("_v2",)
+@pytest.mark.parametrize("name", ["CUnothing", "cuNothing", "nothing"])
+def test_an_unknown_name_is_no_attribute(name):
+    with pytest.raises(AttributeError, match=f"'atomr_cuda.*' has no attribute '{name}'"):
+        getattr(driver, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "symbol"),
-    [
-        ("cuMemAlloc", "cuMemAlloc_v2"),
-        ("cuStreamWriteValue64", "cuStreamWriteValue64_v2"),
-        ("cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"),
-        ("cuMemsetD8Async", "cuMemsetD8Async"),
-        ("cuMemHostRegister", "cuMemHostRegister_v2"),
-        ("cuLaunchKernelEx", "cuLaunchKernelEx"),
-    ],
-)
-def test_plain_names_stand_for_versioned_symbols(name, symbol):
-    assert getattr(driver, name).symbol == symbol
+def test_a_copy_between_contexts_is_a_copy_with_two_more_fields():
+    shape = driver.CUDA_MEMCPY3D_PEER(srcContext=1, dstContext=2, Depth=3)
+    plain = driver.CUDA_MEMCPY3D.from_buffer(shape)
+    assert (plain.reserved0, plain.reserved1, plain.Depth) == (1, 2, 3)
+
+
+def test_the_value_of_an_operation_on_memory_can_be_seen_as_32_bits():
+    operation = driver.CUstreamBatchMemOpParams()
+    operation.writeValue.value64 = 0x1_0000_0002
+    assert operation.writeValue.value == 2
+
+
+def test_callbacks_can_be_functions_of_python_and_addresses():
+    called = []
+    function = driver.CUhostFn(called.append)
+    address = c_void_p.from_buffer(function).value
+    parameters = driver.CUDA_HOST_NODE_PARAMS(fn=driver.CUhostFn(address), userData=7)
+    parameters.fn(parameters.userData)
+    assert called == [7]
 
 
 def test_a_machine_without_the_driver_is_told_so():
@@ -89,10 +72,38 @@ try:
 except LibraryMissing as error:
     print(error)
 """
-    environment = {**os.environ, "ATOMR_TRIO_CUDA_PATH": "/nowhere/libcuda.so.1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert "comes with the NVIDIA driver" in done.stdout
-    assert "ATOMR_TRIO_CUDA_PATH=/nowhere/libcuda.so.1" in done.stdout
+    printed = run_python(code, ATOMR_TRIO_CUDA_PATH="/nowhere/libcuda.so.1")
+    assert "comes with the NVIDIA driver" in printed
+    assert "ATOMR_TRIO_CUDA_PATH=/nowhere/libcuda.so.1" in printed
+
+
+def test_a_driver_without_a_newer_function_is_told_when_it_came():
+    code = """
+from atomr_cuda import SymbolMissing, driver
+driver.library.replace({}, found_by="an old driver")
+for function in (driver.cuMemcpyBatchAsync_v2, driver.cuInit):
+    try:
+        function.bind()
+    except SymbolMissing as error:
+        print(error, error.since)
+"""
+    newer, oldest = run_python(code).splitlines()
+    assert newer == (
+        "the library 'cuda' (an old driver) has no function cuMemcpyBatchAsync_v2: it came with version 13.0 (13, 0)"
+    )
+    assert oldest.endswith("cuInit: the installed version is too old or too new for it None")
+
+
+def test_a_structure_is_passed_by_value():
+    code = """
+from atomr_cuda import driver
+def prefetch(address, size, location, flags, stream):
+    print(address, size, location.type, location.id, flags, stream)
+    return 0
+driver.library.replace({"cuMemPrefetchAsync_v2": prefetch})
+driver.cuMemPrefetchAsync_v2(4096, 64, driver.CUmemLocation(1, 3), 0, None)
+"""
+    assert run_python(code).split() == ["4096", "64", "1", "3", "0", "None"]
 
 
 def test_a_status_that_the_driver_cannot_explain_still_has_a_name():
@@ -103,7 +114,6 @@ driver.library.replace({"cuGetErrorName": lambda status, p: 1, "cuGetErrorString
 for status in (719, 12345):
     print(driver.library.error(status, "cuInit"))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second = run_python(code).splitlines()
     assert first.startswith("cuInit: CUDA_ERROR_LAUNCH_FAILED (719)")
     assert second.startswith("cuInit: unknown status (12345)")

@@ -54,6 +54,7 @@ def test_errors_survive_pickling():
         CudaError(2, "OUT", "of memory", "cuda", "cuMemAlloc_v2"),
         LibraryMissing("nvrtc", "cu13", ("here", "there")),
         SymbolMissing("nvrtc", "cu13", ("/a",), "nvrtcNew", "/a"),
+        SymbolMissing("nvrtc", "cu13", ("/a",), "nvrtcNew", "/a", (13, 3)),
     ):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 __all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction"]
 
 Describe = Callable[[int], "tuple[str, str]"]
+Version = tuple[int, int]
 
 
 class CudaError(Exception):
@@ -65,33 +66,48 @@ class LibraryMissing(ImportError):
 class SymbolMissing(LibraryMissing):
     """The library was loaded, but it does not have the function: it is older or newer than the function.
 
-    ``function`` is the C symbol and ``path`` the shared object that lacks it.
+    ``function`` is the C symbol, ``path`` the shared object that lacks it, ``since`` the version that brought it.
     """
 
-    def __init__(self, library: str, extra: str | None, looked: tuple[str, ...], function: str, path: str) -> None:
+    def __init__(
+        self,
+        library: str,
+        extra: str | None,
+        looked: tuple[str, ...],
+        function: str,
+        path: str,
+        since: Version | None = None,
+    ) -> None:
         super().__init__(library, extra, looked)
         # What pickling and copying call the class with.
-        self.args: tuple[Any, ...] = (library, extra, looked, function, path)
+        self.args: tuple[Any, ...] = (library, extra, looked, function, path, since)
         self.function = function
         self.path: str = path
+        self.since: Version | None = since
 
     def __str__(self) -> str:
-        return (
-            f"the library {self.library!r} ({self.path}) has no function {self.function}: "
-            "the installed version is too old or too new for it"
-        )
+        reason = "the installed version is too old or too new for it"
+        if self.since is not None:
+            reason = "it came with version {}.{}".format(*self.since)
+        return f"the library {self.library!r} ({self.path}) has no function {self.function}: {reason}"
 
 
 class Symbol:
-    """One declared C function, bound at its first use."""
+    """One declared C function, bound at its first use.
 
-    __slots__ = ("_bound", "argtypes", "library", "restype", "symbol")
+    ``since`` is the version of the library that brought it, as (major, minor); None for the oldest that is supported.
+    """
 
-    def __init__(self, library: Library, symbol: str, argtypes: tuple[Any, ...], restype: Any) -> None:
+    __slots__ = ("_bound", "argtypes", "library", "restype", "since", "symbol")
+
+    def __init__(
+        self, library: Library, symbol: str, argtypes: tuple[Any, ...], restype: Any, since: Version | None = None
+    ) -> None:
         self.library: Library = library
         self.symbol: str = symbol
         self.argtypes: tuple[Any, ...] = argtypes
         self.restype: Any = restype
+        self.since: Version | None = since
         self._bound: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
@@ -135,6 +151,15 @@ class ValueFunction(Symbol):
 
     def __call__(self, *arguments: Any) -> Any:
         return (self._bound or self.bind())(*arguments)
+
+
+def nested(kind: Any, **fields: Any) -> Any:
+    """A ``Structure`` or ``Union`` for a member whose type the header declares in place.
+
+    The fields of a member named ``_`` are fields of what is around it, as those of a member without a name are in C.
+    """
+    anonymous = [name for name in fields if name == "_"]
+    return type(kind)("nested", (kind,), {"_anonymous_": anonymous, "_fields_": list(fields.items())})
 
 
 _SymbolType = TypeVar("_SymbolType", bound=Symbol)
@@ -257,13 +282,15 @@ class Library:
     def __repr__(self) -> str:
         return f"<Library {self.name} at {self.path}>" if self.path else f"<Library {self.name}, not loaded>"
 
-    def __call__(self, symbol: str, *argtypes: Any, restype: Any = ctypes.c_int) -> Function:
+    def __call__(
+        self, symbol: str, *argtypes: Any, restype: Any = ctypes.c_int, since: Version | None = None
+    ) -> Function:
         """Declare a function that returns a status (0 is success)."""
-        return self._declare(Function(self, symbol, argtypes, restype))
+        return self._declare(Function(self, symbol, argtypes, restype, since))
 
-    def value(self, symbol: str, *argtypes: Any, restype: Any) -> ValueFunction:
+    def value(self, symbol: str, *argtypes: Any, restype: Any, since: Version | None = None) -> ValueFunction:
         """Declare a function that returns something else than a status."""
-        return self._declare(ValueFunction(self, symbol, argtypes, restype))
+        return self._declare(ValueFunction(self, symbol, argtypes, restype, since))
 
     def _declare(self, function: _SymbolType) -> _SymbolType:
         if function.symbol in self.functions:
@@ -340,7 +367,7 @@ class Library:
 
     def _lacks(self, function: Symbol) -> SymbolMissing:
         path = self.path or f"{self.found_by}"
-        return SymbolMissing(self.name, self.extra, (path,), function.symbol, path)
+        return SymbolMissing(self.name, self.extra, (path,), function.symbol, path, function.since)
 
     def __iter__(self) -> Iterator[Symbol]:
         return iter(self.functions.values())

@@ -1,7 +1,8 @@
 """The run-time compiler (NVRTC) as a ctypes table.
 
-Names, numbers and layouts are those of ``nvrtc.h`` 13.5; every function of 12.x is among them. A function that the
-loaded library is too old for raises ``SymbolMissing`` when it is called. NVRTC needs neither a GPU nor a driver.
+Names, numbers and layouts are those of ``nvrtc.h`` 13.5; every function of 12.x is among them, except for what 13 no
+longer has (``nvrtcGetNVVM``, deprecated). A function that came after 12.0 says so (``since``); calling it on an older
+library raises ``SymbolMissing``. NVRTC needs neither a GPU nor a driver.
 
 This file declares, and does nothing else: no library is loaded before the first call.
 """
@@ -50,7 +51,7 @@ class nvrtcResult(IntEnum):
 
 
 class nvrtcBundledHeadersInfo(Structure):
-    """nvrtc.h, since CUDA 13.3."""
+    """What the library knows of the headers that it carries."""
 
     _fields_ = [
         ("available", c_int),
@@ -92,7 +93,9 @@ nvrtcCreateProgram: Function = _nvrtc(
 )
 nvrtcDestroyProgram: Function = _nvrtc("nvrtcDestroyProgram", POINTER(nvrtcProgram))
 nvrtcCompileProgram: Function = _nvrtc("nvrtcCompileProgram", nvrtcProgram, c_int, POINTER(c_char_p))
-nvrtcSetFlowCallback: Function = _nvrtc("nvrtcSetFlowCallback", nvrtcProgram, nvrtcFlowCallback, c_void_p)  # since 12.8
+nvrtcSetFlowCallback: Function = _nvrtc(
+    "nvrtcSetFlowCallback", nvrtcProgram, nvrtcFlowCallback, c_void_p, since=(12, 8)
+)
 nvrtcAddNameExpression: Function = _nvrtc("nvrtcAddNameExpression", nvrtcProgram, c_char_p)
 nvrtcGetLoweredName: Function = _nvrtc("nvrtcGetLoweredName", nvrtcProgram, c_char_p, POINTER(c_char_p))
 nvrtcGetProgramLogSize: Function = _nvrtc("nvrtcGetProgramLogSize", nvrtcProgram, POINTER(c_size_t))
@@ -107,18 +110,22 @@ nvrtcGetLTOIRSize: Function = _nvrtc("nvrtcGetLTOIRSize", nvrtcProgram, POINTER(
 nvrtcGetLTOIR: Function = _nvrtc("nvrtcGetLTOIR", nvrtcProgram, c_void_p)
 nvrtcGetOptiXIRSize: Function = _nvrtc("nvrtcGetOptiXIRSize", nvrtcProgram, POINTER(c_size_t))
 nvrtcGetOptiXIR: Function = _nvrtc("nvrtcGetOptiXIR", nvrtcProgram, c_void_p)
-nvrtcGetTileIRSize: Function = _nvrtc("nvrtcGetTileIRSize", nvrtcProgram, POINTER(c_size_t))  # since 13.3
-nvrtcGetTileIR: Function = _nvrtc("nvrtcGetTileIR", nvrtcProgram, c_void_p)  # since 13.3
+nvrtcGetTileIRSize: Function = _nvrtc("nvrtcGetTileIRSize", nvrtcProgram, POINTER(c_size_t), since=(13, 3))
+nvrtcGetTileIR: Function = _nvrtc("nvrtcGetTileIR", nvrtcProgram, c_void_p, since=(13, 3))
 
-# Precompiled headers: since 12.8.
-nvrtcGetPCHHeapSize: Function = _nvrtc("nvrtcGetPCHHeapSize", POINTER(c_size_t))
-nvrtcSetPCHHeapSize: Function = _nvrtc("nvrtcSetPCHHeapSize", c_size_t)
-nvrtcGetPCHCreateStatus: Function = _nvrtc("nvrtcGetPCHCreateStatus", nvrtcProgram)
-nvrtcGetPCHHeapSizeRequired: Function = _nvrtc("nvrtcGetPCHHeapSizeRequired", nvrtcProgram, POINTER(c_size_t))
-
-# The CUDA headers that the library carries with it: since 13.3.
-nvrtcInstallBundledHeaders: Function = _nvrtc("nvrtcInstallBundledHeaders", c_char_p, c_uint, POINTER(c_char_p))
-nvrtcGetBundledHeadersInfo: Function = _nvrtc(
-    "nvrtcGetBundledHeadersInfo", POINTER(nvrtcBundledHeadersInfo), POINTER(c_char_p)
+# Precompiled headers.
+nvrtcGetPCHHeapSize: Function = _nvrtc("nvrtcGetPCHHeapSize", POINTER(c_size_t), since=(12, 8))
+nvrtcSetPCHHeapSize: Function = _nvrtc("nvrtcSetPCHHeapSize", c_size_t, since=(12, 8))
+nvrtcGetPCHCreateStatus: Function = _nvrtc("nvrtcGetPCHCreateStatus", nvrtcProgram, since=(12, 8))
+nvrtcGetPCHHeapSizeRequired: Function = _nvrtc(
+    "nvrtcGetPCHHeapSizeRequired", nvrtcProgram, POINTER(c_size_t), since=(12, 8)
 )
-nvrtcRemoveBundledHeaders: Function = _nvrtc("nvrtcRemoveBundledHeaders", c_char_p, POINTER(c_char_p))
+
+# The CUDA headers that the library carries with it.
+nvrtcInstallBundledHeaders: Function = _nvrtc(
+    "nvrtcInstallBundledHeaders", c_char_p, c_uint, POINTER(c_char_p), since=(13, 3)
+)
+nvrtcGetBundledHeadersInfo: Function = _nvrtc(
+    "nvrtcGetBundledHeadersInfo", POINTER(nvrtcBundledHeadersInfo), POINTER(c_char_p), since=(13, 3)
+)
+nvrtcRemoveBundledHeaders: Function = _nvrtc("nvrtcRemoveBundledHeaders", c_char_p, POINTER(c_char_p), since=(13, 3))

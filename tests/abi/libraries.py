@@ -1,0 +1,91 @@
+"""Which header every table is held against, and what a table declares.
+
+A library gets its conformance test by one line of ``LIBRARIES``, and by ``make abi``, which reads the headers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from ctypes import Structure, Union
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import ModuleType
+from typing import Any
+
+from atomr_cuda._library import Symbol
+
+
+@dataclass(frozen=True)
+class Header:
+    """The headers of one library, in the wheels of each CUDA generation.
+
+    ``wheels`` maps a generation to requirements, of which the first one's version is the library's.
+    ``legacy`` is a macro under which the header also declares the symbols of older versions, which the library exports
+    all the same. ``complete`` matches the names of functions of which the table must declare every one.
+    """
+
+    paths: tuple[str, ...]
+    wheels: Mapping[str, tuple[str, ...]]
+    legacy: str | None = None
+    complete: str | None = None
+
+
+LIBRARIES = {
+    "driver": Header(
+        ("cuda.h", "cudaProfiler.h"),
+        {
+            "cu12": ("nvidia-cuda-runtime-cu12", "nvidia-cuda-profiler-api-cu12"),
+            "cu13": ("nvidia-cuda-runtime<14", "nvidia-cuda-profiler-api<14"),
+        },
+        legacy="__CUDA_API_VERSION_INTERNAL",
+    ),
+    "nvrtc": Header(
+        ("nvrtc.h",),
+        {"cu12": ("nvidia-cuda-nvrtc-cu12",), "cu13": ("nvidia-cuda-nvrtc<14",)},
+        complete=r"nvrtc(?!GetNVVM)",  # nvrtcGetNVVM and its size are deprecated in 12 and gone in 13
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the module of a library declares, each thing under its name in the module."""
+
+    functions: dict[str, Symbol] = field(default_factory=dict)
+    structures: dict[str, type[Structure | Union]] = field(default_factory=dict)
+    enums: dict[str, type[IntEnum]] = field(default_factory=dict)
+    aliases: dict[str, type[Any]] = field(default_factory=dict)
+    constants: dict[str, int] = field(default_factory=dict)
+
+
+def read_table(library: str) -> Table:
+    """The table of a library, by its module's name in ``atomr_cuda``."""
+    return table_of(importlib.import_module(f"atomr_cuda.{library}"))
+
+
+def table_of(module: ModuleType) -> Table:
+    """Everything public in a module that is a function, a structure, an enumeration, a type or a number."""
+    table = Table()
+    for name in dir(module):
+        value = getattr(module, name)
+        kept = None if name.startswith("_") else _section(table, name, value)
+        if kept is not None:
+            kept[name] = value
+    return table
+
+
+def _section(table: Table, name: str, value: Any) -> dict[str, Any] | None:
+    """The part of a table that a value belongs to; None for what comes from ctypes and elsewhere."""
+    if isinstance(value, Symbol):
+        return table.functions
+    if type(value) is int:
+        return table.constants
+    if not isinstance(value, type):
+        return None
+    if issubclass(value, IntEnum):
+        return table.enums if value is not IntEnum else None
+    if issubclass(value, (Structure, Union)):
+        return table.structures if value not in (Structure, Union) else None
+    # What is left and has the protocol of ctypes is a name for a ctypes type; ctypes' own names are not ours.
+    return table.aliases if hasattr(value, "from_param") and not name.startswith("c_") else None
