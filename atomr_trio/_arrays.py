@@ -18,50 +18,36 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _layout
+from ._dtypes import spelling
 from ._errors import InvalidArgument
 from ._memory import Block
-from ._util import NoPublicConstructor
+from ._util import NoPublicConstructor, shown
 
 if TYPE_CHECKING:
     from ._device import Device
 
 Index = SupportsIndex | slice | EllipsisType | None
-DTYPES = tuple(
-    np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "f2", "i4", "u4", "f4", "i8", "u8", "f8", "c8", "c16")
-)
-"""numpy's types that an array can have."""
-
-_SUPPORTED = frozenset(DTYPES)
-
 MAX_AXES = 64
 """numpy's limit."""
 
 
-def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """A dtype that arrays can have; raises `InvalidArgument`."""
-    try:
-        checked = np.dtype(dtype)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{dtype!r} is not a numpy dtype: {error}") from None
-    if checked not in _SUPPORTED or not checked.isnative:
-        names = ", ".join(each.name for each in DTYPES)
-        raise InvalidArgument(f"arrays cannot have dtype {checked.str!r}; they can have {names}, in native byte order")
-    return checked
-
-
-def check_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
-    """A shape as a tuple of non-negative ints; raises `InvalidArgument`."""
+def check_shape(shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int) -> tuple[int, ...]:
+    """A shape of elements of so many bytes, as a tuple of non-negative ints; raises `InvalidArgument`."""
     try:
         if isinstance(shape, Sequence):
             checked = tuple(operator.index(length) for length in shape)
         else:
             checked = (operator.index(shape),)
     except TypeError:
-        raise InvalidArgument(f"a shape is an int or a sequence of ints, not {shape!r}") from None
+        raise InvalidArgument(f"a shape is an int or a sequence of ints, not {shown(shape)}") from None
     if any(length < 0 for length in checked):
-        raise InvalidArgument(f"a shape has no negative lengths: {checked}")
-    if len(checked) > MAX_AXES or any(length > sys.maxsize for length in checked):
-        raise InvalidArgument(f"numpy has no such shape, which has {len(checked)} axes: {checked}")
+        raise InvalidArgument(f"a shape has no negative lengths: {shown(checked)}")
+    # What is merely too large for the device is refused by the arena; numpy refuses it even without elements.
+    largest = max(checked, default=0)
+    if 0 in checked:
+        largest = itemsize * math.prod(length for length in checked if length)
+    if len(checked) > MAX_AXES or largest > sys.maxsize:
+        raise InvalidArgument(f"numpy has no such shape, which has {len(checked)} axes: {shown(checked)}")
     return checked
 
 
@@ -204,7 +190,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
         """
         parts = tuple(_check_index(part) for part in (index if isinstance(index, tuple) else (index,)))
-        shadow = _layout.shadow(self.shape, self.strides, self.dtype)
+        shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         if not any(part is Ellipsis for part in parts):
             parts = (*parts, Ellipsis)  # or numpy would read an element
         view = shadow[parts]
@@ -212,16 +198,18 @@ class DeviceArray(metaclass=NoPublicConstructor):
         return DeviceArray._create(self._storage, offset, view.shape, view.strides, self.dtype)
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> DeviceArray:
-        """A view with another shape of the same size; one length may be -1.
+        """A view of the same dtype with another shape of the same size: `shape` is its lengths, one of which may be -1.
 
         Raises `InvalidArgument` if the sizes differ, or if the elements do not lie so that a view can have the shape.
         """
         wanted: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        shadow = _layout.shadow(self.shape, self.strides, self.dtype)
+        shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         try:
             view = np.reshape(shadow, tuple(operator.index(length) for length in wanted), copy=False)
         except (ValueError, TypeError) as error:
-            raise InvalidArgument(f"an array of shape {self.shape} cannot be seen as {wanted}: {error}") from None
+            raise InvalidArgument(
+                f"an array of shape {self.shape} cannot be seen as {shown(wanted)}: {error}"
+            ) from None
         return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, self.dtype)
 
     # --- moving bytes -------------------------------------------------------------------------------------------------
@@ -317,7 +305,7 @@ def _check_host(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     if host.dtype != array.dtype:
         raise InvalidArgument(
             f"dtypes differ: the numpy array has {host.dtype}, the device array {array.dtype}; "
-            f"convert with .astype(np.{array.dtype.name})"
+            f"convert with .astype({spelling(array.dtype)})"
         )
 
 

@@ -55,9 +55,12 @@ def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
     return True
 
 
-def shadow(shape: Shape, strides: Shape, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A numpy array with this shape and these strides that must never be read or written."""
-    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
+def shadow(shape: Shape, strides: Shape, itemsize: int) -> npt.NDArray[Any]:
+    """A numpy array with this shape and these strides that must never be read or written.
+
+    Its elements are plain bytes, since numpy does not stride over every type that ml_dtypes adds to it.
+    """
+    return np.lib.stride_tricks.as_strided(np.empty(1, f"V{itemsize}"), shape, strides)
 
 
 def offset_of(view: npt.NDArray[Any], base: npt.NDArray[Any]) -> int:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,7 +24,9 @@ from typing import Final, NoReturn, Protocol, TypeAlias
 import attrs
 import numpy as np
 
+from atomr_trio._dtypes import NARROW_FLOATS, is_of_ml_dtypes, narrow_floats, number_kind
 from atomr_trio._errors import InvalidArgument
+from atomr_trio._util import shown
 
 __all__ = ["KernelSignature", "Parameter", "ParameterKind", "parse_signatures"]
 
@@ -43,7 +44,7 @@ class ParameterKind(enum.Enum):
     POINTER_OR_INTEGER = "8-byte integer or device array"
     """An integer of 8 bytes: a number, an address or a device array."""
     STRUCT = "struct"
-    """Bytes laid out by the C++ compiler: a struct, a vector type such as float4, a complex or a half."""
+    """Bytes laid out by the C++ compiler: a struct, a vector type such as float4, a complex, a half or a bfloat16."""
 
 
 @attrs.frozen
@@ -84,10 +85,12 @@ class KernelSignature:
     parameters: tuple[Parameter, ...]
     """In the order of the declaration."""
     bytes: int
-    """Size of the parameter block."""
+    """Size of the parameter block, in bytes."""
 
     def pack(self, arguments: Sequence[object], address_of: AddressOf) -> _Bytes:
-        """Return the parameter block for `arguments`; its length is `self.bytes`.
+        """Return the parameter block for `arguments`, which is `self.bytes` long.
+
+        `address_of` returns the device address of a device array, and None for everything else.
 
         Raises `InvalidArgument` that names the argument, what its parameter takes, and what came.
         """
@@ -311,14 +314,23 @@ def _slow_integer(kernel: str, parameter: Parameter, value: object, address_of: 
 def _slow_float(kernel: str, parameter: Parameter, value: object, address_of: AddressOf) -> float:
     if isinstance(value, np.floating):  # before float: a np.float64 is one
         if value.itemsize > parameter.size:
-            advice = f"np.float{8 * parameter.size}(x) rounds it; float(x) lets the launch round it."
-            _refuse(kernel, parameter, value, f"it has {value.itemsize} bytes", advice)
+            _refuse_float(kernel, parameter, value)
         return float(value)
     if isinstance(value, float):
+        return float(value)
+    if isinstance(value, np.generic) and is_of_ml_dtypes(value.dtype):
+        if value.itemsize == parameter.size:  # it is narrower, or another type of the same size
+            _refuse_float(kernel, parameter, value)
         return float(value)
     if not isinstance(value, (int, np.integer, np.bool_)):
         _refuse_other(kernel, parameter, value, address_of)
     return _exact_float(kernel, parameter, value)
+
+
+def _refuse_float(kernel: str, parameter: Parameter, value: np.generic) -> NoReturn:
+    advice = f"np.float{8 * parameter.size}(x) rounds it; float(x) lets the launch round it."
+    reason = f"a {value.dtype} of {_plural(value.itemsize, '{} byte')} does not fit"
+    _refuse(kernel, parameter, value, reason, advice)
 
 
 def _exact_float(kernel: str, parameter: Parameter, value: int | np.integer | np.bool_) -> float:
@@ -352,16 +364,22 @@ def _slow_struct(kernel: str, parameter: Parameter, value: object, address_of: A
 
 
 def _bytes_of_scalar(kernel: str, parameter: Parameter, value: np.generic) -> bytes:
-    """Return the bytes of a numpy scalar that C++ has as a struct: complex, half, structured (and other void types)."""
+    """Return the bytes of a numpy scalar that C++ has as a struct: complex, narrow float, structured (or void)."""
     dtype = value.dtype
-    if not (dtype.kind in "cV" or dtype == np.float16):
-        _refuse(kernel, parameter, value, "a struct takes structured, complex and float16 scalars", _STRUCT_ADVICE)
+    if dtype.kind not in "cV" and dtype.name not in NARROW_FLOATS:
+        reason = f"a struct takes structured and complex scalars, and {', '.join(NARROW_FLOATS)}"
+        _refuse(kernel, parameter, value, reason, _struct_advice(parameter))
     if dtype.hasobject or not dtype.isnative:
         _refuse(kernel, parameter, value, f"its dtype {dtype} holds Python objects or swapped bytes")
     return value.tobytes()
 
 
-_STRUCT_ADVICE: Final = "pass a numpy structured scalar, a ctypes.Structure or bytes of exactly that size."
+def _struct_advice(parameter: Parameter) -> str:
+    """What to pass for a struct; a small one may be a float that C++ has as a class, and PTX does not tell which."""
+    floats = narrow_floats(parameter.size)
+    general = "pass a numpy structured scalar, a ctypes.Structure or bytes of exactly that size."
+    return f"{floats}; else {general}" if floats else general
+
 
 _ADVICE: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (np.ndarray, "copy it to the device with `await dev.to_device(array)`, or take one element with `.item()`."),
@@ -376,10 +394,10 @@ def _refuse_other(kernel: str, parameter: Parameter, value: object, address_of: 
     """Refuse a value whose type the parameter does not take at all."""
     if parameter.kind is not ParameterKind.POINTER_OR_INTEGER and address_of(value) is not None:
         _refuse(kernel, parameter, value, "a device array can only go where the kernel takes a pointer")
-    for types, advice in _ADVICE:
-        if isinstance(value, types):
-            _refuse(kernel, parameter, value, "", advice)
-    _refuse(kernel, parameter, value, "", _STRUCT_ADVICE if parameter.kind is ParameterKind.STRUCT else None)
+    advice = next((advice for types, advice in _ADVICE if isinstance(value, types)), None)
+    if parameter.kind is ParameterKind.STRUCT and not isinstance(value, np.ndarray):
+        advice = _struct_advice(parameter)
+    _refuse(kernel, parameter, value, "", advice)
 
 
 def _refuse(kernel: str, parameter: Parameter, value: object, reason: str, advice: str | None = None) -> NoReturn:
@@ -393,6 +411,6 @@ def _shown(value: object) -> str:
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(value, np.ndarray):
         return f"{name} of {value.dtype}, shape {value.shape}"
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+    if isinstance(value, np.generic) and number_kind(value.dtype) in "biufc":
         return f"{name}({value.item()})"
-    return f"{name} {reprlib.repr(value)}" if isinstance(value, (int, float, complex, str)) else name
+    return f"{name} {shown(value)}" if isinstance(value, (int, float, complex, str)) else name

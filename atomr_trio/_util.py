@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import reprlib
+from typing import Any, Final, TypeVar
+
+from ._errors import InvalidArgument
 
 T = TypeVar("T")
+
+
+class _ShortRepr(reprlib.Repr):
+    """Python refuses to write ints of more than some thousand digits, and an error message must not fail by that."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if x.bit_length() < 1024 else f"<int of {x.bit_length()} bits>"
+
+
+shown: Final = _ShortRepr().repr
+"""Shows a value that a caller gave, shortly, in an error message; never raises."""
 
 
 class NoPublicConstructor(type):
@@ -20,3 +34,9 @@ class NoPublicConstructor(type):
     def _create(cls: type[T], *args: Any, **kwargs: Any) -> T:
         made: T = super().__call__(*args, **kwargs)  # type: ignore[misc]
         return made
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raise `InvalidArgument` for what is no number of seconds greater than 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidArgument(f"{name} is a number of seconds greater than 0, not {value!r}")

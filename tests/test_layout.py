@@ -11,15 +11,9 @@ from hypothesis import given, settings
 
 from atomr_trio import _layout
 from atomr_trio._layout import MAX_PITCH, Rows, contiguous_strides, cut, is_contiguous, packing, rows
+from strategies import slices
 
 DTYPES = (np.uint8, np.float16, np.int32, np.float64, np.complex128)
-
-
-@st.composite
-def slices(draw, length):
-    """A slice of an axis, in either direction."""
-    bound = st.none() | st.integers(-length - 1, length + 1)
-    return slice(draw(bound), draw(bound), draw(st.sampled_from([None, 1, 2, 3, -1, -2, -3])))
 
 
 @st.composite
@@ -75,7 +69,7 @@ def test_contiguous_is_what_numpy_calls_so(drawn):
 def test_a_shadow_tells_where_a_view_begins_without_being_read(drawn):
     base, index = drawn
     view = base[index]
-    shadow = _layout.shadow(base.shape, base.strides, base.dtype)
+    shadow = _layout.shadow(base.shape, base.strides, base.itemsize)
     assert (shadow.shape, shadow.strides) == (base.shape, base.strides)
     assert _layout.offset_of(shadow[index], shadow) == distance(view, base)
     assert (shadow[index].shape, shadow[index].strides) == (view.shape, view.strides)

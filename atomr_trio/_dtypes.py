@@ -1,0 +1,101 @@
+"""The types that an element can have: numpy's own numbers, and the narrow floats that ml_dtypes adds to numpy.
+
+A type of ml_dtypes is known here by its name alone. ml_dtypes is imported when a program asks for one of them by name,
+and never otherwise: whoever brings such a dtype, scalar or array has imported it already.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from ._errors import InvalidArgument, LibraryNotFound
+
+DTYPES: Final = tuple(
+    np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "f2", "i4", "u4", "f4", "i8", "u8", "f8", "c8", "c16")
+)
+"""numpy's types that an array can have."""
+
+
+@attrs.frozen
+class NarrowFloat:
+    """A float that CUDA C++ has as a class, so that PTX declares it as bytes."""
+
+    package: str
+    """The Python package whose type it is."""
+    itemsize: int
+    """Bytes."""
+    cuda_name: str
+    """Its class in CUDA's headers."""
+
+
+NARROW_FLOATS: Final[Mapping[str, NarrowFloat]] = MappingProxyType(
+    {
+        "float16": NarrowFloat("numpy", 2, "__half"),
+        "bfloat16": NarrowFloat("ml_dtypes", 2, "__nv_bfloat16"),
+        "float8_e4m3fn": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e4m3"),
+        "float8_e5m2": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e5m2"),
+    }
+)
+"""By the name of the dtype. Another type of ml_dtypes is one more line."""
+
+_OF_NUMPY = frozenset(DTYPES)
+_OF_ML_DTYPES = frozenset(name for name, each in NARROW_FLOATS.items() if each.package == "ml_dtypes")
+
+
+def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A dtype that arrays can have. Raises `InvalidArgument`, and `LibraryNotFound` where ml_dtypes is missing."""
+    if isinstance(dtype, str) and dtype in _OF_ML_DTYPES:
+        return _imported(dtype)
+    try:
+        checked = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{dtype!r} is not a numpy dtype: {error}") from None
+    if not checked.isnative or (checked not in _OF_NUMPY and not is_of_ml_dtypes(checked)):
+        names = ", ".join(each.name for each in DTYPES)
+        raise InvalidArgument(
+            f"arrays cannot have dtype {checked.str!r}; they can have {names}, in native byte order, "
+            f"and of ml_dtypes {', '.join(sorted(_OF_ML_DTYPES))}"
+        )
+    return checked
+
+
+def _imported(name: str) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    except ImportError as error:
+        raise LibraryNotFound(
+            f"dtype {name!r} needs the Python package ml_dtypes: {error}",
+            advice='pip install "atomr-trio[bfloat16]", or ml-dtypes itself.',
+        ) from error
+    return dtype
+
+
+def is_of_ml_dtypes(dtype: np.dtype[Any]) -> bool:
+    """Whether this is one of ml_dtypes' types that an array can have; numpy sees most of them as opaque bytes."""
+    return dtype.type.__module__ == "ml_dtypes" and dtype.type.__name__ in _OF_ML_DTYPES
+
+
+def number_kind(dtype: np.dtype[Any]) -> str:
+    """numpy's letter for a kind of number, "f" for a float of ml_dtypes too; what is no number has other letters."""
+    return "f" if is_of_ml_dtypes(dtype) else dtype.kind
+
+
+def spelling(dtype: np.dtype[Any]) -> str:
+    """How a program writes this dtype."""
+    return f"{'ml_dtypes' if is_of_ml_dtypes(dtype) else 'np'}.{dtype.name}"
+
+
+def narrow_floats(itemsize: int) -> str:
+    """In words, the floats of so many bytes that CUDA C++ has as a class, as a launch takes them; else nothing."""
+    return ", ".join(
+        f"{each.package}.{name}(x) for {each.cuda_name}"
+        for name, each in NARROW_FLOATS.items()
+        if each.itemsize == itemsize
+    )
