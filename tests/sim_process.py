@@ -1,7 +1,7 @@
 """What the simulated driver's tests share: short forms of the driver's calls, and a process to lose.
 
 It speaks to the public table only, as everything above the table does. ``run_in_process`` runs a piece of code in a
-process of its own, since a fault costs the process in which it happens.
+process of its own, since a fault costs the process in which it happens; a ``Child`` is a process to talk with.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import sys
 import textwrap
 import time
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
-from pathlib import Path
+from typing import Self
 
 from atomr_cuda import driver, sim
 from atomr_cuda.driver import CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp
 from nvrtc_helper import compile_ptx
+from support import child_environment
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
@@ -149,15 +150,17 @@ def until(condition, seconds: float = 20.0) -> None:
         os.sched_yield()
 
 
+def _command(code: str) -> list[str]:
+    """A Python process for code that sees this module's names."""
+    prelude = "from sim_process import *\nfrom atomr_cuda.driver import *\nimport ctypes, os, sys\n"
+    return [sys.executable, "-c", prelude + textwrap.dedent(code)]
+
+
 def run_in_process(code: str, *, descriptors: tuple[int, ...] = (), check: bool = True, **variables: str):
     """Run code that sees this module's names in a new process; returns the finished process with its output."""
-    root = Path(__file__).parent
-    paths = os.pathsep.join([str(root), str(root.parent / "bindings"), str(root.parent)])
-    environment = {**os.environ, "PYTHONPATH": paths, **variables}
-    prelude = "from sim_process import *\nfrom atomr_cuda.driver import *\nimport ctypes, os, sys\n"
     done = subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(code)],
-        env=environment,
+        _command(code),
+        env=child_environment(**variables),
         pass_fds=descriptors,
         capture_output=True,
         text=True,
@@ -165,3 +168,33 @@ def run_in_process(code: str, *, descriptors: tuple[int, ...] = (), check: bool 
     )
     assert not check or done.returncode == 0, done.stderr
     return done
+
+
+class Child:
+    """A process that runs code which sees this module's names. It is talked with in lines, and killed in the end."""
+
+    def __init__(self, code: str, *, descriptors: tuple[int, ...] = ()) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._popen = subprocess.Popen(_command(code), env=child_environment(), pass_fds=descriptors, **pipes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.kill()
+        self._popen.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def hear(self) -> str:
+        """The next line that it prints; an empty one when it has ended."""
+        return self._popen.stdout.readline().strip()
+
+    def tell(self) -> None:
+        """Let its next ``input()`` return."""
+        print(file=self._popen.stdin, flush=True)

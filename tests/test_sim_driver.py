@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,7 +115,7 @@ def test_a_reset_gives_back_what_the_context_owned():
 
 def test_contexts_beside_the_primary_one(context):
     other, current = c_void_p(), c_void_p()
-    driver.cuCtxCreate(other, 0, 0)
+    driver.cuCtxCreate_v2(other, 0, 0)
     driver.cuCtxGetCurrent(current)
     assert current.value == other.value != context.value
     driver.cuCtxPopCurrent(None)
@@ -513,19 +514,33 @@ def test_an_unsupported_function_says_so_once():
     assert done.stderr.count("cuMemPrefetchAsync is not supported") == 1
 
 
+def test_every_function_that_is_not_simulated_says_so_by_name():
+    done = run_in_process("""
+        from atomr_cuda.sim import table
+        begin()
+        absent = [function for function in driver.library if function.symbol not in table.implemented()]
+        for function in absent:
+            print(function.symbol, function.status(*(kind() for kind in function.argtypes)))
+    """)
+    answers = dict(line.split() for line in done.stdout.splitlines())
+    assert {"cuGraphLaunch", "cuIpcOpenMemHandle_v2", "cuLibraryLoadData"} <= set(answers)
+    assert set(answers.values()) == {str(int(CUresult.CUDA_ERROR_NOT_SUPPORTED))}
+    assert re.findall(r"(\w+) is not supported", done.stderr) == list(answers)
+
+
 def test_an_injected_fault_comes_at_the_call_that_was_asked_for():
-    sim.inject("cuMemAlloc", 2, call=2)
+    sim.inject("cuMemAlloc:2:2")
     statuses = [driver.cuMemAlloc.status(c_uint64(), 64) for _ in range(3)]
     assert statuses == [0, 2, 0]
-    sim.inject("cuStreamQuery", 999)
+    sim.inject("cuStreamQuery:999")
     assert [driver.cuStreamQuery.status(None) for _ in range(2)] == [999, 0]
 
 
 def test_injection_refuses_what_does_not_exist():
     with pytest.raises(ValueError, match="cuNothing"):
-        sim.inject("cuNothing", 1)
+        sim.inject("cuNothing:1")
     with pytest.raises(ValueError, match="counted from 1"):
-        sim.inject("cuMemAlloc", 1, call=0)
+        sim.inject("cuMemAlloc:1:0")
 
 
 def test_faults_come_from_the_environment_too():

@@ -6,6 +6,7 @@ A fault costs the process in which it happens, so that everything that faults ru
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
 
@@ -14,7 +15,7 @@ import pytest
 
 import sim_process as helper
 from atomr_cuda import CudaError, driver
-from atomr_cuda.driver import CUfunction_attribute, CUjit_option, CUresult
+from atomr_cuda.driver import CUfunction_attribute, CUjit_option, CUlimit, CUresult
 from nvrtc_helper import compile_ptx
 from sim_process import run_in_process
 
@@ -254,6 +255,49 @@ def test_printf_is_told_when_the_host_synchronises(capfd):
     assert capfd.readouterr().out == "speaking 7\n"
 
 
+def test_of_more_printf_than_there_is_room_for_the_newest_is_told(capfd):
+    kernel, on, room = helper.function(helper.load(VARIED), "speak"), helper.stream(), c_size_t()
+    driver.cuCtxGetLimit(room, CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE)
+    assert room.value == 7 << 20
+    driver.cuCtxSetLimit(CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 60)
+    try:
+        for number in range(10, 30):
+            assert helper.launch(kernel, on, c_int(number)) == 0
+        driver.cuStreamSynchronize(on)
+        assert capfd.readouterr().out == "".join(f"speaking {number}\n" for number in range(25, 30))
+        assert helper.launch(kernel, on, c_int(30)) == 0
+        driver.cuStreamSynchronize(on)
+        assert capfd.readouterr().out == "speaking 30\n"
+    finally:
+        driver.cuCtxSetLimit(CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, room.value)
+
+
+def test_memory_is_not_freed_under_a_kernel_whose_stream_was_destroyed(context):
+    source = (
+        'extern "C" __global__ void spin(volatile int* flag, int* out) { while (*flag == 0) flag[1] += 1; *out = 5; }'
+    )
+    flag, out, on = helper.allocate(8), helper.allocate(8), helper.stream()
+    assert helper.launch(helper.function(helper.load(source), "spin"), on, c_uint64(flag), c_uint64(out)) == 0
+    turns = ctypes.c_int.from_address(flag + 4)
+    driver.cuStreamDestroy(on)
+    entered = threading.Event()
+
+    def free():
+        driver.cuCtxSetCurrent(context)
+        entered.set()
+        driver.cuMemFree(out)
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    entered.wait()
+    later = turns.value + 300
+    helper.until(lambda: turns.value > later)
+    assert thread.is_alive(), "the memory was freed before the kernel was done"
+    ctypes.c_int.from_address(flag).value = 1
+    thread.join()
+    assert driver.cuCtxSynchronize.status() == 0
+
+
 # Faults.
 
 
@@ -280,7 +324,7 @@ def test_a_fault_loses_the_process_for_good(kernel, arguments, status):
               cuMemCreate.status(c_uint64(), GRANULE, properties(), 0), cuModuleUnload.status(module),
               cuStreamCreate.status(c_void_p(), 1), cuStreamWriteValue64.status(other, address, 1, 0),
               cuDevicePrimaryCtxRetain.status(context, 0), cuDevicePrimaryCtxReset.status(0),
-              cuDevicePrimaryCtxRelease.status(0), cuCtxCreate.status(context, 0, 0))
+              cuDevicePrimaryCtxRelease.status(0), cuCtxCreate_v2.status(context, 0, 0))
         print(cuDriverGetVersion.status(c_int()), cuDeviceGetCount.status(c_int()))
     """)
     first, then, harmless = done.stdout.splitlines()
@@ -420,8 +464,6 @@ def test_a_spinning_kernel_sees_a_flag_that_the_host_writes():
 
 
 def test_launching_blocks_when_a_thousand_launches_are_pending(context):
-    import threading
-
     kernel, on, other, flag = (
         helper.function(helper.load(VARIED), "count"),
         helper.stream(),

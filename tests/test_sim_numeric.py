@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernels import precise
 from sim_helper import Machine
 
 ARCHITECTURES = ("compute_80", "compute_90", "compute_120")
@@ -332,30 +333,39 @@ def test_directed_rounding(plain: Machine, mode: str) -> None:
             ]
 
 
+TOPMOST = {"int": -(2**31), "u32": 2**31, "ll": -(2**63), "ull": 2**63}
+
+
+@pytest.mark.parametrize("source", ["float", "double"])
 @pytest.mark.parametrize(
-    ("expression", "result", "limits"),
+    ("function", "result", "limits"),
     [
-        ("(int)a", "int", (-(2**31), 2**31 - 1)),
-        ("(u32)a", "u32", (0, 2**32 - 1)),
-        ("(ll)a", "ll", (-(2**63), 2**63 - 1)),
-        ("(ull)a", "ull", (0, 2**64 - 1)),
-        ("__float2int_rn(a)", "int", (-(2**31), 2**31 - 1)),
-        ("__float2int_rd(a)", "int", (-(2**31), 2**31 - 1)),
-        ("__float2int_ru(a)", "int", (-(2**31), 2**31 - 1)),
+        ("(int)", "int", (-(2**31), 2**31 - 1)),
+        ("(u32)", "u32", (0, 2**32 - 1)),
+        ("(ll)", "ll", (-(2**63), 2**63 - 1)),
+        ("(ull)", "ull", (0, 2**64 - 1)),
+        ("__{}2int_rn", "int", (-(2**31), 2**31 - 1)),
+        ("__{}2int_rd", "int", (-(2**31), 2**31 - 1)),
+        ("__{}2int_ru", "int", (-(2**31), 2**31 - 1)),
+        ("__{}2ll_rn", "ll", (-(2**63), 2**63 - 1)),
+        ("__{}2uint_ru", "u32", (0, 2**32 - 1)),
     ],
 )
 def test_floats_become_integers_by_clamping(
-    gpu: Machine, expression: str, result: str, limits: tuple[int, int]
+    gpu: Machine, source: str, function: str, result: str, limits: tuple[int, int]
 ) -> None:
-    a = FLOATS.astype("f4")
-    values = elementwise(gpu, expression, result, "float", a)
-    rounding = {"rn": np.rint, "rd": np.floor, "ru": np.ceil}.get(expression[-5:-3], np.trunc)
+    # NaN becomes 0, or, where either type has 64 bits, the topmost bit alone (PTX ISA 9.0, `cvt`).
+    a = FLOATS.astype({"float": "f4", "double": "f8"}[source])
+    values = elementwise(gpu, f"{function.format(source)}(a)", result, source, a)
+    rounding = {"rn": np.rint, "rd": np.floor, "ru": np.ceil}.get(function[-2:], np.trunc)
+    unknown = TOPMOST[result] if source == "double" or result in ("ll", "ull") else 0
     for x, got in zip(a, values.tolist(), strict=True):
         low, high = limits
-        expected = 0 if np.isnan(x) else low if x < low else high if x > high else int(rounding(x))
-        if np.isnan(x) and result in ("ll", "ull"):
-            continue
-        assert got == max(low, min(high, expected)), x
+        if np.isnan(x):
+            assert got == unknown
+        else:
+            expected = low if x < low else high if x > high else int(rounding(x))
+            assert got == max(low, min(high, expected)), x
 
 
 def test_conversions_between_every_width(gpu: Machine) -> None:
@@ -418,3 +428,219 @@ def test_half_precision(gpu: Machine) -> None:
         np.testing.assert_array_equal(product, (wide * wide + (half + half)).astype("f2"))
         np.testing.assert_array_equal(back, product.astype("f4"))
         np.testing.assert_array_equal(packed.view("f2").reshape(-1, 2), np.stack([half * half, (half + half) ** 2], 1))
+
+
+# One rounding, everywhere
+
+
+def exact_floats(values: list[Fraction], kind: Any) -> np.ndarray:
+    """Fractions rounded to nearest even, subnormal and infinite results too."""
+    return np.array([precise.rounded(value, kind) for value in values])
+
+
+def fractions(*columns: np.ndarray) -> list[list[Fraction]]:
+    return [[Fraction(float(x)) for x in column] for column in columns]
+
+
+def test_fma_in_single_precision_rounds_once_below_the_normal_range(gpu: Machine) -> None:
+    rng = np.random.default_rng(20)
+    # Products just above and just below half a unit of the smallest numbers: the rest is beyond what a double keeps.
+    a = (2.0**-75 * (1 + rng.choice([-(2.0**-23), 2.0**-23], 500))).astype("f4")
+    b = (2.0**-75 * (1 + rng.choice([-(2.0**-23), 2.0**-23], 500))).astype("f4")
+    c = (rng.integers(2**21, 2**22, 500) * 2.0**-149).astype("f4")
+    result = elementwise(gpu, "__fmaf_rn(a, b, c)", "float", "float,float,float", a, b, c)
+    exact = exact_floats([x * y + z for x, y, z in zip(*fractions(a, b, c), strict=True)], np.float32)
+    np.testing.assert_array_equal(result, exact)
+
+
+def test_fma_in_double_precision_rounds_once_at_the_ends_of_the_range(plain: Machine) -> None:
+    rng = np.random.default_rng(21)
+    n = 400
+    a, b, c = rng.uniform(1, 2, n), rng.uniform(1, 2, n), rng.uniform(-2, 2, n)
+    ends = rng.choice([-1074, -1060, -600, -530, 500, 512, 1000, 1023], n)
+    other = rng.choice([-500, -20, 0, 11, 23, 511, 520], n)
+    a, b = np.ldexp(a, ends), np.ldexp(b, other)
+    c = np.ldexp(c, np.clip(ends + other + rng.integers(-60, 60, n), -1074, 1023))
+    c[::7] = 0.0
+    result = elementwise(plain, "fma(a, b, c)", "double", "double,double,double", a, b, c)
+    exact = exact_floats([x * y + z for x, y, z in zip(*fractions(a, b, c), strict=True)], np.float64)
+    np.testing.assert_array_equal(result, exact)
+
+
+@pytest.mark.parametrize("mode", ["rz", "ru", "rd"])
+@pytest.mark.parametrize(("name", "letter"), [("float", "f"), ("double", "d")])
+def test_directed_rounding_at_the_ends_of_the_range(plain: Machine, name: str, letter: str, mode: str) -> None:
+    kind = {"float": np.float32, "double": np.float64}[name]
+    limits = np.finfo(kind)
+    values = [limits.max, -limits.max, limits.tiny, -limits.tiny, limits.smallest_subnormal, 3, -0.7, limits.max / 3]
+    a, b = (grid.ravel().astype(kind) for grid in np.meshgrid(values, values))
+    operations = {
+        f"__{letter}add_{mode}(a, b)": lambda x, y: x + y,
+        f"__{letter}mul_{mode}(a, b)": lambda x, y: x * y,
+        f"__{letter}div_{mode}(a, b)": lambda x, y: x / y,
+        f"__fma{letter.strip('d')}_{mode}(a, b, b)": lambda x, y: x * y + y,
+    }
+    for expression, exact in operations.items():
+        result = elementwise(plain, expression, name, f"{name},{name}", a, b)
+        pairs = zip(*fractions(a, b), strict=True)
+        expected = np.array([precise.rounded(exact(x, y), kind, mode) for x, y in pairs])
+        np.testing.assert_array_equal(result, expected, err_msg=expression)
+    roots = elementwise(plain, f"__{letter}sqrt_{mode}(fabs(a))", name, name, a)
+    for x, root in zip(*fractions(np.abs(a), roots), strict=True):
+        assert root**2 >= x if mode == "ru" else root**2 <= x
+        neighbour = Fraction(float(np.nextafter(kind(float(root)), kind(0 if mode == "ru" else np.inf))))
+        assert neighbour**2 < x if mode == "ru" else neighbour**2 > x
+
+
+def test_a_narrowing_that_overflows_goes_where_the_rounding_says(plain: Machine) -> None:
+    x = np.array([1e300, -1e300, np.inf, 3.5e38, 1e-300, -1e-300])
+    largest, tiny = np.finfo("f4").max, np.float32(1e-45)
+    for mode, expected in {
+        "rz": [largest, -largest, np.inf, largest, 0, 0],
+        "ru": [np.inf, -largest, np.inf, np.inf, tiny, 0],
+        "rd": [largest, -np.inf, np.inf, largest, 0, -tiny],
+    }.items():
+        result = elementwise(plain, f"__double2float_{mode}(a)", "float", "double", x)
+        np.testing.assert_array_equal(result, np.array(expected, "f4"), err_msg=mode)
+
+
+def words(gpu: Machine, body: str, *inputs: Any, kinds: str = "u32,u32") -> np.ndarray:
+    """Run one instruction whose result is a 32-bit word; `%0` is the result, `%1` and `%2` are the inputs."""
+    constraint = {"u32": "r", "int": "r", "float": "f", "double": "d", "ll": "l"}
+    operands = ", ".join(f'"{constraint[kind]}"({name})' for kind, name in zip(kinds.split(","), "abc", strict=False))
+    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(kinds.split(","), "abc", strict=False))
+    names = ", ".join("abc"[: len(inputs)])
+    function = f'[]({parameters}) {{ u32 r; asm("{body}" : "=r"(r) : {operands}); return r; }}({names})'
+    return elementwise(gpu, function, "u32", kinds, *inputs)
+
+
+def packed(low: Any, high: Any, kind: str) -> np.ndarray:
+    return np.stack([np.asarray(low, kind), np.asarray(high, kind)], axis=1).view("u4").ravel()
+
+
+H = np.array([0, -0.0, 1, -1, 2.5, -2.5, np.inf, -np.inf, np.nan, 65504, 6e-8, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("instruction", "function"),
+    [
+        ("set.lt.f16x2.f16x2", lambda a, b: (a < b).astype("f2")),
+        ("set.geu.f16x2.f16x2", lambda a, b: (~(a < b)).astype("f2")),
+        ("set.ne.u32.f16x2", lambda a, b: np.where((a < b) | (a > b), 0xFFFF, 0).astype("u2").view("f2")),
+        ("set.nan.u32.f16x2", lambda a, b: np.where(np.isnan(a + b) & (np.isnan(a) | np.isnan(b)), 0xFFFF, 0)
+         .astype("u2").view("f2")),
+        ("max.NaN.f16x2", lambda a, b: np.maximum(a, b)),
+        ("min.f16x2", np.fmin),
+        ("add.sat.f16x2", lambda a, b: np.clip(np.nan_to_num(a.astype("f8") + b, nan=0), 0, 1).astype("f2")),
+        ("sub.f16x2", lambda a, b: a - b),
+    ],
+)  # fmt: skip
+def test_pairs_of_halves(plain: Machine, instruction: str, function: Any) -> None:
+    a, b = (grid.ravel().astype("f2") for grid in np.meshgrid(H, H))
+    result = words(plain, f"{instruction} %0, %1, %2;", packed(a, b, "f2"), packed(b, b, "f2"))
+    with np.errstate(all="ignore"):
+        expected = np.stack([function(a, b), function(b, b)], axis=1)
+    got = result.view("f2").reshape(-1, 2)
+    if instruction.startswith("set"):
+        np.testing.assert_array_equal(got.view("u2"), expected.view("u2"))
+    else:
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_predicates_of_halves_and_the_first_destination_is_for_the_lower_one(plain: Machine) -> None:
+    a, b = (grid.ravel().astype("f2") for grid in np.meshgrid(H, H))
+    body = "{ .reg .pred p, q; setp.lt.f16x2 p|q, %1, %2; selp.u32 %0, 1, 0, p; @q add.u32 %0, %0, 2; }"
+    result = words(plain, body, packed(a, b, "f2"), packed(b, a, "f2"))
+    np.testing.assert_array_equal(result, (a < b) + 2 * (b < a))
+
+
+@pytest.mark.parametrize("arch", ["compute_90"])
+@pytest.mark.parametrize(
+    ("instruction", "kind", "function"),
+    [
+        ("add.s16x2", "i2", np.add), ("add.u16x2", "u2", np.add), ("min.s16x2", "i2", np.minimum),
+        ("max.u16x2", "u2", np.maximum), ("max.s16x2.relu", "i2", lambda a, b: np.maximum(np.maximum(a, b), 0)),
+    ],
+)  # fmt: skip
+def test_pairs_of_integers(arch: str, instruction: str, kind: str, function: Any) -> None:
+    a, b = pairs("u4")
+    result = words(Machine(arch), f"{instruction} %0, %1, %2;", a, b)
+    expected = function(a.view(kind), b.view(kind)).astype(kind)
+    np.testing.assert_array_equal(result.view(kind), expected)
+
+
+@pytest.mark.parametrize(
+    ("expression", "function"),
+    [
+        ("__vabsdiffu4(a, b)", lambda x, y: sum(abs((x >> s & 255) - (y >> s & 255)) << s for s in (0, 8, 16, 24))),
+        ("__vsadu4(a, b)", lambda x, y: sum(abs((x >> s & 255) - (y >> s & 255)) for s in (0, 8, 16, 24))),
+        ("__vsadu2(a, b)", lambda x, y: sum(abs((x >> s & 65535) - (y >> s & 65535)) for s in (0, 16))),
+        ("__fns(a, b & 31, 2)", lambda x, y: _nth_bit(x, y & 31, 2)),
+        ("__fns(a, b & 31, -3)", lambda x, y: _nth_bit(x, y & 31, -3)),
+        ("__fns(a, b & 31, 0)", lambda x, y: y & 31 if x >> (y & 31) & 1 else 2**32 - 1),
+        ("(u32)(warpSize + b)", lambda x, y: 32 + y),
+    ],
+)
+def test_more_instructions_on_bits(gpu: Machine, expression: str, function: Any) -> None:
+    result = elementwise(gpu, expression, "u32", "u32,u32", *pairs("u4"))
+    np.testing.assert_array_equal(result, python_integers("u4", function))
+
+
+def _nth_bit(mask: int, base: int, offset: int) -> int:
+    step = 1 if offset > 0 else -1
+    places = [at for at in range(base, 32 if step > 0 else -1, step) if mask >> at & 1]
+    return places[abs(offset) - 1] if len(places) >= abs(offset) else 2**32 - 1
+
+
+def test_relu_keeps_nan(plain: Machine) -> None:
+    a = np.array([np.nan, -1, -0.0, 2], "f2")
+    one = np.ones(4, "f2")
+    body = "fma.rn.relu.f16x2 %0, %1, %2, %1;"
+    result = words(plain, body, packed(a, a, "f2"), packed(one, one, "f2")).view("f2")[::2]
+    np.testing.assert_array_equal(result, np.array([np.nan, 0, 0, 4], "f2"))
+
+
+BRAIN = 2.0 ** np.arange(-4.0, 5) * np.array([1, -1, 1.0078125, 1.5, -1.9921875, 1.25, 3.0, 1.0, -1.5])
+
+
+def brain_bits(values: list[Fraction]) -> list[int]:
+    """Fractions as bfloat16, rounded once to nearest even: eight bits of significand."""
+    result = []
+    for value in values:
+        exponent = math.frexp(float(value))[1]
+        whole = round(value / Fraction(2) ** (exponent - 8))  # of halves, Python takes the even one
+        result.append(int(np.float32(float(whole * Fraction(2) ** (exponent - 8))).view("u4")) >> 16)
+    return result
+
+
+def test_fma_of_brain_floats_rounds_once(plain: Machine) -> None:
+    a, b = (grid.ravel().astype("f4") for grid in np.meshgrid(BRAIN, BRAIN))
+    # The addend is far below the product, which lies half way between two results: only one rounding sees it.
+    for addend in (2.0**-20, -(2.0**-20), 2.0**-40, -(2.0**-40)):
+        c = np.full_like(a, addend)
+        words_of = [value.view("u4") >> 16 for value in (a, b, c)]
+        body = "fma.rn.bf16x2 %0, %1, %2, %3;"
+        result = words(plain, body, *words_of, kinds="u32,u32,u32") & 0xFFFF
+        exact = [x * y + z for x, y, z in zip(*fractions(a, b, c), strict=True)]
+        np.testing.assert_array_equal(result, brain_bits(exact))
+
+
+def test_numbers_become_16_bit_floats_with_one_rounding() -> None:
+    gpu = Machine("compute_90")
+    n = np.array([2**24 + 2**16 + 1, -(2**24) - 2**16 - 1, 2**31 - 1, 257, 258, 259, 0x1010001, 33, -7], "i4")
+    result = words(gpu, "{ .reg .b16 t; cvt.rn.bf16.s32 t, %1; cvt.u32.u16 %0, t; }", n, kinds="int")
+    np.testing.assert_array_equal(result, brain_bits([Fraction(x) for x in n.tolist()]))
+    wide = np.array([2**56 + 2**48 + 1, 2**40 + 2**32 + 1, 2**40 + 2**32], "i8")
+    result = words(gpu, "{ .reg .b16 t; cvt.rn.bf16.s64 t, %1; cvt.u32.u16 %0, t; }", wide, kinds="ll")
+    np.testing.assert_array_equal(result, brain_bits([Fraction(x) for x in wide.tolist()]))
+    d = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-8, -3 - 2.0**-7 - 2.0**-50])
+    result = words(gpu, "{ .reg .b16 t; cvt.rn.bf16.f64 t, %1; cvt.u32.u16 %0, t; }", d, kinds="double")
+    np.testing.assert_array_equal(result, brain_bits([Fraction(x) for x in d.tolist()]))
+    f = np.array([1 + 2.0**-11, -1 - 2.0**-11, 70000, -70000, 1e-8, -1e-8, 0.0], "f4")
+    for mode, bits in {
+        "rz": [0x3C00, 0xBC00, 0x7BFF, 0xFBFF, 0, 0x8000, 0],
+        "rp": [0x3C01, 0xBC00, 0x7C00, 0xFBFF, 1, 0x8000, 0],
+        "rm": [0x3C00, 0xBC01, 0x7BFF, 0xFC00, 0, 0x8001, 0],
+    }.items():
+        result = words(gpu, f"{{ .reg .b16 t; cvt.{mode}.f16.f32 t, %1; cvt.u32.u16 %0, t; }}", f, kinds="float")
+        assert result.tolist() == bits, mode

@@ -71,7 +71,7 @@ def test_registers_families_scopes_and_labels() -> None:
     [
         ("0", (0, "int")), ("-7", (-7, "int")), ("0x1F", (31, "int")), ("0XffU", (255, "int")), ("017", (15, "int")),
         ("0b101", (5, "int")), ("0f3F800000", (0x3F800000, "f32")), ("0d3FF0000000000000", (0x3FF0000000000000, "f64")),
-        ("1.5", (0x3FF8000000000000, "f64")), ("%r1", None), ("name", None),
+        ("1.5", (0x3FF8000000000000, "f64")), ("WARP_SZ", (32, "int")), ("%r1", None), ("name", None),
     ],
 )  # fmt: skip
 def test_literals(text: str, value: tuple[int, str] | None) -> None:

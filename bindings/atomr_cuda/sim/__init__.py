@@ -2,9 +2,10 @@
 
 ``install`` puts the simulated driver where libcuda stands. Everything above it works as with a GPU: device memory is a
 memory file, so descriptors, mapping, and the death of a process mean what they mean on hardware; kernels are the PTX
-that NVRTC emits; a wild pointer is a status, and from then on the process is lost. ``inject`` asks for a fault by name.
+that NVRTC emits; a wild pointer is a status, and from then on the process is lost. ``inject`` asks for a fault by name,
+and ``withdraw`` takes that back.
 """
 
-from .driver import inject, install
+from .driver import inject, install, withdraw
 
-__all__ = ["inject", "install"]
+__all__ = ["inject", "install", "withdraw"]

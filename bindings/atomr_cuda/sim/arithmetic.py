@@ -6,6 +6,8 @@ numpy and the helpers of `numeric`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .emit import CARRY, Emitter, allow, is_float, is_packed, kind_of, need, unsupported
 from .ptx import WIDTHS, Immediate, Instruction, Pair
 
@@ -31,11 +33,14 @@ def float_result(emit: Emitter, instruction: Instruction, kind: str, expression:
     """Define the first operand, with the modifiers that work on any float result."""
     if "ftz" in instruction.modifiers and kind == "f32":
         expression = f"flush({expression})"
-    if "sat" in instruction.modifiers:
-        expression = f"saturate({expression})"
-    if "relu" in instruction.modifiers:
-        expression = f"maximum({expression}, {emit.constant(0, kind if kind != 'bf16' else 'f32')})"
-    emit.define(instruction.operands[0], kind, expression)
+    emit.define(instruction.operands[0], kind, _limited(instruction, expression))
+
+
+def _limited(instruction: Instruction, expression: str) -> str:
+    for modifier, function in (("sat", "saturate"), ("relu", "relu")):
+        if modifier in instruction.modifiers:
+            expression = f"{function}({expression})"
+    return expression
 
 
 _NEAREST = {"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "sqrt": "np.sqrt({0})",
@@ -43,17 +48,22 @@ _NEAREST = {"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "
 _DIRECTED = {"add": "add_directed({0}, {1}, {2!r})", "sub": "add_directed({0}, -{1}, {2!r})",
              "mul": "mul_directed({0}, {1}, {2!r})", "div": "div_directed({0}, {1}, {2!r})",
              "sqrt": "sqrt_directed({0}, {2!r})", "rcp": "div_directed(one({0}), {0}, {2!r})"}  # fmt: skip
-_FUNCTIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
+
+
+def _packed(emit: Emitter, instruction: Instruction, kind: str, expression: str) -> None:
+    """Evaluate the expression for both halves of the operands."""
+    values = [emit.use(operand, "b32") for operand in instruction.operands[1:]]
+    names = "xyz"[: len(values)]
+    body = _limited(instruction, expression.format(*names))
+    operation = f"lambda {', '.join(names)}: {body}"
+    emit.define(instruction.operands[0], "b32", f"halves({operation}, {kind!r}, {', '.join(values)})")
 
 
 def _float_arithmetic(emit: Emitter, instruction: Instruction, kind: str) -> None:
     allow(instruction, *_ROUNDINGS, "ftz", "sat", "approx", "full", "noftz")
     name, mode = instruction.opcode, _rounding(instruction)
     if is_packed(kind):
-        if "sat" in instruction.modifiers or name not in _FUNCTIONS:
-            raise unsupported(instruction)
-        a, b = (emit.use(operand, "b32") for operand in instruction.operands[1:])
-        emit.define(instruction.operands[0], "b32", f"halves({_FUNCTIONS[name]}, {kind!r}, {a}, {b})")
+        _packed(emit, instruction, kind, _NEAREST[name])
         return
     values = _inputs(emit, instruction, kind)
     a, b = values[0], values[-1]
@@ -99,12 +109,13 @@ def approximate(emit: Emitter, instruction: Instruction) -> None:
             instruction.operands[0], kind, f"high_word({expression})" if "ftz" in instruction.modifiers else expression
         )
     elif is_packed(kind):
-        value = emit.use(instruction.operands[1], "b32")
-        function = APPROXIMATE[name].split("(")[0]
-        emit.define(instruction.operands[0], "b32", f"halves({function}, {kind!r}, {value})")
+        _packed(emit, instruction, kind, APPROXIMATE[name])
     else:
         (value,) = _inputs(emit, instruction, kind)
         float_result(emit, instruction, kind, APPROXIMATE[name].format(value))
+
+
+_FUSED = {"f16": "fma_f16", "bf16": "fma_bf16", "f32": "fma_f32", "f64": "fma_f64"}
 
 
 def fused(emit: Emitter, instruction: Instruction) -> None:
@@ -113,16 +124,11 @@ def fused(emit: Emitter, instruction: Instruction) -> None:
     allow(instruction, *_ROUNDINGS, "ftz", "sat", "relu")
     kind, mode = kind_of(instruction), _rounding(instruction)
     if is_packed(kind):
-        if "sat" in instruction.modifiers or "relu" in instruction.modifiers:
-            raise unsupported(instruction)
-        a, b, c = (emit.use(operand, "b32") for operand in instruction.operands[1:])
-        function = "fma_f16" if kind == "f16x2" else "fma_f32"
-        emit.define(instruction.operands[0], "b32", f"halves({function}, {kind!r}, {a}, {b}, {c})")
+        _packed(emit, instruction, kind, f"{_FUSED[kind.removesuffix('x2')]}({{0}}, {{1}}, {{2}})")
         return
     a, b, c = _inputs(emit, instruction, kind)
     if mode == "rn":
-        function = {"f64": "fma_f64", "f16": "fma_f16"}.get(kind, "fma_f32")
-        expression = f"{function}({a}, {b}, {c})"
+        expression = f"{_FUSED[kind]}({a}, {b}, {c})"
     elif kind in ("f32", "f64"):
         expression = f"fma_directed({a}, {b}, {c}, {mode!r})"
     else:
@@ -139,6 +145,10 @@ def add_or_subtract(emit: Emitter, instruction: Instruction) -> None:
     kind = kind_of(instruction)
     if is_float(kind):
         _float_arithmetic(emit, instruction, kind)
+        return
+    if is_packed(kind):
+        allow(instruction)
+        _packed(emit, instruction, kind, _NEAREST[instruction.opcode])
         return
     allow(instruction, "cc", "sat", "wrap")
     sign = "+" if instruction.opcode.startswith("add") else "-"
@@ -247,23 +257,20 @@ def divide(emit: Emitter, instruction: Instruction) -> None:
 
 
 def extreme(emit: Emitter, instruction: Instruction) -> None:
-    """`min` and `max`."""
+    """`min` and `max`; on integers, `.relu` stands behind the type."""
     need(instruction, 3)
-    kind = kind_of(instruction)
-    allow(instruction, "ftz", "NaN")
-    lower = instruction.opcode == "min"
-    name = ("minimum" if lower else "maximum") if is_float(kind) else ("np.minimum" if lower else "np.maximum")
-    if is_packed(kind):
-        if "NaN" in instruction.modifiers or not is_float(kind):
-            raise unsupported(instruction)
-        a, b = (emit.use(operand, "b32") for operand in instruction.operands[1:])
-        emit.define(instruction.operands[0], "b32", f"halves({name}, {kind!r}, {a}, {b})")
-        return
-    a, b = _inputs(emit, instruction, kind)
-    expression = f"{name}({a}, {b})"
+    bare = replace(instruction, modifiers=tuple(part for part in instruction.modifiers if part != "relu"))
+    kind = kind_of(bare)
+    allow(bare, "ftz", "NaN")
+    function = ("" if is_float(kind) else "np.") + ("minimum" if instruction.opcode == "min" else "maximum")
+    expression = f"{function}({{0}}, {{1}})"
     if "NaN" in instruction.modifiers:
-        expression = f"nan_if_any({expression}, {a}, {b})"
-    emit.define(instruction.operands[0], kind, expression)
+        expression = f"nan_if_any({expression}, {{0}}, {{1}})"
+    if is_packed(kind):
+        _packed(emit, instruction, kind, expression)
+    else:
+        values = _inputs(emit, instruction, kind)
+        emit.define(instruction.operands[0], kind, _limited(instruction, expression.format(*values)))
 
 
 def sign_change(emit: Emitter, instruction: Instruction) -> None:
@@ -350,6 +357,14 @@ def find_bit(emit: Emitter, instruction: Instruction) -> None:
     emit.define(instruction.operands[0], "u32", f"find_leading_bit({value}, {'shiftamt' in instruction.modifiers})")
 
 
+def find_nth_bit(emit: Emitter, instruction: Instruction) -> None:
+    """`fns`: the place of the n-th set bit."""
+    need(instruction, 4)
+    mask, base = (emit.use(operand, "u32") for operand in instruction.operands[1:3])
+    offset = emit.use(instruction.operands[3], "s32")
+    emit.define(instruction.operands[0], "u32", f"find_nth_bit({mask}, {base}, {offset})")
+
+
 def bit_field(emit: Emitter, instruction: Instruction) -> None:
     """`bfe` and `bfi`."""
     kind = kind_of(instruction)
@@ -413,6 +428,19 @@ def absolute_difference(emit: Emitter, instruction: Instruction) -> None:
     emit.define(instruction.operands[0], kind, f"np.maximum({a}, {b}) - np.minimum({a}, {b}) + {c}")
 
 
+def part_differences(emit: Emitter, instruction: Instruction) -> None:
+    """`vabsdiff2` and `vabsdiff4`: the absolute differences of halves or of bytes, side by side or summed up."""
+    need(instruction, 4)
+    result, *sources = instruction.modifiers[:3]
+    if result != "u32" or instruction.modifiers[3:] not in ((), ("add",)):
+        raise unsupported(instruction)
+    bits = 32 // int(instruction.opcode[-1])
+    a, b, c = (emit.use(operand, "u32") for operand in instruction.operands[1:])
+    signed = tuple(kind == "s32" for kind in sources)
+    add = "add" in instruction.modifiers
+    emit.define(instruction.operands[0], "u32", f"part_differences({a}, {b}, {c}, {bits}, {signed}, {add})")
+
+
 # Comparing and choosing
 
 _COMPARISONS = {
@@ -435,26 +463,42 @@ _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
 def _comparison(emit: Emitter, instruction: Instruction, kind: str) -> str:
     """The comparison of the second and third operands as a predicate, before `.and`, `.or` or `.xor`."""
-    table = _FLOAT_COMPARISONS if is_float(kind) else _COMPARISONS
-    comparison = instruction.modifiers[0]
-    if comparison not in table or is_packed(kind):
-        raise unsupported(instruction)
     operands = [emit.use(operand, kind) for operand in instruction.operands[1:3]]
     if "ftz" in instruction.modifiers and kind == "f32":
         operands = [f"flush({operand})" for operand in operands]
-    return table[comparison].format(*operands)
+    return _test(instruction, kind).format(*operands)
+
+
+def _test(instruction: Instruction, kind: str) -> str:
+    table = _FLOAT_COMPARISONS if is_float(kind) else _COMPARISONS
+    comparison = instruction.modifiers[0]
+    if comparison not in table:
+        raise unsupported(instruction)
+    return table[comparison]
+
+
+def _packed_comparison(emit: Emitter, instruction: Instruction, kind: str, true: int) -> str:
+    """The comparison of both halves: a word with the bits `true` in each half for which it holds."""
+    if any(part in _COMBINE for part in instruction.modifiers[1:]) or not is_float(kind):
+        raise unsupported(instruction)
+    a, b = (emit.use(operand, "b32") for operand in instruction.operands[1:3])
+    operation = f"lambda x, y: {_test(instruction, kind).format('x', 'y')}"
+    return f"compare_halves({operation}, {kind!r}, {emit.constant(true, 'u32')}, {a}, {b})"
 
 
 def set_predicate(emit: Emitter, instruction: Instruction) -> None:
     """`setp`: a comparison, and its complement where a second destination asks for it."""
     need(instruction, 3, 4)
-    result = emit.temp(_comparison(emit, instruction, kind_of(instruction)))
+    kind, target = kind_of(instruction), instruction.operands[0]
+    if is_packed(kind):
+        _set_predicates_of_halves(emit, instruction, kind)
+        return
+    result = emit.temp(_comparison(emit, instruction, kind))
     complement = f"~{result}"
     combine = next((_COMBINE[part] for part in instruction.modifiers[1:-1] if part in _COMBINE), None)
     if combine:
         other = emit.use(instruction.operands[3], "pred")
         result, complement = f"{result} {combine} {other}", f"{complement} {combine} {other}"
-    target = instruction.operands[0]
     if isinstance(target, Pair):
         result, complement = emit.temp(result), emit.temp(complement)
         emit.define(target.first, "pred", result)
@@ -463,12 +507,30 @@ def set_predicate(emit: Emitter, instruction: Instruction) -> None:
         emit.define(target, "pred", result)
 
 
+def _set_predicates_of_halves(emit: Emitter, instruction: Instruction, kind: str) -> None:
+    """`setp` on two halves has a destination for each."""
+    target = instruction.operands[0]
+    if not isinstance(target, Pair):
+        raise unsupported(instruction)
+    bits = emit.temp(_packed_comparison(emit, instruction, kind, 1))
+    emit.define(target.first, "pred", f"({bits} & u32(1)) != 0")
+    emit.define(target.second, "pred", f"({bits} >> u32(16)) != 0")
+
+
+_TRUE_HALVES = {"f16x2": 0x3C00, "bf16x2": 0x3F80, "u32": 0xFFFF, "s32": 0xFFFF}
+
+
 def set_value(emit: Emitter, instruction: Instruction) -> None:
     """`set`: a comparison as all ones or zero, or as 1.0 or 0.0."""
     need(instruction, 3, 4)
     target, source = instruction.modifiers[-2:]
     if target not in WIDTHS:
         raise unsupported(instruction)
+    if is_packed(source):
+        if target not in _TRUE_HALVES:
+            raise unsupported(instruction)
+        emit.define(instruction.operands[0], "u32", _packed_comparison(emit, instruction, source, _TRUE_HALVES[target]))
+        return
     result = emit.temp(_comparison(emit, instruction, source))
     combine = next((_COMBINE[part] for part in instruction.modifiers[1:-2] if part in _COMBINE), None)
     if combine:

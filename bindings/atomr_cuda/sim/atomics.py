@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .memory import AddressSpace, Array
+from .numeric import bf16_to_f32, f32_to_bf16, halves
 
 Combine = Callable[[Any, Any, Any], Any]
 
@@ -35,6 +36,9 @@ COMBINE: dict[str, Combine] = {
     "cas": lambda old, expected, new: np.where(old == expected, new, old),
     "inc": _increment,
     "dec": _decrement,
+    "add.f16x2": lambda old, value, _: halves(np.add, "f16x2", old, value),
+    "add.bf16x2": lambda old, value, _: halves(np.add, "bf16x2", old, value),
+    "add.bf16": lambda old, value, _: f32_to_bf16(bf16_to_f32(old) + bf16_to_f32(value)),
 }
 """What each operation leaves in memory, from what was there and its one or two operands."""
 

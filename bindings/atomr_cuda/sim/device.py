@@ -7,16 +7,17 @@ or modules beyond what a context owns.
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 from .. import driver
 from ..driver import CUdevice_attribute as A, CUlimit, CUresult
 from ._status import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNSUPPORTED_LIMIT, require, text_of
-from .process import Context, Process
+from .process import PRINTF_BYTES, Context, Process
 from .table import Needs, entry, give
 
 DRIVER_VERSION = 13050
-CAPABILITY = (8, 0)
+CAPABILITY = tuple(map(int, (os.environ.get("ATOMR_TRIO_SIM_CAPABILITY") or "8.0").split(".")))
 NAME = "atomr simulated GPU"
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -80,7 +81,7 @@ _KNOWN_ATTRIBUTES = frozenset(map(int, A))
 
 _LIMITS = {
     CUlimit.CU_LIMIT_STACK_SIZE: 1024,
-    CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE: 7 << 20,
+    CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE: PRINTF_BYTES,
     CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE: 8 << 20,
 }
 
@@ -182,7 +183,7 @@ def _device_get_attribute(process: Process, value: Any, attribute: int, device: 
     give(value, device if attribute == A.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID else ATTRIBUTES.get(attribute, 0))
 
 
-@entry(driver.cuDeviceGetUuid, Needs.INIT)
+@entry(driver.cuDeviceGetUuid_v2, Needs.INIT)
 def _device_get_uuid(process: Process, uuid: Any, device: int) -> None:
     require(uuid)
     name = b"atomr-simulated" + bytes([_check_device(process, device)])
@@ -237,7 +238,7 @@ def _primary_set_flags(process: Process, device: int, flags: int) -> None:
     process.primary(device).flags = flags
 
 
-@entry(driver.cuCtxCreate, Needs.LIFE)
+@entry(driver.cuCtxCreate_v2, Needs.LIFE)
 def _context_create(process: Process, result: Any, flags: int, device: int) -> None:
     require(result)
     context = process.create_context(_check_device(process, device))

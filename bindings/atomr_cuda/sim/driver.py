@@ -13,7 +13,6 @@ import threading
 from typing import Any
 
 from .. import driver
-from .._library import Function
 from ..driver import (
     CUmemAccess_flags,
     CUmemAllocationHandleType,
@@ -22,6 +21,7 @@ from ..driver import (
     CUmemorytype,
     CUpointer_attribute,
 )
+from ..injection import Injection, asked_for, parse
 from . import (
     device as _device,
     launches as _launches,
@@ -59,8 +59,7 @@ def _new_stream(process: Process, result: Any, flags: int) -> None:
     require(result and flags & ~_STREAM_FLAGS == 0)
     context = process.current()
     blocking = not flags & driver.CU_STREAM_NON_BLOCKING
-    stream = Stream(process.fate, blocking=blocking)
-    give(result, process.handles.add(stream, context.handle))
+    give(result, process.handles.add(context.new_stream(blocking=blocking), context.handle))
 
 
 @entry(driver.cuStreamDestroy)
@@ -352,43 +351,41 @@ def install() -> None:
     """Put the simulator in libcuda's place in this process; a second call changes nothing.
 
     The environment says how many devices there are (``ATOMR_TRIO_SIM_DEVICES``), how many bytes of memory each has
-    (``ATOMR_TRIO_SIM_MEMORY``), and which faults to inject (``ATOMR_TRIO_SIM_FAULTS``, see ``inject``):
-    ``function:status:call``, with ``:sticky`` behind it or not, several of them separated by commas.
+    (``ATOMR_TRIO_SIM_MEMORY``), and which faults to inject (``ATOMR_TRIO_SIM_FAULTS``, in the words of ``injection``).
     """
     global _process
     with _lock:
         if _process is not None:
             return
         process = Process.from_environment()
-        for item in filter(None, os.environ.get("ATOMR_TRIO_SIM_FAULTS", "").split(",")):
-            _inject(process, *_parse_fault(item))
+        injections = asked_for(os.environ)
         driver.library.replace(table.build(process), found_by="simulator")
+        for injection in injections:
+            _inject(process, injection)
         _process = process
 
 
-def inject(function: str, status: int, call: int = 1, sticky: bool = False) -> None:
-    """Make the ``call``-th call of a C function, counted from now, return ``status`` and do nothing else.
+def inject(text: str) -> None:
+    """Inject faults into this process, in the words of ``atomr_cuda.injection``; calls are counted from now on.
 
-    ``function`` is a name of ``atomr_cuda.driver`` or a C symbol. A ``sticky`` fault is one that poisons: every later
-    call that a real poisoned process refuses gives the same status.
+    ``inject("cuMemAlloc:2:3")`` makes the third call of ``cuMemAlloc`` return status 2 and do nothing else. Raises
+    ``ValueError`` for what cannot be read and for a function that is not in the table, ``RuntimeError`` where the
+    simulator is not installed.
     """
     if _process is None:
         raise RuntimeError("the simulated driver is not installed in this process")
-    _inject(_process, function, status, call, sticky)
+    for injection in parse(text):
+        _inject(_process, injection)
 
 
-def _inject(process: Process, function: str, status: int, call: int, sticky: bool) -> None:
-    declared = getattr(driver, function, None) or driver.library.functions.get(function)
-    if not isinstance(declared, Function):
-        raise ValueError(f"the driver's table has no function {function!r}")
-    process.injections.add(declared.symbol, status, call, sticky)
+def withdraw() -> None:
+    """Forget every fault that was injected into this process, also those that the environment asked for."""
+    if _process is not None:
+        _process.faults.withdraw()
 
 
-def _parse_fault(item: str) -> tuple[str, int, int, bool]:
-    """``function:status:call[:sticky]``."""
-    match item.strip().split(":"):
-        case [function, status, call]:
-            return function, int(status), int(call), False
-        case [function, status, call, "sticky"]:
-            return function, int(status), int(call), True
-    raise ValueError(f"not a fault to inject (function:status:call): {item!r}")
+def _inject(process: Process, injection: Injection) -> None:
+    function = injection.declared()
+    # The thunk is bound once and kept, so every caller of the function passes this check from now on.
+    function.bind().errcheck = process.faults.raise_pending  # type: ignore[attr-defined]
+    process.faults.add(function.symbol, injection)

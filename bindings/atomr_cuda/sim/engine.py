@@ -41,6 +41,8 @@ Lanes = Array | None
 """Indices of lanes within their activation; None means all of them."""
 
 CHUNK_LANES = 32768
+CHUNK_BYTES = 128 << 20
+"""Shared memory and frames of a chunk: what a launch takes is bounded, and so is the time until its process is gone."""
 RESIDENT_CHUNKS = 7
 """As many lanes as a large GPU holds at a time; blocks that wait for each other must fit in."""
 STEPS_PER_TURN = 2048
@@ -117,7 +119,8 @@ class Launch:
     def chunks(self) -> Iterator[Chunk]:
         """All blocks of the grid, in order, a chunk at a time."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
-        each = max(1, CHUNK_LANES // self.threads)
+        block_bytes = self.shared_bytes + self.threads * self.code.frame.size
+        each = max(1, min(CHUNK_LANES // self.threads, CHUNK_BYTES // max(1, block_bytes)))
         for first in range(0, total, each):
             yield Chunk(self, first, min(each, total - first))
 

@@ -36,7 +36,7 @@ UNIFORM_SPECIALS = frozenset(
     | {"nwarpid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size"}
 )
 BUILTINS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
-_SYNCHRONIZING = frozenset({"shfl", "vote", "match", "redux"})
+_SYNCHRONIZING = frozenset({"shfl", "vote", "match", "redux", "elect"})
 
 
 @dataclass(slots=True)

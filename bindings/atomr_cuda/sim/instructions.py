@@ -91,10 +91,10 @@ def convert(emit: Emitter, instruction: Instruction) -> None:
         )
     elif pair == (True, False):
         emit.define(instruction.operands[0], to, f"to_integer({value}, {_integral(mode)!r}, {_numpy(to)})")
+    elif to in ("f16", "bf16") and not mode.endswith("i"):
+        float_result(emit, instruction, to, f"to_half({value}, {to!r}, {mode or 'rn'!r})")
     elif pair == (False, True):
-        _require_nearest(instruction, to, mode)
-        wide = "f32" if to == "bf16" else to
-        float_result(emit, instruction, to, f"integer_to_float({value}, {wide}, {mode or 'rn'!r})")
+        float_result(emit, instruction, to, f"integer_to_float({value}, {to}, {mode or 'rn'!r})")
     else:
         _convert_float(emit, instruction, to, source, mode, value)
 
@@ -108,39 +108,26 @@ def _integral(mode: str) -> str:
     return mode if mode.endswith("i") else f"{mode or 'rz'}i"
 
 
-def _require_nearest(instruction: Instruction, to: str, mode: str) -> None:
-    if to in ("f16", "bf16") and mode in ("rz", "rm", "rp") and not (to == "bf16" and mode == "rz"):
-        raise unsupported(instruction)
-
-
 def _convert_float(emit: Emitter, instruction: Instruction, to: str, source: str, mode: str, value: str) -> None:
-    wide = "f32" if to == "bf16" else to
     if mode.endswith("i"):
-        expression = f"ROUNDINGS[{mode!r}]({value}).astype({wide})"
+        expression = f"ROUNDINGS[{mode!r}]({value}).astype({'f32' if to == 'bf16' else to})"
     elif (to, source) == ("f32", "f64"):
         expression = f"narrow({value}, {mode or 'rn'!r})"
-    elif to == "bf16" and mode == "rz":
-        emit.define(instruction.operands[0], "u16", f"f32_to_bf16({value}.astype(f32), 'rz')")
-        return
     else:
-        _require_nearest(instruction, to, mode)
-        expression = f"{value}.astype({wide})"
+        expression = f"{value}.astype({to})"
     float_result(emit, instruction, to, expression)
 
 
 def _convert_packed(emit: Emitter, instruction: Instruction, to: str, mode: str) -> None:
     """`cvt.rn.f16x2.f32`: the first source goes to the upper half."""
     need(instruction, 3)
-    if instruction.modifiers[-1] != "f32" or mode not in ("rn", "rz") or (mode == "rz" and to == "f16x2"):
+    if instruction.modifiers[-1] != "f32" or mode not in ("rn", "rz") or not is_float(to):
         raise unsupported(instruction)
     halves = []
     for operand in instruction.operands[1:]:
-        value = emit.use(operand, "f32")
-        if "relu" in instruction.modifiers:
-            value = f"maximum({value}, f32(0))"
-        half = f"{value}.astype(f16).view(u16)" if to == "f16x2" else f"f32_to_bf16({value}, {mode!r})"
-        halves.append(f"{half}.astype(u32)")
-    emit.define(instruction.operands[0], "u32", f"({halves[0]} << u32(16)) | {halves[1]}")
+        half = f"to_half({emit.use(operand, 'f32')}, {to.removesuffix('x2')!r}, {mode!r})"
+        halves.append(f"relu({half})" if "relu" in instruction.modifiers else half)
+    emit.define(instruction.operands[0], "u32", f"pack_halves({to!r}, {', '.join(halves)})")
 
 
 # Memory
@@ -195,7 +182,7 @@ def _memory_operands(instruction: Instruction, data: Operand, address: Operand) 
 
 
 _ATOMICS = {
-    "add": ("u32", "s32", "u64", "s64", "f16", "f32", "f64"),
+    "add": ("u32", "s32", "u64", "s64", "f16", "f32", "f64", "f16x2", "bf16", "bf16x2"),
     "min": ("u32", "s32", "u64", "s64"),
     "max": ("u32", "s32", "u64", "s64"),
     "inc": ("u32",),
@@ -207,17 +194,41 @@ _ATOMICS = {
     "xor": ("b32", "b64"),
 }
 
+_HELD_AS = {"f16x2": "u32", "bf16": "u16", "bf16x2": "u32"}
+"""Types that numpy lacks: their sums are operations of their own, on the bits."""
+
 
 def atomic(emit: Emitter, instruction: Instruction) -> None:
-    """`atom`, and `red`, which has no result."""
+    """`atom`, and `red`, which has no result. A vector is as many atomics as it has elements."""
     operands = instruction.operands if instruction.opcode == "atom" else [Symbol("_"), *instruction.operands]
     operation = next((part for part in instruction.modifiers if part in _ATOMICS), "")
     kind = kind_of(instruction)
-    if kind not in _ATOMICS.get(operation, ()) or any(part in ("v2", "v4", "v8") for part in instruction.modifiers):
+    if kind not in _ATOMICS.get(operation, ()):
         raise unsupported(instruction)
     target, address, *values = operands
     if not isinstance(address, Address) or len(values) != (2 if operation == "cas" else 1):
         raise PtxError(f"'{instruction.text}' has the wrong operands", instruction.line)
+    items = values[0].items if isinstance(values[0], Group) else None
+    if items is None:
+        _atomic(emit, instruction, operation, kind, target, address, values)
+        return
+    targets = target.items if isinstance(target, Group) else [Symbol("_")] * len(items)
+    for at, (into, item) in enumerate(zip(targets, items, strict=True)):
+        element = replace(address, offset=address.offset + at * WIDTHS[kind] // 8)
+        _atomic(emit, instruction, operation, kind, into, element, [item])
+
+
+def _atomic(
+    emit: Emitter,
+    instruction: Instruction,
+    operation: str,
+    kind: str,
+    target: Operand,
+    address: Address,
+    values: list[Operand],
+) -> None:
+    if kind in _HELD_AS:
+        operation, kind = f"{operation}.{kind}", _HELD_AS[kind]
     kind = _numpy(kind)
     place = emit.place(address, instruction)
     arguments = ", ".join(emit.use(value, kind) for value in values)
@@ -254,7 +265,7 @@ def copy_async(emit: Emitter, instruction: Instruction) -> None:
 
 
 def nothing(emit: Emitter, instruction: Instruction) -> None:
-    """Fences, prefetches and naps: lanes see memory in program order anyway."""
+    """Fences, prefetches and naps: lanes see memory, and streams their launches, in program order anyway."""
 
 
 # Warps and blocks
@@ -323,6 +334,18 @@ def active_mask(emit: Emitter, instruction: Instruction) -> None:
     emit.define(instruction.operands[0], "u32", "A.active_mask(L)")
 
 
+def elect(emit: Emitter, instruction: Instruction) -> None:
+    """`elect.sync`: the first lane of the mask is the leader."""
+    need(instruction, 2)
+    target = instruction.operands[0]
+    if not isinstance(target, Pair):
+        raise unsupported(instruction)
+    mask = emit.use(instruction.operands[1], "u32")
+    emit.define(target.first, "u32", f"np.bitwise_count(({mask} & -{mask}) - u32(1)).astype(u32)")
+    emit.vector()
+    emit.define(target.second, "pred", f"({mask} & A.special('lanemask_lt', L)) == u32(0)")
+
+
 def reduce_block(emit: Emitter, instruction: Instruction) -> None:
     """What `bar.red` gives once all lanes of a block have come."""
     target, value = instruction.operands
@@ -332,6 +355,7 @@ def reduce_block(emit: Emitter, instruction: Instruction) -> None:
     emit.define(target, "u32" if mode == "popc" else "pred", expression)
 
 
+_NOTHING_TO_DO = ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "pmevent", "griddepcontrol")
 _MEMORY = Opcode(load, pure=False)
 _SILENT = Opcode(nothing, pure=False, writes=False)
 _WARP = {
@@ -340,6 +364,7 @@ _WARP = {
     "match": match,
     "redux": reduce_warp,
     "activemask": active_mask,
+    "elect": elect,
     "bar_result": reduce_block,
 }
 
@@ -360,12 +385,14 @@ OPCODES: dict[str, Opcode] = {
     "shf": Opcode(arithmetic.funnel),
     **dict.fromkeys(COUNTS, Opcode(arithmetic.bit_count)),
     "bfind": Opcode(arithmetic.find_bit),
+    "fns": Opcode(arithmetic.find_nth_bit),
     **dict.fromkeys(("bfe", "bfi"), Opcode(arithmetic.bit_field)),
     "bmsk": Opcode(arithmetic.bit_mask),
     "prmt": Opcode(arithmetic.permute),
     "lop3": Opcode(arithmetic.logic3),
     **dict.fromkeys(("dp4a", "dp2a"), Opcode(arithmetic.dot)),
     "sad": Opcode(arithmetic.absolute_difference),
+    **dict.fromkeys(("vabsdiff2", "vabsdiff4"), Opcode(arithmetic.part_differences)),
     "setp": Opcode(arithmetic.set_predicate),
     "set": Opcode(arithmetic.set_value),
     "selp": Opcode(arithmetic.select),
@@ -379,7 +406,7 @@ OPCODES: dict[str, Opcode] = {
     "st": Opcode(store, pure=False, writes=False),
     "atom": Opcode(atomic, pure=False),
     "red": Opcode(atomic, pure=False, writes=False),
-    **dict.fromkeys(("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "pmevent"), _SILENT),
+    **dict.fromkeys(_NOTHING_TO_DO, _SILENT),
     "cp": Opcode(copy_async, pure=False, writes=False),
     **{name: Opcode(handler, pure=False) for name, handler in _WARP.items()},
 }

@@ -7,7 +7,9 @@ hardware is not: compare with tolerances.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ F16, F32, F64 = np.float16, np.float32, np.float64
 
 _SPLITTER = F64(134217729.0)
 _ONE64 = U64(1)
+_SMALLEST_NORMAL_F32 = F32(2.0**-126)
 
 
 def _two_sum(a: Value, b: Value) -> tuple[Value, Value]:
@@ -53,34 +56,73 @@ def _odd_sum(a: Value, b: Value) -> Value:
 
 
 def fma_f64(a: Value, b: Value, c: Value) -> Value:
-    """a * b + c with one rounding (Boldo and Melquiond's method); beyond the range of its splitting, with two."""
+    """a * b + c with one rounding: Boldo and Melquiond's method, and fractions beyond the range of its splitting."""
     product, low = _two_product(a, b)
     high, rest = _two_sum(c, low)
     top, remainder = _two_sum(product, high)
     exact = top + _odd_sum(rest, remainder)
-    plain = product + c
+    result = np.where(np.isfinite(exact) & (product != 0), exact, product + c)
+    beyond = _beyond_splitting(a, b, c, product)
+    return np.where(beyond, _fma_by_fractions(a, b, c, beyond)[0], result) if np.any(beyond) else result
+
+
+def _beyond_splitting(a: Value, b: Value, c: Value, product: Value) -> Value:
+    """Where the operands are finite, and `_two_product` is not exact."""
     size = np.abs(product)
-    usable = np.isfinite(exact) & (size > 1e-260) & (np.abs(a) < 1e290) & (np.abs(b) < 1e290)
-    return np.where(usable, exact, plain)
+    outside = ~((size > 1e-260) & (size < 1e290)) | (np.abs(a) > 1e290) | (np.abs(b) > 1e290)
+    if np.any(outside):
+        outside = outside & (a != 0) & (b != 0) & np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    return outside
+
+
+@np.vectorize(otypes=[F64, F64])
+def _fma_by_fractions(a: float, b: float, c: float, wanted: bool) -> tuple[float, float]:
+    """a * b + c, rounded to nearest, and the sign of the error that rounding made; zeros where it is not wanted."""
+    if not wanted:
+        return 0.0, 0.0
+    total = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    try:
+        nearest = float(total)
+    except OverflowError:
+        nearest = math.inf if total > 0 else -math.inf
+        return nearest, -nearest
+    error = total - Fraction(nearest)
+    return nearest, float(error > 0) - float(error < 0)
 
 
 def fma_f32(a: Value, b: Value, c: Value) -> Value:
     """a * b + c with one rounding.
 
     The product of two f32 is exact in f64.  Rounding the sum twice can only go wrong when the first rounding lands
-    exactly half way between two f32, so these lanes alone are done again (below the normal range they are not).
+    exactly half way between two f32, or below the normal range, so these lanes alone are done again.
     """
     product = a.astype(F64) * b
     total = product + c
+    rounded = total.astype(F32)
     doubtful = (total.view(U64) & U64(0x1FFFFFFF)) == U64(0x10000000)
+    small = np.abs(rounded) <= _SMALLEST_NORMAL_F32
+    if np.any(small):
+        doubtful = doubtful | (small & (total != 0))
     if np.any(doubtful):
-        total = np.where(doubtful, _odd_sum(product, np.asarray(c, F64)), total)
-    return total.astype(F32)
+        rounded = np.where(doubtful, _odd_sum(product, np.asarray(c, F64)).astype(F32), rounded)
+    return rounded
 
 
 def fma_f16(a: Value, b: Value, c: Value) -> Value:
-    """a * b + c with one rounding: both the product and, but for extreme exponents, the sum are exact in f64."""
-    return (a.astype(F64) * b + c).astype(F16)
+    """a * b + c of f16 with one rounding: the product is exact in f64, and the sum is rounded to odd."""
+    return _odd_sum(a.astype(F64) * b, np.asarray(c, F64)).astype(F16)
+
+
+def fma_bf16(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of bf16, held as f32 and rounded to odd: rounding it once more, to bf16, cannot go wrong."""
+    return _odd_f32(_odd_sum(a.astype(F64) * b, np.asarray(c, F64)))
+
+
+def _odd_f32(value: Value) -> Value:
+    """An f64 as f32, rounded to odd."""
+    cut = narrow(value, "rz")
+    inexact = cut.astype(F64) != value
+    return np.where(np.isfinite(value), (cut.view(U32) | inexact.astype(U32)).view(F32), cut)
 
 
 def _directed(rounded: Value, error: Value, mode: str) -> Value:
@@ -91,8 +133,7 @@ def _directed(rounded: Value, error: Value, mode: str) -> Value:
         move, toward = error < 0, -np.inf
     else:
         move, toward = ((error < 0) & (rounded > 0)) | ((error > 0) & (rounded < 0)), 0.0
-    goal = rounded.dtype.type(toward)
-    return np.where(move & np.isfinite(rounded), np.nextafter(rounded, goal), rounded)
+    return np.where(move, np.nextafter(rounded, rounded.dtype.type(toward)), rounded)
 
 
 def narrow(value: Value, mode: str) -> Value:
@@ -105,18 +146,19 @@ def narrow(value: Value, mode: str) -> Value:
 
 def add_directed(a: Value, b: Value, mode: str) -> Value:
     """a + b in the operands' own type with the rounding `mode`."""
+    total, error = _two_sum(a.astype(F64), b.astype(F64))
     if a.dtype == F32:
-        total, error = _two_sum(a.astype(F64), b.astype(F64))
         rounded = total.astype(F32)
         return _directed(rounded, (total - rounded) + error, mode)
-    return _directed(*_two_sum(a, b), mode)
+    overflown = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
+    return _directed(total, np.where(overflown, -total, error), mode)
 
 
 def mul_directed(a: Value, b: Value, mode: str) -> Value:
     """a * b in the operands' own type with the rounding `mode`."""
     if a.dtype == F32:
         return narrow(a.astype(F64) * b, mode)
-    return _directed(*_two_product(a, b), mode)
+    return fma_directed(a, b, F64(-0.0), mode)
 
 
 def fma_directed(a: Value, b: Value, c: Value, mode: str) -> Value:
@@ -128,33 +170,49 @@ def fma_directed(a: Value, b: Value, c: Value, mode: str) -> Value:
     product, low = _two_product(a, b)
     rounded = fma_f64(a, b, c)
     total, rest = _two_sum(product, c)
-    return _directed(rounded, (total - rounded) + (rest + low), mode)
+    error = (total - rounded) + (rest + low)
+    beyond = _beyond_splitting(a, b, c, product)
+    if np.any(beyond):
+        error = np.where(beyond, _fma_by_fractions(a, b, c, beyond)[1], error)
+    return _directed(rounded, error, mode)
+
+
+def _residual(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of f64; where it is too small for one, a number with its sign."""
+    result = fma_f64(a, b, c)
+    lost = (result == 0) & (c != 0) & (np.abs(c) < 1e-290)
+    return np.where(lost, _fma_by_fractions(a, b, c, lost)[1], result) if np.any(lost) else result
 
 
 def div_directed(a: Value, b: Value, mode: str) -> Value:
     """a / b with the rounding `mode`; the remainder tells on which side of the quotient the truth lies."""
     quotient = a / b
     wide = a.dtype == F32
-    remainder = a.astype(F64) - quotient.astype(F64) * b if wide else fma_f64(-quotient, b, a)
+    remainder = a.astype(F64) - quotient.astype(F64) * b if wide else _residual(-quotient, b, a)
     return _directed(quotient, np.where(np.signbit(b), -remainder, remainder), mode)
 
 
 def sqrt_directed(a: Value, mode: str) -> Value:
     """The square root with the rounding `mode`."""
     root = np.sqrt(a)
-    remainder = a.astype(F64) - root.astype(F64) * root if a.dtype == F32 else fma_f64(-root, root, a)
+    remainder = a.astype(F64) - root.astype(F64) * root if a.dtype == F32 else _residual(-root, root, a)
     return _directed(root, remainder, mode)
 
 
 def flush(value: Value) -> Value:
     """`.ftz`: subnormal f32 become zero of the same sign."""
-    return np.where(np.abs(value) < F32(1.1754944e-38), np.copysign(F32(0), value), value)
+    return np.where(np.abs(value) < _SMALLEST_NORMAL_F32, np.copysign(F32(0), value), value)
 
 
 def saturate(value: Value) -> Value:
     """`.sat` on floats: into [0, 1], and NaN becomes 0."""
     one = value.dtype.type(1)
     return np.fmin(np.fmax(value, value.dtype.type(0)), one)
+
+
+def relu(value: Value) -> Value:
+    """`.relu`: what is negative becomes 0, and NaN stays."""
+    return np.where(value <= 0, value.dtype.type(0), value)
 
 
 def high_word(value: Value) -> Value:
@@ -188,35 +246,83 @@ def bf16_to_f32(bits: Value) -> Value:
 
 
 def f32_to_bf16(value: Value, mode: str = "rn") -> Value:
-    """The upper half of an f32, rounded to nearest even (or cut, for `rz`)."""
+    """The upper half of an f32, rounded as `mode` says."""
     bits = np.asarray(value, F32).view(U32)
-    up = U32(0x7FFF) + ((bits >> U32(16)) & U32(1)) if mode == "rn" else U32(0)
+    if mode == "rn":
+        up = U32(0x7FFF) + ((bits >> U32(16)) & U32(1))
+    else:
+        up = np.where({"rz": False, "rp": value > 0, "rm": value < 0}[mode], U32(0xFFFF), U32(0))
     return np.where(np.isnan(value), U32(0x7FFF), (bits + up) >> U32(16)).astype(U16)
 
 
+def to_half(value: Value, kind: str, mode: str) -> Value:
+    """Any number as f16, or as an f32 that is a bf16, rounded once."""
+    wide = _widened(value, mode)
+    if kind == "f16":
+        rounded = wide.astype(F16)
+        return rounded if mode == "rn" else _directed(rounded, wide - rounded.astype(F64), mode)
+    return bf16_to_f32(f32_to_bf16(_odd_f32(wide) if mode == "rn" else narrow(wide, mode), mode))
+
+
+def _widened(value: Value, mode: str) -> Value:
+    """Any number as an f64 that a further rounding takes to the right result; only 64-bit integers do not fit."""
+    if value.dtype.kind == "f" or value.dtype.itemsize < 8:
+        return value.astype(F64)
+    if mode != "rn":
+        return integer_to_float(value, F64, mode)
+    cut = integer_to_float(value, F64, "rz")
+    return (cut.view(U64) | (cut.astype(value.dtype) != value).astype(U64)).view(F64)
+
+
+_HALVES: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = {
+    "f16x2": (lambda bits: bits.view(F16), lambda value: np.asarray(value, F16).view(U16)),
+    "bf16x2": (bf16_to_f32, lambda value: f32_to_bf16(np.asarray(value, F32))),
+    "u16x2": (lambda bits: bits, lambda value: value),
+    "s16x2": (lambda bits: bits.view(np.int16), lambda value: value.view(U16)),
+}
+"""How the bits of a half become a number that can be computed with, and how they come back."""
+
+
 def halves(operation: Any, kind: str, *packed: Value) -> Value:
-    """Apply `operation` to the low and to the high halves of registers that hold two 16-bit floats."""
+    """Apply `operation` to the low and to the high halves of registers that hold two 16-bit numbers."""
+    unpack, pack = _HALVES[kind]
     result: Value = U32(0)
     for shift in (U32(0), U32(16)):
-        parts = [((value >> shift) & U32(0xFFFF)).astype(U16) for value in packed]
-        if kind == "f16x2":
-            half = np.asarray(operation(*(part.view(F16) for part in parts)), F16).view(U16)
-        else:
-            half = f32_to_bf16(np.asarray(operation(*map(bf16_to_f32, parts)), F32))
-        result = result | (half.astype(U32) << shift)
+        parts = [unpack(((value >> shift) & U32(0xFFFF)).astype(U16)) for value in packed]
+        result = result | (pack(operation(*parts)).astype(U32) << shift)
     return result
 
 
+def compare_halves(operation: Any, kind: str, true: Value, a: Value, b: Value) -> Value:
+    """Compare the halves of two registers: the bits `true` in each half for which the operation holds."""
+    unpack, _ = _HALVES[kind]
+    result: Value = U32(0)
+    for shift in (U32(0), U32(16)):
+        parts = [unpack(((value >> shift) & U32(0xFFFF)).astype(U16)) for value in (a, b)]
+        result = result | np.where(operation(*parts), true << shift, U32(0))
+    return result
+
+
+def pack_halves(kind: str, high: Value, low: Value) -> Value:
+    """Two 16-bit floats in one register."""
+    _, pack = _HALVES[kind]
+    return pack(high).astype(U32) << U32(16) | pack(low).astype(U32)
+
+
 def to_integer(value: Value, mode: str, dtype: Any) -> Value:
-    """A float as an integer: rounded as `mode` says, clamped to the type, NaN as 0."""
+    """A float as an integer: rounded as `mode` says, and clamped to the type.
+
+    NaN becomes 0, or, where either type has 64 bits, the number that has the topmost bit alone.
+    """
     rounded = ROUNDINGS[mode](value.astype(F64))
     limits = np.iinfo(dtype)
+    unknown = dtype(limits.min or limits.max // 2 + 1) if limits.bits == 64 or value.dtype == F64 else dtype(0)
     # The top of a 64-bit range is no f64: everything from its successor on is clamped.
     above = rounded >= F64(float(limits.max) + 1.0 if limits.bits < 64 else 2.0 ** (limits.bits - (limits.min < 0)))
     below = rounded < F64(limits.min)
     safe = np.where(above | below | np.isnan(rounded), F64(0), rounded)
     result = np.where(above, dtype(limits.max), np.where(below, dtype(limits.min), safe.astype(dtype)))
-    return result
+    return np.where(np.isnan(rounded), unknown, result)
 
 
 ROUNDINGS: dict[str, Callable[[Value], Value]] = {
@@ -363,6 +469,19 @@ def bit_mask(position: Value, length: Value, wrap: bool) -> Value:
     return shift_left(ones, position)
 
 
+def find_nth_bit(mask: Value, base: Value, offset: Value) -> Value:
+    """`fns`: the place of the n-th set bit from `base` on, upwards or downwards; all ones where there is none."""
+    left = np.maximum(np.abs(offset.astype(S64)) - 1, 0)
+    result = left.astype(U32) * U32(0) + U32(0xFFFFFFFF)
+    for step in range(32):
+        place = base.astype(S64) + np.sign(offset.astype(S64)) * step
+        inside = (place >= 0) & (place < 32) & ((step == 0) | (offset != 0))
+        found = inside & ((mask >> np.where(inside, place, 0).astype(U32)) & U32(1) != 0)
+        result = np.where(found & (left == 0), place.astype(U32), result)
+        left = left - found
+    return result
+
+
 def permute(a: Value, b: Value, selector: Value) -> Value:
     """`prmt` in its general form: each nibble of the selector picks a byte, or its sign eight times."""
     both = (b.astype(U64) << U64(32)) | a.astype(U64)
@@ -410,6 +529,16 @@ def dot(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, pieces: li
     for a_shift, a_bits, b_shift, b_bits in pieces:
         left = _part(a, a_shift, a_bits, a_signed)
         total = total + left * _part(b, b_shift, b_bits, b_signed)
+    return total
+
+
+def part_differences(a: Value, b: Value, c: Value, bits: int, signed: tuple[bool, bool], add: bool) -> Value:
+    """`vabsdiff2` and `vabsdiff4`: absolute differences of parts of two registers, side by side or added to c."""
+    total: Value = c if add else U32(0)
+    for at in range(0, 32, bits):
+        left, right = _part(a, at, bits, signed[0]), _part(b, at, bits, signed[1])
+        difference = np.abs(left.view(S32) - right.view(S32)).view(U32)
+        total = total + (difference if add else difference << U32(at))
     return total
 
 

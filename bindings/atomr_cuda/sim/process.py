@@ -10,9 +10,11 @@ import os
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..driver import CUlimit
 from ._status import (
     CONTEXT_IS_DESTROYED,
     INVALID_CONTEXT,
@@ -21,6 +23,7 @@ from ._status import (
     Refused,
     require,
 )
+from .faults import Faults
 from .memory import AddressSpace
 from .regions import Regions
 from .streams import DefaultStream, Fate, Stream
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from .simt import KernelFunction, LoadedModule
 
 _DEFAULT_MEMORY = 2 << 30
+PRINTF_BYTES = 7 << 20
+"""What kernels may have printed unread, unless the limit is set; of more than that the oldest is lost."""
 _LEGACY_STREAM = 1
 
 # The line that a failed device assertion leaves; the driver writes it to stderr, and all else to stdout.
@@ -85,10 +90,6 @@ class Handles:
         numbers = [number for number, (_, whose) in list(self._objects.items()) if whose == owner]
         return [self._objects.pop(number)[0] for number in numbers]
 
-    def owned(self, owner: int, kind: type[_Object]) -> list[_Object]:
-        """What a context owns of one kind."""
-        return [thing for thing, whose in list(self._objects.values()) if whose == owner and isinstance(thing, kind)]
-
     def all(self, kind: type[_Object]) -> list[_Object]:
         """Everything of one kind."""
         return [thing for thing, _ in list(self._objects.values()) if isinstance(thing, kind)]
@@ -109,7 +110,9 @@ class Context:
         self._default_stream: DefaultStream | None = None
         self.lifetime: threading.RLock = threading.RLock()
         self._lock = threading.RLock()
-        self._output: list[bytes] = []
+        self._streams: list[Stream] = []
+        self._output: deque[bytes] = deque()
+        self._output_bytes = 0
 
     def end(self) -> None:
         """Wait for all work, as the driver does, then give back everything that the context owns."""
@@ -128,9 +131,22 @@ class Context:
             self._default_stream = None
         self.process.regions.free_all(self.handle)
 
+    def new_stream(self, *, blocking: bool) -> Stream:
+        """A stream of this context."""
+        stream = Stream(self.process.fate, blocking=blocking)
+        with self._lock:
+            self._streams.append(stream)
+        return stream
+
+    def streams(self) -> list[Stream]:
+        """All streams but the default one; those that were destroyed too, as long as they have work."""
+        with self._lock:
+            self._streams = [stream for stream in self._streams if not stream.gone]
+            return list(self._streams)
+
     def blocking_streams(self) -> list[Stream]:
         """The streams that keep order with the default stream."""
-        return [stream for stream in self.process.handles.owned(self.handle, Stream) if stream.blocking]
+        return [stream for stream in self.streams() if stream.blocking]
 
     def default_stream(self) -> DefaultStream:
         """The stream with handle 0, made when it is first used."""
@@ -146,7 +162,7 @@ class Context:
 
     def synchronize(self) -> int:
         """Wait for all streams; returns the status."""
-        streams = self.process.handles.owned(self.handle, Stream)
+        streams = self.streams()
         if self._default_stream is not None:
             streams.append(self._default_stream)
         for stream in streams:
@@ -161,13 +177,23 @@ class Context:
         if _ASSERTION.search(text):
             _write(2, text if text.endswith(b"\n") else text + b"\n")
         else:
-            with self._lock:
-                self._output.append(text)
+            self._keep(text)
+
+    def _keep(self, text: bytes) -> None:
+        """Keep what was printed until the host synchronises. Where there is no room, the newest takes the oldest's."""
+        room = self.limits.get(CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, PRINTF_BYTES)
+        with self._lock:
+            self._output.append(text[-room:])
+            self._output_bytes += len(self._output[-1])
+            while self._output_bytes > room:
+                self._output_bytes -= len(self._output.popleft())
 
     def flush_output(self) -> None:
         """Write what kernels have printed since the last time."""
         with self._lock:
-            text, self._output = b"".join(self._output), []
+            text = b"".join(self._output)
+            self._output.clear()
+            self._output_bytes = 0
         _write(1, text)
 
 
@@ -180,41 +206,6 @@ def _write(descriptor: int, text: bytes) -> None:
             return  # nobody reads: the driver loses such text too
 
 
-class Injection:
-    """One fault that was asked for: the call-th call of a function returns the status instead of doing anything."""
-
-    def __init__(self, status: int, call: int, sticky: bool) -> None:
-        self.status = status
-        self.remaining = call
-        self.sticky = sticky
-
-
-class Injections:
-    """The faults that were asked for, by C symbol."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, list[Injection]] = {}
-        self._lock = threading.Lock()
-
-    def add(self, symbol: str, status: int, call: int, sticky: bool) -> None:
-        """Ask for a fault at the `call`-th call from now, counted from 1; a sticky one costs the context."""
-        if call < 1:
-            raise ValueError(f"calls are counted from 1, not {call}")
-        with self._lock:
-            self._waiting.setdefault(symbol, []).append(Injection(status, call, sticky))
-
-    def due(self, symbol: str) -> Injection | None:
-        """Count a call of a function; the fault that it must return, if it is this one's turn."""
-        if symbol not in self._waiting:
-            return None
-        with self._lock:
-            for injection in self._waiting[symbol]:
-                injection.remaining -= 1
-            ready = [injection for injection in self._waiting[symbol] if injection.remaining == 0]
-            self._waiting[symbol] = [injection for injection in self._waiting[symbol] if injection.remaining > 0]
-        return ready[0] if ready else None
-
-
 class Process:
     """The simulated driver's knowledge in this process."""
 
@@ -224,7 +215,7 @@ class Process:
         self.device_count = device_count
         self.regions: Regions = Regions(AddressSpace(), [memory] * device_count)
         self.handles: Handles = Handles(0x5200_0000_0010)
-        self.injections: Injections = Injections()
+        self.faults: Faults = Faults(self.fate)
         self._thread = threading.local()
         self.primaries: list[Context] = [self._new_context(device, primary=True) for device in range(device_count)]
 

@@ -20,7 +20,7 @@ SUPPORTED_VERSION = (9, 9)
 """The newest `.version` that is read.  What a version adds to those before it is found instruction by instruction."""
 
 WIDTHS = {"pred": 1} | {f"{kind}{bits}": bits for kind in "busf" for bits in (8, 16, 32, 64)}
-WIDTHS |= {"f16x2": 32, "bf16": 16, "bf16x2": 32}
+WIDTHS |= {"f16x2": 32, "bf16": 16, "bf16x2": 32, "u16x2": 32, "s16x2": 32}
 
 
 class LoadError(Exception):
@@ -202,6 +202,7 @@ _REGISTERS = re.compile(rf"\.(\w+)\s+({_NAME}(?:\s*<\s*\d+\s*>)?(?:\s*,\s*{_NAME
 _INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$")
+_PREDEFINED = {"WARP_SZ": Immediate(32)}
 _NUMBERED = re.compile(r"(%?[A-Za-z_$]+[\w$]*?)(\d+)$")
 _SUM = re.compile(rf"({_NAME}|-?\d\w*)\s*(?:([+-])\s*(-?\w+))?$")
 _SPECIALS = frozenset(f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz") | frozenset(
@@ -252,7 +253,7 @@ def literal(text: str, line: int) -> Immediate | None:
         return Immediate(int(found[3], 16) ^ sign, kind)
     if _DECIMAL.match(text):
         return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64")
-    return None
+    return _PREDEFINED.get(text)
 
 
 def split(text: str) -> list[str]:

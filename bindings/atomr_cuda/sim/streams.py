@@ -94,6 +94,11 @@ class Stream:
         """Is the work at this place, and all before it, done?"""
         return self.completed >= place
 
+    @property
+    def gone(self) -> bool:
+        """Was it destroyed, and is all that was submitted done?"""
+        return self._closing and self.reached(self.submitted)
+
     def query(self) -> int:
         """The status of the stream as cuStreamQuery gives it."""
         return self._fate.status or (SUCCESS if self.reached(self.submitted) else NOT_READY)

@@ -63,16 +63,14 @@ def build(process: Process) -> dict[str, Entry]:
 
 
 def _gate(process: Process, symbol: str, implementation: Implementation, needs: Needs) -> Entry:
-    fate, injections = process.fate, process.injections
+    fate, faults = process.fate, process.faults
     mortal = needs in (Needs.LIFE, Needs.CONTEXT)
 
     def call(*arguments: Any) -> int:
         try:
-            injection = injections.due(symbol)
-            if injection is not None:
-                if injection.sticky:
-                    fate.lose(injection.status, f"{symbol}: injected status {injection.status}")
-                return injection.status
+            injected = faults.strike(symbol)
+            if injected is not None:
+                return injected
             if mortal and fate.status:
                 return fate.status
             if needs is not Needs.NOTHING and not process.initialised:

@@ -1,0 +1,96 @@
+"""The faults that a test has asked for, and what each of them does to the call that it is for.
+
+``injection`` says how they are asked for; ``table`` asks here before each call. This file knows functions by their C
+symbol alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+from ..injection import Action, Crash, Delay, Exit, Hang, Injection, NoHostMemory, Poison, ReturnStatus
+from ._status import UNKNOWN
+from .streams import Fate
+
+
+class _Armed:
+    """An injection, and the calls that it has seen."""
+
+    def __init__(self, injection: Injection) -> None:
+        self.injection = injection
+        self.calls = 0
+
+    @property
+    def due(self) -> bool:
+        return self.calls >= self.injection.call
+
+    @property
+    def spent(self) -> bool:
+        return self.calls >= self.injection.call + self.injection.times - 1
+
+
+class Faults:
+    """What was asked for in this process, by C symbol."""
+
+    def __init__(self, fate: Fate) -> None:
+        self._fate = fate
+        self._armed: dict[str, list[_Armed]] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+
+    def add(self, symbol: str, injection: Injection) -> None:
+        """Begin to count the calls of a function for an injection."""
+        with self._lock:
+            self._armed.setdefault(symbol, []).append(_Armed(injection))
+
+    def withdraw(self) -> None:
+        """Forget every injection: no call of those that follow meets one."""
+        with self._lock:
+            self._armed.clear()
+
+    def strike(self, symbol: str) -> int | None:
+        """Count a call of a function. The status that it must return at once, or None when it is to do its work."""
+        if symbol not in self._armed:
+            return None
+        action = self._due(symbol)
+        return None if action is None else self._perform(symbol, action)
+
+    def _due(self, symbol: str) -> Action | None:
+        """The action of this call; the oldest, where several injections name the same one."""
+        with self._lock:
+            armed = self._armed.get(symbol, [])
+            for each in armed:
+                each.calls += 1
+            due = [each.injection.action for each in armed if each.due]
+            self._armed[symbol] = [each for each in armed if not each.spent]
+        return due[0] if due else None
+
+    def _perform(self, symbol: str, action: Action) -> int | None:
+        match action:
+            case ReturnStatus(status):
+                return status
+            case Poison(status):
+                self._fate.lose(status, f"{symbol}: injected status {status}")
+                return status
+            case Delay(seconds):
+                time.sleep(seconds)
+            case Hang():
+                threading.Event().wait()
+            case Crash(number):
+                signal.raise_signal(number)
+            case Exit(status):
+                os._exit(status)
+            case NoHostMemory():
+                self._thread.pending = MemoryError(f"{symbol}: injected want of host memory")
+                return UNKNOWN
+        return None
+
+    def raise_pending(self, result: int, function: object, arguments: object) -> int:
+        """Raise in the caller what the call itself could not: no exception crosses a C frame. A ctypes ``errcheck``."""
+        pending: MemoryError | None = self._thread.__dict__.pop("pending", None)
+        if pending is not None:
+            raise pending
+        return result

@@ -1,0 +1,283 @@
+"""Every kernel of `kernels/`, compiled for two architectures and run through the public interface, against numpy.
+
+One device serves all cases of an architecture. On the simulator the device for `compute_90` reports capability 9.0.
+Behind the table stand kernels that print, and images that are no kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+import numpy as np
+import pytest
+import trio
+from cuda.pathfinder import find_nvidia_header_directory
+
+from atomr_trio import (
+    CommandFailed,
+    CompileError,
+    Device,
+    DeviceArray,
+    InvalidArgument,
+    Kernel,
+    NvrtcOptions,
+    compile_to_cubin,
+    compile_to_ptx,
+    read_only,
+)
+from atomr_trio.actors.module import load_program
+from kernels.case import FOLDER, Case, Family, Given, Launch, Result
+from kernels.collection import CASES
+from rogue import until
+from support import ON_GPU, open_test_device
+
+ARCHITECTURES = {"compute_80": (8, 0), "compute_90": (9, 0)}
+
+NESTED = ("cooperative_groups", "cooperative_groups/details")
+"""Folders whose headers include their neighbours: NVRTC is told not to look beside the file that includes."""
+
+DEADLINE = 60
+"""Seconds for one case. The slowest takes two on the simulator."""
+
+
+class DeviceThread:
+    """An open device, and trio in a thread of its own that serves it: tests that share a device are plain functions."""
+
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="device")
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._opened.wait()
+        if self._failure:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        trio.from_thread.run_sync(self._closing.set, trio_token=self._token)
+        self._thread.join()
+        if self._failure:
+            raise self._failure
+
+    def run(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Call an async function with the device and wait for its answer."""
+        return trio.from_thread.run(function, self.device, *arguments, trio_token=self._token)
+
+    def _serve(self) -> None:
+        try:
+            trio.run(self._hold)
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._opened.set()
+
+    async def _hold(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._closing = trio.Event()
+        async with open_test_device() as self.device:
+            self._opened.set()
+            await self._closing.wait()
+
+
+class Bench:
+    """A device and an architecture; compiles a family once and runs its cases."""
+
+    def __init__(self, thread: DeviceThread, arch: str, headers: dict[str, Any] | None) -> None:
+        self.arch = arch
+        self._headers = headers
+        self._modules: dict[Family, Any] = {}
+        self._thread = thread
+
+    def run(self, case: Case) -> None:
+        """Launch what the case says, and look at every array that its kernels wrote."""
+        if case.family.headers and self._headers is None:
+            pytest.skip("this NVRTC carries no headers of CUDA, and none are installed beside it")
+        for result, values in self._thread.run(self._run, case.family, case.launches()):
+            result.check(values)
+
+    async def _run(self, device: Device, family: Family, launches: Sequence[Launch]) -> list[tuple[Result, np.ndarray]]:
+        arrays: dict[Given | Result, DeviceArray] = {}
+        with trio.fail_after(DEADLINE):
+            for launch in launches:
+                kernel = await self._kernel(device, family, launch.kernel)
+                arguments = [await self._argument(device, arrays, argument) for argument in launch.arguments]
+                await kernel.launch(launch.grid, launch.block, *arguments, shared_bytes=launch.shared)
+            return [(item, await array.to_host()) for item, array in arrays.items() if isinstance(item, Result)]
+
+    async def _kernel(self, device: Device, family: Family, name: str) -> Kernel:
+        """The device remembers what it has compiled, unless headers on disk were asked for: they might have changed."""
+        if family in self._modules:
+            return Kernel._create(self._modules[family], name)
+        headers = (self._headers or {}) if family.headers else {}
+        options = NvrtcOptions(arch=self.arch, name_expressions=family.expressions, **family.options, **headers)
+        kernel = await device.nvrtc.compile(family.source, name, options)
+        if family.headers:
+            self._modules[family] = kernel._module
+        return kernel
+
+    async def _argument(self, device: Device, arrays: dict[Given | Result, DeviceArray], argument: Any) -> Any:
+        match argument:
+            case Given(values):
+                return read_only(await self._array(device, arrays, argument, values))
+            case Result(start):
+                return await self._array(device, arrays, argument, start)
+        return argument
+
+    async def _array(
+        self, device: Device, arrays: dict[Given | Result, DeviceArray], key: Given | Result, values: np.ndarray
+    ) -> DeviceArray:
+        if key not in arrays:
+            arrays[key] = await device.to_device(values)
+        return arrays[key]
+
+
+@pytest.fixture(scope="session")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any] | None:
+    """The options by which NVRTC finds the headers of CUDA: those that it carries, or those of other packages."""
+    own = tmp_path_factory.mktemp("headers")
+    carried = NvrtcOptions(extra_options=[f"--use-bundled-headers={own}"])
+    with contextlib.suppress(CompileError):
+        compile_to_ptx("#include <cuda_bf16.h>", options=carried)
+        return {"extra_options": carried.extra_options, "include_paths": [own / folder for folder in NESTED]}
+    runtime, core = find_nvidia_header_directory("cudart"), find_nvidia_header_directory("cccl")
+    if runtime and core:
+        return {"include_paths": [runtime, core, *(Path(runtime) / folder for folder in NESTED)]}
+    assert ON_GPU, "the NVRTC that the simulator needs carries headers"
+    return None
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def bench(request: pytest.FixtureRequest, headers: dict[str, Any] | None) -> Iterator[Bench]:
+    """A device that runs the architecture's code."""
+    with pytest.MonkeyPatch.context() as patch:
+        simulate_capability(patch, request.param)
+        with DeviceThread() as thread:
+            yield Bench(thread, request.param, headers)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_kernel_does_what_numpy_does(bench: Bench, case: Case) -> None:
+    bench.run(case)
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def simulate_capability(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
+    """Have the simulated devices that are opened from now on report the capability that the architecture needs."""
+    monkeypatch.setenv("ATOMR_TRIO_SIM_CAPABILITY", ".".join(map(str, ARCHITECTURES[arch])))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+async def test_a_kernel_prints_as_c_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, arch: str
+) -> None:
+    simulate_capability(monkeypatch, arch)
+    caplog.set_level(logging.INFO, "atomr_trio.device")
+    source, x, big = (FOLDER / "say.cu").read_text(encoding="utf-8"), 3.14159, 0x123456789ABC
+    lines = [
+        f"-5 {x:5.2f}|ab    |z|4000000000|{big:x}|{-big}",
+        f"{x:e} {1e10 * x:g} {x:.0f}%|00042|+7| 7|010|0XFF|   abc|",
+        "-3 123456789012     99",
+        "no more",
+        *(f"block {block}, thread {100 + t:2}" for block in range(2) for t in range(1, 8, 2)),
+    ]
+
+    def printed() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "atomr_trio.device"]
+
+    async with open_test_device() as dev:
+        options = NvrtcOptions(arch=arch)
+        formats, everyone = [await dev.nvrtc.compile(source, name, options) for name in ("formats", "everyone")]
+        counts = dev.zeros(4, np.int32)
+        await formats.launch(1, 1, x, big, counts)
+        await everyone.launch(2, (4, 2), 100)
+        assert (await counts.to_host()).tolist() == [7, 9, 4, 0], "printf returns the number of its arguments"
+        await until(lambda: len(printed()) >= len(lines))
+    assert printed()[:4] == lines[:4]
+    assert sorted(printed()[4:]) == sorted(lines[4:]), "the order of threads is the hardware's to choose"
+
+
+# --- images that are no kernels ---------------------------------------------------------------------------------------
+
+SAXPY = """extern "C" __global__ void saxpy(float a, const float *x, float *y, int n)
+{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += a * x[i]; }"""
+
+
+async def test_an_image_that_cannot_be_loaded_is_one_plain_error_and_harms_nothing(dev: Device) -> None:
+    saxpy = await dev.nvrtc.compile(SAXPY, "saxpy", NvrtcOptions(arch="compute_80"))
+    program = saxpy._module.program
+    x = await dev.to_device(np.arange(4, dtype=np.float32))
+    for ptx in (b"", b"this is no PTX", b"\0\1\2\3" * 99, program.ptx[: program.ptx.index(b"ret;")], program.ptx[:200]):
+        with pytest.raises(CommandFailed) as failed:
+            await load_program(dev, attrs.evolve(program, ptx=ptx))
+        assert failed.value.status in IMAGE_ERRORS
+        assert failed.value.operation == "module.load"
+    assert dev.generation == 1
+    await saxpy.launch(1, 32, 2.0, read_only(x), x, 4)
+    assert (await x.to_host()).tolist() == [0, 3, 6, 9]
+
+
+IMAGE_ERRORS = (200, 201, 209, 218, 222, 300, 500)
+"""What drivers say of an image that is none, or that ends before the kernel that is looked for."""
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        (lambda ptx: b"", 218, r"a \.version directive was expected"),
+        (lambda ptx: b"this is no PTX", 218, r"line 1: a \.version directive was expected at 'this is no PTX'"),
+        (lambda ptx: ptx[: ptx.index(b"ret;")], 218, r"the text ends inside of a function .*\(in kernel saxpy\)"),
+        (lambda ptx: ptx.replace(b"fma.rn.f32", b"fma.xx.f32"), 801, r"instruction 'fma.xx.f32.*' is not simulated"),
+        (lambda ptx: re.sub(rb"\.version \S+", b".version 99.9", ptx), 222, r"PTX 99\.9 is newer than \d"),
+        (
+            lambda ptx: ptx.replace(b"sm_80", b"sm_90"),
+            218,
+            r"the PTX is for sm_90, the simulated GPU has capability 8\.0",
+        ),
+        (lambda ptx: compile_to_cubin(SAXPY, options=NvrtcOptions(arch="sm_80")), 209, "it takes PTX"),
+        (lambda ptx: b"\x50\xed\x55\xba and so on", 209, "it takes PTX"),
+    ],
+    ids=["empty", "garbage", "truncated", "unknown-instruction", "new-version", "new-target", "cubin", "fatbin"],
+)
+async def test_the_simulator_says_why_it_refuses_an_image(
+    dev: Device, change: Callable[[bytes], bytes], status: int, words: str
+) -> None:
+    saxpy = await dev.nvrtc.compile(SAXPY, "saxpy")
+    program = saxpy._module.program
+    with pytest.raises(CommandFailed, match=words) as failed:
+        await load_program(dev, attrs.evolve(program, ptx=change(program.ptx)))
+    assert failed.value.status == status
+    assert dev.generation == 1
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [("compute_90", "it is code for 9.0 and newer"), ("sm_80", "the simulator only runs PTX"), ("sm_90a", "PTX")],
+)
+async def test_what_the_device_cannot_run_is_refused_before_it_is_compiled(dev: Device, arch: str, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        await dev.nvrtc.compile(SAXPY, "saxpy", NvrtcOptions(arch=arch))
+
+
+@pytest.mark.sim_only
+async def test_the_simulated_device_has_capability_8_unless_told_otherwise(
+    dev: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dev.info.capability == (8, 0)
+    simulate_capability(monkeypatch, "compute_90")
+    async with open_test_device() as newer:
+        assert newer.info.capability == (9, 0)
+        assert "sm_90" in (await newer.nvrtc.compile(SAXPY, "saxpy")).ptx
