@@ -4,10 +4,11 @@ A map of the house, in the order in which the files can be read:
 
 - ``_errors``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is known, as data;
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
-- ``_memory``, ``_layout``, ``_staging``, ``_arrays``: device memory, seen from this process;
+- ``_memory``, ``_dtypes``, ``_layout``, ``_staging``, ``_arrays``: device memory, seen from this process;
 - ``_compiler``, ``_parameters``: CUDA C++ to images, Python values to parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
-- ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary.
+- ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary;
+- ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
 Names are exported lazily, so that a worker, which imports this package too, loads none of trio and numpy.
 """
@@ -48,7 +49,10 @@ if TYPE_CHECKING:
         DeviceEvent as DeviceEvent,
         DeviceGaveUp as DeviceGaveUp,
         EventsDropped as EventsDropped,
+        StandbyLost as StandbyLost,
+        StandbyReady as StandbyReady,
         Subscription as Subscription,
+        WorkerReaped as WorkerReaped,
     )
     from ._info import DeviceInfo as DeviceInfo
     from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
@@ -97,7 +101,10 @@ _HOMES = {
         "DeviceEvent",
         "DeviceGaveUp",
         "EventsDropped",
+        "StandbyLost",
+        "StandbyReady",
         "Subscription",
+        "WorkerReaped",
     ),
     "_info": ("DeviceInfo",),
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),

@@ -53,7 +53,7 @@ class Actor:
 
     async def _serve(self, request: Request, generation: Generation) -> None:
         if request.state is RequestState.QUEUED:
-            await generation.admit(request.lane)
+            await generation.admit(request)
         # Otherwise it was cancelled or settled while it waited, and never runs.
         if request.state is RequestState.QUEUED:
             self._begin(request, generation)
@@ -88,7 +88,7 @@ class Actor:
         Other actors have queues of their own: a request that only waited in this one's could be overtaken there. Raises
         `trio.WouldBlock` when the generation takes nothing now, and what refuses the request.
         """
-        if generation is None or not generation.takes(request.lane):
+        if generation is None or not generation.takes(request):
             raise trio.WouldBlock
         self.mailbox.accept(request)
         try:

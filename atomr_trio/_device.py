@@ -25,8 +25,8 @@ import platform
 import sys
 import time
 import weakref
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,9 @@ import trio
 
 from . import _layout
 from ._actor import Actor
-from ._arrays import DeviceArray, Storage, as_host, check_dtype, check_shape
+from ._arrays import DeviceArray, Storage, as_host, check_shape
 from ._compiler import CompileService
+from ._dtypes import check_dtype
 from ._errors import (
     AtomrInternalError,
     DeviceClosed,
@@ -46,16 +47,25 @@ from ._errors import (
     OutOfDeviceMemory,
     fresh,
 )
-from ._events import ActorRestarted, ContextRebuilt, ContextWasLost, DeviceGaveUp, EventHub, Subscription
-from ._generation import Generation, Loss, LossKind, StartFailed, reap
+from ._events import (
+    ActorRestarted,
+    ContextRebuilt,
+    ContextWasLost,
+    DeviceGaveUp,
+    EventHub,
+    Subscription,
+    WorkerReaped,
+)
+from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._info import DeviceInfo
 from ._mailbox import Mailbox, Request
-from ._memory import Arena, ArenaFull, Block, Recipe
-from ._realtime import RealTimer, readable_within
-from ._staging import STAGING_BYTES, StagingPool
+from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
+from ._realtime import RealTimer
+from ._staging import STAGING_BYTES, Slot, StagingPool
+from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
-from ._util import NoPublicConstructor
+from ._util import NoPublicConstructor, check_seconds
 from .worker.launcher import WorkerProcess, address_range
 from .worker.protocol import LANE_NAMES
 
@@ -73,13 +83,33 @@ ACTORS = ("memory", "module", "nvrtc")
 MAILBOX_CAPACITY = 256
 DEFAULT_MEMORY_SHARE = 0.95
 MAX_DEVICES = 14
+RESTARTER = "the caller of restart()"
+"""By whom a loss is reported that was meant."""
+MAX_STANDBYS = 4
+STANDBY_BYTES = 768 << 20
+"""Device memory set aside for the context of each standby; one takes about 600 MiB on an H200."""
+
+
+class WorkerSource(Protocol):
+    """Where worker processes come from, and where they go after a clean end."""
+
+    def take(self, backend: Backend, index: int) -> WorkerProcess:
+        """A worker process that nobody has adopted. Raises `OSError` when there is no room for one."""
+
+    def give_back(self, process: WorkerProcess) -> None:
+        """Take back a worker process that has given up everything but its context, and can be adopted again."""
+
 
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 @final
 class Device(metaclass=NoPublicConstructor):
-    """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it."""
+    """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
+
+    A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or `DeviceClosed`
+    once the device takes no requests, and by `ActorCrashed`, which is a bug of this library.
+    """
 
     nvrtc: Nvrtc
     """The compiler."""
@@ -96,6 +126,9 @@ class Device(metaclass=NoPublicConstructor):
         close_timeout: float,
         memory_limit: int | None,
         restart_policy: RestartPolicy,
+        standby: int,
+        guarded: bool,
+        workers: WorkerSource | None,
     ) -> None:
         from .actors.nvrtc import Nvrtc
 
@@ -105,12 +138,15 @@ class Device(metaclass=NoPublicConstructor):
         self._hang_timeout = hang_timeout
         self._close_timeout = close_timeout
         self._memory_limit = memory_limit
+        self._guarded = guarded
+        self._workers = workers
         self._process_id = os.getpid()
         self._supervision = Supervision(restart_policy, actor_policy=restart_policy)
         self._events = EventHub(index)
         self._last_error: str | None = None
+        self._standbys = Standbys(standby, restart_policy, self._events)
         # What the actors and their mailboxes need.
-        memory, module, nvrtc = (Actor(name, Mailbox(name, MAILBOX_CAPACITY)) for name in ACTORS)
+        memory, module, nvrtc = (Actor(name, Mailbox(name, MAILBOX_CAPACITY, _QuarantineGate(self))) for name in ACTORS)
         self._actors = (memory, module, nvrtc)
         self._module_actor = module
         self._memory_mailbox = memory.mailbox
@@ -119,7 +155,7 @@ class Device(metaclass=NoPublicConstructor):
         self._compiler = CompileService()
         self._compiling: set[Request] = set()
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
-        self._orphan_modules: collections.deque[tuple[int, int]] = collections.deque()
+        self._orphan_modules: collections.deque[int] = collections.deque()
         self._numbers = itertools.count(1)
         # Memory.
         self._info: DeviceInfo | None = None
@@ -132,6 +168,9 @@ class Device(metaclass=NoPublicConstructor):
         self._generation_changed = trio.Event()
         self._generation_started = 0.0
         self._rebuild_scope: trio.CancelScope | None = None
+        self._background: trio.Nursery | None = None
+        self._dying: set[Generation] = set()
+        self._standby_scope = trio.CancelScope()
         self._closing = trio.Event()
         self._close_deadline = math.inf
         self._closed_as: DeviceError | None = None
@@ -152,7 +191,7 @@ class Device(metaclass=NoPublicConstructor):
 
     @property
     def backend(self) -> Backend:
-        """`"cuda"` or `"sim"`."""
+        """What stands behind it: `"cuda"` for a GPU, `"sim"` for the simulator."""
         return self._backend
 
     @property
@@ -184,11 +223,50 @@ class Device(metaclass=NoPublicConstructor):
             await self._generation_changed.wait()
         return self.generation
 
+    @trio.lowlevel.enable_ki_protection
+    async def wait_standby(self, count: int | None = None) -> None:
+        """Wait until `count` standby workers are ready to take over; by default all that `open_device` was asked for.
+
+        Standbys are started in the background, after opening and after each takeover.
+
+        Raises `InvalidArgument` for more than `open_device` was asked for, `DeviceFailed` or `DeviceClosed` once the
+        device takes no requests.
+        """
+        await trio.lowlevel.checkpoint()
+        wanted = self._standbys.count if count is None else count
+        if type(wanted) is not int or not 0 <= wanted <= self._standbys.count:
+            raise InvalidArgument(
+                f"count is an int from 0 to standby={self._standbys.count}, not {count!r}", device=self._index
+            )
+        self._check_open()
+        while self._standbys.ready < wanted:
+            await self._standbys.wait_changed()
+            self._check_open()
+
+    @trio.lowlevel.enable_ki_protection
+    async def restart(self, reason: str) -> int:
+        """Give the context up deliberately and wait for the next generation; returns its number.
+
+        For a kernel that is known to hang, or to get rid of the state that a library keeps. It is a loss like any
+        other, with `reason` in every error, but it does not count against the `restart_policy`: what was started gets
+        `ContextLost`, what was queued runs in the next generation. While a rebuild is under way, this waits for it.
+
+        Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
+        """
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        lost = self.generation
+        if self.state is DeviceState.RUNNING and self._generation is not None:
+            loss = Loss(LossKind.RESTART, f"restarted: {reason}", reported_by=RESTARTER)
+            self._generation.lose(loss)
+        return await self.wait_generation(after=lost)
+
     def events(self, *, buffer: int = 64) -> Subscription:
         """What happens to the device, as an async iterator: `async with dev.events() as events: async for event in`.
 
-        A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`. Raises
-        `ValueError` for a buffer below 1.
+        A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`.
+
+        Raises `ValueError` for a buffer below 1.
         """
         return self._events.subscribe(buffer)
 
@@ -213,6 +291,7 @@ class Device(metaclass=NoPublicConstructor):
             lanes=tuple(lanes),
             actors=tuple(actor.mailbox.statistics() for actor in self._actors),
             memory=self._memory_statistics(),
+            standbys=self._standbys.ready,
             restarts_left=self._supervision.restarts_left(now),
             last_error=self._last_error,
         )
@@ -235,24 +314,48 @@ class Device(metaclass=NoPublicConstructor):
     # --- arrays -------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64) -> DeviceArray:
+    def empty(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: npt.DTypeLike = np.float64,
+        *,
+        guarded: bool | None = None,
+    ) -> DeviceArray:
         """A new array whose elements are not set. Sends nothing and never blocks.
 
-        `shape` is an int or a sequence of ints; `dtype` one of numpy's numbers or bool, in native byte order. The GPU's
-        memory is taken (``cuMemCreate``, ``cuMemMap``) with the first use, which gets the error if there is none left.
+        `shape` is a length or a sequence of lengths, in elements; `dtype` is one of numpy's numbers or bool, in native
+        byte order, or bfloat16, float8_e4m3fn or float8_e5m2 of ml_dtypes, by name too. The GPU's memory is taken
+        (``cuMemCreate``, ``cuMemMap``) with the first use, which gets the error if there is none left.
+        A `guarded` array has memory of its own between addresses that are not mapped, so that an access past its end
+        (beyond the next multiple of 16 bytes) faults, instead of going astray into another array; it costs 2 MiB at
+        least. By default what `open_device` was given.
 
         Raises `InvalidArgument` for a shape or dtype that cannot be, `OutOfDeviceMemory` when the device's
-        `memory_limit` does not allow it, and `DeviceClosed` or `DeviceFailed` once the device takes no requests.
+        `memory_limit` does not allow it, `LibraryNotFound` for a dtype of ml_dtypes that is not installed, and
+        `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
         self._check_open()
-        checked_shape, checked_dtype = check_shape(shape), check_dtype(dtype)
+        checked_dtype = check_dtype(dtype)
+        checked_shape = check_shape(shape, checked_dtype.itemsize)
         strides = _layout.contiguous_strides(checked_shape, checked_dtype.itemsize)
-        block = self._allocate(math.prod(checked_shape) * checked_dtype.itemsize)
+        guarded = self._guarded if guarded is None else guarded
+        block = self._allocate(math.prod(checked_shape) * checked_dtype.itemsize, guarded)
         return DeviceArray._create(Storage(self, block), 0, checked_shape, strides, checked_dtype)
 
-    def zeros(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64) -> DeviceArray:
-        """A new array of zeros. Sends nothing: the zeros are written with its first use. Raises as `empty` does."""
-        return self.full(shape, 0, dtype)
+    def zeros(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: npt.DTypeLike = np.float64,
+        *,
+        guarded: bool | None = None,
+    ) -> DeviceArray:
+        """A new array of zeros. Sends nothing: the zeros are written with its first use (``cuMemsetD32Async``).
+
+        `shape`, `dtype` and `guarded` are those of `empty`.
+
+        Raises as `empty` does.
+        """
+        return self.full(shape, 0, dtype, guarded=guarded)
 
     @trio.lowlevel.enable_ki_protection
     def full(
@@ -260,26 +363,32 @@ class Device(metaclass=NoPublicConstructor):
         shape: SupportsIndex | Sequence[SupportsIndex],
         value: complex | np.generic,
         dtype: npt.DTypeLike | None = None,
+        *,
+        guarded: bool | None = None,
     ) -> DeviceArray:
-        """A new array with every element set to `value`; without `dtype`, numpy's type for the value.
+        """A new array with every element set to `value`, a Python or numpy number.
 
-        Sends nothing: the elements are written with the array's first use. Raises as `empty` does, and
-        `InvalidArgument` for a value that the dtype cannot hold.
+        `shape` and `guarded` are those of `empty`, and so is `dtype`; without one it is numpy's for the value. Sends
+        nothing: the elements are written with the array's first use (``cuMemsetD32Async`` and its kin).
+
+        Raises as `empty` does, and `InvalidArgument` for a value that the dtype cannot hold.
         """
         from .actors.memory import pattern_of
 
         checked = check_dtype(as_host(value).dtype if dtype is None else dtype)
         pattern = pattern_of(value, checked)
-        array = self.empty(shape, checked)
+        array = self.empty(shape, checked, guarded=guarded)
         if array.size:
             array._block.recipe = Recipe(checked.itemsize, array.size, pattern)
         return array
 
     async def to_device(self, source: npt.ArrayLike) -> DeviceArray:
-        """A new array with a copy of a numpy array, or of anything that numpy makes an array of.
+        """A new array with a copy of `source`: of a numpy array, or of anything that numpy makes an array of.
 
-        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``. Raises as `empty` does,
-        `OutOfDeviceMemory` too if the GPU has no more memory, and `ContextLost` if the context is lost meanwhile.
+        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``.
+
+        Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, and `ContextLost` if the context
+        is lost meanwhile.
         """
         host = as_host(source)
         array = self.empty(host.shape, host.dtype)
@@ -290,16 +399,16 @@ class Device(metaclass=NoPublicConstructor):
             raise
         return array
 
-    def _allocate(self, nbytes: int) -> Block:
+    def _allocate(self, nbytes: int, guarded: bool) -> Block:
         arena = self._arena
         if arena is None:
             raise AssertionError("a device that is open has an arena")
         try:
-            return arena.allocate(nbytes)
+            return arena.allocate(nbytes, guarded=guarded)
         except ArenaFull as full:
             raise OutOfDeviceMemory(
                 f"{full.requested:,} bytes do not fit: the limit is {full.limit:,}, arrays hold {full.in_use:,} and "
-                f"{full.reserved:,} are reserved in chunks",
+                f"{full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
                 device=self._index,
                 generation=self.generation,
                 operation="empty",
@@ -338,25 +447,32 @@ class Device(metaclass=NoPublicConstructor):
         from .actors.module import publish_unload
 
         while self._orphan_modules:
-            number, epoch = self._orphan_modules.popleft()
-            if epoch == generation.number:
-                publish_unload(generation, number)
+            number = self._orphan_modules.popleft()
+            for holder in {generation, self._generation or generation, *self._standbys.generations}:
+                if holder.modules.pop(number, None) is not None:
+                    publish_unload(holder, number)
 
     # --- generations --------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> WorkerProcess:
-        """Start a worker process. Raises `StartFailed` when the system has no room for one more."""
+        """Take a worker process from the pool, or start one. Raises `StartFailed` when the system has no room."""
         try:
+            if self._workers is not None:
+                return self._workers.take(self._backend, self._index)
             return WorkerProcess(self._backend, self._index)
+        except DeviceError as refused:
+            raise StartFailed(refused, gone=True) from None
         except OSError as error:
             text = f"a worker for the device could not be started: {error}"
             raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
 
     @trio.lowlevel.enable_ki_protection
-    async def _build(self, process: WorkerProcess | None = None) -> Generation:
-        """Make a process, started already or not, the next generation.
+    async def _build(
+        self, process: WorkerProcess | None = None, show: Callable[[Generation], None] | None = None
+    ) -> Generation:
+        """Make a process, started already or not, the next generation, or a standby that `show` is told of.
 
-        Raises `StartFailed`; the process is then reaped.
+        Raises `StartFailed`; the process is then reaped. One that is cancelled meanwhile goes back to the pool.
         """
         try:
             process = process or self._spawn()
@@ -367,19 +483,23 @@ class Device(metaclass=NoPublicConstructor):
                 self._arena,
                 self._staging.memory,
                 self._hang_timeout,
+                self._standbys.generations,
             )
         except BaseException as error:
             if process is not None:
-                await self._discard(process)
+                await self._put_back(process)
             if not isinstance(error, OSError):
                 raise
             text = f"a worker for the device could not be started: {error}"
             raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
         try:
-            await generation.start()
-        except BaseException:
+            await generation.start(show)
+        except StartFailed:
             await self._discard(process)
             generation.close()
+            raise
+        except BaseException:
+            await self._dismiss(generation)
             raise
         return generation
 
@@ -390,63 +510,130 @@ class Device(metaclass=NoPublicConstructor):
             await reap(process)
         process.close()
 
+    async def _put_back(self, process: WorkerProcess) -> None:
+        """Part with a worker that was never adopted."""
+        if self._workers is None:
+            await self._discard(process)
+        else:
+            self._workers.give_back(process)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _dismiss(self, generation: Generation) -> None:
+        """Part with a worker that is not needed and that no task watches."""
+        with trio.CancelScope(shield=True):  # bounded by `close_timeout` and by `reap` itself
+            if await self._give_back(generation):
+                return
+            await reap(generation.process)
+        generation.close()
+
+    async def _give_back(self, generation: Generation) -> bool:
+        """Let the pool have a worker again, if it came from one and nothing is wrong with it; whether that was so."""
+        if self._workers is None or generation.loss is not None:
+            return False
+        if not await generation.reset(min(self._close_deadline, time.monotonic() + self._close_timeout)):
+            return False
+        generation.let_worker_go()
+        self._workers.give_back(generation.process)
+        return True
+
     def _begin_generation(self, generation: Generation) -> None:
+        self._info = self._info or generation.info
         if self._arena is None:
             base, extent = address_range(self._index)
             limit = self._memory_limit
             if limit is None:
-                limit = int(generation.free_memory * DEFAULT_MEMORY_SHARE)
+                free = self.info.free_memory - self._standbys.count * STANDBY_BYTES
+                limit = max(0, int(free * DEFAULT_MEMORY_SHARE))
             self._arena = Arena(base, extent, limit)
             self._arena.orphans = self._arena_orphans
             generation.arena = self._arena
-        if self._info is None:
-            self._info = generation.info
         self._supervision.started(trio.current_time())
         self._generation = generation
         self._generation_started = trio.current_time()
+        generation.in_service.set()
         self._announce_generation()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _begin_first_generation(self) -> None:
+        try:
+            generation = await self._build()
+        except StartFailed as failed:
+            raise failed.error from None
+        info = generation.info
+        if self._standbys.count and info is not None and info.compute_mode != "default":
+            await self._dismiss(generation)
+            raise InvalidArgument(
+                f"standby={self._standbys.count} needs several processes on the GPU, and its compute mode is "
+                f"{info.compute_mode}",
+                device=self._index,
+                advice="open it with standby=0, or have its compute mode set to default",
+            )
+        self._begin_generation(generation)
 
     def _announce_generation(self) -> None:
         changed, self._generation_changed = self._generation_changed, trio.Event()
         changed.set()
+        self._standbys.announce()
 
     @trio.lowlevel.enable_ki_protection
     async def _supervise(self) -> None:
-        """Run one generation after the other until the device is closed or given up."""
+        """Run one generation after the other until the device is closed or given up, with standbys beside them."""
         with trio.CancelScope(shield=True):
             try:
-                while self._generation is not None:
-                    await self._run_generation(self._generation)
-                    if self._generation.loss is None:
-                        await self._close_worker(self._generation)
-                        self._generation = None
-                    else:
-                        self._generation = await self._recover(self._generation)
+                async with trio.open_nursery() as self._background:
+                    await self._serve_generations(self._background)
+                    self._standby_scope.cancel(reason=f"device {self._index} has ended")
             except Exception as bug:
                 log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
-                await self._fail_by_bug(bug)
+                await self._fail_by_bug(_alone(bug))
             finally:
-                if self._generation is not None:
-                    self._generation.process.kill()
+                for generation in self._all_generations():
+                    generation.process.kill()
+
+    def _all_generations(self) -> list[Generation]:
+        """Whoever may still have a worker process."""
+        serving = [] if self._generation is None else [self._generation]
+        return [*serving, *self._standbys.generations, *self._dying]
+
+    @trio.lowlevel.enable_ki_protection
+    async def _serve_generations(self, background: trio.Nursery) -> None:
+        if self._generation is not None:
+            self._watch(background, self._generation)
+        background.start_soon(self._keep_standbys, name=f"atomr_trio.device{self._index}.standbys")
+        while self._generation is not None:
+            generation = self._generation
+            await generation.over.wait()
+            if generation.loss is None:
+                await self._close_worker(generation)
+                self._generation = None
+            else:
+                self._generation = await self._recover(generation, background)
+
+    def _watch(self, background: trio.Nursery, generation: Generation) -> None:
+        background.start_soon(self._run_generation, generation, name=f"atomr_trio.device{self._index}.generation")
 
     @trio.lowlevel.enable_ki_protection
     async def _run_generation(self, generation: Generation) -> None:
-        """One generation, one nursery: its actors, and the tasks that watch its worker."""
-        name = f"atomr_trio.device{self._index}.generation{generation.number}"
-        with generation.scope:
-            async with trio.open_nursery() as nursery:
-                for actor in self._actors:
-                    nursery.start_soon(self._run_actor, generation, actor, name=f"{name}.{actor.name}")
-                for task in (
-                    generation.run_reader,
-                    generation.run_writer,
-                    generation.run_settler,
-                    generation.run_output,
-                    generation.run_exit_watch,
-                    generation.run_watchdog,
-                ):
-                    nursery.start_soon(task, name=f"{name}.{task.__name__}")
-                nursery.start_soon(self._watch_closing, generation, name=f"{name}.closing")
+        """One generation, one nursery: the tasks that watch its worker and, once it is in service, its actors."""
+        try:
+            with generation.scope:
+                async with trio.open_nursery() as nursery:
+                    for task in (
+                        generation.run_reader,
+                        generation.run_writer,
+                        generation.run_settler,
+                        generation.run_output,
+                        generation.run_exit_watch,
+                        generation.run_watchdog,
+                    ):
+                        nursery.start_soon(task)
+                    await generation.in_service.wait()
+                    name = f"atomr_trio.device{self._index}.generation{generation.number}"
+                    for actor in self._actors:
+                        nursery.start_soon(self._run_actor, generation, actor, name=f"{name}.{actor.name}")
+                    nursery.start_soon(self._watch_closing, generation, name=f"{name}.closing")
+        finally:
+            generation.over.set()
 
     @trio.lowlevel.enable_ki_protection
     async def _run_actor(self, generation: Generation, actor: Actor) -> None:
@@ -464,7 +651,7 @@ class Device(metaclass=NoPublicConstructor):
             await generation.probe()
             decision = self._supervision.actor_crashed(actor.name, trio.current_time(), repr(crash))
             if isinstance(decision, LoseContext):
-                generation.lose(Loss(LossKind.ACTORS, decision.reason))
+                generation.lose(Loss(LossKind.ACTORS, decision.reason, reported_by="the supervision"))
                 await trio.sleep_forever()
             if not isinstance(decision, RestartActor):
                 return
@@ -491,19 +678,21 @@ class Device(metaclass=NoPublicConstructor):
     async def _close_worker(self, generation: Generation) -> None:
         """The clean end: nothing is running, so the worker may give everything back itself."""
         if generation.timeline.idle:
-            generation.request_close()
-            await readable_within(generation.process.pidfd, self._close_deadline - time.monotonic())
+            if await self._give_back(generation):
+                return
+            if self._workers is None:
+                await generation.end_worker(self._close_deadline)
         await self._fence(generation, self._closed_error)
 
     @trio.lowlevel.enable_ki_protection
-    async def _fence(self, generation: Generation, make_error: Any) -> None:
+    async def _fence(self, generation: Generation, make_error: MakeError) -> None:
         """Kill, reap, read the counters one last time, settle the rest, unmap."""
         await reap(generation.process)
         generation.settle_reaped(make_error)
         generation.close()
 
     @trio.lowlevel.enable_ki_protection
-    async def _recover(self, generation: Generation) -> Generation | None:
+    async def _recover(self, generation: Generation, background: trio.Nursery) -> Generation | None:
         """What follows a loss: the decision, the fence, and the next generation, if there is to be one."""
         loss = generation.loss
         if loss is None:
@@ -516,50 +705,117 @@ class Device(metaclass=NoPublicConstructor):
                 generation=generation.number,
                 reason=loss.reason,
                 status=loss.status,
+                reported_by=loss.reported_by,
                 in_flight=generation.in_flight(),
+                actors=generation.busy_engines(),
             )
         )
-        decision = self._supervision.lost(trio.current_time(), loss.reason, gone=loss.gone)
-        rebuild = isinstance(decision, Rebuild) and not self._closing.is_set()
-        # The next process may start while the old one is reaped: it touches no memory before it is told to adopt.
+        decision = self._supervision.lost(
+            trio.current_time(), loss.reason, gone=loss.gone, deliberate=loss.kind is LossKind.RESTART
+        )
+
+        def lost() -> DeviceError:
+            return loss.error(self._index, generation.number)
+
+        if isinstance(decision, GiveUp):
+            error = lost()
+            await self._fence(generation, lambda: self._give_up(decision.reason, error))
+            self._give_up(decision.reason, error)  # also when nothing was running that could hear of it
+            return None
+        if not isinstance(decision, Rebuild) or self._closing.is_set():
+            await self._fence(generation, lost)
+            return None
+        # Only when the driver itself has reported the loss is it known which work may still be landing. After a hang or
+        # a kill from outside, nothing may run before the reap.
+        if loss.kind is LossKind.FAULT and self.info.durable and self._standbys.ready:
+            self._bury(background, generation, lost, noticed)
+            process = None
+        else:
+            process = await self._fence_while_starting(generation, lost, noticed)
+        self._announce_generation()
+        return await self._rebuild(process, noticed, background)
+
+    def _bury(self, background: trio.Nursery, generation: Generation, lost: MakeError, noticed: float) -> None:
+        """Settle a lost generation at once, and leave alone what it was working on until it is reaped."""
+        with self._staging.hold_back() as slots:
+            reached = generation.settle_faulted(lost)
+        arena = generation.arena
+        arena.begin_quarantine(generation.number, reached)
+        self._forget_generation(generation)
+        self._dying.add(generation)
+        background.start_soon(self._finish_burial, generation, slots, noticed)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _finish_burial(self, generation: Generation, slots: list[Slot], noticed: float) -> None:
+        await reap(generation.process)
+        generation.drain_output()
+        generation.close()
+        generation.arena.end_quarantine(generation.number)
+        for slot in slots:
+            slot.release()
+        self._dying.discard(generation)
+        self._announce_reaped(generation, noticed)
+        if self._generation is not None:
+            self._generation.wake_waiters()
+        self._announce_generation()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _fence_while_starting(
+        self, generation: Generation, lost: MakeError, noticed: float
+    ) -> WorkerProcess | None:
+        """Run the fence; the process that is started meanwhile, if there is to be one.
+
+        The next process touches no memory before it is told to adopt.
+        """
         process = None
-        if rebuild and self.info.compute_mode == "default":
+        if not self._standbys.expected and self.info.compute_mode == "default":
             with contextlib.suppress(StartFailed):  # `_rebuild` tries again, and counts it
                 process = self._spawn()
         try:
-            error = loss.error(self._index, generation.number)
-            if isinstance(decision, GiveUp):
-                await self._fence(generation, lambda: self._give_up(decision.reason, error))
-                self._give_up(decision.reason, error)  # also when nothing was running that could hear of it
-                return None
-            await self._fence(generation, lambda: loss.error(self._index, generation.number))
+            await self._fence(generation, lost)
         except BaseException:
             if process is not None:
                 await self._discard(process)
             raise
+        self._announce_reaped(generation, noticed)
+        self._forget_generation(generation)
+        return process
+
+    def _announce_reaped(self, generation: Generation, noticed: float) -> None:
+        self._events.publish(WorkerReaped(generation=generation.number, seconds=time.monotonic() - noticed))
+
+    def _forget_generation(self, generation: Generation) -> None:
+        """Decide what survives the generation, all of whose commands are settled."""
         if self._arena is not None:
             self._arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
-        self._announce_generation()
-        return await self._rebuild(process, noticed) if rebuild else None
 
     @trio.lowlevel.enable_ki_protection
-    async def _rebuild(self, process: WorkerProcess | None, noticed: float) -> Generation | None:
-        """Start workers until one is ready, the budget is spent, or the device is closed."""
-        while True:
+    async def _rebuild(
+        self, process: WorkerProcess | None, noticed: float, background: trio.Nursery
+    ) -> Generation | None:
+        """Let a standby take over, or start workers until one serves, the budget is spent, or the device is closed."""
+        while not self._closing.is_set():
             with trio.CancelScope() as scope:
                 unwatch = self._cancel_at_closing(scope)
                 try:
-                    generation = await self._build(process)
+                    generation = await self._standbys.take() if process is None else None
+                    by_standby = generation is not None
+                    if generation is None:
+                        started, process = process, None
+                        generation = await self._build(started)
+                        self._watch(background, generation)
+                    else:
+                        generation.take_over(self._supervision.next_generation)
                     if self._closing.is_set():
-                        await self._discard(generation.process)
-                        generation.close()
+                        await self._retire(generation)
                         return None
                     self._begin_generation(generation)
                     seconds = time.monotonic() - noticed
-                    self._events.publish(ContextRebuilt(generation=generation.number, seconds=seconds))
+                    self._events.publish(
+                        ContextRebuilt(generation=generation.number, seconds=seconds, by_standby=by_standby)
+                    )
                     return generation
                 except StartFailed as failed:
-                    process = None
                     self._last_error = str(failed)
                     decision = self._supervision.start_failed(trio.current_time(), str(failed), gone=failed.gone)
                     if isinstance(decision, GiveUp):
@@ -569,8 +825,42 @@ class Device(metaclass=NoPublicConstructor):
                         await trio.sleep(decision.delay)
                 finally:
                     unwatch()
-            if scope.cancelled_caught or self._closing.is_set():
-                return None
+        if process is not None:
+            await self._put_back(process)
+        return None
+
+    @trio.lowlevel.enable_ki_protection
+    async def _retire(self, generation: Generation) -> None:
+        """End a generation that never served."""
+        generation.scope.cancel(reason=f"generation {generation.number} of device {self._index} is not needed any more")
+        with trio.CancelScope(shield=True):  # its tasks end at once
+            await generation.over.wait()
+        await self._dismiss(generation)
+
+    # --- standbys -----------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def _keep_standbys(self) -> None:
+        with self._standby_scope:
+            async with trio.open_nursery() as nursery:
+                for _ in range(self._standbys.count):
+                    nursery.start_soon(self._standbys.keep_one, self._settled, self._start_standby, self._retire)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _settled(self) -> None:
+        """Wait until a generation is in service and no lost one's worker is on the GPU any more."""
+        while self._dying or self.state is not DeviceState.RUNNING:
+            await self._generation_changed.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _start_standby(self, show: Callable[[Generation], None]) -> Generation:
+        standby = await self._build(show=show)
+        if self._background is None:
+            raise AssertionError("a standby is started while the device is supervised")
+        self._watch(self._background, standby)
+        for module in list(self._modules.values()):
+            module.warm(standby)
+        return standby
 
     def _cancel_at_closing(self, scope: trio.CancelScope) -> Any:
         """Have `scope` cancelled when the device is closed; returns what undoes that."""
@@ -624,16 +914,15 @@ class Device(metaclass=NoPublicConstructor):
         self._last_error = reason
         self._events.publish(DeviceGaveUp(reason=reason))
         self._fail(AtomrInternalError(reason), bug)
-        generation = self._generation
-        if generation is None:
-            return
-        try:
-            with trio.move_on_after(self._close_timeout):
-                await reap(generation.process)
-            generation.settle_reaped(self._end_error)
-            generation.close()
-        except Exception:
-            log.critical("generation %d of device %d was not settled", generation.number, self._index, exc_info=True)
+        for generation in self._all_generations():
+            try:
+                with trio.move_on_after(self._close_timeout):
+                    await reap(generation.process)
+                generation.settle_reaped(self._end_error)
+                generation.close()
+            except Exception:
+                text = "generation %d of device %d was not settled"
+                log.critical(text, generation.number, self._index, exc_info=True)
 
     def _end_error(self) -> DeviceError:
         """A fresh copy of the reason why the device takes no requests any more."""
@@ -650,6 +939,7 @@ class Device(metaclass=NoPublicConstructor):
             self._supervision.closing()
         self._close_deadline = time.monotonic() + self._close_timeout
         self._closing.set()
+        self._standby_scope.cancel(reason="the device is closed")
         self._announce_generation()
         if self._rebuild_scope is not None:
             self._rebuild_scope.cancel(reason="the device is closed")
@@ -684,13 +974,34 @@ class Device(metaclass=NoPublicConstructor):
         )
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
-        if self._generation is not None:
-            self._generation.forget()
+        for generation in self._all_generations():
+            generation.forget()
         for module in list(self._modules.values()):
             module.forget()
         self._staging.close()
         if self._arena is not None:
             self._arena.close()
+
+
+class _QuarantineGate:
+    """Keeps requests out of the mailboxes while a lost worker may still touch what they work on."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def shut(self, request: Request) -> bool:
+        arena = self._device._arena
+        return arena is not None and bool(arena.quarantine) and any(map(arena.quarantined, request.blocks()))
+
+    async def wait(self) -> None:
+        await self._device._generation_changed.wait()
+
+
+def _alone(error: Exception) -> Exception:
+    """What a nursery has wrapped, if it is a single exception."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _forget_devices_in_child() -> None:
@@ -731,15 +1042,13 @@ def _check_options(
 ) -> None:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < MAX_DEVICES:
         raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
-    if standby != 0:
-        raise InvalidArgument("standby workers are not there yet: standby must be 0", advice="leave standby out")
+    if isinstance(standby, bool) or not isinstance(standby, int) or not 0 <= standby <= MAX_STANDBYS:
+        raise InvalidArgument(f"standby is an int from 0 to {MAX_STANDBYS}, not {standby!r}")
     if on_fault not in ("survive", "stale"):
         raise InvalidArgument(f'on_fault is "survive" or "stale", not {on_fault!r}')
-    for name, value in (("hang_timeout", hang_timeout), ("close_timeout", close_timeout)):
-        if value is None and name == "hang_timeout":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise InvalidArgument(f"{name} is a number of seconds greater than 0, not {value!r}")
+    if hang_timeout is not None:
+        check_seconds("hang_timeout", hang_timeout)
+    check_seconds("close_timeout", close_timeout)
     if memory_limit is not None and (type(memory_limit) is not int or memory_limit <= 0):
         raise InvalidArgument(f"memory_limit is a number of bytes, not {memory_limit!r}")
     if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
@@ -758,30 +1067,35 @@ async def open_device(
     close_timeout: float = 2.0,
     memory_limit: int | None = None,
     restart_policy: RestartPolicy | None = None,
+    guarded: bool = False,
+    workers: WorkerSource | None = None,
 ) -> AsyncIterator[Device]:
     """Open a GPU for the length of an ``async with`` block.
 
     The context lives in a worker process, so a fault costs a `ContextLost` for what was running, and the device goes on
     as the next generation with its arrays intact.
 
-    Args:
-        index: which device, counted as the CUDA driver counts.
-        backend: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND``
-            says, else `"cuda"`.
-        standby: workers kept ready for a takeover. Only 0 so far.
-        on_fault: with `"stale"` no array and no kernel survives a lost context: using one raises `StaleArray` or
-            `StaleKernel`.
-        hang_timeout: seconds that one command may run before its worker is killed; None for no limit.
-        close_timeout: seconds that leaving the block waits for what was started, before it kills the worker.
-        memory_limit: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
-        restart_policy: how many lost contexts are too many; by default 3 within a minute.
+    - `index`: the number of the device, counted as the CUDA driver counts.
+    - `backend`: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND`` says,
+      else `"cuda"`.
+    - `standby`: how many workers are kept ready beside the one in service, 0 to 4. After a fault one of them takes over
+      in a few milliseconds, instead of the tenths of a second that a new worker takes to start. Each costs a context,
+      about 0.6 GiB of device memory, and is started in the background.
+    - `on_fault`: `"survive"`, or `"stale"`: then no array and no kernel survives a lost context, and using one raises
+      `StaleArray` or `StaleKernel`.
+    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit.
+    - `close_timeout`: seconds that leaving the block waits for what was started, before it kills the worker.
+    - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
+    - `restart_policy`: how many lost contexts are too many; by default 3 within a minute.
+    - `guarded`: whether arrays lie between unmapped addresses unless they are made otherwise (see `Device.empty`).
+    - `workers`: where worker processes come from and go back to, for example an `atomr_trio.testing.WorkerPool`; by
+      default each is started when it is needed.
 
-    Entering is a checkpoint. Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
+    Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint. Leaving
+    always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
 
-    Raises:
-        InvalidArgument: an argument that cannot be.
-        LibraryNotFound: there is no driver on this machine.
-        DeviceFailed: the device could not be opened; or, from the block, its supervision gave up.
+    Raises `InvalidArgument` for an argument that cannot be, `LibraryNotFound` when there is no driver on this machine,
+    and `DeviceFailed` when the device could not be opened, or from the block when its supervision gave up.
     """
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
@@ -793,14 +1107,14 @@ async def open_device(
         close_timeout=close_timeout,
         memory_limit=memory_limit,
         restart_policy=restart_policy or RestartPolicy(),
+        standby=standby,
+        guarded=guarded,
+        workers=workers,
     )
     _open_devices.add(device)
     body_error: BaseException | None = None
     try:
-        try:
-            device._begin_generation(await device._build())
-        except StartFailed as failed:
-            raise failed.error from None
+        await device._begin_first_generation()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(device._supervise, name=f"atomr_trio.device{index}.supervisor")

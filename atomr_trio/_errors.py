@@ -315,7 +315,7 @@ class DeviceClosed(DeviceError, trio.ClosedResourceError):
 
 
 class LibraryNotFound(DeviceError, ImportError):
-    """A CUDA library that this call needs is not installed, or is too old for it.
+    """A library that this call needs, of CUDA or ml_dtypes for its dtypes, is not installed, or is too old for it.
 
     The message names the extra to install and every place that was looked at.
     When the library is there and no GPU is, the error is `DeviceFailed`.

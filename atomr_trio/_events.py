@@ -22,7 +22,10 @@ __all__ = [
     "DeviceGaveUp",
     "EventHub",
     "EventsDropped",
+    "StandbyLost",
+    "StandbyReady",
     "Subscription",
+    "WorkerReaped",
 ]
 
 logger: Final = logging.getLogger("atomr_trio.supervision")
@@ -47,8 +50,14 @@ class ContextWasLost(DeviceEvent):
     status: int | None
     """The status code that the driver reported; None when the worker was killed, exited or hung."""
 
+    reported_by: str
+    """Who noticed it: the call that the driver told, the operating system, or a task that watches the worker."""
+
     in_flight: tuple[str, ...]
     """The requests that had been started and not finished. One of them is the likely cause, whoever reported it."""
+
+    actors: tuple[str, ...]
+    """The libraries that those belong to."""
 
 
 @final
@@ -61,6 +70,42 @@ class ContextRebuilt(DeviceEvent):
 
     seconds: float
     """Time from noticing the loss to taking requests again, in seconds."""
+
+    by_standby: bool
+    """Whether a standby took over, or a worker had to be started."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class WorkerReaped(DeviceEvent):
+    """The worker of a lost generation is gone for good: memory that it was writing is free to be used again."""
+
+    generation: int
+    """The generation that was lost."""
+
+    seconds: float
+    """Time from noticing the loss, in seconds."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class StandbyReady(DeviceEvent):
+    """A standby worker is ready to take over."""
+
+    seconds: float
+    """Time from starting it, in seconds."""
+
+    standbys: int
+    """How many are ready now."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class StandbyLost(DeviceEvent):
+    """A standby worker could not be started, or ended while it stood by. Another is tried."""
+
+    reason: str
+    """Why, in words."""
 
 
 @final
@@ -95,8 +140,14 @@ class EventsDropped(DeviceEvent):
 
 _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
     {
-        ContextWasLost: (logging.ERROR, "device %(device)s lost generation %(generation)s: %(reason)s"),
+        ContextWasLost: (
+            logging.ERROR,
+            "device %(device)s lost generation %(generation)s: %(reason)s (reported by %(reported_by)s)",
+        ),
         ContextRebuilt: (logging.INFO, "device %(device)s runs generation %(generation)s after %(seconds).3f s"),
+        WorkerReaped: (logging.INFO, "device %(device)s reaped generation %(generation)s after %(seconds).3f s"),
+        StandbyReady: (logging.INFO, "device %(device)s has %(standbys)s standby ready after %(seconds).3f s"),
+        StandbyLost: (logging.WARNING, "device %(device)s lost a standby: %(reason)s"),
         ActorRestarted: (logging.ERROR, "device %(device)s restarted actor %(actor)s: %(error)r"),
         DeviceGaveUp: (logging.ERROR, "device %(device)s is given up: %(reason)s"),
     }
@@ -118,7 +169,7 @@ class Subscription:
     """One listener: a context manager that is an async iterator over events while its block runs.
 
     Both `with` and `async with` work; neither half of either is a checkpoint, the iteration is one.
-    Make it by `EventHub.subscribe`.
+    Made by `Device.events`.
     """
 
     def __init__(self, hub: "EventHub", buffer: int) -> None:

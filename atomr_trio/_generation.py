@@ -3,6 +3,8 @@
 Everything in here is about one worker. What outlives it (mailboxes, the arena, the restart budget) belongs to the
 device. A generation is lost once, by `lose`, whoever noticed; that cancels its scope, and the device then runs the
 fence: kill, reap, read the counters one last time, settle.
+
+A standby is a generation whose worker is ready and that has no number yet: the device gives it one when it takes over.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -33,6 +35,7 @@ from ._errors import (
     error_from_status,
 )
 from ._info import DeviceInfo
+from ._mailbox import Request
 from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._realtime import RealTimer, readable_within
 from ._timeline import Command, CommandOwner, Operand, Timeline
@@ -64,6 +67,8 @@ SPIN_SECONDS = 200e-6
 WATCH_PERIOD = 0.1
 STOPPED_SECONDS = 2.0
 """A heartbeat that stands still this long means a stopped worker."""
+DEAF_SECONDS = 10.0
+"""A worker that leaves records unread this long is stuck inside a call, however well its heart beats."""
 
 START_TIMEOUT = 60.0
 REAP_TIMEOUT = 30.0
@@ -80,6 +85,7 @@ class LossKind(enum.Enum):
     STOPPED = "stopped"
     HANG = "hang"
     ACTORS = "actors"
+    RESTART = "restart"
 
 
 @attrs.frozen
@@ -88,6 +94,8 @@ class Loss:
 
     kind: LossKind
     reason: str
+    reported_by: str
+    """Who noticed: the call that the driver told, or the task of ours that watched."""
     status: int | None = None
     status_name: str | None = None
     library: str | None = None
@@ -112,6 +120,10 @@ class Loss:
         )
 
 
+MakeError = Callable[[], DeviceError]
+"""Makes a fresh exception for each request that it is asked for."""
+
+
 class StartFailed(Exception):
     """A worker could not be made ready; `error` is what a user should see."""
 
@@ -132,9 +144,12 @@ class Generation:
         arena: Arena | None,
         staging: SharedMemory,
         hang_timeout: float | None,
+        standbys: Sequence[Generation] = (),
     ) -> None:
         self.device = device
         self.number = number
+        self.standbys = standbys
+        """Those of the device, to be told of every chunk."""
         self.process = process
         self.staging = staging
         self.hang_timeout = hang_timeout
@@ -144,10 +159,17 @@ class Generation:
         except BaseException:
             os.close(self._wake)
             raise
-        self.timeline: Timeline = Timeline(self.page, number)
+        self.timeline: Timeline = Timeline(self.page)
+        self.in_service = trio.Event()
+        """Set when it takes requests; a standby's is not, yet."""
+        self.relieved = trio.Event()
+        """Set when it stands by no longer: it takes over, or is lost."""
+        self.over = trio.Event()
+        """Set when its tasks have ended."""
+        self.modules: dict[int, int] = {}
+        """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
         self.loss: Loss | None = None
         self.info: DeviceInfo | None = None
-        self.free_memory: int = 0
         self.scope: trio.CancelScope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
@@ -159,8 +181,12 @@ class Generation:
         self._failures: dict[Ticket, dict[str, Any]] = {}
         self._results: dict[Ticket, Any] = {}
         self._started: dict[str, Any] | None = None
-        self._hello = False
+        self._hello = process.greeted
+        self._adopted = False
         self._ended = False
+        self._buried = False
+        self._mapped: dict[int, Chunk] = {}
+        self._sent = 0
         self._probes: collections.deque[trio.Event] = collections.deque()
         self._partial_output = b""
         self._waiting = [0] * len(self.timeline.lanes)
@@ -184,22 +210,27 @@ class Generation:
     # --- start --------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    async def start(self) -> None:
-        """Wait until the worker is ready for records. Raises `StartFailed`, at the latest after `START_TIMEOUT`."""
+    async def start(self, show: Callable[[Generation], None] | None = None) -> None:
+        """Wait until the worker is ready for records. Raises `StartFailed`, at the latest after `START_TIMEOUT`.
+
+        From the moment that `show` is called with it, it must be told of every chunk that comes or goes.
+        """
         deadline = time.monotonic() + START_TIMEOUT
         while not self._hello:
             await self._wait_start_message(deadline)
         self._adopt()
+        if show is not None:
+            show(self)
         while self._started is None:
             await self._wait_start_message(deadline)
-        self.info = DeviceInfo.from_worker(self.device, self.process.backend, self._started)
-        self.free_memory = self._started["free_memory"]
+        self.info = DeviceInfo._from_worker(self.device, self.process.backend, self._started)
 
     def _adopt(self) -> None:
         """Hand over the page, the staging area and every chunk. The worker says `ready` after its self-test."""
         chunks = []
         if self._arena is not None:
             chunks = [chunk for chunk in self._arena.chunks if chunk.descriptor >= 0]
+        self._mapped = {chunk.address: chunk for chunk in chunks}
         message = {
             "staging_bytes": self.staging.size,
             "durable": True,
@@ -211,9 +242,10 @@ class Generation:
             channel.send_message(self.process.sock, message, descriptors)
         except OSError as error:
             raise self._start_failure({"text": f"the worker went away: {error}"}) from None
+        self._adopted = True
 
     async def _wait_start_message(self, deadline: float) -> None:
-        if not await readable_within(self.process.sock.fileno(), deadline - time.monotonic()):
+        if not await readable_within(deadline - time.monotonic(), self.process.sock.fileno()):
             raise self._start_failure({"text": f"the worker was not ready within {START_TIMEOUT:g} s"})
         self.drain_messages()
         if self._ended:
@@ -245,12 +277,43 @@ class Generation:
         )
         return StartFailed(error, gone=gone)
 
+    @property
+    def ready(self) -> bool:
+        """Whether its worker runs records."""
+        return self._started is not None and self.loss is None
+
+    # --- as a standby -------------------------------------------------------------------------------------------------
+
+    def mirror(self, chunk: Chunk) -> None:
+        """Have a standby's worker map a chunk, whose descriptor has just come."""
+        for other in [each for each in self._mapped.values() if _overlap(each, chunk)]:
+            self.unmirror(other)
+        self._mapped[chunk.address] = chunk
+        payload = context_records.MAP_CHUNK.struct.pack(chunk.address, chunk.size)
+        self._send_control(context_records.MAP_CHUNK, payload, (chunk.descriptor,))
+
+    def unmirror(self, chunk: Chunk) -> None:
+        """Have a standby's worker let go of a chunk, if it has it."""
+        if self._mapped.get(chunk.address) is chunk:
+            del self._mapped[chunk.address]
+            payload = context_records.UNMAP_CHUNK.struct.pack(chunk.address)
+            self._send_control(context_records.UNMAP_CHUNK, payload)
+
+    def take_over(self, number: int) -> None:
+        """Become generation `number`, with the chunks that are there now and no other."""
+        self.number = number
+        self.relieved.set()
+        for chunk in list(self._mapped.values()):
+            if chunk not in self.arena.chunks:
+                self.unmirror(chunk)
+
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    async def admit(self, lane: int | None = LANE_COMPUTE) -> None:
-        """Wait until a lane takes one more command, and until the generation is one that takes any."""
-        while not self.takes(lane):
+    async def admit(self, request: Request) -> None:
+        """Wait until a request can begin: its lane has room, and no lost worker may still touch its memory."""
+        lane = request.lane
+        while not self.takes(request):
             if lane is not None:
                 self._waiting[lane] += 1
             event = trio.Event()
@@ -261,9 +324,18 @@ class Generation:
                 if lane is not None:
                     self._waiting[lane] -= 1
 
-    def takes(self, lane: int | None) -> bool:
-        """Whether a lane takes one more command right now; None is for what sends no command."""
-        return self.loss is None and (lane is None or self._has_room(lane))
+    def takes(self, request: Request) -> bool:
+        """Whether a request can begin right now."""
+        if self.loss is not None or not (request.lane is None or self._has_room(request.lane)):
+            return False
+        arena = self.arena
+        return not arena.quarantine or not any(arena.quarantined(block) for block in request.blocks())
+
+    def wake_waiters(self) -> None:
+        """Have every actor look again at what it waits for."""
+        waiters, self._room = self._room, []
+        for event in waiters:
+            event.set()
 
     def _has_room(self, lane: int) -> bool:
         lanes = self.timeline.lanes
@@ -284,11 +356,13 @@ class Generation:
         after: Iterable[Ticket] = (),
         descriptors: Sequence[int] = (),
         operation: str | None = None,
+        hang_timeout: float | None = None,
     ) -> Command:
         """Send one command to the worker, ordered after everything that touches its operands, and after `after`.
 
-        `requires` are tickets of the compute lane that must have succeeded. Raises `StaleArray` before anything is
-        sent. From here on the command is settled by its ticket or by the loss of the generation.
+        `requires` are tickets of the compute lane that must have succeeded; `hang_timeout` is in seconds, None for the
+        device's. Raises `StaleArray` before anything is sent. From here on the command is settled by its ticket or by
+        the loss of the generation.
         """
         operation = operation or f"{verb.engine}.{verb.name}"
         for block, role in operands:
@@ -322,7 +396,7 @@ class Generation:
         held_up_by = open_waits
         if required and lane != LANE_COMPUTE:
             held_up_by += tuple((LANE_COMPUTE, each) for each in required)
-        command = Command(lane, ticket, operation, operands, owner, held_up_by)
+        command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout)
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
         book.in_flight.append(command)
@@ -346,6 +420,8 @@ class Generation:
                 generation=self.number,
                 operation=operation,
             )
+        if self.arena.quarantine and self.arena.quarantined(block):
+            raise AtomrInternalError(f"{operation} was let through to memory that a lost worker may still write")
         if block.torn is not None and role is not Role.OVERWRITE:
             raise StaleArray(
                 f"the array is torn: {block.torn}",
@@ -387,7 +463,7 @@ class Generation:
         for retired in self.arena.retired:
             payload = RELEASE_CHUNK.struct.pack(retired.address)
             after = retired.last_use(self.number)
-            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), _ReleaseOwner(retired), after=after)
+            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), _ReleaseOwner(self, retired), after=after)
         self.arena.retired = []
         spare = self.arena.offer_unused()
         payload = CREATE_CHUNK.struct.pack(chunk.address, chunk.size)
@@ -399,6 +475,7 @@ class Generation:
         chunk.ticket = command.ticket
 
     def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
+        self._sent += 1
         if not self._outbox:
             try:
                 channel.send_bytes(self.process.sock, record, descriptors)
@@ -408,21 +485,72 @@ class Generation:
             except OSError as error:
                 self._send_failed(error)
                 return
-        self._outbox.append((record, descriptors))
+        # Copies: till it is sent, its owner may have closed a descriptor, and the number may be another file's.
+        self._outbox.append((record, [os.dup(descriptor) for descriptor in descriptors]))
         self._outbox_filled.set()
 
     def _send_failed(self, error: OSError) -> None:
         """A record that cannot be sent has a ticket already, so its generation cannot go on."""
         # When the worker is gone, its exit tells why.
         if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
-            self.lose(Loss(LossKind.EXIT, f"a record could not be sent to the worker: {error}"))
+            reason = f"a record could not be sent to the worker: {error}"
+            self.lose(Loss(LossKind.EXIT, reason, reported_by="the writer"))
 
-    def _send_control(self, verb: Verb) -> None:
-        self._send(HEADER.pack(CONTROL_LANE, verb.engine_number, verb.number, 0, 0, 0))
+    def _send_control(self, verb: Verb, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
+        header = HEADER.pack(CONTROL_LANE, verb.engine_number, verb.number, 0, len(payload), 0)
+        self._send(header + payload, descriptors)
 
-    def request_close(self) -> None:
-        """Ask the worker to give everything back and exit."""
+    @trio.lowlevel.enable_ki_protection
+    async def end_worker(self, deadline: float) -> None:
+        """Ask the worker to give everything back and exit, and wait for that until `deadline`.
+
+        `deadline` is on the clock of `time.monotonic`, here and below.
+        """
         self._send_control(context_records.CLOSE)
+        await self._hears(self.process.pidfd, deadline)
+
+    def request_faults(self, faults: str) -> None:
+        """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``."""
+        self._send_control(context_records.INJECT, json.dumps({"faults": faults}).encode())
+
+    @trio.lowlevel.enable_ki_protection
+    async def reset(self, deadline: float) -> bool:
+        """Have the worker give everything back but its context; whether it has done so by `deadline`.
+
+        What is unfinished must come to an end by itself. The process can then be adopted again, as another generation;
+        one that was never adopted can be at once.
+        """
+        if self._adopted:
+            self._hello = False
+            self._send_control(context_records.RESET)
+            if not await self._is_greeted_again(deadline):
+                return False
+            self.settle_finished()
+        self._end_output()
+        self.process.greeted = self._hello
+        return self.timeline.idle
+
+    async def _is_greeted_again(self, deadline: float) -> bool:
+        while not self._hello:
+            if self._outbox or not await self._hears(self.process.sock.fileno(), deadline):
+                return False
+            try:
+                self.drain_messages()
+            except StartFailed:
+                return False
+            if self._ended or self.loss is not None:
+                return False
+        return True
+
+    async def _hears(self, descriptor: int, deadline: float) -> bool:
+        """Wait for a descriptor of the worker until `deadline`, and read what it prints: nobody else does any more."""
+        watched = {descriptor, self.process.output}
+        while ready := await readable_within(deadline - time.monotonic(), *watched):
+            if self.process.output in ready and not self.drain_output():
+                watched.remove(self.process.output)
+            if descriptor in ready:
+                return True
+        return False
 
     @trio.lowlevel.enable_ki_protection
     async def probe(self) -> None:
@@ -435,8 +563,8 @@ class Generation:
     # --- what comes back ----------------------------------------------------------------------------------------------
 
     def drain_messages(self) -> None:
-        """Handle every message that has arrived."""
-        while not self._ended:
+        """Handle every message that has arrived; none any more once another generation has taken over."""
+        while not self._ended and not self._buried:
             try:
                 data, descriptors = channel.receive_bytes(self.process.sock, self._buffer)
             except BlockingIOError:
@@ -452,7 +580,8 @@ class Generation:
                 self._handle(json.loads(data), descriptors)
             except (ValueError, KeyError, IndexError, TypeError) as garbled:
                 # Something wrote over the worker's memory: not our defect, but the end of that worker.
-                self.lose(Loss(LossKind.EXIT, f"the worker sent a message that makes no sense: {garbled!r}"))
+                reason = f"the worker sent a message that makes no sense: {garbled!r}"
+                self.lose(Loss(LossKind.EXIT, reason, reported_by="the reader"))
 
     def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
         kind = message.pop("kind")
@@ -472,6 +601,7 @@ class Generation:
                         status_name=message["name"],
                         library=message["library"],
                         operation=message["operation"],
+                        reported_by=f"the driver, to {message['operation']}",
                     )
                 )
             case "chunk":
@@ -494,13 +624,21 @@ class Generation:
             if chunk.address == address:
                 chunk.close()
                 chunk.descriptor = descriptor
+                for standby in self.standbys:
+                    standby.mirror(chunk)
                 return
         os.close(descriptor)
 
     def _drop_released(self, addresses: list[int]) -> None:
         for chunk in [each for each in self.arena.chunks if each.address in addresses]:
             self.arena.drop(chunk)
-            chunk.close()
+            self.let_go(chunk)
+
+    def let_go(self, chunk: Chunk) -> None:
+        """Close a chunk that the arena and the worker no longer have, here and in the standbys."""
+        for standby in self.standbys:
+            standby.unmirror(chunk)
+        chunk.close()
 
     def settle_finished(self) -> bool:
         """Settle every command whose ticket was reached; true if there was any."""
@@ -509,7 +647,7 @@ class Generation:
             progressed = True
             self._settle(command)
         if progressed and self._room:
-            self._wake_waiters()
+            self.wake_waiters()
         return progressed
 
     def _settle(self, command: Command) -> None:
@@ -549,11 +687,6 @@ class Generation:
             library=failure["library"],
         )
 
-    def _wake_waiters(self) -> None:
-        waiters, self._room = self._room, []
-        for event in waiters:
-            event.set()
-
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
@@ -579,6 +712,7 @@ class Generation:
                     self._send_failed(error)
                     return
                 self._outbox.popleft()
+                _close_all(descriptors)
             else:
                 self._outbox_filled = trio.Event()
 
@@ -624,13 +758,21 @@ class Generation:
             except BlockingIOError:
                 return True
             if not data:
-                if self._partial_output:
-                    self._log_line(self._partial_output)
-                    self._partial_output = b""
+                self._end_line()
                 return False
             *lines, self._partial_output = (self._partial_output + data).split(b"\n")
             for line in lines:
                 self._log_line(line)
+
+    def _end_output(self) -> None:
+        """Log what has been printed, its last line too if no newline ended it."""
+        self.drain_output()
+        self._end_line()
+
+    def _end_line(self) -> None:
+        if self._partial_output:
+            self._log_line(self._partial_output)
+            self._partial_output = b""
 
     def _log_line(self, line: bytes) -> None:
         text = line.decode(errors="replace")
@@ -643,33 +785,33 @@ class Generation:
         await trio.lowlevel.wait_readable(self.process.pidfd)
         self.process.reap()
         self.drain_messages()
-        self.lose(Loss(LossKind.EXIT, f"the worker process {self.process.end_text()}"))
+        reason = f"the worker process {self.process.end_text()}"
+        self.lose(Loss(LossKind.EXIT, reason, reported_by="the operating system"))
 
     @trio.lowlevel.enable_ki_protection
     async def run_watchdog(self) -> None:
-        """Notice a stopped worker and a command that runs too long, in real time."""
+        """Notice, in real time, a stopped worker, one that reads nothing, and a command that runs too long."""
         period = WATCH_PERIOD if self.hang_timeout is None else min(WATCH_PERIOD, max(0.001, self.hang_timeout / 4))
-        beat, beat_at = self.page.heartbeat(), time.monotonic()
-        previous = beat_at
+        heart = _Pulse(STOPPED_SECONDS, "the worker gave no sign of life for {seconds:.1f} s")
+        ears = _Pulse(DEAF_SECONDS, "the worker has read nothing of what it was sent for {seconds:.1f} s")
         with RealTimer(period) as timer:
             while True:
                 await timer.tick()
                 now = time.monotonic()
                 self.settle_finished()
-                if self.page.heartbeat() != beat or now - previous > STOPPED_SECONDS / 2:
-                    # Either it lives, or this process stood still itself and cannot tell.
-                    beat, beat_at = self.page.heartbeat(), now
-                elif now - beat_at > STOPPED_SECONDS:
-                    self.lose(Loss(LossKind.STOPPED, f"the worker gave no sign of life for {now - beat_at:.1f} s"))
-                previous = now
-                if self.hang_timeout is not None:
-                    self._check_hang(now, self.hang_timeout)
+                read = self.page.records_read()
+                # A worker that has read everything is not deaf, so its time begins anew.
+                still = heart.still(self.page.heartbeat(), now) or ears.still(read if read < self._sent else -now, now)
+                if still is not None:
+                    self.lose(Loss(LossKind.STOPPED, still, reported_by="the watchdog"))
+                self._check_hang(now)
 
-    def _check_hang(self, now: float, limit: float) -> None:
-        command = self.timeline.overdue(now, limit)
+    def _check_hang(self, now: float) -> None:
+        command = self.timeline.overdue(now, self.hang_timeout)
         if command is not None:
+            limit = command.hang_timeout or self.hang_timeout
             reason = f"{command.operation} ran longer than hang_timeout={limit:g} s"
-            self.lose(Loss(LossKind.HANG, reason, operation=command.operation))
+            self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=command.operation))
 
     def waiting(self, lane: int) -> int:
         """How many actors wait for room on a lane."""
@@ -678,6 +820,10 @@ class Generation:
     def in_flight(self) -> tuple[str, ...]:
         """The operations that have been started and not finished."""
         return tuple(command.operation for lane in self.timeline.lanes for command in lane.in_flight)
+
+    def busy_engines(self) -> tuple[str, ...]:
+        """The libraries that have commands started and not finished."""
+        return tuple(sorted({command.engine for lane in self.timeline.lanes for command in lane.in_flight}))
 
     @trio.lowlevel.enable_ki_protection
     async def wait_idle(self) -> None:
@@ -692,9 +838,10 @@ class Generation:
         """End the generation. Only the first reason counts."""
         if self.loss is None:
             self.loss = loss
+            self.relieved.set()
             self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
 
-    def settle_reaped(self, make_error: Any) -> None:
+    def settle_reaped(self, make_error: MakeError) -> None:
         """The last readings: tickets that the counters cover succeeded; the rest gets a fresh error each.
 
         Only after the reap. What unfinished commands were writing is torn.
@@ -702,6 +849,23 @@ class Generation:
         self.drain_messages()
         self.drain_output()
         self.settle_finished()
+        self._settle_rest(make_error)
+
+    def settle_faulted(self, make_error: MakeError) -> tuple[int, ...]:
+        """The same at once, when the driver itself has reported the loss and others will be in service before the reap.
+
+        Returns the tickets that each lane had reached: what later ones touch must be left alone until the reap, because
+        copies go on landing. They count as unfinished, also those that still come to their end.
+        """
+        self.drain_messages()
+        self.drain_output()
+        reached = self.timeline.counters
+        self.settle_finished()
+        self._settle_rest(make_error)
+        self._buried = True
+        return reached
+
+    def _settle_rest(self, make_error: MakeError) -> None:
         lost = list(self.timeline.take_rest())
         for command in lost:
             for block, role in command.operands:
@@ -716,18 +880,48 @@ class Generation:
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""
         self.process.forget()
-        self.page.close()
-        if self._wake >= 0:
-            os.close(self._wake)
-            self._wake = -1
+        self.let_worker_go()
 
     def close(self) -> None:
         """Unmap the page and close the descriptors; the worker must have been reaped."""
         self.process.close()
+        self.let_worker_go()
+
+    def let_worker_go(self) -> None:
+        """Unmap the page and close what is not the worker process's own; it must have been reset or reaped."""
         self.page.close()
+        while self._outbox:
+            _close_all(self._outbox.popleft()[1])
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1
+
+
+class _Pulse:
+    """A number that ought to change, and since when it has not."""
+
+    def __init__(self, limit: float, text: str) -> None:
+        self._limit = limit
+        self._text = text
+        self._value: float | None = None
+        self._since = self._seen = time.monotonic()
+
+    def still(self, value: float, now: float) -> str | None:
+        """What to say if the number has not changed for too long; None otherwise."""
+        # A stretch between two looks as long as that: this process stood still itself, and cannot tell.
+        if value != self._value or now - self._seen > self._limit / 2:
+            self._value, self._since = value, now
+        self._seen = now
+        return self._text.format(seconds=now - self._since) if now - self._since > self._limit else None
+
+
+def _overlap(first: Chunk, second: Chunk) -> bool:
+    return first.address < second.address + second.size and second.address < first.address + first.size
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 @trio.lowlevel.enable_ki_protection
@@ -735,7 +929,7 @@ async def reap(process: WorkerProcess) -> None:
     """Kill a worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
     process.kill()
     while not process.reap():
-        if not await readable_within(process.pidfd, REAP_TIMEOUT):
+        if not await readable_within(REAP_TIMEOUT, process.pidfd):
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
 
 
@@ -791,11 +985,12 @@ class _ChunkOwner:
 class _ReleaseOwner:
     """The release of a chunk that the arena has dropped."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, generation: Generation, chunk: Chunk) -> None:
+        self._generation = generation
         self._chunk = chunk
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        self._chunk.close()
+        self._generation.let_go(self._chunk)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         self._chunk.close()

@@ -25,6 +25,8 @@ class DeviceInfo:
     """The newest CUDA version that the driver serves."""
     total_memory: int
     """Bytes of device memory."""
+    free_memory: int
+    """Bytes of device memory that were free when the device was opened, its own context counted as taken."""
     multiprocessors: int
     """Number of streaming multiprocessors."""
     warp_size: int
@@ -43,7 +45,7 @@ class DeviceInfo:
     """Whether arrays survive a lost context: whether memory can be held by a descriptor."""
 
     @classmethod
-    def from_worker(cls, index: int, backend: str, facts: dict[str, Any]) -> DeviceInfo:
+    def _from_worker(cls, index: int, backend: str, facts: dict[str, Any]) -> DeviceInfo:
         """Read the worker's ready message."""
         version = facts["driver_version"]
         modes = {0: "default", 2: "prohibited", 3: "exclusive-process"}
@@ -55,6 +57,7 @@ class DeviceInfo:
             capability=(facts["capability_major"], facts["capability_minor"]),
             driver_version=(version // 1000, version % 1000 // 10),
             total_memory=facts["total_memory"],
+            free_memory=facts["free_memory"],
             multiprocessors=facts["multiprocessors"],
             warp_size=facts["warp_size"],
             max_threads_per_block=facts["max_threads_per_block"],

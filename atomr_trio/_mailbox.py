@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import outcome
 import trio
 
 from ._errors import ActorCrashed, ContextLost, DeviceError
+from ._memory import Block
 from ._statistics import ActorStatistics, Outcome
 from .worker.protocol import LANE_COMPUTE
 
@@ -60,6 +61,10 @@ class Request:
     def start(self, generation: Any) -> None:
         """Check and publish; called by the actor, synchronously. Raises `RequestError` to refuse."""
         raise NotImplementedError
+
+    def blocks(self) -> Iterable[Block]:
+        """The memory that it works on: it cannot begin while a lost worker may still touch any of it."""
+        return ()
 
     @property
     def open(self) -> bool:
@@ -127,11 +132,22 @@ def _kind(result: outcome.Outcome[Any]) -> Outcome:
     return "lost" if isinstance(result.error, ContextLost | ActorCrashed) else "failed"
 
 
+class Gate(Protocol):
+    """What a request waits for before it is queued, so that it holds up nobody behind it."""
+
+    def shut(self, request: Request) -> bool:
+        """Whether the request must wait."""
+
+    async def wait(self) -> None:
+        """Wait until that may have changed."""
+
+
 class Mailbox:
     """A bounded memory channel of requests that outlives the actors that serve it, and its accounts."""
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(self, name: str, capacity: int, gate: Gate | None = None) -> None:
         self.name = name
+        self._gate = gate
         self._send, self._receive = trio.open_memory_channel[Request](capacity)
         self._accepted = 0
         self._settled: Counter[Outcome] = Counter()
@@ -164,6 +180,11 @@ class Mailbox:
     async def post(self, request: Request) -> None:
         """Put the request into the mailbox, waiting for room; the caller waits for its answer itself."""
         self._check_open()
+        gate = self._gate
+        if gate is not None:
+            while gate.shut(request):
+                await gate.wait()
+                self._check_open()
         # It may be settled before `send` has come back, and that counts; one that was never accepted does not.
         request._mailbox = self
         try:

@@ -7,6 +7,9 @@ that does not exist yet is created by a command ordered before its first use.
 Dependencies belong to the block: its last writer and its readers since, as (lane, ticket). Memory that is freed may be
 reused at once, because what is still running on it is inherited by whatever gets it next.
 
+The same accounts say what is in quarantine while a lost worker is not reaped yet: whatever one of its tickets that was
+not reached has touched. It may be given away, since whoever gets it inherits that too, and waits.
+
 Pure bookkeeping: imports neither trio nor ctypes.
 """
 
@@ -26,6 +29,10 @@ CHUNK_GRANULARITY = 2 * MIB
 FIRST_CHUNK = 64 * MIB
 LARGEST_GROWTH = 4096 * MIB
 MAX_CHUNKS = 128
+GUARD = CHUNK_GRANULARITY
+"""Addresses left unmapped on either side of a guarded block."""
+GUARDED_ALIGNMENT = 16
+"""A guarded block ends where its memory ends, but for this: the widest access of a thread must stay aligned."""
 
 Ticket = tuple[int, int]
 """A lane and a ticket of it."""
@@ -42,11 +49,13 @@ class ChunkState(enum.Enum):
 class Chunk:
     """One piece of physical memory."""
 
-    __slots__ = ("_epoch", "_waits", "address", "descriptor", "offered", "size", "state", "ticket", "used")
+    __slots__ = ("_epoch", "_waits", "address", "descriptor", "guard", "offered", "size", "state", "ticket", "used")
 
-    def __init__(self, address: int, size: int) -> None:
+    def __init__(self, address: int, size: int, guard: int = 0) -> None:
         self.address: int = address
         self.size: int = size
+        self.guard: int = guard
+        """Bytes of addresses on either side that nothing may be mapped at."""
         self.state: ChunkState = ChunkState.PLANNED
         self.descriptor: int = -1
         self.ticket: int = 0
@@ -181,12 +190,13 @@ class _Span:
 class ArenaFull(Exception):
     """The memory limit, or the number of chunks, does not allow the allocation."""
 
-    def __init__(self, requested: int, limit: int, in_use: int, reserved: int) -> None:
-        super().__init__(requested, limit, in_use, reserved)
+    def __init__(self, requested: int, limit: int, in_use: int, reserved: int, chunks: int) -> None:
+        super().__init__(requested, limit, in_use, reserved, chunks)
         self.requested = requested
         self.limit = limit
         self.in_use = in_use
         self.reserved = reserved
+        self.chunks = chunks
 
 
 class Arena:
@@ -204,6 +214,8 @@ class Arena:
         """Blocks whose last array was collected, in whatever thread that happened; taken back by the next call."""
         self.retired: list[Chunk] = []
         """Chunks dropped from the arena that the worker must still release."""
+        self.quarantine: dict[int, tuple[int, ...]] = {}
+        """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self._short = False
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
@@ -214,9 +226,14 @@ class Arena:
         """Bytes of all chunks."""
         return sum(chunk.size for chunk in self.chunks)
 
-    def allocate(self, size: int) -> Block:
-        """A block of at least `size` bytes, aligned to 512. Raises `ArenaFull`."""
+    def allocate(self, size: int, *, guarded: bool = False) -> Block:
+        """A block of at least `size` bytes, aligned to 512. Raises `ArenaFull`.
+
+        A guarded one has memory of its own between addresses that are not mapped, and lies at the end of it.
+        """
         self.collect()
+        if guarded:
+            return self._allocate_guarded(size)
         nbytes = size
         size = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
         span = self._find(size)
@@ -248,6 +265,9 @@ class Arena:
             waits = {**waits, lane: max(ticket, waits.get(lane, 0))}
         block.chunk.used -= block.size
         self.in_use -= block.size
+        if block.chunk.guard:
+            self._retire_guarded(block, waits)
+            return
         self._give(_Span(block.address, block.size, block.chunk, block.epoch, waits))
         if block.chunk.used == 0 and block.chunk.state is ChunkState.PLANNED:
             self.drop(block.chunk)  # there may not be memory for it; the next one is planned for what is needed then
@@ -256,6 +276,32 @@ class Arena:
         """Take back the blocks whose last array was collected."""
         while self.orphans:
             self.free(self.orphans.popleft())
+
+    # Quarantine.
+
+    def begin_quarantine(self, number: int, reached: tuple[int, ...]) -> None:
+        """From now on until `end_quarantine`, the worker of generation `number` may still write what it was given."""
+        self.quarantine[number] = reached
+
+    def end_quarantine(self, number: int) -> None:
+        """That worker was reaped."""
+        del self.quarantine[number]
+        for span in [span for span in self._starts.values() if span.epoch == number and span.waits]:
+            if self._starts.get(span.address) is span:  # or a neighbour has taken it in
+                self._remove(span)
+                self._give(span)
+
+    def quarantined(self, block: Block) -> bool:
+        """Whether a lost worker may still touch the block: nobody else may until it is reaped."""
+        reached = self.quarantine.get(block.epoch)
+        if reached is None:
+            return False
+        writer = block.writer
+        return (writer is not None and writer[1] > reached[writer[0]]) or _unreached(block.readers, reached)
+
+    def _span_quarantined(self, span: _Span) -> bool:
+        reached = self.quarantine.get(span.epoch)
+        return reached is not None and _unreached(span.waits, reached)
 
     def generation_lost(self, *, durable: bool, strict: bool, number: int) -> None:
         """What survives the loss of generation `number`, once its worker was reaped and its commands are settled.
@@ -279,21 +325,25 @@ class Arena:
 
     # Chunks.
 
-    def _grow(self, size: int) -> None:
+    def _make_room(self, size: int, needed: int) -> int:
+        """Bytes that the limit leaves for a new chunk of at least `needed` bytes, once cached ones are let go."""
         room = self.limit - self.reserved
-        needed = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
             self._retire_unused(needed - room)
             room = self.limit - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
-            raise ArenaFull(size, self.limit, self.in_use, self.reserved)
+            raise self._full(size)
+        return room
+
+    def _grow(self, size: int) -> None:
+        needed = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
+        room = self._make_room(size, needed)
         growth = needed if self._short else min(FIRST_CHUNK << len(self.chunks), LARGEST_GROWTH)
         grown = max(needed, min(growth, room // CHUNK_GRANULARITY * CHUNK_GRANULARITY))
         chunk = Chunk(self._place(grown, needed), grown)
         if chunk.address + grown > self.base + self.extent:
             chunk.size = needed
-        self.chunks.append(chunk)
-        self.chunks.sort(key=lambda each: each.address)
+        self._add(chunk)
         self._insert(_Span(chunk.address, chunk.size, chunk, 0, {}))
 
     def creation_failed(self, chunk: Chunk) -> None:
@@ -303,7 +353,10 @@ class Arena:
         """
         self._short = True
         chunk.state = ChunkState.PLANNED
-        if chunk.used == 0:
+        if chunk in self.retired:
+            self.retired.remove(chunk)
+            return
+        if chunk.used == 0 and not chunk.guard:
             self.drop(chunk)
             return
         rest = self._ends.get(chunk.address + chunk.size)
@@ -316,16 +369,43 @@ class Arena:
         if rest.size:
             self._insert(rest)
 
+    def _full(self, size: int) -> ArenaFull:
+        return ArenaFull(size, self.limit, self.in_use, self.reserved, len(self.chunks))
+
+    def _allocate_guarded(self, nbytes: int) -> Block:
+        size = max(GUARDED_ALIGNMENT, -(-nbytes // GUARDED_ALIGNMENT) * GUARDED_ALIGNMENT)
+        held = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
+        self._make_room(size, held)
+        address = self._place(held + 2 * GUARD, held + 2 * GUARD) + GUARD
+        chunk = Chunk(address, held, GUARD)
+        self._add(chunk)
+        block = Block(address + held - size, size, nbytes, chunk)
+        chunk.used = size
+        self.in_use += size
+        self.blocks.add(block)
+        return block
+
+    def _retire_guarded(self, block: Block, waits: dict[int, int]) -> None:
+        chunk = block.chunk
+        self.chunks.remove(chunk)
+        if chunk.state is not ChunkState.PLANNED:
+            self._short = False
+            chunk.set_aside(block.epoch, waits)
+            self.retired.append(chunk)
+
+    def _add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.chunks.sort(key=lambda each: each.address)
+
     def _place(self, size: int, needed: int) -> int:
         """The first gap between chunks that takes `size` bytes; a retired chunk there is released before."""
-        taken = sorted((chunk.address, chunk.size) for chunk in self.chunks)
         address = self.base
-        for start, length in taken:
-            if start - address >= size:
+        for chunk in self.chunks:
+            if chunk.address - chunk.guard - address >= size:
                 return address
-            address = start + length
+            address = chunk.address + chunk.size + chunk.guard
         if address + needed > self.base + self.extent:
-            raise ArenaFull(size, self.limit, self.in_use, self.reserved)
+            raise self._full(size)
         return address
 
     def _retire_unused(self, wanted: int) -> None:
@@ -339,11 +419,15 @@ class Arena:
                 break
 
     def unused(self) -> Iterator[Chunk]:
-        """Chunks that hold no block, are not offered already, and are not just being made."""
+        """Chunks that hold no block, are not offered already, not just being made, and in nobody's hands."""
         return (
             chunk
             for chunk in self.chunks
-            if chunk.used == 0 and not chunk.offered and chunk.state is not ChunkState.CREATING
+            if chunk.used == 0
+            and not chunk.offered
+            and chunk.state is not ChunkState.CREATING
+            and self._starts[chunk.address].size == chunk.size
+            and not self._span_quarantined(self._starts[chunk.address])
         )
 
     def offer_unused(self) -> list[Chunk]:
@@ -359,7 +443,11 @@ class Arena:
         if chunk.state is not ChunkState.PLANNED:
             self._short = False
         self._set_aside(chunk)
-        self._remove(self._starts[chunk.address])
+        address = chunk.address
+        while address < chunk.address + chunk.size:  # more than one span only if some of it was in quarantine
+            span = self._starts[address]
+            self._remove(span)
+            address += span.size
         self.chunks.remove(chunk)
 
     def _set_aside(self, chunk: Chunk) -> None:
@@ -369,13 +457,17 @@ class Arena:
     # Spans.
 
     def _find(self, size: int) -> _Span | None:
+        """The smallest span that is large enough; one in quarantine only if there is no other."""
         at = bisect.bisect_left(self._sizes, (size, 0))
+        resort: _Span | None = None
         while at < len(self._sizes):
             span = self._starts[self._sizes[at][1]]
             if not span.chunk.offered:
-                return span
+                if not self.quarantine or not self._span_quarantined(span):
+                    return span
+                resort = resort or span
             at += 1
-        return None
+        return resort
 
     def _insert(self, span: _Span) -> None:
         self._starts[span.address] = span
@@ -390,14 +482,20 @@ class Arena:
     def _give(self, span: _Span) -> None:
         """Merge with the free neighbours in the same chunk; what runs on either runs on the whole."""
         before = self._ends.get(span.address)
-        if before is not None and before.chunk is span.chunk:
+        if before is not None and self._may_merge(before, span):
             self._remove(before)
             span = _merged(before, span)
         after = self._starts.get(span.address + span.size)
-        if after is not None and after.chunk is span.chunk:
+        if after is not None and self._may_merge(span, after):
             self._remove(after)
             span = _merged(span, after)
         self._insert(span)
+
+    def _may_merge(self, first: _Span, second: _Span) -> bool:
+        if first.chunk is not second.chunk:
+            return False
+        # Accounts of two generations cannot be added up, and those of a lost one still count.
+        return not self.quarantine or not (self._span_quarantined(first) or self._span_quarantined(second))
 
     @property
     def free_bytes(self) -> int:
@@ -408,6 +506,10 @@ class Arena:
         """Close every descriptor."""
         for chunk in (*self.chunks, *self.retired):
             chunk.close()
+
+
+def _unreached(waits: dict[int, int], reached: tuple[int, ...]) -> bool:
+    return any(ticket > reached[lane] for lane, ticket in waits.items())
 
 
 def _merged(first: _Span, second: _Span) -> _Span:

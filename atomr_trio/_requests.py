@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import outcome
 
 from ._errors import DeviceError
 from ._mailbox import Request, RequestState
+from ._memory import Block
 from ._timeline import Command, Operand
 from .worker.protocol import LANE_COMPUTE, Verb
 
@@ -22,7 +23,7 @@ class CommandRequest(Request):
     `keep` holds what must not be collected before the command is done: the arrays it works on.
     """
 
-    __slots__ = ("_lane", "_operands", "_payload", "_verb", "keep")
+    __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep")
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class CommandRequest(Request):
         keep: object = None,
         lane: int = LANE_COMPUTE,
         operation: str | None = None,
+        hang_timeout: float | None = None,
     ) -> None:
         super().__init__(operation or f"{verb.engine}.{verb.name}", lane)
         self._lane = lane
@@ -40,11 +42,28 @@ class CommandRequest(Request):
         self._payload = payload
         self._operands = operands
         self.keep = keep
+        self.hang_timeout = hang_timeout
+
+    def blocks(self) -> Iterator[Block]:
+        """The memory that it works on."""
+        return (block for block, _ in self._operands)
 
     def start(self, generation: Generation) -> None:
         """Publish the record."""
-        generation.publish(self._lane, self._verb, self._payload, self._operands, self, operation=self.operation)
+        self._publish(generation)
         self.state = RequestState.STARTED
+
+    def _publish(self, generation: Generation, requires: Iterable[int] = ()) -> None:
+        generation.publish(
+            self._lane,
+            self._verb,
+            self._payload,
+            self._operands,
+            self,
+            requires=requires,
+            operation=self.operation,
+            hang_timeout=self.hang_timeout,
+        )
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the value, or with the error of this command alone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,7 @@ class StagingPool:
             ),
         }
         self.closed: bool = False
+        self._held_back: list[Slot] | None = None
         self._waiters = {size: trio.lowlevel.ParkingLot() for size in self._free}
 
     def has_free(self, size: int) -> bool:
@@ -80,8 +82,21 @@ class StagingPool:
             await self._waiters[kind].park()
         return self._free[kind].popleft()
 
+    @contextlib.contextmanager
+    def hold_back(self) -> Iterator[list[Slot]]:
+        """Slots released in this block are not free yet: a lost worker may still write them. Put them back later."""
+        held: list[Slot] = []
+        self._held_back = held
+        try:
+            yield held
+        finally:
+            self._held_back = None
+
     def put_back(self, slot: Slot) -> None:
         """Called by `Slot.release`."""
+        if self._held_back is not None:
+            self._held_back.append(slot)
+            return
         self._free[slot.size].append(slot)
         self._waiters[slot.size].unpark()
 

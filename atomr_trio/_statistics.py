@@ -120,7 +120,7 @@ class MemoryStatistics:
     """Bytes of the arrays whose memory could not be carried into the present generation."""
 
     limit: int
-    """The budget: `in_use` never exceeds it."""
+    """The budget in bytes: `in_use` never exceeds it."""
 
     staging: int
     """Bytes of pinned *host* memory that copies go through."""
@@ -150,6 +150,9 @@ class DeviceStatistics:
 
     memory: MemoryStatistics
     """Device memory, in bytes by state."""
+
+    standbys: int
+    """Standby workers that are ready to take over."""
 
     restarts_left: float
     """Times the context could be rebuilt now before the supervision gives up; `math.inf` without a limit."""

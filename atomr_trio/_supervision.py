@@ -179,7 +179,10 @@ def _check(holds: Callable[[float], bool], wanted: str) -> Callable[[object, "at
 
 @attrs.frozen(kw_only=True)
 class RestartPolicy:
-    """How often a thing may be restarted, and how long to wait after an attempt that failed."""
+    """How often a thing may be restarted, and how long to wait after an attempt that failed.
+
+    Raises `ValueError` for a number that cannot be and `TypeError` for what is no number.
+    """
 
     intensity: float = attrs.field(
         default=3,
@@ -207,8 +210,11 @@ class RestartPolicy:
         if self.backoff_max < self.backoff_min:
             raise ValueError(f"backoff_max ({self.backoff_max}) must not be less than backoff_min ({self.backoff_min})")
 
-    def backoff(self, failures: int, random: Callable[[], float]) -> float:
-        """Return the seconds to wait after `failures` failed starts in a row (at least one)."""
+    def backoff(self, failures: int, random: Callable[[], float] = _random.random) -> float:
+        """Return the seconds to wait after `failures` failed starts in a row (at least one).
+
+        `random` gives numbers from 0 to 1, for the jitter. Raises nothing.
+        """
         # Beyond 2**64 the doubling is past every sensible maximum, and a float would overflow in the end.
         doubled = self.backoff_min * 2.0 ** min(failures - 1, 64)
         return min(self.backoff_max, doubled) * (1.0 + random() * self.jitter)
@@ -300,15 +306,21 @@ class Supervision:
         self._actor_windows.clear()
         return self._generation
 
-    def lost(self, now: float, reason: str, *, gone: bool = False) -> Rebuild | GiveUp | StayDown:
+    def lost(
+        self, now: float, reason: str, *, gone: bool = False, deliberate: bool = False
+    ) -> Rebuild | GiveUp | StayDown:
         """Note that the running generation was lost. `gone` says that no restart can help.
 
-        The rebuild of a generation that had been running starts at once: it is slow enough by itself.
+        The rebuild of a generation that had been running starts at once: it is slow enough by itself. One that was
+        given up deliberately is no failure, and costs nothing of the budget.
         """
         self._require(Event.LOST)
         self._reason = reason
         if self._state in _ENDING:
             return StayDown()
+        if deliberate:
+            self._move(Event.LOST)
+            return Rebuild(0.0)
         return self._retry(Event.LOST, now, reason, gone=gone)
 
     def start_failed(self, now: float, reason: str, *, gone: bool) -> Rebuild | GiveUp | StayDown:

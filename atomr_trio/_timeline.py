@@ -32,23 +32,28 @@ class CommandOwner(Protocol):
 class Command:
     """One published command."""
 
-    __slots__ = ("healed", "lane", "operands", "operation", "owner", "ticket", "waits")
+    __slots__ = ("engine", "hang_timeout", "healed", "lane", "operands", "operation", "owner", "ticket", "waits")
 
     def __init__(
         self,
         lane: int,
         ticket: int,
+        engine: str,
         operation: str,
         operands: Sequence[Operand],
         owner: CommandOwner,
         waits: tuple[Ticket, ...],
+        hang_timeout: float | None = None,
     ) -> None:
         self.lane: int = lane
         self.ticket: int = ticket
+        self.engine: str = engine
         self.operation: str = operation
         self.operands: Sequence[Operand] = operands
         self.owner: CommandOwner = owner
         self.waits: tuple[Ticket, ...] = waits
+        self.hang_timeout: float | None = hang_timeout
+        """Seconds that it may run, if its caller said so; otherwise the device's own limit counts."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
@@ -73,9 +78,8 @@ class LaneBook:
 class Timeline:
     """All lanes of one generation."""
 
-    def __init__(self, page: TimelinePage, epoch: int) -> None:
+    def __init__(self, page: TimelinePage) -> None:
         self.page = page
-        self.epoch = epoch
         self.lanes: tuple[LaneBook, ...] = tuple(LaneBook(index) for index in range(LANES))
 
     def reached(self, ticket: Ticket) -> bool:
@@ -111,8 +115,16 @@ class Timeline:
         """Whether nothing is unfinished."""
         return not any(lane.in_flight for lane in self.lanes)
 
-    def overdue(self, now: float, limit: float) -> Command | None:
-        """A command that has run longer than `limit` seconds since all it waited for was done."""
+    @property
+    def counters(self) -> tuple[int, ...]:
+        """The ticket that each lane has reached."""
+        return tuple(self.page.finished(lane.index) for lane in self.lanes)
+
+    def overdue(self, now: float, default: float | None) -> Command | None:
+        """A command that has run longer than it may since all it waited for was done.
+
+        `default` is the limit in seconds of a command that has none of its own; None is no limit.
+        """
         for lane in self.lanes:
             if not lane.in_flight:
                 lane.front = 0
@@ -124,6 +136,8 @@ class Timeline:
             if lane.front != front.ticket or held_up:
                 lane.front = front.ticket
                 lane.front_since = now
-            elif now - lane.front_since > limit:
+                continue
+            limit = front.hang_timeout or default
+            if limit is not None and now - lane.front_since > limit:
                 return front
         return None

@@ -26,12 +26,12 @@ class FakeGeneration:
         self.started = []
         self._gates = {lane: trio.Event() for lane in closed_lanes}
 
-    async def admit(self, lane):
-        while lane in self._gates:
-            await self._gates[lane].wait()
+    async def admit(self, request):
+        while request.lane in self._gates:
+            await self._gates[request.lane].wait()
 
-    def takes(self, lane):
-        return lane not in self._gates
+    def takes(self, request):
+        return request.lane not in self._gates
 
     def open_lane(self, lane):
         self._gates.pop(lane).set()

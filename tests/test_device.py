@@ -27,7 +27,7 @@ import atomr_trio
 from atomr_trio import _device, _generation
 from atomr_trio._supervision import DeviceState, RestartPolicy
 from atomr_trio.actors import memory as memory_actor, module as module_actor
-from support import open_test_device
+from support import child_environment, open_test_device
 
 GATE = """
 extern "C" __global__ void gate(unsigned long long flag) {
@@ -1255,9 +1255,6 @@ assert "libcuda" not in maps and "libnvrtc" not in maps and "libcudart" not in m
 assert not [name for name in sys.modules if name.startswith("atomr_cuda.sim")]
 assert open(f"/proc/self/task/{os.getpid()}/children").read() == ""
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=python_path())
+    environment = child_environment()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr
-
-
-def python_path():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -29,7 +29,7 @@ from atomr_trio._supervision import DeviceState
 
 
 def rebuilt(generation):
-    return ContextRebuilt(generation=generation, seconds=0.25)
+    return ContextRebuilt(generation=generation, seconds=0.25, by_standby=False)
 
 
 async def collect(events):
@@ -198,10 +198,25 @@ def test_events_are_frozen():
 
 LOGGED = [
     (
-        ContextWasLost(generation=1, reason="illegal address", status=700, in_flight=("module.launch",)),
+        ContextWasLost(
+            generation=1,
+            reason="illegal address",
+            status=700,
+            reported_by="the driver, to stream query",
+            in_flight=("launch of saxpy",),
+            actors=("module",),
+        ),
         logging.ERROR,
-        "device 0 lost generation 1: illegal address",
-        {"device": 0, "generation": 1, "reason": "illegal address", "status": 700, "in_flight": ("module.launch",)},
+        "device 0 lost generation 1: illegal address (reported by the driver, to stream query)",
+        {
+            "device": 0,
+            "generation": 1,
+            "reason": "illegal address",
+            "status": 700,
+            "reported_by": "the driver, to stream query",
+            "in_flight": ("launch of saxpy",),
+            "actors": ("module",),
+        },
     ),
     (rebuilt(2), logging.INFO, "device 0 runs generation 2 after 0.250 s", {"generation": 2, "seconds": 0.25}),
     (DeviceGaveUp(reason="budget"), logging.ERROR, "device 0 is given up: budget", {"reason": "budget"}),
@@ -252,6 +267,7 @@ def test_statistics_are_a_picture_that_does_not_change_with_its_sources():
         lanes=lanes,
         actors=[ActorStatistics(name="a", queued=0, peak_queued=1, accepted=1, settled=counts, restarts=0)],
         memory=MemoryStatistics(in_use=1, cached=2, reserved=3, torn=0, lost=0, limit=9, staging=4),
+        standbys=0,
         restarts_left=math.inf,
         last_error=None,
     )

@@ -22,6 +22,7 @@ from atomr_trio._errors import (
     StaleArray,
 )
 from atomr_trio._generation import Generation, Loss, LossKind, StartFailed
+from atomr_trio._mailbox import Request
 from atomr_trio._memory import Arena, Block, ChunkState, Recipe
 from atomr_trio._timeline import Command
 from atomr_trio.worker import channel
@@ -40,7 +41,7 @@ from atomr_trio.worker.protocol import (
     counter_word,
     decode_wait,
 )
-from rogue import compile_rogue, endless_kernel, let_go, until
+from rogue import compile_rogue, endless_kernel, until
 
 MIB = 1 << 20
 VERBS = {(table.number, verb.number): verb for table in (MEMORY, MODULE) for verb in table.verbs}
@@ -56,6 +57,7 @@ class FakeProcess:
         self.output, self.output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.pid = 0
         self.backend = "sim"
+        self.greeted = False
 
     def close(self) -> None:
         self.sock.close()
@@ -453,13 +455,13 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
     admitted = trio.Event()
 
     async def wait_for_room() -> None:
-        await stage.generation.admit(LANE_COMPUTE)
+        await stage.generation.admit(Request("work", LANE_COMPUTE))
         admitted.set()
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_room)
-            await stage.generation.admit(LANE_COPY_IN)
+            await stage.generation.admit(Request("copy", LANE_COPY_IN))
             await trio.testing.wait_all_tasks_blocked()
             assert not admitted.is_set()
             assert stage.generation.waiting(LANE_COMPUTE) == 1
@@ -469,15 +471,15 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
 
 
 async def test_a_generation_that_is_lost_admits_nothing_any_more(stage):
-    stage.generation.lose(Loss(LossKind.EXIT, "gone"))
+    stage.generation.lose(Loss(LossKind.EXIT, "gone", "the reader"))
     with trio.move_on_after(0.05) as scope:
-        await stage.generation.admit(LANE_COMPUTE)
+        await stage.generation.admit(Request("work", LANE_COMPUTE))
     assert scope.cancelled_caught
 
 
 def test_only_the_first_reason_of_a_loss_counts(stage):
-    stage.generation.lose(Loss(LossKind.FAULT, "an illegal address", status=700))
-    stage.generation.lose(Loss(LossKind.EXIT, "the worker ended"))
+    stage.generation.lose(Loss(LossKind.FAULT, "an illegal address", "the driver", status=700))
+    stage.generation.lose(Loss(LossKind.EXIT, "the worker ended", "the system"))
     assert stage.generation.loss.reason == "an illegal address"
     assert stage.generation.scope.cancel_called
 
@@ -546,9 +548,9 @@ def test_a_fault_report_is_a_loss_with_everything_the_worker_said(stage):
 
 
 def test_hardware_that_is_gone_is_a_loss_that_no_restart_helps(stage):
-    assert Loss(LossKind.FAULT, "ecc", status=214, library="cuda").gone
-    assert not Loss(LossKind.FAULT, "trap", status=719, library="cuda").gone
-    assert not Loss(LossKind.EXIT, "killed").gone
+    assert Loss(LossKind.FAULT, "ecc", "the driver", status=214, library="cuda").gone
+    assert not Loss(LossKind.FAULT, "trap", "the driver", status=719, library="cuda").gone
+    assert not Loss(LossKind.EXIT, "killed", "the system").gone
 
 
 @pytest.mark.parametrize(
@@ -601,7 +603,7 @@ async def test_seven_hundred_launches_behind_an_endless_kernel_do_not_hold_up_a_
     host = np.arange(1000)
     with trio.fail_after(60):
         array = await dev.to_device(host)
-        async with endless_kernel(dev) as word, trio.open_nursery() as nursery:
+        async with endless_kernel(dev) as kernel, trio.open_nursery() as nursery:
             for _ in range(700):
                 nursery.start_soon(touch.launch, 1, 1, touched, 1)
             await until(lambda: dev.statistics().lanes[LANE_COMPUTE].waiting)
@@ -610,7 +612,7 @@ async def test_seven_hundred_launches_behind_an_endless_kernel_do_not_hold_up_a_
             await array.copy_from(host + 1)
             assert (await array.to_host() == host + 1).all()
             assert dev.statistics().lanes[LANE_COMPUTE].unfinished >= LANE_LIMIT
-            await let_go(word)
+            await kernel.end()
         assert await touched.to_host() == 700
         assert dev.generation == 1
 
@@ -620,7 +622,7 @@ async def test_copies_and_launches_of_one_array_take_effect_in_the_order_of_thei
     seen = []
     with trio.fail_after(30):
         array = await dev.to_device(np.zeros(1000, np.int32))
-        async with endless_kernel(dev, array) as word, trio.open_nursery() as nursery:
+        async with endless_kernel(dev, array) as kernel, trio.open_nursery() as nursery:
             # Everything below waits for the endless kernel, across three lanes; nothing may overtake.
             for _ in range(5):
                 touch.launch_nowait(8, 128, array, array.size)
@@ -633,7 +635,7 @@ async def test_copies_and_launches_of_one_array_take_effect_in_the_order_of_thei
                 await until(lambda was=before: dev.statistics().lanes[LANE_COPY_OUT].submitted > was)
                 touch.launch_nowait(8, 128, array, array.size)
             assert seen == []
-            await let_go(word)
+            await kernel.end()
         assert sorted(values[0] for values in seen) == [1, 3, 5, 7, 9]
         assert all(len(set(values)) == 1 for values in seen), "a copy saw half a launch"
         assert set((await array.to_host()).tolist()) == {10}

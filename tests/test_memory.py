@@ -7,7 +7,7 @@ import os
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from atomr_trio import CommandFailed, OutOfDeviceMemory
 from atomr_trio._generation import Generation
@@ -15,6 +15,8 @@ from atomr_trio._memory import (
     ALIGNMENT,
     CHUNK_GRANULARITY,
     FIRST_CHUNK,
+    GUARD,
+    GUARDED_ALIGNMENT,
     LARGEST_GROWTH,
     MAX_CHUNKS,
     MIB,
@@ -526,7 +528,7 @@ class SilentWorker:
         self.sock, self.other_end = channel.open_pair()
         self.sock.setblocking(False)
         self.other_end.setblocking(False)
-        self.pid, self.backend = 0, "sim"
+        self.pid, self.backend, self.greeted = 0, "sim", False
 
     def close(self) -> None:
         self.sock.close()
@@ -697,7 +699,10 @@ sizes = st.one_of(
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Random use of an arena beside a model that knows, for every byte in use, what was the last to touch it."""
+    """Random use of an arena beside a model that knows, for every byte in use, what was the last to touch it.
+
+    A generation may be lost with its worker not reaped yet. Until it is, the model knows what that may still write.
+    """
 
     blocks = Bundle("blocks")
 
@@ -706,8 +711,10 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena = make_arena(limit=LIMIT)
         self.tickets = [0] * LANES
         self.epoch = 1
-        self.touched: dict[int, list[tuple[int, int, int, int]]] = {}
-        """Lane -> (ticket, epoch, first address, end) of every command that touched memory."""
+        self.touched: dict[int, list[tuple[int, int, int, int, Chunk]]] = {}
+        """Lane -> (ticket, epoch, first address, end, chunk) of every command that touched memory."""
+        self.haunted: dict[int, list[tuple[int, int, Chunk]]] = {}
+        """Lost generation -> (first address, end, chunk) of what its worker may still write: it is not reaped yet."""
         self.waits: dict[tuple[int, int, int], set[tuple[int, int, int]]] = {}
         """Command -> the commands that it begins after: those it waits for, and the one before it on its lane."""
         self.created: dict[int, tuple[int, int, int]] = {}
@@ -717,16 +724,20 @@ class ArenaMachine(RuleBasedStateMachine):
         self.released: set[tuple[int, int]] = set()
         """What is still running on chunks that were dropped; the next creation comes after it."""
 
-    @rule(target=blocks, size=sizes)
-    def allocate(self, size):
+    def teardown(self) -> None:
+        self.arena.close()
+
+    @rule(target=blocks, size=sizes, guarded=st.booleans())
+    def allocate(self, size, guarded):
         self.arena.collect()
         before = set(self.arena.blocks)
         try:
-            block = self.arena.allocate(size)
+            block = self.arena.allocate(size, guarded=guarded)
         except ArenaFull:
             assert self.arena.blocks == before
             return multiple()
         assert self.arena.blocks == before | {block}
+        assert block.size >= size
         return block
 
     @rule(block=consumes(blocks), collected=st.booleans())
@@ -737,11 +748,11 @@ class ArenaMachine(RuleBasedStateMachine):
             self.arena.free(block)
             assert block.freed
 
-    @rule(block=blocks, lane=st.integers(0, LANES - 1), role=st.sampled_from(list(Role)))
-    def touch(self, block, lane, role):
-        if block.freed:
+    @rule(block=blocks, lane=st.integers(0, LANES - 1), role=st.sampled_from(list(Role)), made=st.booleans())
+    def touch(self, block, lane, role, made):
+        if block.freed or self.arena.quarantined(block):  # the generation lets nobody through
             return
-        self._create(block.chunk)
+        self._create(block.chunk, made)
         self.tickets[lane] += 1
         ticket = self.tickets[lane]
         waits = claim(block, role, lane, ticket, self.epoch) | {(lane, ticket - 1)}
@@ -752,17 +763,22 @@ class ArenaMachine(RuleBasedStateMachine):
         if role is not Role.READ:
             before = self._before((lane, ticket, self.epoch))
             for each, touches in self.touched.items():
-                for seen, epoch, start, end in touches:
+                for seen, epoch, start, end, _ in touches:
                     if epoch == self.epoch and start < block.address + block.size and block.address < end:
                         assert (each, seen, epoch) in before, f"the write to {block} does not wait for {each}:{seen}"
-        self.touched.setdefault(lane, []).append((ticket, self.epoch, block.address, block.address + block.size))
+        touch = (ticket, self.epoch, block.address, block.address + block.size, block.chunk)
+        self.touched.setdefault(lane, []).append(touch)
 
-    def _create(self, chunk):
-        """The first use of a chunk brings its creation along, after the release of the chunks that were dropped."""
+    def _create(self, chunk, made):
+        """The first use of a chunk brings its creation along, after the release of the chunks that were dropped.
+
+        Only one that was `made` has a descriptor, and is not planned anew when the generation is lost.
+        """
         if chunk.state is not ChunkState.PLANNED:
             return
         for retired in self.arena.retired:
             self.released.update(retired.last_use(self.epoch))
+            retired.close()
         self.arena.retired = []
         self.tickets[0] += 1
         creation = (0, self.tickets[0], self.epoch)
@@ -770,7 +786,9 @@ class ArenaMachine(RuleBasedStateMachine):
         self.waits[creation] = {(lane, ticket, self.epoch) for lane, ticket in after}
         self.created[id(chunk)] = creation
         self.chunks_seen.append(chunk)
-        chunk.state = ChunkState.READY
+        chunk.state = ChunkState.READY if made else ChunkState.CREATING
+        if made:
+            chunk.descriptor = os.open(os.devnull, os.O_RDONLY)
 
     def _before(self, command):
         """Everything that is done when a command begins."""
@@ -786,7 +804,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @rule()
     def create_chunks(self):
         for chunk in self.arena.chunks:
-            self._create(chunk)
+            self._create(chunk, made=True)
 
     @rule()
     def fail_to_create_a_chunk(self):
@@ -801,14 +819,40 @@ class ArenaMachine(RuleBasedStateMachine):
             if release:
                 self.released.update(chunk.last_use(self.epoch))
                 self.arena.drop(chunk)
+                chunk.close()
             chunk.offered = False
 
     @rule(durable=st.booleans())
     def lose(self, durable):
         self.arena.generation_lost(durable=durable, strict=False, number=self.epoch)
+        self._begin_generation()
+
+    def _begin_generation(self):
         self.epoch += 1
         self.tickets = [0] * LANES
         self.released = set()
+
+    @rule(unreached=st.tuples(*[st.integers(0, 3)] * LANES))
+    def lose_and_let_a_standby_take_over(self, unreached):
+        """So many of the last tickets of each lane were not reached."""
+        reached = tuple(max(0, last - left) for last, left in zip(self.tickets, unreached, strict=True))
+        self.haunted[self.epoch] = [
+            (start, end, chunk)
+            for lane, touches in self.touched.items()
+            for ticket, epoch, start, end, chunk in touches
+            if epoch == self.epoch and ticket > reached[lane] and chunk.descriptor >= 0
+        ]
+        self.arena.begin_quarantine(self.epoch, reached)
+        self.arena.generation_lost(durable=True, strict=False, number=self.epoch)
+        self._begin_generation()
+
+    @precondition(lambda self: self.haunted)
+    @rule(which=st.integers(0, 9))
+    def reap(self, which):
+        number = sorted(self.haunted)[which % len(self.haunted)]
+        del self.haunted[number]
+        self.arena.end_quarantine(number)
+        assert set(self.arena.quarantine) == set(self.haunted)
 
     @invariant()
     def blocks_lie_in_their_chunks_and_never_overlap(self):
@@ -821,13 +865,33 @@ class ArenaMachine(RuleBasedStateMachine):
             assert end <= block.chunk.address + block.chunk.size
 
     @invariant()
+    def what_a_lost_worker_may_still_write_is_nobodys(self):
+        haunted = [each for touches in self.haunted.values() for each in touches]
+        for block in self.arena.blocks:
+            for start, end, chunk in haunted:
+                if chunk is block.chunk and start < block.address + block.size and block.address < end:
+                    assert self.arena.quarantined(block), f"{block} may be used, and a lost worker may still write it"
+        if not self.haunted:
+            assert not any(self.arena.quarantined(block) for block in self.arena.blocks)
+
+    @invariant()
     def chunks_never_overlap_and_keep_to_the_limit(self):
         end = BASE
         for chunk in self.arena.chunks:
-            assert chunk.address >= end
+            assert chunk.address - chunk.guard >= end, "not even where nothing may be mapped"
             assert chunk.size % CHUNK_GRANULARITY == 0
-            end = chunk.address + chunk.size
+            end = chunk.address + chunk.size + chunk.guard
         assert self.arena.reserved <= LIMIT
+
+    @invariant()
+    def a_guarded_block_is_alone_and_ends_where_its_memory_does(self):
+        for block in self.arena.blocks:
+            if block.chunk.guard:
+                assert block.chunk.guard >= GUARD
+                assert block.chunk.used == block.size
+                assert block.address + block.size == block.chunk.address + block.chunk.size
+                assert block.address % GUARDED_ALIGNMENT == 0
+                assert block.size - block.nbytes < GUARDED_ALIGNMENT or block.nbytes == 0
 
     @invariant()
     def every_byte_is_accounted_for(self):
@@ -837,14 +901,16 @@ class ArenaMachine(RuleBasedStateMachine):
         assert used == {chunk: chunk.used for chunk in self.arena.chunks}
         assert self.arena.in_use == sum(used.values())
         free = list(self.arena._starts.values())
-        assert sum(span.size for span in free) == self.arena.free_bytes
+        unusable = sum(chunk.size - chunk.used for chunk in self.arena.chunks if chunk.guard)
+        assert sum(span.size for span in free) == self.arena.free_bytes - unusable
         assert len(self.arena._sizes) == len(self.arena._ends) == len(free)
 
     @invariant()
-    def free_pieces_of_a_chunk_never_touch(self):
+    def free_pieces_of_a_chunk_never_touch_unless_one_is_in_quarantine(self):
         for span in self.arena._starts.values():
             after = self.arena._starts.get(span.address + span.size)
-            assert after is None or after.chunk is not span.chunk
+            if after is not None and after.chunk is span.chunk:
+                assert self.arena._span_quarantined(span) or self.arena._span_quarantined(after)
 
 
 TestArenaAgainstAModel = ArenaMachine.TestCase

@@ -19,10 +19,10 @@ class FakeGeneration:
         self.refusal = refusal
         self.published = []
 
-    def publish(self, lane, verb, payload, operands, owner, *, operation=None):
+    def publish(self, lane, verb, payload, operands, owner, *, requires, operation, hang_timeout):
         if self.refusal is not None:
             raise self.refusal
-        self.published.append((lane, verb, payload, operands, owner, operation))
+        self.published.append((lane, verb, payload, operands, owner, operation, hang_timeout))
 
 
 async def answer(request):
@@ -31,10 +31,10 @@ async def answer(request):
 
 def test_starting_publishes_the_record_and_the_request_owns_it():
     operands = ((object(), Role.OVERWRITE),)
-    request = CommandRequest(COPY_IN, b"record", operands, lane=LANE_COPY_IN, operation="memory.copy_in")
+    request = CommandRequest(COPY_IN, b"record", operands, lane=LANE_COPY_IN, operation="copying", hang_timeout=2)
     generation = FakeGeneration()
     request.start(generation)
-    assert generation.published == [(LANE_COPY_IN, COPY_IN, b"record", operands, request, "memory.copy_in")]
+    assert generation.published == [(LANE_COPY_IN, COPY_IN, b"record", operands, request, "copying", 2)]
     assert request.state is RequestState.STARTED
 
 

@@ -33,14 +33,14 @@ class Nobody:
 @pytest.fixture
 def timeline() -> Iterator[Timeline]:
     page = TimelinePage.new()
-    yield Timeline(page, 1)
+    yield Timeline(page)
     page.close()
 
 
 def issue(timeline: Timeline, lane: int, *, waits: tuple[tuple[int, int], ...] = ()) -> Command:
     book = timeline.lanes[lane]
     book.issued += 1
-    command = Command(lane, book.issued, f"work {book.issued}", (), Nobody(), waits)
+    command = Command(lane, book.issued, "memory", f"work {book.issued}", (), Nobody(), waits)
     book.in_flight.append(command)
     return command
 

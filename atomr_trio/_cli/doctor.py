@@ -196,6 +196,7 @@ async def examine(report: Report, choice: Choice) -> None:
                 describe_device(report, dev.info)
                 await self_test(dev)
                 tested = time.perf_counter()
+                await describe_standby(report, choice, dev)
     except (atomr_trio.DeviceError, AssertionError) as error:
         fail(report, choice, str(error))
     except trio.TooSlowError:
@@ -226,6 +227,15 @@ def describe_device(report: Report, info: DeviceInfo) -> None:
         report.advise("not durable", name=info.name)
     if info.compute_mode == "exclusive-process":
         report.advise("exclusive", name=info.name, bus=info.pci_bus_id)
+
+
+async def describe_standby(report: Report, choice: Choice, dev: Device) -> None:
+    """What one more worker on the device costs, found out by having one."""
+    if dev.info.compute_mode != "default":
+        return
+    async with atomr_trio.open_device(choice.index, backend=choice.backend) as other:
+        cost = dev.info.free_memory - dev.statistics().memory.reserved - other.info.free_memory
+    report.line("standby", f"possible; each takes {max(0, cost) / _GIB:.2f} GiB of device memory")
 
 
 async def self_test(dev: Device) -> None:

@@ -15,11 +15,13 @@ import numpy.typing as npt
 import trio
 
 from .. import _layout
+from .._dtypes import number_kind
 from .._errors import InvalidArgument
 from .._mailbox import RequestState
 from .._memory import Block
 from .._requests import CommandRequest
 from .._staging import LARGE_SLOT, Slot
+from .._util import shown
 from ..worker.engines.memory import COPY, COPY_IN, COPY_IN_2D, COPY_OUT, COPY_OUT_2D, FILL
 from ..worker.protocol import LANE_COPY_IN, LANE_COPY_OUT, Role
 
@@ -309,23 +311,33 @@ async def fill(array: DeviceArray, value: complex | np.generic) -> None:
 def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
     """The bytes of one element with this value; raises `InvalidArgument` if the dtype cannot hold it."""
     try:
+        kind = number_kind(dtype)
         # numpy makes an object of an int that needs more than 64 bits, and a float array may well hold it.
         wide = isinstance(value, int) and not -(2**63) <= value < 2**64
-        if wide and dtype.kind in "biu":
+        if wide and kind in "biu":
             raise TypeError("it is out of range")
         scalar = np.asarray(float(value) if wide else value)  # type: ignore[arg-type]
-        if scalar.ndim or scalar.dtype.kind not in "biufc":
+        given = number_kind(scalar.dtype)
+        if scalar.ndim or given not in "biufc":
             raise TypeError(f"a {type(value).__name__} is not a number")
-        if scalar.dtype.kind == "c" and dtype.kind != "c":
+        if given == "c" and kind != "c":
             raise TypeError("a complex number has no place in a real array")
-        if scalar.dtype.kind in "fc" and dtype.kind in "biu":
+        if given in "fc" and kind in "biu":
             raise TypeError("a float has no place in an integer array")
-        if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(scalar) <= np.iinfo(dtype).max:
+        if kind in "iu" and not np.iinfo(dtype).min <= int(scalar) <= np.iinfo(dtype).max:
             raise TypeError("it is out of range")
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             element = scalar.astype(dtype)
-        if dtype.kind in "fc" and not np.isfinite(element) and np.isfinite(scalar):
+        # A type without infinities makes NaN of what is too large for it.
+        parts = (np.real, np.imag) if kind == "c" else (np.asarray,)
+        if kind in "fc" and any(_special(part(element)) != _special(part(scalar)) for part in parts):
             raise TypeError("it is out of range")
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"cannot fill {dtype.name} elements with {value!r}: {error}") from None
+        raise InvalidArgument(f"cannot fill {dtype.name} elements with {shown(value)}: {error}") from None
     return element.tobytes()
+
+
+def _special(number: npt.NDArray[Any]) -> tuple[bool, bool]:
+    """Whether a real number is NaN, and whether it is infinite. ml_dtypes warns of a NaN that signals."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.isnan(number)), bool(np.isinf(number))

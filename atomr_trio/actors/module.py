@@ -21,8 +21,8 @@ from .._errors import AtomrInternalError, DeviceError, InvalidArgument, StaleKer
 from .._mailbox import Request, RequestState
 from .._parameters import KernelSignature, Parameter
 from .._requests import CommandRequest
-from .._timeline import Command, Operand
-from .._util import NoPublicConstructor
+from .._timeline import Command, CommandOwner, Operand
+from .._util import NoPublicConstructor, check_seconds, shown
 from ..worker.engines.module import LAUNCH, LOAD, UNLOAD
 from ..worker.protocol import LANE_COMPUTE, Role
 
@@ -38,11 +38,16 @@ class _Marked:
 
     __slots__ = ("array", "role")
 
+    array: DeviceArray
+    """The array, of any shape and dtype."""
+    role: Role
+    """What the kernel does to it."""
+
     def __init__(self, array: DeviceArray, role: Role) -> None:
         if not isinstance(array, DeviceArray):
             raise InvalidArgument(f"expected a device array, not {type(array).__name__}")
-        self.array: DeviceArray = array
-        self.role: Role = role
+        self.array = array
+        self.role = role
 
     def __repr__(self) -> str:
         return f"<{self.role.value} {self.array!r}>"
@@ -50,29 +55,31 @@ class _Marked:
 
 @final
 class ReadOnly(_Marked):
-    """What `read_only` returns."""
+    """An argument that a kernel only reads; what `read_only` returns."""
 
     __slots__ = ()
 
 
 @final
 class Overwrites(_Marked):
-    """What `overwrites` returns."""
+    """An argument that a kernel overwrites whole; what `overwrites` returns."""
 
     __slots__ = ()
 
 
 def read_only(array: DeviceArray) -> ReadOnly:
-    """Say that a kernel only reads this argument.
+    """Say that a kernel only reads `array`, an argument of its launch.
 
     Such an array survives a fault in the kernel, and kernels that read it may run beside copies of it. It is a promise:
-    a kernel that writes it all the same is not stopped. Raises `InvalidArgument` for what is no device array.
+    a kernel that writes it all the same is not stopped.
+
+    Raises `InvalidArgument` for what is no device array.
     """
     return ReadOnly(array, Role.READ)
 
 
 def overwrites(array: DeviceArray) -> Overwrites:
-    """Say that a kernel writes every element of this argument and reads none: even a torn array may be given.
+    """Say that a kernel writes every element of `array`, an argument, and reads none: even a torn one may be given.
 
     Raises `InvalidArgument` for what is no device array.
     """
@@ -91,8 +98,6 @@ class Module:
         self.facts: dict[str, dict[str, Any]] = {}
         """What the driver tells about each kernel."""
         self.kernel_numbers: dict[str, int] = {name: device._next_number() for name in program.entries}
-        self._epoch = 0
-        self._ticket = 0
         self._image = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
         with open(self._image, "wb", closefd=False) as file:
             self._image_bytes = file.write(program.image)
@@ -105,7 +110,7 @@ class Module:
         image = getattr(self, "_image", -1)
         if image >= 0:
             os.close(image)
-            self.device._orphan_modules.append((self.number, self._epoch))
+            self.device._orphan_modules.append(self.number)
 
     def forget(self) -> None:
         """In a forked child, or when the device is closed: close the descriptor."""
@@ -115,56 +120,76 @@ class Module:
 
     def require(self, generation: Generation) -> tuple[int, ...]:
         """The ticket of the load, if a launch in `generation` must still ask whether it succeeded."""
-        if self._epoch != generation.number:
-            self.load(generation, self)
-        return (self._ticket,) if self._ticket else ()
+        if self.number not in generation.modules:
+            self.load(generation)
+        ticket = generation.modules[self.number]
+        return (ticket,) if ticket else ()
 
-    def load(self, generation: Generation, owner: Any) -> None:
-        """Publish the load."""
+    def load(self, generation: Generation, owner: CommandOwner | None = None) -> None:
+        """Publish the load. `owner` hears how it ended, and tells `loaded`; without one, nobody else needs to know."""
         self.device._unload_orphans(generation)
         payload = LOAD.struct.pack(self.number, self._image_bytes)
+        owner = owner or _Load(self, generation)
         command = generation.publish(LANE_COMPUTE, LOAD, payload, (), owner, descriptors=(self._image,))
-        self._epoch = generation.number
-        self._ticket = command.ticket
+        generation.modules[self.number] = command.ticket
 
-    def loaded(self, error: DeviceError | None) -> None:
+    def warm(self, standby: Generation) -> None:
+        """Have a standby load the module, so that its first launch there finds it loaded."""
+        if standby.ready and not self.device._strict and self.number not in standby.modules and self._image >= 0:
+            self.load(standby)
+
+    def loaded(self, generation: Generation, error: DeviceError | None) -> None:
         """The load has ended; one that failed is tried again by the next launch."""
-        self._ticket = 0
-        if error is not None:
-            self._epoch = 0
+        if error is None:
+            generation.modules[self.number] = 0
+        else:
+            generation.modules.pop(self.number, None)
+
+
+class _Load:
+    """A load that a launch brought along, or that keeps a standby warm."""
+
+    def __init__(self, module: Module, generation: Generation) -> None:
+        self._module = module
+        self._generation = generation
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """A load that a launch brought along."""
-        self.loaded(error)
+        """Whoever required it gets the same error."""
+        self._module.loaded(self._generation, error)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """The next generation loads it again."""
-        self._ticket = 0
 
 
 class LoadRequest(Request):
     """Loads a module for the first time; its answer is what the driver tells about the kernels."""
 
-    __slots__ = ("_module",)
+    __slots__ = ("_generation", "_module")
 
     def __init__(self, module: Module) -> None:
         super().__init__("module.load")
         self._module = module
+        self._generation: Generation | None = None
 
     def start(self, generation: Generation) -> None:
         """Load the module."""
+        self._generation = generation
         self._module.load(generation, self)
         self.state = RequestState.STARTED
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Settle with the kernels' facts."""
-        self._module.loaded(error)
+        """Settle with the kernels' facts; the standbys load the module too."""
+        if self._generation is None:
+            raise AssertionError("a load has ended that was not begun")
+        self._module.loaded(self._generation, error)
+        if error is None:
+            for standby in self._generation.standbys:
+                self._module.warm(standby)
         if self.open:
             self.settle(outcome.Value(value) if error is None else outcome.Error(error))
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Settle with the loss."""
-        self._module.command_lost(command, error)
         if self.open:
             self.settle(outcome.Error(error))
 
@@ -189,8 +214,15 @@ class _LaunchRequest(CommandRequest):
 
     __slots__ = ("_kernel",)
 
-    def __init__(self, kernel: Kernel, payload: bytes, operands: Sequence[Operand], keep: object) -> None:
-        super().__init__(LAUNCH, payload, operands, keep=keep, operation=kernel._operation)
+    def __init__(
+        self,
+        kernel: Kernel,
+        payload: bytes,
+        operands: Sequence[Operand],
+        keep: object,
+        hang_timeout: float | None,
+    ) -> None:
+        super().__init__(LAUNCH, payload, operands, keep=keep, operation=kernel._operation, hang_timeout=hang_timeout)
         self._kernel = kernel
 
     def start(self, generation: Generation) -> None:
@@ -203,15 +235,7 @@ class _LaunchRequest(CommandRequest):
                 operation=self.operation,
                 advice="compile it again",
             )
-        generation.publish(
-            self._lane,
-            LAUNCH,
-            self._payload,
-            self._operands,
-            self,
-            requires=module.require(generation),
-            operation=self.operation,
-        )
+        self._publish(generation, requires=module.require(generation))
         self.state = RequestState.STARTED
 
 
@@ -247,22 +271,22 @@ class Kernel(metaclass=NoPublicConstructor):
 
     @property
     def max_threads_per_block(self) -> int:
-        """Most threads that a block of this kernel can have, given its registers (``cuFuncGetAttribute``, as below)."""
+        """Most threads that a block of this kernel can have, given its registers (``cuFuncGetAttribute``)."""
         return int(self._facts["max_threads_per_block"])
 
     @property
     def static_shared_bytes(self) -> int:
-        """Bytes of shared memory that the kernel declares."""
+        """Bytes of shared memory that the kernel declares (``cuFuncGetAttribute``)."""
         return int(self._facts["static_shared_bytes"])
 
     @property
     def local_bytes(self) -> int:
-        """Bytes of local memory of each thread."""
+        """Bytes of local memory of each thread (``cuFuncGetAttribute``)."""
         return int(self._facts["local_bytes"])
 
     @property
     def registers(self) -> int:
-        """Registers of each thread."""
+        """Registers of each thread (``cuFuncGetAttribute``)."""
         return int(self._facts["registers"])
 
     @property
@@ -287,18 +311,21 @@ class Kernel(metaclass=NoPublicConstructor):
         *arguments: object,
         shared_bytes: int = 0,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        hang_timeout: float | None = None,
     ) -> None:
         """Launch the kernel and wait until it has run (``cuLaunchKernelEx``).
 
-        `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is dynamic shared memory.
+        `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is dynamic shared memory, in bytes
+        of each block.
         `arguments` are checked against the kernel's real parameters: device arrays where it takes pointers, Python and
         numpy numbers that fit, bytes for structs. Every array counts as written unless it is wrapped in `read_only`;
-        `touches` names arrays that the kernel reaches only through other memory.
+        `touches` names arrays that the kernel reaches only through other memory. `hang_timeout` is how many seconds
+        this launch may run before its worker is killed; by default what `open_device` was given.
 
         Raises `InvalidArgument` before anything is sent; `StaleArray` for an array that a fault has torn;
         `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel gives.
         """
-        request = self._request(grid, block, arguments, shared_bytes, touches)
+        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout)
         await self._module.device._module_mailbox.ask(request)
 
     def launch_nowait(
@@ -308,14 +335,18 @@ class Kernel(metaclass=NoPublicConstructor):
         *arguments: object,
         shared_bytes: int = 0,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        hang_timeout: float | None = None,
     ) -> None:
         """Have the kernel launched, and do not wait for it.
 
-        It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it.
+        It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
+        it ends is seen in `dev.statistics()` alone. `grid`, `block`, `arguments`, `shared_bytes`, `touches` and
+        `hang_timeout` are those of `launch`.
+
         Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
-        `launch` raises before anything is sent. How it ends is seen in `dev.statistics()` alone.
+        `launch` raises before anything is sent.
         """
-        request = self._request(grid, block, arguments, shared_bytes, touches)
+        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout)
         device = self._module.device
         device._check_running()
         device._module_actor.begin_nowait(request, device._generation)
@@ -327,6 +358,7 @@ class Kernel(metaclass=NoPublicConstructor):
         arguments: Sequence[object],
         shared_bytes: int,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+        hang_timeout: float | None,
     ) -> _LaunchRequest:
         device = self._module.device
         operands: list[Operand] = []
@@ -357,8 +389,10 @@ class Kernel(metaclass=NoPublicConstructor):
             if address_of(touched) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
         dimensions = self._check_dimensions(grid, block, shared_bytes)
+        if hang_timeout is not None:
+            check_seconds("hang_timeout", hang_timeout)
         payload = LAUNCH.struct.pack(self._number, *dimensions) + block_of_parameters
-        return _LaunchRequest(self, payload, operands, (arguments, touched_arrays))
+        return _LaunchRequest(self, payload, operands, (arguments, touched_arrays), hang_timeout)
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
         info = self._module.device.info
@@ -369,15 +403,14 @@ class Kernel(metaclass=NoPublicConstructor):
         if count > limit:
             whose = "the device" if limit == info.max_threads_per_block else f"{self.name}, given its registers,"
             raise InvalidArgument(f"block {threads} has {count} threads; {whose} takes at most {limit}")
-        if not isinstance(shared_bytes, int) or shared_bytes < 0:
-            raise InvalidArgument(f"shared_bytes is a number of bytes, not {shared_bytes!r}")
+        shared = _byte_count("shared_bytes", shared_bytes)
         room = info.max_shared_bytes - self.static_shared_bytes
-        if shared_bytes > room:
+        if shared > room:
             raise InvalidArgument(
-                f"shared_bytes={shared_bytes} is more than the {room} bytes that the device has left for a block of "
+                f"shared_bytes={shown(shared)} is more than the {room} bytes that the device has left for a block of "
                 f"{self.name}, which declares {self.static_shared_bytes} itself"
             )
-        return (*blocks, *threads, shared_bytes)
+        return (*blocks, *threads, shared)
 
 
 def _tuple_of_touched(touches: object) -> tuple[object, ...]:
@@ -387,6 +420,24 @@ def _tuple_of_touched(touches: object) -> tuple[object, ...]:
     raise InvalidArgument(f"touches is a list or a tuple of device arrays, not {type(touches).__name__}")
 
 
+def _integer(value: Any) -> int:
+    """An int of what stands for one, which a bool does not. Raises `TypeError`."""
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def _byte_count(what: str, value: object) -> int:
+    """A number of bytes as an int."""
+    try:
+        count = value if type(value) is int else _integer(value)
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise InvalidArgument(f"{what} is a number of bytes, not {shown(value)}")
+    return count
+
+
 def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str) -> tuple[int, int, int]:
     """Dimensions as three ints, each from 1 to its limit."""
     if type(value) is int:
@@ -394,17 +445,17 @@ def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str
     else:
         parts = value if isinstance(value, Sequence) else (value,)
         try:
-            if isinstance(value, str | bytes) or any(isinstance(part, bool) for part in parts):
+            if isinstance(value, str | bytes):
                 raise TypeError
-            given = tuple(map(operator.index, parts))
+            given = tuple(map(_integer, parts))
         except TypeError:
-            raise InvalidArgument(f"{what} is an int or a tuple of up to three, not {value!r}") from None
+            raise InvalidArgument(f"{what} is an int or a tuple of up to three, not {shown(value)}") from None
     if not 1 <= len(given) <= 3:
         raise InvalidArgument(f"{what} has one to three dimensions, not {len(given)}")
     x, y, z = (*given, 1, 1)[:3]
     for axis, length, limit in zip("xyz", (x, y, z), limits, strict=True):
         if not 1 <= length <= limit:
-            raise InvalidArgument(f"{what}.{axis} is {length}; the device takes 1 to {limit} {unit} there")
+            raise InvalidArgument(f"{what}.{axis} is {shown(length)}; the device takes 1 to {limit} {unit} there")
     return x, y, z
 
 

@@ -48,7 +48,7 @@ class _CompileRequest(Request):
 
 @final
 class Nvrtc:
-    """NVIDIA's runtime compiler, as `dev.nvrtc`."""
+    """NVIDIA's run-time compiler, as `dev.nvrtc`."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -56,6 +56,7 @@ class Nvrtc:
     async def compile(self, source: str, name: str, options: NvrtcOptions | None = None) -> Kernel:
         """Compile CUDA C++ and load the kernel called `name`: an ``extern "C"`` name or one of the name expressions.
 
+        `source` is the text of the program, and `options` say how to compile it, by default for the open device.
         ``nvrtcCompileProgram`` runs in a thread here, ``cuModuleLoadDataEx`` in the worker. The same source with the
         same options is compiled once, however many ask; cancelling leaves the compile to finish for the others.
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from .protocol import ASLEEP_WORD, HEARTBEAT_WORD, PAGE_BYTES, counter_word, slot_word
+from .protocol import ASLEEP_WORD, HEARTBEAT_WORD, PAGE_BYTES, RECORDS_READ_WORD, counter_word, slot_word
 
 MAX_MESSAGE = 192 * 1024
 MAX_DESCRIPTORS = 160
@@ -120,6 +120,10 @@ class TimelinePage(SharedMemory):
     def heartbeat(self) -> int:
         """A number that grows while the worker is not stopped."""
         return self.words[HEARTBEAT_WORD]
+
+    def records_read(self) -> int:
+        """How many records the worker has read."""
+        return self.words[RECORDS_READ_WORD]
 
     def set_asleep(self, asleep: bool) -> None:
         """Tell the worker whether the parent needs to be woken by the descriptor."""

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from .channel import TimelinePage, clip
 from .protocol import (
@@ -59,6 +59,9 @@ class WorkerServices(Protocol):
 
     def lost(self, error: Any, operation: str) -> None:
         """The context is gone: say so once, run nothing more."""
+
+    def give_up(self, bug: BaseException) -> NoReturn:
+        """End the process: what happened leaves nothing to go on with."""
 
 
 class Engine(Protocol):
@@ -125,7 +128,7 @@ class Lane:
         self._counter_address = page_address + counter_word(index) * 8
         self._peers: Sequence[Lane] = ()
         self._pending = 0
-        self._queue: collections.deque[Command] = collections.deque()
+        self._queue: collections.deque[Command | None] = collections.deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         stream = driver.CUstream()
@@ -182,6 +185,8 @@ class Lane:
                 while not self._queue:
                     self._changed.wait()
                 command = self._queue.popleft()
+            if command is None:
+                return
             for lane, ticket, _ in command.waits:
                 if lane != self.index:
                     self._peers[lane].wait_submitted(ticket)
@@ -208,6 +213,8 @@ class Lane:
         except RequiredCommandFailed as failed:
             failure = failed.failure
             self._fail(command, failure["status"], failure["name"], failure["text"], failure["library"])
+        except MemoryError as bug:
+            self._services.give_up(bug)
         except Exception as bug:
             traceback.print_exc(file=sys.stderr)
             self._fail(command, ENGINE_BUG, type(bug).__name__, traceback.format_exc(), command.verb.engine)
@@ -246,3 +253,16 @@ class Lane:
         with self._changed:
             self.submitted = command.ticket
             self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Make the calls of what is still queued, and end the lane's thread."""
+        if self._thread is not None:
+            with self._changed:
+                self._queue.append(None)
+                self._changed.notify_all()
+            self._thread.join()
+
+    def close(self) -> None:
+        """Give the stream back; only after `finish`, when nothing is running."""
+        self._driver.cuStreamDestroy(self.stream)
+        self._driver.cuEventDestroy(self._event)

@@ -10,9 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+from typing import ClassVar
 
 from . import channel
+from .protocol import EXIT_TEXTS
 
+NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
 ADDRESS_STRIDE = 8 << 40
 FIRST_ADDRESS = 16 << 40
 ADDRESS_EXTENT = 1 << 40
@@ -25,6 +28,9 @@ def address_range(device: int) -> tuple[int, int]:
 
 class WorkerProcess:
     """A worker process: its channel, its output, and its end."""
+
+    started: ClassVar[int] = 0
+    """How many this process has started; each is told its number, for faults that are asked of some of them alone."""
 
     def __init__(self, backend: str, device: int) -> None:
         ours, theirs = channel.open_pair()
@@ -39,8 +45,10 @@ class WorkerProcess:
             os.set_blocking(output_end, True)
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
+            WorkerProcess.started += 1
             # -P: the current folder must not shadow a module; PYTHONPATH: the modules that this process would find.
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            found = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            environment = {**os.environ, **found, NUMBER_VARIABLE: str(WorkerProcess.started)}
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-X", "faulthandler", "-m", "atomr_trio.worker.main", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -58,6 +66,8 @@ class WorkerProcess:
             theirs.close()
             os.close(output_end)
         self.backend = backend
+        self.greeted: bool = False
+        """Whether its ``hello`` has been read: it waits to be adopted."""
         self.sock = ours
         self.output: int = output
         self.pid: int = self._popen.pid
@@ -89,7 +99,8 @@ class WorkerProcess:
         if code is None:
             return "is still running"
         if code >= 0:
-            return f"exited with status {code}"
+            meaning = EXIT_TEXTS.get(code)
+            return f"exited with status {code}" + (f": {meaning}" if meaning else "")
         try:
             return f"was ended by {signal.Signals(-code).name}"
         except ValueError:

@@ -3,7 +3,8 @@
 Started by plain exec with a socket as its only tie to the user's process. It first makes the context and reserves the
 address range of its device, which touches no memory of anybody; then it waits for the message that hands over the
 timeline page, the staging area and the chunks of the generation before, and from then on runs records until the socket
-ends, a ``close`` record comes, or it is killed. No trio and no numpy in here.
+ends, a ``close`` record comes, or it is killed. After a ``reset`` record it waits to be adopted again, context and all.
+A standby is a worker that was adopted and has not been given work yet. No trio and no numpy in here.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
-from typing import Any
+from typing import Any, NoReturn
 
 from . import channel, engines
 from .channel import SharedMemory, TimelinePage
@@ -29,11 +30,16 @@ from .lanes import Command, Lane
 from .protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
+    EXIT_BUG,
+    EXIT_NO_HOST_MEMORY,
+    EXIT_ORPHANED,
     HEADER,
     HEARTBEAT_WORD,
     LANE_COMPUTE,
     LANES,
+    RECORDS_READ_WORD,
     SELF_TEST_WORD,
+    Verb,
     decode_wait,
 )
 from .status import StatusClass, classify
@@ -45,8 +51,6 @@ _ASSERT = 710
 
 HEARTBEAT_PERIOD = 0.05
 MONITOR_PERIOD = 100e-6
-EXIT_ORPHANED = 71
-EXIT_BUG = 70
 
 _ATTRIBUTES = {
     "max_threads_per_block": 1,
@@ -90,6 +94,14 @@ class Worker:
         self._work = threading.Event()
         self._flush_wanted = threading.Event()
         self._lanes: list[Lane] = []
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
+            context_records.PROBE: self._probe,
+            context_records.MAP_CHUNK: self._map_chunk,
+            context_records.UNMAP_CHUNK: self._unmap_chunk,
+            context_records.INJECT: self._inject,
+        }
         self._libc = ctypes.CDLL(None)
         self._libc.fflush.argtypes = [c_void_p]
         self._libc.fflush.restype = c_int
@@ -102,6 +114,10 @@ class Worker:
             channel.send_message(self.sock, message, descriptors)
         except OSError:
             os._exit(EXIT_ORPHANED)
+
+    def give_up(self, bug: BaseException) -> NoReturn:
+        """End the process: what happened leaves nothing to go on with."""
+        exit_by(bug)
 
     def bind_thread(self) -> None:
         """Make the context current in the calling thread."""
@@ -187,10 +203,10 @@ class Worker:
 
     def _register(self, memory: SharedMemory) -> int:
         """Let the device see shared memory; returns its device address."""
-        host = addressof(c_char.from_buffer(memory.map))
-        self._driver.cuMemHostRegister(c_void_p(host), memory.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        host = _host_address(memory)
+        self._driver.cuMemHostRegister(host, memory.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
         address = self._driver.CUdeviceptr()
-        self._driver.cuMemHostGetDevicePointer(byref(address), c_void_p(host), 0)
+        self._driver.cuMemHostGetDevicePointer(byref(address), host, 0)
         return address.value
 
     def _self_test(self, page_address: int) -> None:
@@ -231,31 +247,43 @@ class Worker:
     # Threads.
 
     def _start_threads(self) -> None:
-        for target in (self._beat, self._monitor, self._flush_printf):
-            threading.Thread(target=self._guarded, args=(target,), name=target.__name__[1:], daemon=True).start()
+        self._ended.clear()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(target,), name=target.__name__[1:], daemon=True)
+            for target in (self._beat, self._monitor, self._flush_printf)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _end_threads(self) -> None:
+        self._ended.set()
+        self._work.set()
+        self._flush_wanted.set()
+        for thread in self._threads:
+            thread.join()
+        self._work.clear()
+        self._flush_wanted.clear()
 
     def _guarded(self, target: Any) -> None:
         """A watching thread that fails must not leave a worker nobody watches."""
         try:
             target()
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(EXIT_BUG)
+        except BaseException as bug:
+            exit_by(bug)
 
     def _beat(self) -> None:
         words = self._page.words
         while True:
             words[HEARTBEAT_WORD] += 1
-            time.sleep(HEARTBEAT_PERIOD)
+            if self._ended.wait(HEARTBEAT_PERIOD):
+                return
 
     def _monitor(self) -> None:
         """While tickets are open: ask busy streams for faults, and wake the parent if it sleeps and a ticket came."""
         self.bind_thread()
         words = self._page.words
         signalled = [0] * len(self._lanes)
-        while True:
+        while not self._ended.is_set():
             busy = False
             for lane in self._lanes:
                 if lane.busy:
@@ -273,7 +301,7 @@ class Worker:
                 self._printed = False
                 self._flush_wanted.set()
             self._work.clear()
-            if not any(lane.busy for lane in self._lanes):
+            if not self._ended.is_set() and not any(lane.busy for lane in self._lanes):
                 self._work.wait()
 
     def _query(self, lane: Lane) -> None:
@@ -293,14 +321,16 @@ class Worker:
         while True:
             self._flush_wanted.wait()
             self._flush_wanted.clear()
+            if self._ended.is_set():  # asked after the clearing, which may have cleared the call to end
+                return
             for lane in self._lanes:
                 self._driver.cuStreamSynchronize.status(lane.stream)
             self._libc.fflush(None)  # the driver prints through C's own buffers
 
     # The loop.
 
-    def run(self) -> None:
-        """Run records in the order they come, until a close record or the end of the channel."""
+    def run(self) -> Verb:
+        """Run records in the order they come, until one asks for the end: `CLOSE` or `RESET`, which it returns."""
         calls = {
             (number, verb.number): (verb, engine.calls[verb.number])
             for number, engine in self._engines.items()
@@ -308,17 +338,21 @@ class Worker:
         }
         lanes = self._lanes
         work = self._work
+        words = self._page.words
         while True:
             data, descriptors = channel.receive_bytes(self.sock, self._buffer)
             if not data:
                 os._exit(EXIT_ORPHANED)
+            words[RECORDS_READ_WORD] += 1
             lane, engine, verb_number, wait_count, length, ticket = HEADER.unpack_from(data)
             start = HEADER.size + 8 * wait_count
             if len(data) != start + length:
                 raise ValueError(f"a record of {len(data)} bytes says it has {start + length}")
             if lane == CONTROL_LANE:
-                if self._control(verb_number):
-                    return
+                control: Verb = context_records.CONTEXT.verbs[verb_number]
+                if control in _ENDS:
+                    return control
+                self._control[control](data[start:], descriptors)
                 continue
             waits = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
             verb, call = calls[engine, verb_number]
@@ -327,25 +361,76 @@ class Worker:
             if not work.is_set():
                 work.set()
 
-    def _control(self, verb_number: int) -> bool:
-        """Handle a record of the context itself; true when it says that the worker is done."""
-        if verb_number == context_records.CLOSE.number:
-            return True
-        if verb_number == context_records.PROBE.number:
-            for lane in self._lanes:
-                self._query(lane)
-            if not self.poisoned:
-                self.post({"kind": "probed"})
-            return False
-        raise ValueError(f"there is no control verb {verb_number}")
+    # Control records.
 
-    def close(self) -> None:
-        """Give everything back in order; only when nothing is running."""
+    def _probe(self, payload: bytes, descriptors: list[int]) -> None:
+        for lane in self._lanes:
+            self._query(lane)
+        if not self.poisoned:
+            self.post({"kind": "probed"})
+
+    def _map_chunk(self, payload: bytes, descriptors: list[int]) -> None:
+        address, size = context_records.MAP_CHUNK.struct.unpack(payload)
+        self._memory.adopt_chunk(address, size, descriptors.pop())
+
+    def _unmap_chunk(self, payload: bytes, descriptors: list[int]) -> None:
+        (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
+        self._memory.drop_chunk(address)
+
+    def _inject(self, payload: bytes, descriptors: list[int]) -> None:
+        if self.backend != "sim":
+            raise ValueError("calls of a real driver cannot be made to fail")
+        from atomr_cuda import sim
+
+        sim.inject(json.loads(payload)["faults"])
+
+    # The end.
+
+    def release(self) -> None:
+        """Give back, in order, what `adopt` took and what the engines made; what still runs must come to an end."""
+        for lane in self._lanes:
+            lane.finish()
         self._driver.cuCtxSynchronize()
         self._libc.fflush(None)  # what kernels printed last; os._exit leaves C's buffers as they are
+        self._end_threads()
         for engine in reversed(self._engines.values()):
             engine.close()
+        for lane in self._lanes:
+            lane.close()
+        for memory in (self._page, self._staging):
+            self._driver.cuMemHostUnregister(_host_address(memory))
+            memory.close()
+        os.close(self._wake)
+        self.prints = self._printed = False
+
+    def reset(self) -> None:
+        """Become as it was before the adoption, the simulated driver's injected faults included."""
+        self.release()
+        if self.backend == "sim":
+            from atomr_cuda import sim
+
+            sim.withdraw()
+
+    def close(self) -> None:
+        """Give the context back as well."""
+        self.release()
         self._driver.cuDevicePrimaryCtxRelease(self._device)
+
+
+_ENDS = (context_records.CLOSE, context_records.RESET)
+
+
+def _host_address(memory: SharedMemory) -> c_void_p:
+    return c_void_p(addressof(c_char.from_buffer(memory.map)))
+
+
+def exit_by(bug: BaseException) -> NoReturn:
+    """End the process because of something that it cannot go on after."""
+    import traceback
+
+    traceback.print_exception(bug)
+    sys.stderr.flush()
+    os._exit(EXIT_NO_HOST_MEMORY if isinstance(bug, MemoryError) else EXIT_BUG)
 
 
 def _die_with_parent(parent: int) -> None:
@@ -375,6 +460,25 @@ def _report_failure(sock: socket.socket, error: BaseException) -> None:
     channel.send_message(sock, message)
 
 
+def serve(worker: Worker) -> None:
+    """Be adopted and run records, again after each reset."""
+    while True:
+        worker.post({"kind": "hello"})
+        try:
+            if not worker.adopt():
+                os._exit(EXIT_ORPHANED)
+        except Exception as error:
+            _report_failure(worker.sock, error)
+            os._exit(EXIT_BUG)
+        end = worker.run()
+        if worker.poisoned:
+            return  # whoever asked reads of the loss, and of the exit
+        if end is context_records.CLOSE:
+            worker.close()
+            return
+        worker.reset()
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses."""
     descriptor, parent, backend, device, base, extent = arguments
@@ -385,15 +489,10 @@ def main(arguments: Sequence[str]) -> None:
     worker = Worker(sock, backend, int(device), int(base), int(extent))
     try:
         worker.open_context()
-        worker.post({"kind": "hello"})
-        if not worker.adopt():
-            os._exit(EXIT_ORPHANED)
     except Exception as error:
         _report_failure(sock, error)
         os._exit(EXIT_BUG)
-    worker.run()
-    if not worker.poisoned:
-        worker.close()
+    serve(worker)
     sys.stdout.flush()
     sys.stderr.flush()
     # No interpreter shutdown: daemon threads of ours may be inside the driver.
@@ -403,9 +502,5 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(EXIT_BUG)
+    except BaseException as bug:
+        exit_by(bug)

@@ -58,6 +58,7 @@ CELL: Final = 64
 HEARTBEAT_CELL: Final = 0
 ASLEEP_CELL: Final = 1
 SELF_TEST_CELL: Final = 2
+RECORDS_READ_CELL: Final = 3
 FIRST_COUNTER_CELL: Final = 8
 MAX_LANES: Final = 8
 SLOTS_OFFSET: Final = 4096
@@ -80,9 +81,22 @@ def slot_word(lane: int, ticket: int) -> int:
 HEARTBEAT_WORD: Final = HEARTBEAT_CELL * CELL // 8
 ASLEEP_WORD: Final = ASLEEP_CELL * CELL // 8
 SELF_TEST_WORD: Final = SELF_TEST_CELL * CELL // 8
+RECORDS_READ_WORD: Final = RECORDS_READ_CELL * CELL // 8
 
 ENGINE_BUG: Final = -1
 """The status of a command whose engine raised something that is no status of a library: a defect of ours."""
+
+# --- how a worker ends by itself --------------------------------------------------------------------------------------
+
+EXIT_BUG: Final = 70
+EXIT_ORPHANED: Final = 71
+EXIT_NO_HOST_MEMORY: Final = 72
+EXIT_TEXTS: Final = {
+    EXIT_BUG: "a defect in the worker itself; its last words are in the log",
+    EXIT_ORPHANED: "its channel was closed",
+    EXIT_NO_HOST_MEMORY: "it ran out of host memory",
+}
+"""What a worker's own exit statuses mean. Any other is the doing of a library that called ``exit``."""
 
 # --- verbs ------------------------------------------------------------------------------------------------------------
 

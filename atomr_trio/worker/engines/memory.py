@@ -115,7 +115,8 @@ class MemoryEngine:
         driver.cuMemSetAccess(address, size, byref(access), 1)
         self._chunks[address] = (size, handle)
 
-    def _unmap(self, address: int) -> None:
+    def drop_chunk(self, address: int) -> None:
+        """Unmap a chunk and let go of it; the memory is freed with its last holder."""
         size, handle = self._chunks.pop(address)
         self._driver.cuMemUnmap(address, size)
         self._driver.cuMemRelease(handle)
@@ -139,7 +140,7 @@ class MemoryEngine:
         if status == _OUT_OF_MEMORY and spare:
             self._services.synchronize()
             for other in spare:
-                self._unmap(other)
+                self.drop_chunk(other)
                 released.append(other)
         if released:
             self._services.post({"kind": "released", "chunks": released})
@@ -165,8 +166,9 @@ class MemoryEngine:
 
     def _release_chunk(self, command: Command, lane: Lane) -> None:
         (address,) = RELEASE_CHUNK.struct.unpack_from(command.payload)
-        self._services.synchronize()
-        self._unmap(address)
+        if address in self._chunks:  # or its creation had failed
+            self._services.synchronize()
+            self.drop_chunk(address)
 
     # Copies.
 
@@ -261,7 +263,7 @@ class MemoryEngine:
     def close(self) -> None:
         """Give every chunk back to the driver."""
         for address in list(self._chunks):
-            self._unmap(address)
+            self.drop_chunk(address)
 
     def memory_info(self) -> tuple[int, int]:
         """Free and total bytes of the device, as ``cuMemGetInfo`` says."""

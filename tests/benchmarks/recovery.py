@@ -1,0 +1,228 @@
+"""What a GPU fault costs: `make bench-recovery`.
+
+One program with arrays of several GiB loses its GPU again and again, by a kernel that writes through a wild pointer.
+Measured is the time from the moment the driver's report of the fault arrives to the result of the next awaited launch on
+an array that the fault did not touch, with a standby worker and without; how long the event loop was held up at most
+meanwhile; and, in the same run, what a program that uses CuPy or PyTorch pays for the same fault: its process is lost
+with all its data, so another one is started, imports, makes a context and runs one kernel.
+
+The last column of figures belongs to this machine; only ratios within one run carry over to others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import attrs
+import numpy as np
+import trio
+
+import atomr_trio
+from atomr_trio._cli.progress import Progress
+
+Backend = Literal["cuda", "sim"]
+
+SOURCE = r"""
+extern "C" __global__ void wild(unsigned long long where) { *(volatile int *)where = 1; }
+extern "C" __global__ void touch(int *x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] += 1;
+}
+"""
+WILD_ADDRESS = 0x10
+COUNT = 1000
+GIB = 1 << 30
+DEADLINE = 60
+
+CUPY = f"""
+import os, time, cupy
+module = cupy.RawModule(code={SOURCE!r})
+touch, wild = module.get_function("touch"), module.get_function("wild")
+x = cupy.zeros({COUNT}, cupy.int32)
+touch((8,), (128,), (x, {COUNT}))
+cupy.cuda.runtime.deviceSynchronize()
+print("result", time.monotonic(), flush=True)
+try:
+    wild((1,), (1,), ({WILD_ADDRESS},))
+    cupy.cuda.runtime.deviceSynchronize()
+except cupy.cuda.runtime.CUDARuntimeError:
+    print("fault", time.monotonic(), flush=True)
+os._exit(0)
+"""
+TORCH = f"""
+import os, time, torch
+x = torch.zeros({COUNT}, dtype=torch.int32, device="cuda")
+x += 1
+torch.cuda.synchronize()
+print("result", time.monotonic(), flush=True)
+try:
+    x[torch.tensor([{COUNT}], device="cuda")]
+    torch.cuda.synchronize()
+except RuntimeError:
+    print("fault", time.monotonic(), flush=True)
+os._exit(0)
+"""
+PEERS = {"cupy": ("CuPy", CUPY), "torch": ("PyTorch", TORCH)}
+"""By the module that must be there: the name, and a program that tells of its first result and of its fault."""
+
+
+class Moments(logging.Handler):
+    """When the supervision said what, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost_at = math.nan
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(getattr(record, "in_flight", None), tuple):
+            self.lost_at = time.monotonic()
+
+
+class LongestStep(trio.abc.Instrument):
+    """The longest that any task held the event loop without giving it back, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._begun = math.nan
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._begun = time.monotonic()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.seconds = max(self.seconds, time.monotonic() - self._begun)
+
+
+@contextmanager
+def listening() -> Iterator[Moments]:
+    """Hear the supervision's log, and keep it off the terminal."""
+    moments, logger = Moments(), logging.getLogger("atomr_trio.supervision")
+    logger.addHandler(moments)
+    previous, logger.propagate = logger.propagate, False
+    try:
+        yield moments
+    finally:
+        logger.propagate = previous
+        logger.removeHandler(moments)
+
+
+@attrs.frozen
+class Recovery:
+    """One way to recover: seconds from the report of each fault to the next result, and the longest hold-up of each."""
+
+    name: str
+    seconds: list[float]
+    held_up: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+async def recoveries(backend: Backend, standby: int, faults: int, held_bytes: int) -> Recovery:
+    """Lose the device `faults` times."""
+    name = f"atomr_trio, {'one standby' if standby else 'no standby'}"
+    result = Recovery(name, [], [])
+    policy = atomr_trio.RestartPolicy(intensity=math.inf)
+    with listening() as moments:
+        async with atomr_trio.open_device(0, backend=backend, standby=standby, restart_policy=policy) as dev:
+            wild, touch = [await dev.nvrtc.compile(SOURCE, kernel) for kernel in ("wild", "touch")]
+            x = dev.zeros(COUNT, np.int32)
+            ballast = [dev.full(min(GIB, held_bytes), 7, np.uint8) for _ in range(0, held_bytes, GIB)]
+            for array in ballast:
+                await touch.launch(8, 128, x, COUNT, touches=[array])
+            progress = Progress(f"{name}, {dev.statistics().memory.reserved / GIB:.1f} GiB mapped", faults)
+            for number in range(faults):
+                await dev.wait_standby()
+                instrument = LongestStep()
+                trio.lowlevel.add_instrument(instrument)
+                generation = dev.generation
+                try:
+                    await wild.launch(1, 1, WILD_ADDRESS)
+                except atomr_trio.ContextLost:
+                    await dev.wait_generation(after=generation)
+                    await touch.launch(8, 128, x, COUNT)
+                    result.seconds.append(time.monotonic() - moments.lost_at)
+                trio.lowlevel.remove_instrument(instrument)
+                result.held_up.append(instrument.seconds)
+                progress.update(number + 1)
+            progress.finish()
+            await check(x, len(ballast) + faults)
+            for array in ballast:
+                await check(array[-COUNT:], 7)
+    return result
+
+
+async def check(array: atomr_trio.DeviceArray, expected: int) -> None:
+    """Figures of a run that has lost its data would be worth nothing."""
+    if not (await array.to_host() == expected).all():
+        raise SystemExit("the data did not survive")
+
+
+def peer_restart(module: str) -> float | None:
+    """Seconds from the fault of one process to the first result of the next; None where the peer is not installed."""
+    if importlib.util.find_spec(module) is None:
+        return None
+    _, program = PEERS[module]
+    times: list[dict[str, float]] = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        lines = [line.split() for line in done.stdout.splitlines()]
+        times.append({line[0]: float(line[1]) for line in lines if line[0] in ("result", "fault")})
+        if times[-1].keys() != {"result", "fault"}:
+            print(f"{module} did not run: {done.stderr.strip().splitlines()[-1:]}")
+            return None
+    return times[1]["result"] - times[0]["fault"]
+
+
+def picture(rows: list[tuple[str, float]]) -> Iterator[str]:
+    """A bar for each row, on a logarithmic scale from 0.1 ms."""
+    longest = max(seconds for _, seconds in rows)
+    for name, seconds in rows:
+        length = round(48 * math.log(seconds / 1e-4) / math.log(longest / 1e-4))
+        yield f"{name:28} {'█' * max(length, 1):48} {seconds * 1e3:9.1f} ms"
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    backend: Backend = arguments.backend
+    held = int(arguments.gib * GIB)
+    ours = [await recoveries(backend, standby, arguments.faults, held) for standby in (1, 0)]
+    rows = [(each.name, each.median) for each in ours]
+    if backend == "cuda":
+        for module, (name, _) in PEERS.items():
+            seconds = await trio.to_thread.run_sync(peer_restart, module)
+            print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
+            if seconds is not None:
+                rows.append((f"{name}, a new process", seconds))
+    print(f"\nfrom the report of the fault to the next result, median of {arguments.faults} (logarithmic):")
+    print("\n".join(picture(rows)))
+    for each in ours:
+        low, high = min(each.seconds) * 1e3, max(each.seconds) * 1e3
+        held_up = max(each.held_up) * 1e3
+        print(f"{each.name}: {low:.2f} to {high:.2f} ms; the event loop was held up for {held_up:.2f} ms at most")
+    if arguments.json is not None:
+        facts = {each.name: {"median": each.median, "seconds": each.seconds, "held_up": each.held_up} for each in ours}
+        arguments.json.write_text(json.dumps({**facts, "medians": dict(rows)}, indent=1))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser.add_argument("--faults", type=int, default=20, help="faults of each way to recover")
+    parser.add_argument("--gib", type=float, default=8.0, help="GiB of arrays that must survive")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    trio.run(main, parser.parse_args())
