@@ -147,7 +147,7 @@ class Generation:
         standbys: Sequence[Generation] = (),
     ) -> None:
         self.device = device
-        self.number = number
+        self.number: int = number
         self.standbys = standbys
         """Those of the device, to be told of every chunk."""
         self.process = process
@@ -160,11 +160,11 @@ class Generation:
             os.close(self._wake)
             raise
         self.timeline: Timeline = Timeline(self.page)
-        self.in_service = trio.Event()
+        self.in_service: trio.Event = trio.Event()
         """Set when it takes requests; a standby's is not, yet."""
-        self.relieved = trio.Event()
+        self.relieved: trio.Event = trio.Event()
         """Set when it stands by no longer: it takes over, or is lost."""
-        self.over = trio.Event()
+        self.over: trio.Event = trio.Event()
         """Set when its tasks have ended."""
         self.modules: dict[int, int] = {}
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""

@@ -6,12 +6,14 @@ import ctypes
 import math
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import trio
 
 import atomr_trio
 from atomr_trio import (
+    AtomrInternalError,
     CommandFailed,
     DeviceClosed,
     InvalidArgument,
@@ -19,7 +21,10 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from rogue import endless_kernel, let_go, until
+from atomr_trio._compiler import compile_program
+from atomr_trio.actors.module import load_program
+from atomr_trio.worker.protocol import Role
+from rogue import endless_kernel, until
 
 SOURCE = r"""
 typedef unsigned char u8;
@@ -105,7 +110,7 @@ def settled(dev: Any) -> int:
 BAD_DIMENSIONS: tuple[Any, ...] = (
     *(math.nan, 1.0, 2.5, math.inf, np.float32(1), "1", "abc", None, {1}, object()),
     *((1, 2, 3, 4), (), (1, 2.0), (1, "2"), (1, None), [[1]], (math.nan, 1), range(0)),
-    *(0, -1, (1, 0), (1, 1, -1), (0,), 2**31, 2**64, (1, 65536), (1, 1, 65536)),
+    *(0, -1, (1, 0), (1, 1, -1), (0,), 2**31, 2**64, 10**5000, (1, 65536), (1, 1, 65536)),
     *(np.array([1, 2]), iter([1])),
 )
 
@@ -151,11 +156,12 @@ async def test_what_is_refused_names_the_limit_of_the_device(dev):
 async def test_bad_shared_bytes_are_refused_before_anything_is_sent(dev):
     nothing = await compiled(dev, "nothing")
     before = settled(dev)
-    for bad in (-1, 1.0, math.nan, "1", None, dev.info.max_shared_bytes + 1, 2**40, (1,)):
+    for bad in (-1, 1.0, math.nan, "1", None, True, dev.info.max_shared_bytes + 1, 2**40, 10**5000, (1,)):
         with pytest.raises(InvalidArgument, match="shared_bytes"):
             await nothing.launch(1, 1, shared_bytes=bad)
     assert settled(dev) == before
-    await nothing.launch(1, 1, shared_bytes=dev.info.max_shared_bytes)
+    for good in (0, dev.info.max_shared_bytes, np.int64(1024), np.array(16)):
+        await nothing.launch(1, 1, shared_bytes=good)
 
 
 async def test_wrong_arguments_are_refused_before_anything_is_sent(dev):
@@ -189,6 +195,8 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent(dev):
         ((x, 1.0, 2**32), "outside"),
         ((x, 1.0, -(2**31) - 1), "outside"),
         ((x, 1.0, np.int64(2**40)), "outside"),
+        ((x, 1.0, 10**5000), "outside"),
+        ((x, 10**5000, 8), "exactly"),
         ((x, 1.0, math.nan), "argument 2"),
         ((2**64, 1.0, 8), "outside"),
         ((-(2**63) - 1, 1.0, 8), "outside"),
@@ -382,7 +390,7 @@ async def test_touches_orders_a_launch_with_arrays_it_reaches_through_other_memo
     pointers = await dev.to_device(np.array([right.address], np.uint64))
     lists = np.array([left.address, right.address], np.uint64).tobytes()
     with trio.fail_after(30):
-        async with endless_kernel(dev) as word:
+        async with endless_kernel(dev) as kernel:
             through.launch_nowait(1, 32, lists, touches=[read_only(left), overwrites(right)])
             pointers_kernel.launch_nowait(1, 32, read_only(pointers), touches=iter((right,)))
             before = dev.statistics().lanes[0].submitted
@@ -397,7 +405,7 @@ async def test_touches_orders_a_launch_with_arrays_it_reaches_through_other_memo
                 nursery.start_soon(read)
                 await until(lambda: dev.statistics().lanes[2].unfinished)
                 assert result == []
-                await let_go(word)
+                await kernel.end()
         assert (result[0] == np.arange(32) + 2).all()
 
 
@@ -446,10 +454,10 @@ async def test_launch_nowait_raises_wouldblock_when_the_lane_is_full_and_loses_n
     add = await compiled(dev, "add")
     x = dev.zeros(4, np.float32)
     with trio.fail_after(30):
-        async with endless_kernel(dev) as word:
+        async with endless_kernel(dev) as kernel:
             accepted = launch_until_full(add, x)
             assert 1 <= accepted <= 512
-            await let_go(word)
+            await kernel.end()
         await add.launch(1, 4, x, 1.0, 4)
         assert (await x.to_host() == accepted + 1).all()
 
@@ -510,6 +518,35 @@ async def test_a_kernel_says_what_it_is(dev):
     assert add.static_shared_bytes == 0
     assert add.max_threads_per_block == dev.info.max_threads_per_block
     assert ".entry add" in add.ptx
+    assert (add.cubin is None) == (dev.backend == "sim")
+    assert add.log == ""
     assert reverse.registers > 0
+    assert reverse.local_bytes == 0
+    assert repr(add._module).startswith(f"<Module {add._module.number} with ")
+    x = dev.empty(3)
+    assert repr(read_only(x)) == f"<{Role.READ.value} {x!r}>"
+    assert repr(overwrites(x)) == f"<{Role.OVERWRITE.value} {x!r}>"
     with pytest.raises(TypeError, match="no public constructor"):
         atomr_trio.Kernel()
+
+
+async def test_a_driver_that_sees_other_parameters_than_the_ptx_is_not_trusted(dev):
+    program = compile_program(SOURCE, atomr_trio.NvrtcOptions(), "compute_80")
+    wrong = {name: attrs.evolve(each, parameters=each.parameters[1:]) for name, each in program.entries.items()}
+    with pytest.raises(AtomrInternalError, match=r"lays the parameters of \w+ out"):
+        await load_program(dev, attrs.evolve(program, entries=wrong))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((SOURCE, ""), "a string that is not empty"),
+        ((SOURCE, b"add"), "a string that is not empty"),
+        ((SOURCE, "add", {"arch": "compute_80"}), "options is an NvrtcOptions, not dict"),
+        ((b"", "add"), "has to be a string"),
+    ],
+)
+async def test_what_cannot_be_compiled_is_refused_at_once(dev, arguments, says):
+    with pytest.raises(InvalidArgument, match=says):
+        await dev.nvrtc.compile(*arguments)
+    assert sum(actor.accepted for actor in dev.statistics().actors) == 0

@@ -85,7 +85,7 @@ class Worker:
         self.base = base
         self.extent = extent
         self.poisoned: bool = False
-        self.prints = False
+        self.prints: bool = False
         self.durable: bool = False
         self.staging_address: int = 0
         self._printed = False
@@ -401,7 +401,8 @@ class Worker:
             self._driver.cuMemHostUnregister(_host_address(memory))
             memory.close()
         os.close(self._wake)
-        self.prints = self._printed = False
+        self.prints = False
+        self._printed = False
 
     def reset(self) -> None:
         """Become as it was before the adoption, the simulated driver's injected faults included."""
@@ -502,5 +503,5 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except BaseException as bug:
-        exit_by(bug)
+    except BaseException as _bug:
+        exit_by(_bug)

@@ -1,0 +1,255 @@
+"""`WorkerPool`: worker processes that outlive the devices they serve, so that a test does not wait for a process.
+
+A device that was opened with ``workers=pool`` takes its worker from the pool, and a clean end gives it back with
+everything released but its context. A worker whose context was lost is killed by its device, which takes another one:
+a spare that the pool has started meanwhile.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import select
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, final
+
+import attrs
+
+from .. import AtomrInternalError, InvalidArgument
+from .._device import MAX_DEVICES, _chosen_backend
+from ..worker.launcher import WorkerProcess
+
+if TYPE_CHECKING:
+    from .._device import Backend
+
+CLOSE_SECONDS = 30.0
+"""The kernel reaps a killed worker in tenths of a second; one that is not gone by then hangs in a driver."""
+
+MAX_SPARES = 8
+
+_SETTINGS = ("ATOMR_TRIO_", "CUDA_")
+"""Environment variables that a worker reads begin like this."""
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+@attrs.frozen(kw_only=True)
+class PoolStatistics:
+    """A pool of workers at one moment."""
+
+    idle: int
+    """Workers that wait for a device, or are about to."""
+
+    taken: int
+    """Workers that devices have."""
+
+    started: int
+    """Processes that were ever started."""
+
+    reused: int
+    """Times that a device got a worker which another one had given back."""
+
+    missed: int
+    """Times that no worker was there, so that the device had to wait for a process to start."""
+
+
+@attrs.define(eq=False)
+class _Worker:
+    """A process of the pool."""
+
+    process: WorkerProcess
+    settings: dict[str, str]
+    """What the environment said when it was started."""
+    returned: bool = False
+
+
+@final
+class WorkerPool:
+    """Workers of one device, kept from one `trio.run` to the next: ``open_device(workers=pool)``.
+
+    A context manager, to be left after the last device was closed. Synchronous, and not to be used from several threads
+    at a time. The kernel kills a worker when the thread ends that started it, so use the pool on the thread that runs
+    trio, which is the main thread as a rule.
+
+    - `index`: the number of the device, as `open_device` counts.
+    - `backend`: `"cuda"` or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
+    - `spares`: workers kept ready beside those that devices have, 0 to 8, so that a rebuild after a fault finds one.
+      Each costs a context, about 0.6 GiB of device memory on an H200. 0 for a GPU in exclusive-process mode.
+
+    What a device gives back is its worker with streams, modules, arrays and pinned memory released; the context stays,
+    and with it what only a context can forget: the device heap that ``malloc`` in a kernel takes from. A worker keeps
+    the environment that it was started with; when a variable ``ATOMR_TRIO_...`` or ``CUDA_...`` has changed since, it
+    is replaced.
+
+    Raises `InvalidArgument` for arguments that cannot be.
+    """
+
+    def __init__(self, index: int = 0, backend: Backend | None = None, spares: int = 1) -> None:
+        if type(index) is not int or not 0 <= index < MAX_DEVICES:
+            raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
+        if type(spares) is not int or not 0 <= spares <= MAX_SPARES:
+            raise InvalidArgument(f"spares is an int from 0 to {MAX_SPARES}, not {spares!r}")
+        self.index: int = index
+        """The device that its workers are for."""
+        self.backend: Backend = _chosen_backend(backend)
+        """`"cuda"` or `"sim"`."""
+        self.spares: int = spares
+        """How many idle workers there are at least, a moment after one was taken."""
+        self._idle: collections.deque[_Worker] = collections.deque()
+        self._taken: dict[WorkerProcess, _Worker] = {}
+        self._ending: list[WorkerProcess] = []
+        self._started = self._reused = self._missed = 0
+        self._closed: str | None = None
+        _pools.add(self)
+
+    def __repr__(self) -> str:
+        now = self.statistics()
+        counts = ", ".join(f"{count} {name}" for name, count in attrs.asdict(now).items())
+        return f"<WorkerPool of device {self.index} ({self.backend}): {self._closed or counts}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def statistics(self) -> PoolStatistics:
+        """Counters of this moment; a worker that has died while it was idle counts until somebody asks for one."""
+        self._forget_ended()
+        return PoolStatistics(
+            idle=len(self._idle),
+            taken=len(self._taken),
+            started=self._started,
+            reused=self._reused,
+            missed=self._missed,
+        )
+
+    # --- what a device asks for ---------------------------------------------------------------------------------------
+
+    def take(self, backend: Backend, index: int) -> WorkerProcess:
+        """A worker process that nobody has adopted; a spare is started in its place. Called by `open_device`.
+
+        `backend` and `index`, the number of the device, must be the pool's.
+
+        Raises `InvalidArgument` for another device than the pool's and once the pool is closed, `OSError` when there
+        is no worker and the system has no room for one.
+        """
+        if self._closed:
+            raise InvalidArgument(f"{self!r} has no worker to give", device=index)
+        if (backend, index) != (self.backend, self.index):
+            raise InvalidArgument(f"{self!r} has no worker for device {index} ({backend})", device=index)
+        self._forget_ended()
+        settings = _settings()
+        self._part_with_unfit(settings)
+        if self._idle:
+            worker = self._idle.popleft()
+            self._reused += worker.returned
+        else:
+            worker = self._start(settings)
+            self._missed += 1
+        self._taken[worker.process] = worker
+        with contextlib.suppress(OSError):  # the next device that needs one tries again
+            while len(self._idle) < self.spares:
+                self._idle.append(self._start(settings))
+        return worker.process
+
+    def give_back(self, process: WorkerProcess) -> None:
+        """Take back a worker, a `process` that can be adopted again, when its device was closed. Raises nothing."""
+        worker = self._taken.pop(process)
+        worker.returned = True
+        if self._closed:
+            self._end(process)
+        else:
+            self._idle.appendleft(worker)  # it is warm, and a spare may not be yet
+
+    def _start(self, settings: dict[str, str]) -> _Worker:
+        worker = _Worker(WorkerProcess(self.backend, self.index), settings)
+        self._started += 1
+        return worker
+
+    # --- the end of a worker ------------------------------------------------------------------------------------------
+
+    def _part_with_unfit(self, settings: dict[str, str]) -> None:
+        """End the idle workers that have died, or that were started under other settings."""
+        fit = [worker for worker in self._idle if worker.settings == settings and not worker.process.reap()]
+        for worker in self._idle:
+            if worker not in fit:
+                self._end(worker.process)
+        self._idle = collections.deque(fit)
+
+    def _end(self, process: WorkerProcess) -> None:
+        """Kill a process; the kernel takes its time, and nobody need wait for it."""
+        process.kill()
+        self._ending.append(process)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Let go of what has been reaped: the pool's own, and those whose devices have seen to that."""
+        for process in [process for process in self._ending if process.reap()]:
+            process.close()
+            self._ending.remove(process)
+        for process in [process for process in self._taken if process.pidfd < 0]:
+            del self._taken[process]
+
+    def close(self) -> None:
+        """Kill every worker and wait until it is reaped; a device that still has one loses it. Closing twice is fine.
+
+        Raises `AtomrInternalError` if a worker is not gone after 30 s.
+        """
+        self._closed = self._closed or "closed"
+        self._forget_ended()
+        self._ending += [worker.process for worker in self._idle]
+        self._idle.clear()
+        processes = [*self._ending, *self._taken]
+        for process in processes:
+            process.kill()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for process in processes:
+            _wait_for_end(process, deadline)
+        self._forget_ended()
+
+    def _processes(self) -> list[WorkerProcess]:
+        return [*self._taken, *self._ending, *(worker.process for worker in self._idle)]
+
+    def _forget_in_child(self) -> None:
+        """In a forked child: the workers belong to the parent. Close our copies of their descriptors."""
+        self._closed = "of the process that this one was forked from"
+        for process in self._processes():
+            process.forget()
+        self._taken.clear()
+        self._ending.clear()
+        self._idle.clear()
+
+
+def pooled_processes() -> list[WorkerProcess]:
+    """Every worker process that a pool of this process has, also those that are ending."""
+    return [process for pool in _pools for process in pool._processes()]
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+
+
+def _wait_for_end(process: WorkerProcess, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(process.pidfd, select.POLLIN)
+    while not process.reap():
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {CLOSE_SECONDS:g} s")
+
+
+def _forget_pools_in_child() -> None:
+    for pool in list(_pools):
+        pool._forget_in_child()
+
+
+if hasattr(os, "register_at_fork"):  # not on every system that can import this package
+    os.register_at_fork(after_in_child=_forget_pools_in_child)
