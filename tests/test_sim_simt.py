@@ -489,6 +489,49 @@ def test_atomics_without_and_with_results(gpu: Machine) -> None:
     assert (old == i).sum() == misc[4], "each success moves the word by one"
 
 
+def test_atomic_sums_of_16_bit_floats_and_of_vectors() -> None:
+    source = """
+    extern "C" __global__ void k(unsigned* pairs, unsigned short* single, float4* four, unsigned* old, float4* before) {
+        int t = threadIdx.x;
+        unsigned one_two = 0x40003c00u, brain = 0x40003f80u, o;  // the pairs (1, 2) in both formats
+        asm volatile("atom.global.add.noftz.f16x2 %0, [%1], %2;" : "=r"(o) : "l"(pairs), "r"(one_two));
+        old[t] = o;
+        asm volatile("red.global.add.noftz.bf16x2 [%0], %1;" :: "l"(pairs + 1), "r"(brain));
+        asm volatile("red.global.add.noftz.bf16 [%0], %1;" :: "l"(single), "h"((unsigned short)0x3f80));
+        before[t] = atomicAdd(four, make_float4(1, 2, 0.5f, t));
+    }"""
+    gpu, n = Machine("compute_90"), 40
+    pairs, single, four = gpu.zeros(2, np.uint32), gpu.zeros(2, np.uint16), gpu.zeros(4, np.float32)
+    old, before = gpu.zeros(n, np.uint32), gpu.zeros((n, 4), np.float32)
+    gpu.run(source, "k", 1, n, pairs, single, four, old, before)
+    assert pairs[:1].view(np.float16).tolist() == [n, 2 * n]
+    brains = (np.append(pairs[1:].view(np.uint16), single[:1]).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    assert brains.tolist() == [n, 2 * n, n]
+    found = np.sort(old.view(np.float16).reshape(n, 2).astype(np.float64), axis=0)
+    np.testing.assert_array_equal(found, np.stack([np.arange(n), 2 * np.arange(n)], axis=1))
+    assert four.tolist() == [n, 2 * n, n / 2, n * (n - 1) / 2]
+    np.testing.assert_array_equal(np.sort(before[:, 0]), np.arange(n))
+
+
+def test_the_first_lane_of_a_mask_is_elected() -> None:
+    source = """
+    __device__ int elected(unsigned mask, unsigned* leader) {
+        int r;
+        asm volatile("{ .reg .pred p; elect.sync %1|p, %2; selp.s32 %0, 1, 0, p; }"
+                     : "=r"(r), "=r"(*leader) : "r"(mask));
+        return r; }
+    extern "C" __global__ void k(int* out, unsigned* leaders) {
+        int t = threadIdx.x, lane = t % 32;
+        asm volatile("griddepcontrol.wait;");
+        out[t] = lane < 12 ? elected(0x00000fffu, &leaders[t]) : elected(0xfffff000u, &leaders[t]); }"""
+    gpu = Machine("compute_90")
+    out, leaders = gpu.zeros(64, np.int32), gpu.zeros(64, np.uint32)
+    gpu.run(source, "k", 1, 64, out, leaders)
+    lane = np.arange(64) % 32
+    np.testing.assert_array_equal(out, (lane == 0) | (lane == 12))
+    np.testing.assert_array_equal(leaders, np.where(lane < 12, 0, 12))
+
+
 def test_shuffles_votes_and_matches(gpu: Machine) -> None:
     source = """
     extern "C" __global__ void k(int* out, const int* in) {

@@ -19,7 +19,9 @@ extern "C" __global__ void stencil_1d(const float *x, float *y, int n)
     if (i < n) y[i] = sum;
 }
 
-__constant__ float filter[5][5] = {{1, 4, 7, 4, 1}, {4, 16, 26, 16, 4}, {7, 26, 41, 26, 7}, {4, 16, 26, 16, 4}, {1, 4, 7, 4, 1}};
+__constant__ float filter[5][5] = {
+    {1, 4, 7, 4, 1}, {4, 16, 26, 16, 4}, {7, 26, 41, 26, 7}, {4, 16, 26, 16, 4}, {1, 4, 7, 4, 1},
+};
 
 // Beyond the edges everything is zero.
 extern "C" __global__ void convolve(const float *in, float *out, int width, int height)

@@ -50,7 +50,8 @@ extern "C" __global__ void conversions(const float *x, const int *n, u16 *halves
     asm("cvt.rni.s32.f16 %0, %1;" : "=r"(whole[i]) : "h"(mine[0]));
 }
 
-extern "C" __global__ void brain_floats(const float *x, const float *y, const float *z, u16 *out, u32 *both, float *back)
+extern "C" __global__ void brain_floats(const float *x, const float *y, const float *z, u16 *out, u32 *both,
+                                        float *back)
 {
     int i = position();
     u16 a, b, c, *mine = out + 6 * i;

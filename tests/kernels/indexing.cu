@@ -167,6 +167,28 @@ extern "C" __global__ void much_shared_memory(const int *x, int *y, int n)
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = big[i];
 }
 
+// Copies into shared memory that go on while the threads do something else.
+extern "C" __global__ void asynchronous_copies(const int4 *x, int *sums)
+{
+    __shared__ int4 tile[2][64];
+    int t = threadIdx.x, sum = 0;
+    unsigned to = (unsigned)__cvta_generic_to_shared(&tile[0][t]);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(x + t));
+    asm volatile("cp.async.commit_group;");
+    for (int round = 0; round < 3; ++round) {
+        unsigned other = (unsigned)__cvta_generic_to_shared(&tile[1 - round % 2][t]);
+        const int4 *next = x + 64 * (round + 1) + t;
+        if (round < 2) asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(other), "l"(next));
+        asm volatile("cp.async.commit_group;");
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+        int4 mirrored = tile[round % 2][63 - t];
+        sum = sum * 3 + mirrored.x - mirrored.y + 2 * mirrored.z + mirrored.w;
+        __syncthreads();
+    }
+    sums[t] = sum;
+}
+
 extern "C" __global__ void volatile_counter(volatile int *cell, int rounds)
 {
     volatile int *mine = cell + blockIdx.x * blockDim.x + threadIdx.x;

@@ -161,6 +161,15 @@ def much_shared_memory(rng: Generator) -> Arguments:
     return Given(x), Result(np.zeros_like(x), equals(moved)), n
 
 
+@family.case(grid=1, block=64)
+def asynchronous_copies(rng: Generator) -> Arguments:
+    x = rng.integers(-999, 999, (3, 64, 4)).astype(np.int32)
+    sums = np.zeros(64, np.int32)
+    for tile in x[:, ::-1]:
+        sums = sums * np.int32(3) + tile @ np.array([1, -1, 2, 1], np.int32)
+    return Given(x), Result(np.zeros(64, np.int32), equals(sums))
+
+
 @family.case(grid=2, block=32)
 def volatile_counter(rng: Generator) -> Arguments:
     start = rng.integers(0, 99, 64).astype(np.int32)

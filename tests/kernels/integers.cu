@@ -222,7 +222,8 @@ extern "C" __global__ void sha256(const u32 *__restrict__ cubes, const u32 *__re
     }
     for (int k = 16; k < 64; ++k) {
         u32 a = w[k - 15], b = w[k - 2];
-        w[k] = w[k - 16] + (turned(a, 7) ^ turned(a, 18) ^ a >> 3) + w[k - 7] + (turned(b, 17) ^ turned(b, 19) ^ b >> 10);
+        w[k] = w[k - 16] + (turned(a, 7) ^ turned(a, 18) ^ a >> 3);
+        w[k] += w[k - 7] + (turned(b, 17) ^ turned(b, 19) ^ b >> 10);
     }
     for (int k = 0; k < 8; ++k) state[k] = squares[k];
     for (int k = 0; k < 64; ++k) {

@@ -4,7 +4,7 @@ typedef unsigned long long u64;
 
 __device__ int position() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
-// --- calls ------------------------------------------------------------------------------------------------------------
+// --- calls -----------------------------------------------------------------------------------------------------------
 
 struct Triple { int a; double b; float c[3]; };
 
@@ -104,7 +104,7 @@ extern "C" __global__ void lambdas(int *out, int factor)
     out[2 * i + 1] = values[i % 6];
 }
 
-// --- templates --------------------------------------------------------------------------------------------------------
+// --- templates -------------------------------------------------------------------------------------------------------
 
 namespace math
 {
@@ -135,7 +135,7 @@ __global__ void variadic(const T *x, long long *out)
     else out[i] = total(x[i], x[i] * 2, (short)-5, 1ll << 40);
 }
 
-// --- control ----------------------------------------------------------------------------------------------------------
+// --- control ---------------------------------------------------------------------------------------------------------
 
 // Dense cases, so that the compiler writes a table of jumps.
 extern "C" __global__ void switch_table(const int *op, const int *x, int *out)
@@ -206,10 +206,12 @@ done:
     out[i] = count;
 }
 
-// --- memory of the module ---------------------------------------------------------------------------------------------
+// --- memory of the module --------------------------------------------------------------------------------------------
 
 __constant__ int primes[8] = {2, 3, 5, 7, 11, 13, 17, 19};
-__constant__ struct { char name[6]; double weight; } elements[3] = {{"iron", 55.845}, {"gold", 196.967}, {"neon", 20.18}};
+__constant__ struct { char name[6]; double weight; } elements[3] = {
+    {"iron", 55.845}, {"gold", 196.967}, {"neon", 20.18},
+};
 __device__ int launches = 100;
 __device__ double table[4] = {0.5, 0.25};
 __device__ int *where = &launches;

@@ -98,8 +98,8 @@ extern "C" __global__ void nearest_centre(const float2 *points, int n, const flo
 }
 
 // Adam, in place.
-extern "C" __global__ void adam(float *weights, const float *gradients, float *first, float *second, float rate, int step,
-                                int n)
+extern "C" __global__ void adam(float *weights, const float *gradients, float *first, float *second, float rate,
+                                int step, int n)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

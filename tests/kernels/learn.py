@@ -23,7 +23,9 @@ def softmax(rng: Generator) -> Arguments:
     x = 4 * normal(rng, 4, 300)
     powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
     check = near(
-        powers / powers.sum(axis=1, keepdims=True), relative=3e-6, why="exponents below 40, ten sums, a quotient"
+        powers / powers.sum(axis=1, keepdims=True),
+        relative=5e-6,
+        why="exponents below 40 rounded once, ten sums, a quotient",
     )
     return Given(x), Result(np.zeros_like(x), check), 300
 

@@ -55,8 +55,8 @@ extern "C" __global__ void jacobi_step(const double *a, const double *b, const d
 }
 
 // Thomas: one tridiagonal system for each thread, interleaved so that neighbours read neighbouring words.
-extern "C" __global__ void tridiagonal(const double *lower, const double *middle, const double *upper, const double *right,
-                                       double *scratch, double *x, int n, int systems)
+extern "C" __global__ void tridiagonal(const double *lower, const double *middle, const double *upper,
+                                       const double *right, double *scratch, double *x, int n, int systems)
 {
     int s = blockIdx.x * blockDim.x + threadIdx.x;
     if (s >= systems) return;

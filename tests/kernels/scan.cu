@@ -66,7 +66,8 @@ extern "C" __global__ void block_votes(const int *x, int3 *out)
 }
 
 // The block that comes last adds up what all blocks have left, and puts the counter back.
-extern "C" __global__ void dot(const float *x, const float *y, int n, volatile float *partial, unsigned *done, float *out)
+extern "C" __global__ void dot(const float *x, const float *y, int n, volatile float *partial, unsigned *done,
+                               float *out)
 {
     __shared__ float s[THREADS];
     __shared__ bool last;
@@ -174,7 +175,8 @@ extern "C" __global__ void add_offsets(int *out, const int *scanned_totals, int 
 
 // One launch: a block publishes its total, then its prefix, and looks back until it meets a prefix. Blocks number
 // themselves as they start, so that the one looked at has always started.
-extern "C" __global__ void scan_look_back(const int *x, int *out, int n, unsigned *started, volatile unsigned long long *state)
+extern "C" __global__ void scan_look_back(const int *x, int *out, int n, unsigned *started,
+                                          volatile unsigned long long *state)
 {
     enum { TOTAL = 1, PREFIX = 2 };
     __shared__ int block, before;

@@ -90,8 +90,8 @@ extern "C" __global__ void rank_sort(const double *keys, double *sorted, int n)
     sorted[rank] = mine;
 }
 
-extern "C" __global__ void binary_search(const long long *sorted, int n, const long long *wanted, int *lower, int *upper,
-                                         int count)
+extern "C" __global__ void binary_search(const long long *sorted, int n, const long long *wanted, int *lower,
+                                         int *upper, int count)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;

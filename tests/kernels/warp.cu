@@ -50,13 +50,11 @@ extern "C" __global__ void matches(const int *x, const long long *y, unsigned *a
     all[t] = __match_all_sync(ALL, y[t / 32 * 32] + (t == 40), &agreed[t]);
 }
 
-// Which lanes run together is the hardware's choice; that a lane runs with itself and never with the others is not.
+// Which lanes run together is the hardware's choice; that a lane runs with itself, and with none that left, is not.
 extern "C" __global__ void active_mask(unsigned *out)
 {
-    int lane = threadIdx.x % 32;
-    if (lane % 3 == 0) out[threadIdx.x] = __activemask();
-    else if (lane % 3 == 1) out[threadIdx.x] = __activemask();
-    else out[threadIdx.x] = __activemask();
+    if (threadIdx.x % 32 >= 20) return;
+    out[threadIdx.x] = __activemask();
 }
 
 extern "C" __global__ void warp_sum(const float *x, float *sums, int n)

@@ -1,13 +1,14 @@
 """The simulated device, and the driver's functions for initialisation, errors, devices and contexts.
 
-The device is described as one of compute capability 8.0 with the limits of an A100. This file knows nothing of memory
-or modules beyond what a context owns.
+The device is described as one of compute capability 8.0, or what the environment says, with the limits of an A100. This
+file knows nothing of memory or modules beyond what a context owns.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from typing import Any
 
 from .. import driver
@@ -16,8 +17,17 @@ from ._status import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, 
 from .process import PRINTF_BYTES, Context, Process
 from .table import Needs, entry, give
 
+
+def _capability(text: str) -> tuple[int, int]:
+    """The compute capability that the environment asks for."""
+    found = re.fullmatch(r"(\d+)\.(\d)", text)
+    if not found:
+        raise ValueError(f"ATOMR_TRIO_SIM_CAPABILITY is {text!r}; it is a compute capability such as 9.0")
+    return int(found[1]), int(found[2])
+
+
 DRIVER_VERSION = 13050
-CAPABILITY = tuple(map(int, (os.environ.get("ATOMR_TRIO_SIM_CAPABILITY") or "8.0").split(".")))
+CAPABILITY = _capability(os.environ.get("ATOMR_TRIO_SIM_CAPABILITY") or "8.0")
 NAME = "atomr simulated GPU"
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)

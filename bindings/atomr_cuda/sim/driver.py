@@ -351,7 +351,8 @@ def install() -> None:
     """Put the simulator in libcuda's place in this process; a second call changes nothing.
 
     The environment says how many devices there are (``ATOMR_TRIO_SIM_DEVICES``), how many bytes of memory each has
-    (``ATOMR_TRIO_SIM_MEMORY``), and which faults to inject (``ATOMR_TRIO_SIM_FAULTS``, in the words of ``injection``).
+    (``ATOMR_TRIO_SIM_MEMORY``), which compute capability they report (``ATOMR_TRIO_SIM_CAPABILITY``), and which faults
+    to inject (``ATOMR_TRIO_SIM_FAULTS``, in the words of ``injection``).
     """
     global _process
     with _lock:

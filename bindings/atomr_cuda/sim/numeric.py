@@ -472,7 +472,7 @@ def bit_mask(position: Value, length: Value, wrap: bool) -> Value:
 def find_nth_bit(mask: Value, base: Value, offset: Value) -> Value:
     """`fns`: the place of the n-th set bit from `base` on, upwards or downwards; all ones where there is none."""
     left = np.maximum(np.abs(offset.astype(S64)) - 1, 0)
-    result = left.astype(U32) * U32(0) + U32(0xFFFFFFFF)
+    result: Value = U32(0xFFFFFFFF)
     for step in range(32):
         place = base.astype(S64) + np.sign(offset.astype(S64)) * step
         inside = (place >= 0) & (place < 32) & ((step == 0) | (offset != 0))
