@@ -36,6 +36,13 @@ class NoPublicConstructor(type):
         return made
 
 
+def known(value: T | None, why: str) -> T:
+    """A value that cannot be None here; `why` not, for the defect of ours that it would be."""
+    if value is None:
+        raise AssertionError(why)
+    return value
+
+
 def check_seconds(name: str, value: object) -> None:
     """Raise `InvalidArgument` for what is no number of seconds greater than 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

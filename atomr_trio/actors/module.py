@@ -22,7 +22,7 @@ from .._mailbox import Request, RequestState
 from .._parameters import KernelSignature, Parameter
 from .._requests import CommandRequest
 from .._timeline import Command, CommandOwner, Operand
-from .._util import NoPublicConstructor, check_seconds, shown
+from .._util import NoPublicConstructor, check_seconds, known, shown
 from ..worker.engines.module import LAUNCH, LOAD, UNLOAD
 from ..worker.protocol import LANE_COMPUTE, Role
 
@@ -179,11 +179,10 @@ class LoadRequest(Request):
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the kernels' facts; the standbys load the module too."""
-        if self._generation is None:
-            raise AssertionError("a load has ended that was not begun")
-        self._module.loaded(self._generation, error)
+        generation = known(self._generation, "a load has ended that was not begun")
+        self._module.loaded(generation, error)
         if error is None:
-            for standby in self._generation.standbys:
+            for standby in generation.standbys:
                 self._module.warm(standby)
         if self.open:
             self.settle(outcome.Value(value) if error is None else outcome.Error(error))
@@ -315,12 +314,11 @@ class Kernel(metaclass=NoPublicConstructor):
     ) -> None:
         """Launch the kernel and wait until it has run (``cuLaunchKernelEx``).
 
-        `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is dynamic shared memory, in bytes
-        of each block.
-        `arguments` are checked against the kernel's real parameters: device arrays where it takes pointers, Python and
-        numpy numbers that fit, bytes for structs. Every array counts as written unless it is wrapped in `read_only`;
-        `touches` names arrays that the kernel reaches only through other memory. `hang_timeout` is how many seconds
-        this launch may run before its worker is killed; by default what `open_device` was given.
+        `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is each block's dynamic shared
+        memory, in bytes. `arguments` are checked against the kernel's real parameters: device arrays where it takes
+        pointers, Python and numpy numbers that fit, bytes for structs. Every array counts as written unless it is
+        wrapped in `read_only`; `touches` names arrays that the kernel reaches only through other memory. `hang_timeout`
+        is how many seconds this launch may run before its worker is killed; by default what `open_device` was given.
 
         Raises `InvalidArgument` before anything is sent; `StaleArray` for an array that a fault has torn;
         `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel gives.
