@@ -124,9 +124,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
-    # Tracebacks, docs and pickles show the public name.
-    if getattr(value, "__module__", "").startswith(f"{__name__}."):
-        value.__module__ = __name__
+    value.__module__ = __name__  # tracebacks, docs and pickles show the public name
     globals()[name] = value
     return value
 

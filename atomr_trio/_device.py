@@ -26,7 +26,7 @@ import sys
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, final
+from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
-from ._util import NoPublicConstructor, check_seconds
+from ._util import NoPublicConstructor, check_seconds, known
 from .worker.launcher import WorkerProcess, address_range
 from .worker.protocol import LANE_NAMES
 
@@ -107,8 +107,8 @@ _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 class Device(metaclass=NoPublicConstructor):
     """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
 
-    A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or `DeviceClosed`
-    once the device takes no requests, and by `ActorCrashed`, which is a bug of this library.
+    A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or
+    `DeviceClosed` once the device takes no requests, and by `ActorCrashed`, which is a bug of this library.
     """
 
     nvrtc: Nvrtc
@@ -197,9 +197,7 @@ class Device(metaclass=NoPublicConstructor):
     @property
     def info(self) -> DeviceInfo:
         """Facts about the device."""
-        if self._info is None:
-            raise AssertionError("a device that is open has its facts")
-        return self._info
+        return known(self._info, "a device that is open has its facts")
 
     @property
     def state(self) -> DeviceState:
@@ -297,9 +295,7 @@ class Device(metaclass=NoPublicConstructor):
         )
 
     def _memory_statistics(self) -> MemoryStatistics:
-        arena = self._arena
-        if arena is None:
-            raise AssertionError("a device that is open has an arena")
+        arena = known(self._arena, "a device that is open has an arena")
         arena.collect()
         return MemoryStatistics(
             in_use=arena.in_use,
@@ -400,9 +396,7 @@ class Device(metaclass=NoPublicConstructor):
         return array
 
     def _allocate(self, nbytes: int, guarded: bool) -> Block:
-        arena = self._arena
-        if arena is None:
-            raise AssertionError("a device that is open has an arena")
+        arena = known(self._arena, "a device that is open has an arena")
         try:
             return arena.allocate(nbytes, guarded=guarded)
         except ArenaFull as full:
@@ -417,8 +411,8 @@ class Device(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def _free(self, block: Block) -> None:
-        if self._arena is not None and os.getpid() == self._process_id:
-            self._arena.free(block)
+        if os.getpid() == self._process_id:
+            known(self._arena, "a block has an arena").free(block)
 
     # --- checks for the actors ----------------------------------------------------------------------------------------
 
@@ -449,7 +443,8 @@ class Device(metaclass=NoPublicConstructor):
         while self._orphan_modules:
             number = self._orphan_modules.popleft()
             for holder in {generation, self._generation or generation, *self._standbys.generations}:
-                if holder.modules.pop(number, None) is not None:
+                # One that is lost, whose successor is not there yet, has nobody to tell.
+                if holder.loss is None and holder.modules.pop(number, None) is not None:
                     publish_unload(holder, number)
 
     # --- generations --------------------------------------------------------------------------------------------------
@@ -694,9 +689,7 @@ class Device(metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _recover(self, generation: Generation, background: trio.Nursery) -> Generation | None:
         """What follows a loss: the decision, the fence, and the next generation, if there is to be one."""
-        loss = generation.loss
-        if loss is None:
-            raise AssertionError("nothing was lost")
+        loss = known(generation.loss, "nothing was lost")
         noticed = time.monotonic()
         generation.process.kill()
         self._last_error = loss.reason
@@ -786,8 +779,7 @@ class Device(metaclass=NoPublicConstructor):
 
     def _forget_generation(self, generation: Generation) -> None:
         """Decide what survives the generation, all of whose commands are settled."""
-        if self._arena is not None:
-            self._arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
+        generation.arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
 
     @trio.lowlevel.enable_ki_protection
     async def _rebuild(
@@ -795,8 +787,7 @@ class Device(metaclass=NoPublicConstructor):
     ) -> Generation | None:
         """Let a standby take over, or start workers until one serves, the budget is spent, or the device is closed."""
         while not self._closing.is_set():
-            with trio.CancelScope() as scope:
-                unwatch = self._cancel_at_closing(scope)
+            with trio.CancelScope() as self._rebuild_scope:
                 try:
                     generation = await self._standbys.take() if process is None else None
                     by_standby = generation is not None
@@ -824,7 +815,7 @@ class Device(metaclass=NoPublicConstructor):
                     if isinstance(decision, Rebuild):
                         await trio.sleep(decision.delay)
                 finally:
-                    unwatch()
+                    self._rebuild_scope = None
         if process is not None:
             await self._put_back(process)
         return None
@@ -855,23 +846,10 @@ class Device(metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _start_standby(self, show: Callable[[Generation], None]) -> Generation:
         standby = await self._build(show=show)
-        if self._background is None:
-            raise AssertionError("a standby is started while the device is supervised")
-        self._watch(self._background, standby)
+        self._watch(known(self._background, "a standby is started while the device is supervised"), standby)
         for module in list(self._modules.values()):
             module.warm(standby)
         return standby
-
-    def _cancel_at_closing(self, scope: trio.CancelScope) -> Any:
-        """Have `scope` cancelled when the device is closed; returns what undoes that."""
-        self._rebuild_scope = scope
-        if self._closing.is_set():
-            scope.cancel(reason="the device is closed")
-
-        def undo() -> None:
-            self._rebuild_scope = None
-
-        return undo
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -926,9 +904,7 @@ class Device(metaclass=NoPublicConstructor):
 
     def _end_error(self) -> DeviceError:
         """A fresh copy of the reason why the device takes no requests any more."""
-        if self._closed_as is None:
-            raise AssertionError("a device that has ended has a reason")
-        return fresh(self._closed_as)
+        return fresh(known(self._closed_as, "a device that has ended has a reason"))
 
     def _begin_closing(self) -> None:
         """The body has been left: refuse new requests, settle queued ones, let started ones finish."""
@@ -949,8 +925,7 @@ class Device(metaclass=NoPublicConstructor):
             actor.close(outcome.Error(self._end_error()))
             actor.mailbox.close(self._end_error)
         for request in list(self._compiling):
-            if request.open:
-                request.settle(outcome.Error(self._end_error()))
+            request.settle(outcome.Error(self._end_error()))
 
     def _release(self) -> None:
         """Close what outlived the generations."""
@@ -1076,8 +1051,8 @@ async def open_device(
     as the next generation with its arrays intact.
 
     - `index`: the number of the device, counted as the CUDA driver counts.
-    - `backend`: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND`` says,
-      else `"cuda"`.
+    - `backend`: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND``
+      says, else `"cuda"`.
     - `standby`: how many workers are kept ready beside the one in service, 0 to 4. After a fault one of them takes over
       in a few milliseconds, instead of the tenths of a second that a new worker takes to start. Each costs a context,
       about 0.6 GiB of device memory, and is started in the background.
@@ -1091,8 +1066,8 @@ async def open_device(
     - `workers`: where worker processes come from and go back to, for example an `atomr_trio.testing.WorkerPool`; by
       default each is started when it is needed.
 
-    Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint. Leaving
-    always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
+    Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint.
+    Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
 
     Raises `InvalidArgument` for an argument that cannot be, `LibraryNotFound` when there is no driver on this machine,
     and `DeviceFailed` when the device could not be opened, or from the block when its supervision gave up.

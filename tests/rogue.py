@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pytest
 import trio
 
+from atomr_trio import ContextLost
 from atomr_trio.testing import endless_kernel, kill_worker, worker_pid
 from atomr_trio.testing._faults import SOURCE as FAULTY, WILD
 
@@ -21,6 +24,7 @@ __all__ = [
     "WILD",
     "compile_rogue",
     "endless_kernel",
+    "hang",
     "kill_worker",
     "next_generation",
     "process_exists",
@@ -44,6 +48,15 @@ extern "C" __global__ void say(int first) { printf("line %d\n", first + (int)thr
 async def compile_rogue(dev: Device, *names: str) -> list[Kernel]:
     """Some of the kernels above, and of those that fault; `spin` runs until the word at an address is not 0."""
     return [await dev.nvrtc.compile(SOURCE, name) for name in names]
+
+
+async def hang(dev: Device, *touches: Any, seconds: float = 0.2) -> None:
+    """Lose the context to a kernel that never ends, on a device of any `hang_timeout`."""
+    (spin,) = await compile_rogue(dev, "spin")
+    with dev.zeros(1, np.int32) as word:
+        await word.to_host()
+        with pytest.raises(ContextLost, match="launch of spin ran longer than hang_timeout"):
+            await spin.launch(1, 1, word.address, touches=touches, hang_timeout=seconds)
 
 
 def process_exists(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import signal
@@ -319,6 +320,36 @@ async def test_standbys_that_cannot_be_started_are_tried_again_and_the_device_wo
                 monkeypatch.delenv("ATOMR_TRIO_SIM_FAULTS")
                 await dev.wait_standby()
             assert dev.generation == 1
+
+
+async def test_a_standby_that_is_ready_only_after_the_worker_is_lost_is_told_what_nobody_has_any_more(
+    open_test_device, monkeypatch
+):
+    """The lost worker, whose place is empty then, is not told."""
+    lost = trio.Event()
+    start = _generation.Generation.start
+
+    async def start_late(generation: Any, show: Any = None) -> None:
+        if show is not None:
+            await lost.wait()
+        await start(generation, show)
+
+    monkeypatch.setattr(_generation.Generation, "start", start_late)
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1, restart_policy=ANY_NUMBER) as dev:
+            (touch,) = await compile_rogue(dev, "touch")
+            await dev.nvrtc.compile('extern "C" __global__ void unwanted() { }', "unwanted")
+            gc.collect()
+            assert dev._orphan_modules
+            async with dev.events() as events:
+                kill_worker(dev)
+                assert [type(event) async for event in take(events, 2)] == [ContextWasLost, WorkerReaped]
+            lost.set()
+            assert await next_generation(dev, 1) == 2
+            x = dev.zeros(10, np.int32)
+            await touch.launch(1, 32, x, 10)
+            assert (await x.to_host() == 1).all()
+            assert not dev._orphan_modules
 
 
 async def take(events: Any, count: int) -> AsyncIterator[Any]:

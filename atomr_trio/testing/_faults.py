@@ -19,6 +19,7 @@ import outcome
 import trio
 
 from .. import ContextLost, DeviceError, InvalidArgument, OutOfDeviceMemory
+from .._util import known
 from ._workers import generation_of, kill_worker, until
 
 if TYPE_CHECKING:
@@ -172,9 +173,7 @@ async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, .
 
 
 async def _by_exhausting(dev: Device, touches: tuple[Touched, ...]) -> None:
-    arena = dev._arena
-    if arena is None:
-        raise AssertionError("a device that is open has an arena")
+    arena = known(dev._arena, "a device that is open has an arena")
     # The budget would refuse the array before the device is asked.
     limit, arena.limit = arena.limit, arena.extent
     try:

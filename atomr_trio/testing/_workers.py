@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .._util import known
+
 if TYPE_CHECKING:
     from .. import Device
     from .._generation import Generation
@@ -92,9 +94,7 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
 def generation_of(dev: Device) -> Generation:
     """The generation in service. Raises as `worker_pid` does."""
     dev._check_running()
-    if dev._generation is None:
-        raise AssertionError("a device that is running has a generation")
-    return dev._generation
+    return known(dev._generation, "a device that is running has a generation")
 
 
 def _send_signal(process: WorkerProcess, how: signal.Signals) -> None:

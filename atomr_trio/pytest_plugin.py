@@ -1,0 +1,211 @@
+"""The pytest plugin: a device for each test, from a pool of workers that outlives the tests.
+
+It is installed with the package, so pytest loads it in every suite of that environment. Therefore importing this file
+imports pytest and nothing heavier; the rest is imported by the first test that asks for a device.
+
+A test that loses the context fails, alone, with the device's own words: by the `ContextLost` that it raises, or, if it
+kept that to itself, by what the device has told the plugin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from . import ContextWasLost, Device
+    from .testing import PoolStatistics, WorkerPool
+
+HANG_TIMEOUT = 60.0
+"""Seconds that one command may run in a test, unless ``--gpu-hang-timeout`` says otherwise."""
+
+MARKER = "gpu_faults: the test loses the context of its gpu_device on purpose, and does not fail by that alone"
+
+_CLOSE_TIMEOUT = 5.0
+"""Seconds; nothing runs any more by then, but a busy machine may take its time to reset a worker."""
+
+_EVENTS = 1000
+"""Events of one test that are kept."""
+
+_COLLECTING = logging.INFO - 1
+"""The level that the log of the devices has while it is collected; nobody else would choose it."""
+
+_losses: pytest.StashKey[list[str]] = pytest.StashKey()
+_summary: pytest.StashKey[str] = pytest.StashKey()
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say which device the tests get."""
+    group = parser.getgroup("gpu", "tests on a GPU (atomr_trio)")
+    group.addoption(
+        "--gpu-backend",
+        choices=("cuda", "sim"),
+        help="a GPU, or the simulator; by default what ATOMR_TRIO_BACKEND says, else cuda",
+    )
+    group.addoption(
+        "--gpu-index",
+        type=lambda text: text if text == "auto" else int(text),
+        default=0,
+        metavar="N|auto",
+        help="number of the device; auto spreads the processes of pytest-xdist over all of them (default: 0)",
+    )
+    group.addoption(
+        "--gpu-hang-timeout",
+        type=float,
+        default=HANG_TIMEOUT,
+        metavar="SECONDS",
+        help=f"how long one command may run before its worker is killed (default: {HANG_TIMEOUT:g})",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+
+
+def _device_index(wanted: int | str, backend: str) -> int:
+    """The device for this process: the one that was named, or its share of all that there are."""
+    if isinstance(wanted, int):
+        return wanted
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return int(worker) % max(1, _count_devices(backend))
+
+
+def _count_devices(backend: str) -> int:
+    from ._cli.doctor import ask_libraries
+
+    if backend == "sim":
+        return int(os.environ.get("ATOMR_TRIO_SIM_DEVICES") or 1)
+    return sum(library.get("devices", 0) for library in ask_libraries())  # in a process of its own
+
+
+# --- fixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def gpu_worker_pool(pytestconfig: pytest.Config) -> Iterator[WorkerPool]:
+    """The `atomr_trio.testing.WorkerPool` of the session, for tests that open devices themselves."""
+    from ._device import _chosen_backend
+    from .testing import WorkerPool
+
+    backend = _chosen_backend(pytestconfig.getoption("gpu_backend"))
+    with WorkerPool(_device_index(pytestconfig.getoption("gpu_index"), backend), backend) as pool:
+        yield pool
+        pytestconfig.stash[_summary] = f"device {pool.index} ({backend}): {_in_words(pool.statistics())}"
+
+
+@pytest.fixture
+async def gpu_device(request: pytest.FixtureRequest, gpu_worker_pool: WorkerPool) -> AsyncIterator[Device]:
+    """A device for one test, whose worker comes from `gpu_worker_pool`; for async tests that pytest-trio runs.
+
+    Its arrays are guarded, it never gives up, and each command may run for ``--gpu-hang-timeout`` seconds.
+    """
+    from . import ContextWasLost, RestartPolicy, open_device
+    from ._device import RESTARTER
+
+    with _collected_output(request.node), contextlib.ExitStack() as stack:
+        async with open_device(
+            gpu_worker_pool.index,
+            backend=gpu_worker_pool.backend,
+            workers=gpu_worker_pool,
+            hang_timeout=request.config.getoption("gpu_hang_timeout"),
+            close_timeout=_CLOSE_TIMEOUT,
+            restart_policy=RestartPolicy(intensity=math.inf),
+            guarded=True,
+        ) as device:
+            events = stack.enter_context(device.events(buffer=_EVENTS))
+            yield device
+            await _come_to_rest(device)
+        losses = [event async for event in events if isinstance(event, ContextWasLost)]
+        request.node.stash[_losses] = [_in_full(loss) for loss in losses if loss.reported_by != RESTARTER]
+
+
+async def _come_to_rest(device: Device) -> None:
+    """Wait for work that the test has left behind: a fault in it is this test's, and no other's."""
+    from . import DeviceState
+    from ._realtime import RealTimer
+
+    with RealTimer(0.002) as timer:
+        while device.state is DeviceState.RUNNING and any(lane.unfinished for lane in device.statistics().lanes):
+            await timer.tick()
+
+
+@contextlib.contextmanager
+def _collected_output(item: pytest.Item) -> Iterator[None]:
+    """Show what the device prints in the report of a test, besides what becomes of the log otherwise."""
+    logger = logging.getLogger("atomr_trio.device")
+    level = logging.NOTSET if logger.level == _COLLECTING else logger.level
+    logger.setLevel(level)
+    threshold = logger.getEffectiveLevel()
+    lines: list[str] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        lines.append(record.getMessage())
+        return logger.level != _COLLECTING or record.levelno >= threshold
+
+    logger.addFilter(collect)
+    if threshold > logging.INFO:
+        logger.setLevel(_COLLECTING)
+    try:
+        yield
+    finally:
+        logger.removeFilter(collect)
+        if logger.level == _COLLECTING:  # or the test has set another
+            logger.setLevel(level)
+        if lines:
+            item.add_report_section("call", "gpu output", "\n".join(lines))
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
+    """Refuse a `gpu_device` that nobody would open."""
+    ours = fixturedef.argname == "gpu_device" and fixturedef.func.__module__ == __name__
+    if ours and request.node.get_closest_marker("trio") is None:
+        pytest.fail(
+            "gpu_device is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = true in "
+            "pytest's settings, or mark the test with @pytest.mark.trio",
+            pytrace=False,
+        )
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test whose device has lost a context, if it does not fail by itself."""
+    try:
+        result = yield
+    finally:
+        losses = item.stash.get(_losses, [])
+        if losses:
+            item.add_report_section("call", "gpu faults", "\n".join(losses))
+    if losses and item.get_closest_marker("gpu_faults") is None:
+        text = "the test passed, but its device did not:"
+        advice = "if it is meant to do that, mark it with @pytest.mark.gpu_faults"
+        pytest.fail("\n".join((text, *losses, advice)), pytrace=False)
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how many processes the tests have cost."""
+    if _summary in config.stash:
+        terminalreporter.write_sep("-", "gpu workers")
+        terminalreporter.write_line(config.stash[_summary])
+
+
+def _in_full(loss: ContextWasLost) -> str:
+    in_flight = ", ".join(loss.in_flight) or "nothing"
+    return f"generation {loss.generation} was lost: {loss.reason} (in flight: {in_flight})"
+
+
+def _in_words(now: PoolStatistics) -> str:
+    return f"{now.started} started, {now.reused} reused; devices that waited for a start: {now.missed}"
