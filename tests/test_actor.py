@@ -348,3 +348,9 @@ def test_a_bug_in_a_request_that_does_not_wait_is_raised_as_a_crash_and_counted(
     assert isinstance(caught.value.__cause__, Bug)
     statistics = actor.mailbox.statistics()
     assert (statistics.accepted, statistics.settled["lost"]) == (1, 1)
+
+
+def test_a_request_that_does_not_wait_and_has_its_answer_before_the_bug_keeps_it(actor):
+    with pytest.raises(ActorCrashed):
+        actor.begin_nowait(Work("bug", settle_and_crash), FakeGeneration())
+    assert actor.mailbox.statistics().settled["ok"] == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import itertools
 import logging
 import math
 import os
@@ -62,14 +63,19 @@ def lose(device):
     os.kill(worker(device).pid, signal.SIGKILL)
 
 
-def newest_child(but_not):
-    """The youngest child process of this one, other than `but_not`."""
+def children():
+    """The child processes of this one."""
     me = os.getpid()
-    children = []
+    found = set()
     for task in os.listdir(f"/proc/{me}/task"):
         with open(f"/proc/{me}/task/{task}/children") as file:
-            children += [int(pid) for pid in file.read().split()]
-    return max(pid for pid in children if pid != but_not)
+            found.update(map(int, file.read().split()))
+    return found
+
+
+def newest_child(but_not):
+    """The youngest child process of this one, other than `but_not`."""
+    return max(children() - {but_not})
 
 
 async def until(condition, limit=20.0):
@@ -192,7 +198,7 @@ def workers(monkeypatch):
         {"index": 0.0},
         {"index": "0"},
         {"backend": "rocm"},
-        {"standby": 1},
+        {"standby": 5},
         {"on_fault": "ignore"},
         {"hang_timeout": 0},
         {"hang_timeout": -1.0},
@@ -697,14 +703,17 @@ async def test_a_loss_is_told_to_everybody_and_the_next_generation_runs(nursery,
             assert (statistics.generation, statistics.restarts_left) == (2, 2)
             assert "SIGKILL" in statistics.last_error
             assert statistics.lanes[0].submitted == 0  # counts of lanes belong to the generation
-            await until(lambda: len(told) == 2)
-    lost, rebuilt = told
+            await until(lambda: len(told) == 3)
+    lost, reaped, rebuilt = told
     assert isinstance(lost, atomr_trio.ContextWasLost)
     assert (lost.generation, lost.status, lost.in_flight) == (1, None, ("launch of gate",))
+    assert (lost.reported_by, lost.actors) == ("the operating system", ("module",))
+    assert isinstance(reaped, atomr_trio.WorkerReaped)
+    assert reaped.generation == 1
     assert isinstance(rebuilt, atomr_trio.ContextRebuilt)
-    assert rebuilt.generation == 2
-    assert 0 < rebuilt.seconds < 30
-    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert (rebuilt.generation, rebuilt.by_standby) == (2, False)
+    assert 0 < reaped.seconds < rebuilt.seconds < 30
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO", "INFO"]
 
 
 async def test_a_kernel_that_faults_costs_its_generation_and_carries_the_status(dev):
@@ -1165,6 +1174,68 @@ async def test_a_defect_of_the_supervision_leaves_as_internal_error_and_settles_
     assert is_gone(pid)
 
 
+async def test_a_defect_while_a_generation_is_made_leaves_no_worker(monkeypatch):
+    def broken(*arguments):
+        raise Boom("in the constructor")
+
+    before = children()
+    monkeypatch.setattr(_device, "Generation", broken)
+    with leaving_with(Boom):
+        async with open_test_device():
+            pytest.fail("it was opened")
+    assert children() == before
+
+
+@pytest.mark.parametrize("times", [1, math.inf], ids=["at first", "never"])
+async def test_a_worker_that_is_not_reaped_is_a_defect_and_costs_no_other_worker(monkeypatch, caplog, times):
+    real, before, attempts = _device.reap, children(), itertools.count(1)
+
+    async def reap_later(process):
+        if process is stuck and next(attempts) <= times:
+            raise atomr_trio.AtomrInternalError("it is not reaped")
+        await real(process)
+
+    with leaving_with(atomr_trio.AtomrInternalError, "not reaped"):
+        async with open_test_device() as dev:
+            generation, stuck = dev._generation, worker(dev)
+            monkeypatch.setattr(_device, "reap", reap_later)
+            lose(dev)
+            await trio.sleep_forever()
+    left = [record for record in caplog.records if "was not settled" in record.message]
+    assert len(left) == (times > 1)
+    assert is_gone(stuck.pid) == (times == 1)
+    await real(stuck)
+    generation.close()
+    assert children() == before
+
+
+async def test_a_defect_while_the_device_is_closed_leaves_as_internal_error(monkeypatch):
+    async def broken(generation):
+        raise Boom("at the clean end")
+
+    with leaving_with(atomr_trio.AtomrInternalError, "at the clean end"):
+        async with open_test_device() as dev:
+            monkeypatch.setattr(dev, "_close_worker", broken)
+            pid = worker(dev).pid
+    assert dev.state is DeviceState.CLOSED
+    assert is_gone(pid)
+    with pytest.raises(atomr_trio.DeviceClosed):
+        dev.empty(1)
+
+
+async def test_a_defect_that_the_supervisor_does_not_catch_ends_the_body_all_the_same(monkeypatch):
+    async def broken(device):
+        raise Boom("outside of everything")
+
+    monkeypatch.setattr(_device.Device, "_supervise", broken)
+    with leaving_with(atomr_trio.AtomrInternalError, "a task of the device raised") as caught:
+        async with open_test_device() as dev:
+            await trio.sleep_forever()
+    assert isinstance(caught.value.__cause__.exceptions[0], Boom)
+    await _generation.reap(worker(dev))
+    dev._generation.close()
+
+
 # -- fork --------------------------------------------------------------------------------------------------------------
 
 
@@ -1217,6 +1288,10 @@ async def test_in_a_forked_child_the_device_has_failed_and_the_parent_does_not_n
                         answers.append("forked" if "forked" in str(error) else str(error))
                     array.free()
                     answers.append(dev.state.value)
+                    grandchild = os.fork()
+                    if grandchild == 0:
+                        os._exit(0)
+                    answers.append(f"a child of its own ends with {exit_status(grandchild)}")
                     del array, gate
                     gc.collect()
                     # A timer is left; nothing that holds memory, or the worker.
@@ -1231,7 +1306,12 @@ async def test_in_a_forked_child_the_device_has_failed_and_the_parent_does_not_n
             answer = os.read(ours, 4096).decode()
             os.close(ours)
             assert exit_status(child) == 0
-            assert answer == "DeviceFailed,DeviceFailed,DeviceFailed,DeviceFailed,DeviceFailed,forked,closed"
+            assert answer.split(",") == [
+                *["DeviceFailed"] * 5,
+                "forked",
+                "closed",
+                "a child of its own ends with 0",
+            ]
             np.testing.assert_array_equal(await array.to_host(), np.arange(4))
             await gate.wait()
             assert dev.generation == 1

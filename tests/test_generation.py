@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -12,8 +14,10 @@ import pytest
 import trio
 import trio.testing
 
+from atomr_trio import _generation
 from atomr_trio._errors import (
     ActorCrashed,
+    AtomrInternalError,
     CommandFailed,
     ContextLost,
     DeviceError,
@@ -21,13 +25,14 @@ from atomr_trio._errors import (
     OutOfDeviceMemory,
     StaleArray,
 )
-from atomr_trio._generation import Generation, Loss, LossKind, StartFailed
+from atomr_trio._generation import Generation, Loss, LossKind, StartFailed, reap
 from atomr_trio._mailbox import Request
-from atomr_trio._memory import Arena, Block, ChunkState, Recipe
+from atomr_trio._memory import Arena, Block, Chunk, ChunkState, Recipe
 from atomr_trio._timeline import Command
 from atomr_trio.worker import channel
 from atomr_trio.worker.channel import SharedMemory
-from atomr_trio.worker.engines.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY
+from atomr_trio.worker.engines.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
+from atomr_trio.worker.engines.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
 from atomr_trio.worker.engines.module import LAUNCH, LOAD, MODULE
 from atomr_trio.worker.protocol import (
     ENGINE_BUG,
@@ -44,7 +49,7 @@ from atomr_trio.worker.protocol import (
 from rogue import compile_rogue, endless_kernel, until
 
 MIB = 1 << 20
-VERBS = {(table.number, verb.number): verb for table in (MEMORY, MODULE) for verb in table.verbs}
+VERBS = {(table.number, verb.number): verb for table in (CONTEXT, MEMORY, MODULE) for verb in table.verbs}
 
 
 class FakeProcess:
@@ -58,6 +63,15 @@ class FakeProcess:
         self.pid = 0
         self.backend = "sim"
         self.greeted = False
+
+    def kill(self) -> None:
+        """It has ended already."""
+
+    def reap(self) -> bool:
+        return True
+
+    def end_text(self) -> str:
+        return "exited with status 70"
 
     def close(self) -> None:
         self.sock.close()
@@ -591,6 +605,197 @@ def test_a_message_that_makes_no_sense_costs_the_worker_and_nothing_is_unpickled
     stage.generation.drain_messages()
     assert stage.generation.loss.kind is LossKind.EXIT
     assert "makes no sense" in stage.generation.loss.reason
+
+
+async def test_a_worker_that_ends_while_it_starts_is_told_with_its_last_words(stage):
+    os.write(stage.process.output_end, b"Fatal Python error\n")
+    stage.process.worker_end.close()
+    with pytest.raises(StartFailed, match="exited with status 70 while it started; its last words: Fatal Python error"):
+        await stage.generation.start()
+
+
+async def test_a_worker_that_goes_away_before_it_is_handed_anything_is_a_failed_start(stage):
+    stage.tell({"kind": "hello"})
+    stage.generation.drain_messages()
+    stage.process.worker_end.close()
+    with pytest.raises(StartFailed, match=r"the worker went away: .*Broken pipe"):
+        await stage.generation.start()
+
+
+async def test_a_worker_that_says_nothing_is_a_failed_start(stage, monkeypatch):
+    monkeypatch.setattr(_generation, "START_TIMEOUT", 0.02)
+    with pytest.raises(StartFailed, match=r"the worker was not ready within 0\.02 s"):
+        await stage.generation.start()
+
+
+@pytest.mark.parametrize(("status", "gone"), [(719, False), (214, True)])
+async def test_a_context_that_is_lost_in_the_self_test_is_a_failed_start(stage, status, gone):
+    told = {"kind": "lost", "status": status, "name": "CUDA_ERROR", "text": "the first kernel trapped"}
+    stage.tell({"kind": "hello"})
+    stage.tell({**told, "library": "cuda", "operation": "self-test"})
+    with pytest.raises(StartFailed) as caught:
+        await stage.generation.start()
+    assert (caught.value.gone, caught.value.error.status) == (gone, status)
+    assert "the first kernel trapped" in str(caught.value.error)
+
+
+def test_without_room_for_a_page_there_is_no_generation_and_no_descriptor_is_left(stage, monkeypatch):
+    def no_room() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(_generation.TimelinePage, "new", no_room)
+    with pytest.raises(OSError, match="too many"):
+        Generation(0, 4, stage.process, stage.arena, stage.staging, None)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_the_arena_is_not_used_before_the_first_worker_has_told_its_size(stage):
+    first = Generation(0, 1, stage.process, None, stage.staging, None)
+    with pytest.raises(AssertionError, match="before the first worker is ready"):
+        first.arena
+    first.let_worker_go()
+    first.let_worker_go()
+
+
+def test_a_generation_says_how_it_is(stage):
+    assert repr(stage.generation) == "<Generation 3 of device 0, worker 0, running>"
+    stage.generation.lose(Loss(LossKind.EXIT, "it was killed", "the system"))
+    assert repr(stage.generation) == "<Generation 3 of device 0, worker 0, lost: it was killed>"
+
+
+def test_a_status_that_came_without_a_message_is_told_by_its_number(stage):
+    owner = stage.publish(LANE_COMPUTE, LAUNCH, (stage.ready_block(), Role.WRITE))
+    stage.generation.page.set_status(LANE_COMPUTE, 1, 1)
+    stage.finish(LANE_COMPUTE, 1)
+    assert isinstance(owner.error, CommandFailed)
+    assert "the worker did not say why" in str(owner.error)
+    assert owner.error.status == 1
+
+
+# --- what cannot be sent ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_waits_for_too_many_others_is_refused(stage):
+    with pytest.raises(CommandFailed, match="cannot wait for 1000 others"):
+        stage.publish(LANE_COMPUTE, LAUNCH, requires=range(1, 1001))
+    assert stage.records() == []
+
+
+def test_nothing_is_let_through_to_memory_that_a_lost_worker_may_still_write(stage):
+    block = stage.ready_block()
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.WRITE))
+    stage.arena.begin_quarantine(3, (0,) * 8)
+    with pytest.raises(AtomrInternalError, match="memory that a lost worker may still write"):
+        stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+    stage.arena.end_quarantine(3)
+    stage.publish(LANE_COMPUTE, LAUNCH, (block, Role.READ))
+
+
+def test_a_record_that_the_system_does_not_send_costs_the_generation(stage):
+    """It has a ticket already."""
+    owner = Owner()
+    stage.generation.publish(LANE_COMPUTE, LAUNCH, bytes(1 << 22), (), owner)
+    assert stage.generation.loss.kind is LossKind.EXIT
+    assert "could not be sent to the worker: [Errno 90] Message too long" in stage.generation.loss.reason
+    stage.lose()
+    assert [kind for kind, _ in owner.heard] == ["lost"]
+
+
+async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
+    while not stage.generation._outbox:
+        stage.publish(LANE_COMPUTE, LAUNCH)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.generation.run_writer)
+        await trio.testing.wait_all_tasks_blocked()
+        stage.process.worker_end.close()
+    assert stage.generation.loss is None
+
+
+async def test_a_request_without_a_lane_waits_for_a_generation_that_takes_it(stage):
+    stage.generation.lose(Loss(LossKind.EXIT, "it was killed", "the system"))
+    with trio.move_on_after(0) as scope:
+        await stage.generation.admit(Request("nvrtc.compile", lane=None))
+    assert scope.cancelled_caught
+    assert [stage.generation.waiting(lane) for lane in range(3)] == [0, 0, 0]
+
+
+# --- as a standby -----------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_maps_one_chunk_at_an_address_and_lets_go_of_what_it_has(stage):
+    standby, base = stage.generation, stage.arena.base
+    old, new, elsewhere = Chunk(base, 4 * MIB), Chunk(base + 2 * MIB, 4 * MIB), Chunk(base + 8 * MIB, 2 * MIB)
+    for chunk in (old, elsewhere, new):
+        chunk.descriptor = os.open("/dev/null", os.O_RDONLY)
+        standby.mirror(chunk)
+    standby.unmirror(old)
+    told = [(record.verb, int.from_bytes(record.payload[:8], "little")) for record in stage.records()]
+    assert told == [
+        (MAP_CHUNK, old.address),
+        (MAP_CHUNK, elsewhere.address),
+        (UNMAP_CHUNK, old.address),
+        (MAP_CHUNK, new.address),
+    ]
+    stage.arena.chunks.append(new)
+    standby.take_over(9)
+    assert [(record.verb, record.payload) for record in stage.records()] == [
+        (UNMAP_CHUNK, UNMAP_CHUNK.struct.pack(elsewhere.address))
+    ]
+    assert standby.number == 9
+    old.close()
+    elsewhere.close()
+
+
+# --- the end of a worker ----------------------------------------------------------------------------------------------
+
+
+def test_an_owner_that_fails_does_not_keep_the_others_from_their_answers(stage, caplog):
+    class Broken(Owner):
+        def command_lost(self, command: Command, error: DeviceError) -> None:
+            raise RuntimeError("a defect of ours")
+
+    stage.generation.publish(LANE_COMPUTE, LAUNCH, b"", (), Broken())
+    owner = stage.publish(LANE_COMPUTE, LAUNCH)
+    stage.lose()
+    assert [kind for kind, _ in owner.heard] == ["lost"]
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+
+
+def test_a_chunk_whose_release_was_lost_is_closed_all_the_same(stage):
+    chunk = Chunk(stage.arena.base + 64 * MIB, 2 * MIB)
+    chunk.descriptor = os.open("/dev/null", os.O_RDONLY)
+    stage.arena.retired.append(chunk)
+    stage.publish(LANE_COMPUTE, LAUNCH, (stage.arena.allocate(512), Role.WRITE))
+    assert stage.records()[0].verb is RELEASE_CHUNK
+    stage.lose()
+    assert chunk.descriptor == -1
+
+
+@pytest.mark.parametrize("end", ["failed", "lost", "channel"])
+async def test_a_worker_that_does_not_greet_again_is_not_reset(stage, end):
+    stage.tell({"kind": "hello"})
+    stage.generation.drain_messages()
+    stage.generation._adopt()
+    if end == "channel":
+        stage.process.worker_end.close()
+    else:
+        more = {"status": 719, "name": "CUDA_ERROR", "text": "no", "library": "cuda", "operation": "reset"}
+        stage.tell({"kind": end, **more})
+    assert not await stage.generation.reset(_generation.time.monotonic() + 10)
+
+
+async def test_a_worker_that_the_system_does_not_reap_is_a_defect(stage, monkeypatch):
+    """In a driver that hangs, for example."""
+    monkeypatch.setattr(_generation, "REAP_TIMEOUT", 0.01)
+    monkeypatch.setattr(stage.process, "reap", lambda: False)
+    silent, other = os.pipe()
+    monkeypatch.setattr(stage.process, "pidfd", silent, raising=False)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, silent)
+        stack.callback(os.close, other)
+        with pytest.raises(AtomrInternalError, match=r"killed and not reaped in 0\.01 s"):
+            await reap(stage.process)
 
 
 # --- with a real worker -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Nothing grows: kills, openings and launches in numbers, with the figures before and after.
+"""Nothing grows: faults, kills, openings and launches in numbers, with the figures before and after.
 
 The short form is part of every run of the suite; the long one runs by `make soak` and prints its figures.
 """
@@ -11,6 +11,7 @@ import math
 import os
 import subprocess
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, RestartPolicy
-from rogue import compile_rogue, kill_worker, next_generation
+from atomr_trio import ContextLost, RestartPolicy, read_only
+from atomr_trio.testing import Fault, cause
+from rogue import compile_rogue, hang, kill_worker, next_generation, until
 from support import ON_GPU
 
 MIB = 1 << 20
@@ -99,6 +101,12 @@ async def stay_flat(
     assert after.gpu_mib <= before.gpu_mib + gpu_mib
 
 
+async def quietly(work: Awaitable[Any]) -> None:
+    """Have something done, or lost."""
+    with contextlib.suppress(ContextLost):
+        await work
+
+
 async def kill_often(open_test_device: Any, count: int) -> None:
     """SIGKILL at changing moments: idle, while a kernel runs, while copies do."""
     host = np.random.default_rng(0).integers(0, 255, 6 * MIB, np.uint8)
@@ -107,10 +115,6 @@ async def kill_often(open_test_device: Any, count: int) -> None:
         (touch,) = await compile_rogue(dev, "touch")
         counter = dev.zeros(32, np.int32)
         await counter.to_host()
-
-        async def quietly(work: Awaitable[Any]) -> None:
-            with contextlib.suppress(ContextLost):
-                await work
 
         async def step(number: int) -> None:
             generation = dev.generation
@@ -135,6 +139,62 @@ async def kill_often(open_test_device: Any, count: int) -> None:
         await stay_flat("kills", warm_up, count, step, host_mib=24 if count < 100 else 4, seconds=60 + 5 * count)
         assert (await kept.to_host() == host).all()
         assert dev.generation == 1 + warm_up + count
+        for actor in dev.statistics().actors:
+            assert actor.unsettled == 0, actor
+
+
+async def restart(dev: Any, *touches: Any) -> None:
+    """A context that is given up deliberately."""
+    await dev.restart("for a change")
+
+
+def fault_of(kind: Fault) -> Callable[..., Awaitable[Any]]:
+    return lambda dev, *touches: cause(dev, kind, *touches)
+
+
+PATIENT = (Fault.ENDLESS_KERNEL, Fault.WORKER_STOPPED)
+SUDDEN = [(fault_of(kind), kind.costs_context) for kind in Fault if kind not in PATIENT]
+SCHEDULE = 6 * [*SUDDEN, (hang, True), (restart, True)] + [(fault_of(Fault.WORKER_STOPPED), True)]
+"""Faults of every kind, and whether each costs the context; a stopped worker, noticed after 2 s, is a rare one."""
+
+
+async def fault_often(open_test_device: Any, warm_up: int, count: int, standby: int) -> None:
+    """Faults of all kinds, each while copies and a kernel of others are under way; every array is read after each."""
+    rng = np.random.default_rng(0)
+    hosts = [rng.integers(0, 2**31, MIB // 16, np.int32) for _ in range(6)]
+    sums = [zlib.crc32(host) for host in hosts]
+    async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+        arrays = [await dev.to_device(host) for host in hosts]
+        (touch,) = await compile_rogue(dev, "touch")
+        counter = dev.zeros(32, np.int32)
+
+        async def step(number: int) -> None:
+            make_fault, costly = SCHEDULE[number % len(SCHEDULE)]
+            generation = dev.generation
+            written, copied, read, read_back = rng.permutation(len(arrays))[:4]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(quietly, arrays[copied].copy_from(hosts[copied]))
+                nursery.start_soon(quietly, arrays[read_back].to_host())
+                nursery.start_soon(quietly, touch.launch(1, 32, counter, 32))
+                for _ in range(number % 7):
+                    await trio.lowlevel.checkpoint()
+                await make_fault(dev, arrays[written], read_only(arrays[read]))
+            if costly:
+                await next_generation(dev, generation, seconds=60)
+            assert dev.generation == generation + costly
+            await dev.wait_standby()
+            await until(lambda: all(each.timeline.idle for each in dev._standbys.generations))  # its modules are loaded
+            assert {index for index, array in enumerate(arrays) if array.state != "ready"} <= {written, copied}
+            for index, array in enumerate(arrays):
+                if array.state == "torn":
+                    await array.copy_from(hosts[index])
+                assert zlib.crc32(await array.to_host()) == sums[index]
+            if counter.state == "torn":
+                await counter.fill(0)
+            await touch.launch(1, 32, counter, 32)
+
+        what = f"faults with {standby} standby"
+        await stay_flat(what, warm_up, count, step, host_mib=24 if count < 100 else 4, seconds=60 + 5 * count)
         for actor in dev.statistics().actors:
             assert actor.unsettled == 0, actor
 
@@ -167,6 +227,10 @@ async def test_ten_kills_leave_nothing_behind(open_test_device):
     await kill_often(open_test_device, 10)
 
 
+async def test_a_fault_of_each_kind_leaves_nothing_behind(open_test_device):
+    await fault_often(open_test_device, 3, 9, standby=1)
+
+
 async def test_fifty_openings_leave_nothing_behind(open_test_device):
     await open_often(open_test_device, 50)
 
@@ -178,6 +242,14 @@ async def test_a_thousand_awaited_launches_leave_nothing_behind(open_test_device
 @pytest.mark.soak
 async def test_a_hundred_kills_leave_nothing_behind(open_test_device):
     await kill_often(open_test_device, 100)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("standby", "share"), [(1, 0.8), (0, 0.2)])
+async def test_a_thousand_faults_leave_nothing_behind(open_test_device, standby, share):
+    """On a GPU two hundred: there it takes a tenth of a second and more until a fault is known."""
+    count = 200 if ON_GPU else 1000
+    await fault_often(open_test_device, len(SCHEDULE), round(share * count), standby)
 
 
 @pytest.mark.soak
