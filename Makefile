@@ -1,11 +1,16 @@
 # Every target sets up what it needs on a fresh machine, with a GPU or without one.
 #
 #   make demo       a simulation that crashes its GPU twice and ends with the right picture
-#   make test       the whole suite, on the simulated GPU
+#   make test       the whole suite on the simulated GPU, against the package as installed from the wheel built here
+#   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
+#   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
+#   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
-#   make docs       the documentation as HTML, in docs/_build/html
+#   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them
+#   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
+#   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
 
 PYTHON ?= python3
 GPU_PYTHON ?= $(PYTHON)
@@ -13,63 +18,110 @@ VENV ?= .venv
 BACKEND ?= sim
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
+PIP := $(RUN) -m pip --disable-pip-version-check
 SOURCES := $(CURDIR):$(CURDIR)/bindings
+WHEEL = $$(echo $(abspath $(VENV))/wheel/*.whl)
+# The folders too, so that a file that is deleted makes a new wheel.
+PACKAGED := pyproject.toml README.md LICENSE $(shell find atomr_trio bindings -name __pycache__ -prune -o -print)
+# The tests run on the installed package: the current folder is on nobody's path, and tests/test_wheel.py checks that.
+TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
+# The real device needs no environment of ours.
+GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
+SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test gpu-test soak lint docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak bench-recovery picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.demo-ready
-	$(RUN) -m atomr_trio demo $(DEMO_ARGS)
+demo: $(VENV)/.demo-ready $(VENV)/.installed
+	$(RUN) -P -m atomr_trio demo $(DEMO_ARGS)
 
-test: $(VENV)/.dev-ready
-	ATOMR_TRIO_TEST_BACKEND=sim $(RUN) -m pytest $(PYTEST_ARGS)
+test: $(VENV)/.dev-ready $(VENV)/.installed
+	$(TEST) pytest $(PYTEST_ARGS)
+
+coverage: $(VENV)/.dev-ready $(VENV)/.installed
+	$(RUN) -m coverage erase
+	COVERAGE_FILE="$(CURDIR)/.coverage" $(TEST) coverage run -m pytest $(PYTEST_ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage report
+	$(RUN) -m coverage json --quiet --fail-under=0 -o $(VENV)/coverage.json
+	$(RUN) .ci/branches.py $(VENV)/coverage.json 95
+
+worker-coverage: $(VENV)/.dev-ready $(VENV)/.installed
+	$(RUN) -m coverage erase
+	COVERAGE_RCFILE=tests/worker.coveragerc $(TEST) coverage run -m pytest $(PYTEST_ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage report --rcfile=tests/worker.coveragerc
 
 gpu-test:
-	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m pytest $(PYTEST_ARGS)
+	$(GPU_TEST) pytest $(PYTEST_ARGS)
 
-# The real device needs no environment of ours, the simulator does.
 ifeq ($(BACKEND),gpu)
 soak:
-	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m pytest -m soak -s -o faulthandler_timeout=900 $(PYTEST_ARGS)
+	$(GPU_TEST) $(SOAK) $(PYTEST_ARGS)
+bench-recovery:
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
+picture:
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
-soak: $(VENV)/.dev-ready
-	ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m pytest -m soak -s -o faulthandler_timeout=900 $(PYTEST_ARGS)
+soak: $(VENV)/.dev-ready $(VENV)/.installed
+	$(TEST) $(SOAK) $(PYTEST_ARGS)
+bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
+	$(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
+picture: $(VENV)/.demo-ready $(VENV)/.installed
+	$(RUN) -P docs/recovery.py --backend sim
 endif
 
-lint: $(VENV)/.dev-ready
+lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 
-docs: $(VENV)/.docs-ready
-	$(RUN) -m sphinx -W --keep-going -b html docs docs/_build/html
+abi: $(VENV)/.abi-ready $(VENV)/.installed
+	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers
+
+docs: $(VENV)/.docs-ready $(VENV)/.installed
+	$(RUN) -P -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean:
 	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache
 
-# A stamp says that the environment holds what pyproject.toml asks for; it is renewed when that file changes.
+# --- the environment --------------------------------------------------------------------------------------------------
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "atomr_trio needs Python 3.11 or newer; name one by: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo-ready: pyproject.toml | $(VENV)/bin/python
-	$(PIP) -e ".[sim]"
+# What builds the wheel, kept in the environment so that a change of the sources asks no package index for it.
+$(VENV)/.builder-ready: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet \
+	  $$($(RUN) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	@touch $@
 
-$(VENV)/.dev-ready: pyproject.toml | $(VENV)/bin/python
-	$(PIP) -e ".[sim,dev]"
-	@touch $@ $(VENV)/.demo-ready
+$(VENV)/.wheel-ready: $(PACKAGED) $(VENV)/.builder-ready
+	rm -rf $(VENV)/wheel
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
+	@touch $@
 
-$(VENV)/.docs-ready: pyproject.toml | $(VENV)/bin/python
-	$(PIP) -e ".[docs]"
+# A stamp says that the environment holds what pyproject.toml asks for; it is renewed when that file changes.
+$(VENV)/.demo-ready: EXTRAS := sim
+$(VENV)/.dev-ready: EXTRAS := sim,dev
+$(VENV)/.docs-ready: EXTRAS := docs
+$(VENV)/.abi-ready: EXTRAS := abi
+$(VENV)/.demo-ready $(VENV)/.dev-ready $(VENV)/.docs-ready $(VENV)/.abi-ready: pyproject.toml | $(VENV)/.wheel-ready
+	$(PIP) install --quiet "$(WHEEL)[$(EXTRAS)]"
+	@touch $@
+
+# pip takes a wheel of the same version for the same wheel, and would leave the older one installed.
+$(VENV)/.installed: $(VENV)/.wheel-ready
+	$(PIP) install --quiet --no-deps --force-reinstall "$(WHEEL)"
 	@touch $@

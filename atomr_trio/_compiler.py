@@ -236,8 +236,8 @@ def _check_switch(options: object, attribute: attrs.Attribute[Any], value: objec
 class NvrtcOptions:
     """How to compile a source. A value: hashable, comparable, and checked when it is made.
 
-    What can be known without a compiler is refused here with `InvalidArgument`; what only this NVRTC can know (an
-    extra option it does not have, a C++ standard newer than itself) comes as `CompileError` from the compile.
+    Raises `InvalidArgument` for what can be known without a compiler; what only this NVRTC can know (an extra option it
+    does not have, a C++ standard newer than itself) comes as `CompileError` from the compile.
     """
 
     defines: tuple[Define, ...] = attrs.field(default=(), converter=_defines)
@@ -280,7 +280,7 @@ class NvrtcOptions:
                 _refuse(name, f"{not implied} contradicts use_fast_math=True, which means {name}={implied}")
 
     def flags(self, target: str) -> tuple[str, ...]:
-        """Return what NVRTC gets, for a target such as "compute_80" or "sm_90"."""
+        """Return the options that NVRTC gets, for a `target` such as "compute_80" or "sm_90". Raises nothing."""
         flags = [f"--gpu-architecture={target}", *_HERMETIC]
         if self.cpp_std is not None:
             flags.append(f"--std={_STANDARDS[self.cpp_std]}")
@@ -548,12 +548,12 @@ def _first_error(log: str) -> str:
 
 
 def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None, file_name: str = "kernel.cu") -> str:
-    """Compile to PTX and return its text (``nvrtcCompileProgram``, ``nvrtcGetPTX``). Synchronous; needs no GPU.
+    """Compile `source` to PTX and return its text. Synchronous; needs no GPU.
 
-    `arch="native"` names no device here, so it stands for the oldest architecture this NVRTC supports: its PTX runs on
-    every GPU that the compiler knows. Name an architecture to use the instructions of a newer one; "sm_90" gives what
-    "compute_90" does, since PTX is written for virtual architectures. `file_name` is what the compiler calls the source
-    in its messages.
+    `options` say how. Their `arch="native"` names no device here, so it stands for the oldest architecture this NVRTC
+    supports: its PTX runs on every GPU that the compiler knows. Name an architecture to use the instructions of a newer
+    one; "sm_90" gives what "compute_90" does, since PTX is written for virtual architectures. `file_name` is what the
+    compiler calls the source in its messages. The functions are ``nvrtcCompileProgram`` and ``nvrtcGetPTX``.
 
     Raises `CompileError` with the compiler's log, `InvalidArgument` for what cannot be a source, and `LibraryNotFound`
     when there is no NVRTC.
@@ -565,10 +565,12 @@ def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None, file_nam
 
 
 def compile_to_cubin(source: str, *, options: NvrtcOptions, file_name: str = "kernel.cu") -> bytes:
-    """Compile to a cubin for the real architecture that `options.arch` names ("sm_90"), and return its bytes.
+    """Compile `source` to a cubin for one real architecture and return its bytes. Synchronous; needs no GPU.
 
-    Synchronous; needs no GPU (``nvrtcCompileProgram``, ``nvrtcGetCUBIN``). Raises as `compile_to_ptx` does, and
-    `InvalidArgument` when `options.arch` names no real architecture.
+    The architecture is the one that `options` name by `arch` ("sm_90"); `file_name` is what the compiler calls the
+    source in its messages. The functions are ``nvrtcCompileProgram`` and ``nvrtcGetCUBIN``.
+
+    Raises as `compile_to_ptx` does, and `InvalidArgument` when `options` name no real architecture.
     """
     if not options.arch.startswith("sm_"):
         problem = f"a cubin is for one real architecture, and {options.arch!r} does not name one"

@@ -6,8 +6,8 @@ healthy worker look dead. ``timerfd`` comes from libc; this is no CUDA call.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import os
 import select
 from typing import Self
@@ -34,6 +34,12 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
+def _error() -> OSError:
+    """What the last call of libc failed by."""
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
 class RealTimer:
     """A periodic timer. Close it, or use it in a ``with`` statement."""
 
@@ -41,14 +47,13 @@ class RealTimer:
         libc = _libc()
         self._descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            raise _error()
         # Zero would switch the timer off.
         spec = _TimeSpec(*divmod(int(period * 1e9) or 1, 10**9))
         if libc.timerfd_settime(self._descriptor, 0, ctypes.byref(_TimerSpec(spec, spec)), None) < 0:
-            number = ctypes.get_errno()
+            error = _error()
             self.close()
-            raise OSError(number, os.strerror(number))
+            raise error
 
     def __enter__(self) -> Self:
         return self
@@ -63,11 +68,8 @@ class RealTimer:
     async def tick(self) -> None:
         """Wait for the next period to end."""
         await trio.lowlevel.wait_readable(self._descriptor)
-        try:
+        with contextlib.suppress(BlockingIOError):  # trio may wake a task for nothing
             os.read(self._descriptor, 8)
-        except OSError as error:
-            if error.errno != errno.EAGAIN:
-                raise
 
     def close(self) -> None:
         """Close the descriptor. Closing twice is fine."""
@@ -76,10 +78,10 @@ class RealTimer:
             self._descriptor = -1
 
 
-async def readable_within(descriptor: int, seconds: float) -> bool:
-    """Wait until a descriptor is readable, for `seconds` of real time at most; false when they are over."""
-    with RealTimer(max(seconds, 0.0)) as timer, select.epoll() as both:
-        both.register(descriptor, select.EPOLLIN)
-        both.register(timer.fileno(), select.EPOLLIN)
-        await trio.lowlevel.wait_readable(both.fileno())
-        return any(ready == descriptor for ready, _ in both.poll(0))
+async def readable_within(seconds: float, *descriptors: int) -> list[int]:
+    """Wait until a descriptor is readable, for `seconds` of real time at most; those that are, none when it is over."""
+    with RealTimer(max(seconds, 0.0)) as timer, select.epoll() as together:
+        for descriptor in (*descriptors, timer.fileno()):
+            together.register(descriptor, select.EPOLLIN)
+        await trio.lowlevel.wait_readable(together.fileno())
+        return [ready for ready, _ in together.poll(0) if ready != timer.fileno()]

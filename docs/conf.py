@@ -1,10 +1,67 @@
-"""Sphinx: Markdown through MyST, nothing generated from the code yet."""
+"""Sphinx: Markdown through MyST, and the reference from the docstrings of the package that is installed."""
+
+import inspect
+import sys
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.inspect import stringify_signature
+
+import atomr_cuda.injection
+import atomr_trio.testing
 
 project = "atomr_trio"
 author = "The atomr_trio authors"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["deflist", "smartquotes"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "atomr_trio"
+
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+
+# What a user makes; everything else is made by the library, and how is nobody's business.
+MADE_BY_USERS = {"NvrtcOptions", "RestartPolicy", "WorkerPool", *atomr_cuda.injection.__all__}
+
+
+def _show_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, returned: str
+) -> tuple[str, str | None] | None:
+    """Show annotations as they are written, and the arguments of a class only where it is for users to make."""
+    if not signature:
+        return None
+    if what in ("class", "exception") and name.rpartition(".")[2] not in MADE_BY_USERS:
+        return "", None
+    if what not in ("function", "method"):
+        return None
+    written = inspect.signature(value)
+    own = [each for each in written.parameters.values() if each.name not in ("self", "cls")]
+    given = written.replace(parameters=own, return_annotation=inspect.Signature.empty)
+    return stringify_signature(given, unqualified_typehints=True), str(written.return_annotation)
+
+
+def _read_fields(face: Any) -> None:
+    """Let Sphinx find the strings below fields: it looks for them where a public class is shown, not where it is."""
+    shown = ModuleAnalyzer.for_module(face.__name__)
+    shown.analyze()
+    for name in face.__all__:
+        getattr(face, name)  # loads the module that it is made in
+    for name in [name for name in sys.modules if name.startswith(f"{face.__name__}.")]:
+        home = ModuleAnalyzer.for_module(name)
+        home.analyze()
+        shown.attr_docs.update(home.attr_docs)
+        shown.annotations.update(home.annotations)
+        shown.tagorder.update(home.tagorder)
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what is above."""
+    app.connect("autodoc-process-signature", _show_signature)
+    for face in (atomr_trio, atomr_trio.testing):
+        _read_fields(face)

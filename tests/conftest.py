@@ -6,6 +6,7 @@ On the GPU a missing device ends the run with a failure: a suite that skips ever
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
@@ -20,15 +21,23 @@ if TYPE_CHECKING:
     from atomr_trio import Device
 
 # The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
-# HYPOTHESIS_PROFILE=default.
+# HYPOTHESIS_PROFILE=default draws other examples each time, and =thorough twenty times as many of them.
 hypothesis.settings.register_profile("deterministic", derandomize=True)
+hypothesis.settings.register_profile("thorough", max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
-collect_ignore = [] if support.ON_GPU else ["gpu"]
+collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["test_wheel.py"])]
 
 
-def pytest_report_header() -> str:
-    return f"atomr_trio backend: {support.chosen_backend()}"
+def pytest_configure() -> None:
+    """Hear Ctrl-C, which several tests press, also where a shell has started this in the background to ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> list[str]:
+    package = support.WHEEL or "as it is found, not the wheel of `make test`"
+    return [f"atomr_trio backend: {support.chosen_backend()}", f"atomr_trio package: {package}"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

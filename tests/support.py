@@ -1,4 +1,4 @@
-"""What test files share: which backend this run is for, and a way to open a device of it.
+"""What test files share: which backend and which package this run is for, and a way to open a device.
 
 A test does not know which backend runs.
 It asks for the fixtures `dev` or `open_test_device` (see conftest.py), or imports the function of that name from here
@@ -8,17 +8,24 @@ when it has no fixtures at hand, as a `trio.run` of its own has not.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atomr_trio import Device
+
+ROOT = Path(__file__).resolve().parent.parent
 
 VARIABLE = "ATOMR_TRIO_TEST_BACKEND"
 CHOICES = {"sim": "sim", "gpu": "cuda"}
 
 ON_GPU = os.environ.get(VARIABLE, "sim") == "gpu"
 """Whether this run of the suite is for a real GPU."""
+
+WHEEL = os.environ.get("ATOMR_TRIO_TEST_WHEEL")
+"""The wheel that the package under test was installed from, as `make test` says; None where it is the source tree."""
 
 
 def chosen_backend() -> str:
@@ -27,6 +34,17 @@ def chosen_backend() -> str:
     if choice not in CHOICES:
         raise ValueError(f"{VARIABLE} is {choice!r}; it must be one of {', '.join(CHOICES)}")
     return CHOICES[choice]
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """The environment of a Python process that finds the modules which this one finds, in the places where it does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
+
+
+def coverage_environment() -> dict[str, str]:
+    """What has a child process count its branches too, in a run of `make coverage`, and its workers in vain."""
+    measured = "COVERAGE_FILE" in os.environ
+    return {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")} if measured else {}
 
 
 def open_test_device(index: int = 0, **options: Any) -> AbstractAsyncContextManager[Device]:

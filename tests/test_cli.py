@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import importlib.metadata
 import io
 import os
+import shutil
 import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import AsyncIterator
 
+import attrs
 import numpy as np
 import pytest
+import trio
 
 import atomr_trio
 import support
@@ -101,6 +108,18 @@ def test_a_terminal_gets_a_bar_that_ends_full_and_notes_above_it():
     assert out.getvalue().endswith("\n")
 
 
+def test_a_bar_is_drawn_at_most_some_times_a_second(monkeypatch):
+    out, times = Terminal(), [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: times[-1])
+    bar = progress.Progress("running", 8, out)
+    drawn = []
+    for done, now in ((1, 101.0), (2, 101.001), (3, 102.0), (4, 102.001), (8, 102.002)):
+        times.append(now)
+        bar.update(done)
+        drawn.append(out.getvalue().rpartition("step ")[2].partition(" ")[0])
+    assert drawn == ["1", "1", "3", "3", "8"]
+
+
 # -- which device ------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +184,20 @@ async def test_a_device_that_is_not_there_says_what_is_wrong_in_one_line(backend
     assert "\n" not in trouble
 
 
+async def test_a_device_that_does_not_open_in_time_is_not_waited_for(monkeypatch, autojump_clock):
+    monkeypatch.setattr(atomr_trio, "open_device", never_open)
+    trouble = await choice.what_is_wrong_with(choice.Choice(3, "cuda"))
+    assert trouble == f"GPU 3 did not open within {choice._PATIENCE:.0f} s"
+
+
+@contextlib.asynccontextmanager
+async def never_open(index: int, **options: object) -> AsyncIterator[atomr_trio.Device]:
+    """In the place of `open_device`: a device that never answers."""
+    await trio.sleep_forever()
+    raise AssertionError("asleep for ever")
+    yield
+
+
 # -- the demo ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +255,23 @@ def test_a_difference_of_one_bit_is_noticed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "undisturbed_run", undisturbed)
     assert main(["demo", "--device", "sim", "--out", str(tmp_path / "p.png")]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
+
+
+async def test_a_demo_without_a_gpu_says_why(monkeypatch, capsys):
+    async def no_gpu(device: choice.Choice) -> str:
+        return "no driver here"
+
+    monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
+    monkeypatch.setattr(choice, "what_is_wrong_with", no_gpu)
+    assert await demo.main(argparse.Namespace(device=None, size=1, steps=1, out=None)) == 2
+    assert capsys.readouterr().out == "using the simulator: no driver here\n"
+
+
+async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
+    simulation = await demo.Simulation.start(dev, demo.Plan(8, 6))
+    monkeypatch.setattr(simulation, "go_wild", simulation.advance)
+    with pytest.raises(RuntimeError, match="did no harm"):
+        await demo.crash_and_recover(dev, simulation, 1, progress.Progress("running", 6, io.StringIO()))
 
 
 def test_a_demo_too_small_to_show_anything_is_a_usage_error(capsys):
@@ -300,6 +350,24 @@ def test_run_refuses_what_it_cannot_parse(workplace, arguments):
     assert stop.value.code == 2
 
 
+def test_run_reads_its_files_before_it_looks_for_a_device(workplace, capsys):
+    (workplace / "k.cu").unlink()
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", "--block", "1") == 2
+    assert "cannot read k.cu: No such file" in capsys.readouterr().err
+    (workplace / "k.cu").write_bytes(b"\xff\xfe")
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", "--block", "1") == 2
+    assert "cannot read k.cu: 'utf-8' codec" in capsys.readouterr().err
+
+
+def test_run_without_a_gpu_says_why_it_simulates(workplace, monkeypatch, capsys):
+    async def simulated(device: choice.Choice) -> tuple[choice.Choice, str]:
+        return choice.device_argument(DEVICE), "no driver here"
+
+    monkeypatch.setattr(run, "choose", simulated)
+    assert run_kernel("--kernel", "plain", "--grid", "1", "--block", "4", "--out", "p=float32[4]") == 0
+    assert capsys.readouterr().out.startswith("using the simulator: no driver here\n")
+
+
 def test_run_shows_the_compilers_words_and_exits_with_1(workplace, capsys):
     (workplace / "k.cu").write_text("__global__ void broken() { retrun; }")
     assert run_kernel("--kernel", "broken", "--grid", "1", "--block", "1") == 1
@@ -345,10 +413,7 @@ def test_the_doctor_finds_a_device_that_works(capsys):
 
 def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path):
     """In a process of its own, since this one may have loaded the library already."""
-    environment = os.environ | {
-        "ATOMR_TRIO_NVRTC_PATH": str(tmp_path / "libnvrtc.so"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    environment = support.child_environment(ATOMR_TRIO_NVRTC_PATH=str(tmp_path / "libnvrtc.so"))
     command = [sys.executable, "-m", "atomr_trio", "doctor", "--device", DEVICE]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert answer.returncode == 1
@@ -356,6 +421,84 @@ def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path):
     assert f"ATOMR_TRIO_NVRTC_PATH={tmp_path}" in printed
     assert "pip install 'atomr-trio[cu13]'" in printed
     assert "self-test    FAILED" in printed
+
+
+def test_the_doctor_tells_what_machine_it_is_on(monkeypatch, capsys):
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(doctor.metadata, "version", not_installed)
+    report = doctor.Report()
+    doctor.describe_machine(report)
+    assert [text.partition(" (")[0] for text in report.advice] == ["Devices can be opened on Linux"]
+    assert "trio (not installed)" in capsys.readouterr().out
+
+
+def not_installed(name: str) -> str:
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_the_doctor_outlives_a_library_that_crashes(monkeypatch):
+    monkeypatch.setattr(doctor.sys, "executable", shutil.which("false"))
+    with pytest.raises(OSError, match="ended with status 1"):
+        doctor.ask_libraries()
+
+
+def test_the_doctor_says_the_same_thing_once(capsys):
+    missing = {"name": "nvrtc", "missing": True, "looked": ["here"], "extra": "cu13", "override": "X"}
+    slow = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "trouble": "it stutters"}
+    report = doctor.Report()
+    doctor.describe_libraries(report, [missing, missing, slow])
+    assert report.advice == ["Install nvrtc: pip install 'atomr-trio[cu13]', or name its file in X."]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].split() == ["cuda", "13.0,", "/lib/c.so,", "found", "by", "the", "system"]
+    assert lines[-1].strip() == "it stutters"
+
+
+@pytest.mark.parametrize(
+    ("cards", "container", "says"),
+    [
+        ([], False, "No NVIDIA GPU is in this machine"),
+        (["0000:01:00.0"], False, "no driver: install your distribution's"),
+        (["0000:01:00.0"], True, "the container has no driver"),
+    ],
+)
+def test_the_doctor_knows_why_there_is_no_driver(monkeypatch, capsys, cards, container, says):
+    monkeypatch.setattr(doctor, "nvidia_cards", lambda: cards)
+    monkeypatch.setattr(doctor, "in_container", lambda: container)
+    report = doctor.Report()
+    driver = {"name": "cuda", "missing": True, "looked": [], "extra": None, "override": "X"}
+    doctor.describe_libraries(report, [driver])
+    assert says in report.advice[0]
+
+
+def test_the_doctor_shows_the_environment_where_it_changes_something(monkeypatch, capsys, tmp_path):
+    for name in [name for name in os.environ if name.startswith(("ATOMR_TRIO_", "CUDA_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(doctor, "Path", lambda _: tmp_path)
+    report = doctor.Report()
+    doctor.describe_environment(report)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    doctor.describe_environment(report)
+    assert capsys.readouterr().out.split() == ["environment", "CUDA_VISIBLE_DEVICES", "3"]
+    assert report.advice == []
+
+
+async def test_the_doctor_says_what_a_gpu_that_forgets_or_admits_one_process_costs(dev, capsys):
+    report = doctor.Report()
+    doctor.describe_device(report, attrs.evolve(dev.info, name="Toy", durable=False, compute_mode="exclusive-process"))
+    assert "NOT durable" in capsys.readouterr().out
+    assert [text.partition(",")[0] for text in report.advice] == [
+        "Toy cannot export its memory",
+        "Toy admits one process",
+    ]
+
+
+async def test_the_doctor_does_not_wait_for_ever(monkeypatch, capsys, autojump_clock):
+    monkeypatch.setattr(atomr_trio, "open_device", never_open)
+    report = doctor.Report()
+    await doctor.examine(report, choice.Choice(0, "cuda"))
+    assert report.broken
+    assert f"FAILED: no result within {doctor._SELF_TEST_PATIENCE:.0f} s" in capsys.readouterr().out
 
 
 def test_the_doctor_examines_every_gpu_and_the_simulator():

@@ -6,6 +6,7 @@ import resource
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import outcome
@@ -13,6 +14,7 @@ import pytest
 import trio
 
 from atomr_cuda import CudaError, LibraryMissing, nvrtc
+from atomr_trio import _compiler
 from atomr_trio._compiler import (
     CompiledProgram,
     CompileService,
@@ -384,6 +386,29 @@ def test_without_nvrtc_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(LibraryNotFound, match=r"atomr-trio\[cu13\]") as caught:
         compile_program(SAXPY, NvrtcOptions(), "compute_80")
     assert "/somewhere" in str(caught.value)
+
+
+def test_a_library_that_fails_is_a_compile_error_with_the_name_of_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*arguments: object) -> None:
+        raise CudaError(11, "NVRTC_ERROR_INTERNAL_ERROR", "internal error", "nvrtc", "nvrtcVersion")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", failing)
+    with pytest.raises(CompileError, match="nvrtcVersion failed") as caught:
+        compile_program(SAXPY, NvrtcOptions(), "compute_80")
+    assert (caught.value.status, caught.value.library) == (11, "nvrtc")
+
+
+@pytest.mark.parametrize(("missing", "target"), [("PTX", "compute_80"), ("CUBIN", "sm_80")])
+def test_a_compile_that_leaves_nothing_to_load_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, missing: str, target: str
+) -> None:
+    def no_bytes(program: object, size: Any) -> None:
+        size._obj.value = 0
+
+    outputs = dict(_compiler._OUTPUTS)
+    monkeypatch.setattr(_compiler, "_OUTPUTS", {**outputs, missing: (no_bytes, outputs[missing][1])})
+    with pytest.raises(CompileError, match=f"nothing to load for {target}; the options were .*--std"):
+        compile_program(SAXPY, NvrtcOptions(), target)
 
 
 def test_programs_are_destroyed_however_a_compile_ends(monkeypatch: pytest.MonkeyPatch) -> None:

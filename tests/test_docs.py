@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -36,10 +35,7 @@ def run_program(code: str, folder: Path) -> str:
     """Run a program in a fresh interpreter, on the backend of this run; what it printed."""
     script = folder / "program.py"
     script.write_text(code, encoding="utf-8")
-    environment = os.environ | {
-        "ATOMR_TRIO_BACKEND": support.chosen_backend(),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "bindings"), os.environ.get("PYTHONPATH", "")]),
-    }
+    environment = support.child_environment(ATOMR_TRIO_BACKEND=support.chosen_backend())
     answer = subprocess.run(
         [sys.executable, str(script)], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 
 import pytest
@@ -67,3 +68,15 @@ def test_a_period_that_the_system_refuses_leaves_no_descriptor():
 def test_the_descriptor_is_not_inherited():
     with RealTimer(1.0) as timer:
         assert not os.get_inheritable(timer._descriptor)
+
+
+def test_without_a_free_descriptor_the_system_says_so():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            RealTimer(1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

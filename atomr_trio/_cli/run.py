@@ -154,7 +154,8 @@ async def bind(dev: Device, operands: Sequence[Operand], arrays: Sequence[npt.ND
             bound.append(operand.number)
         elif operand.dtype is not None:
             bound.append(dev.zeros(operand.shape, operand.dtype))
-        elif array is not None:
+        else:
+            assert array is not None  # `read_arrays` has read what is neither a number nor new
             on_device = await dev.to_device(array)
             bound.append(on_device if operand.write_to else atomr_trio.read_only(on_device))
     return bound
@@ -162,8 +163,7 @@ async def bind(dev: Device, operands: Sequence[Operand], arrays: Sequence[npt.ND
 
 async def write_back(operand: Operand, array: DeviceArray) -> None:
     """Fetch one result and write its file."""
-    if operand.write_to is None:
-        return
+    assert operand.write_to is not None  # arrays that are only read are bound by `read_only`
     result = await array.to_host()
     np.save(operand.write_to, result, allow_pickle=False)
     extremes = f", {result.min()} to {result.max()}" if result.size else ""

@@ -1,12 +1,12 @@
 """What a GPU fault costs: `make bench-recovery`.
 
 One program with arrays of several GiB loses its GPU again and again, by a kernel that writes through a wild pointer.
-Measured is the time from the moment the driver's report of the fault arrives to the result of the next awaited launch on
-an array that the fault did not touch, with a standby worker and without; how long the event loop was held up at most
-meanwhile; and, in the same run, what a program that uses CuPy or PyTorch pays for the same fault: its process is lost
-with all its data, so another one is started, imports, makes a context and runs one kernel.
+Measured is the time from the arrival of the driver's report to the result of the next awaited launch on an array that
+the fault did not touch, with a standby worker and without; how long the event loop was held up at most meanwhile; and,
+in the same run, what a program that uses CuPy or PyTorch pays for the same fault: its process is lost with all its
+data, so another one is started, imports, makes a context and runs one kernel.
 
-The last column of figures belongs to this machine; only ratios within one run carry over to others.
+The figures belong to this machine; only ratios within one run carry over to others.
 """
 
 from __future__ import annotations
