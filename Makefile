@@ -19,6 +19,10 @@ BACKEND ?= sim
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+COVERAGE ?=
+JOBS ?= $(shell nproc)
+# A file stays in one process: its tests share what they set up.
+PARALLEL = --numprocesses $(JOBS) --dist loadfile
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check
@@ -44,15 +48,13 @@ demo: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P -m atomr_trio demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev-ready $(VENV)/.installed
-	$(TEST) pytest $(PYTEST_ARGS)
+	$(if $(COVERAGE),$(RUN) -m coverage erase)
+	$(if $(COVERAGE),COVERAGE_FILE="$(CURDIR)/.coverage") $(TEST) pytest $(PARALLEL) $(if $(COVERAGE),--cov) $(PYTEST_ARGS)
+	$(if $(COVERAGE),$(RUN) -m coverage json --quiet --fail-under=0 -o $(VENV)/coverage.json)
+	$(if $(COVERAGE),$(RUN) .ci/branches.py $(VENV)/coverage.json 95)
 
-coverage: $(VENV)/.dev-ready $(VENV)/.installed
-	$(RUN) -m coverage erase
-	COVERAGE_FILE="$(CURDIR)/.coverage" $(TEST) coverage run -m pytest $(PYTEST_ARGS)
-	$(RUN) -m coverage combine --quiet
-	$(RUN) -m coverage report
-	$(RUN) -m coverage json --quiet --fail-under=0 -o $(VENV)/coverage.json
-	$(RUN) .ci/branches.py $(VENV)/coverage.json 95
+coverage:
+	$(MAKE) test COVERAGE=yes
 
 worker-coverage: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m coverage erase
@@ -89,7 +91,7 @@ abi: $(VENV)/.abi-ready $(VENV)/.installed
 	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers
 
 docs: $(VENV)/.docs-ready $(VENV)/.installed
-	$(RUN) -P -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(RUN) -P -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 clean:
 	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache

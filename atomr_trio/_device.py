@@ -592,12 +592,12 @@ class Device(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _serve_generations(self, background: trio.Nursery) -> None:
-        if self._generation is not None:
-            self._watch(background, self._generation)
+        self._watch(background, known(self._generation, "the first generation has begun"))
         background.start_soon(self._keep_standbys, name=f"atomr_trio.device{self._index}.standbys")
         while self._generation is not None:
             generation = self._generation
             await generation.over.wait()
+            await trio.lowlevel.checkpoint_if_cancelled()  # it ended by a bug of ours: then so does the supervision
             if generation.loss is None:
                 await self._close_worker(generation)
                 self._generation = None

@@ -81,10 +81,10 @@ def _device_index(wanted: int | str, backend: str) -> int:
 
 
 def _count_devices(backend: str) -> int:
-    from ._cli.doctor import ask_libraries
-
     if backend == "sim":
         return int(os.environ.get("ATOMR_TRIO_SIM_DEVICES") or 1)
+    from ._cli.doctor import ask_libraries
+
     return sum(library.get("devices", 0) for library in ask_libraries())  # in a process of its own
 
 
@@ -165,6 +165,7 @@ def _collected_output(item: pytest.Item) -> Iterator[None]:
             item.add_report_section("call", "gpu output", "\n".join(lines))
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-trio would refuse it in words that help less
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
     """Refuse a `gpu_device` that nobody would open."""
     ours = fixturedef.argname == "gpu_device" and fixturedef.func.__module__ == __name__

@@ -406,4 +406,4 @@ async def test_arrays_are_what_numpy_says_whatever_is_done_to_them():
 
 
 async def test_arrays_are_what_numpy_says_also_when_workers_die_between():
-    await run_machine(SurvivingMachine, 0.05)
+    await run_machine(SurvivingMachine, 0.1)

@@ -20,12 +20,13 @@ import sys
 import time
 
 import numpy as np
+import outcome
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import atomr_trio
-from atomr_trio import _device, _generation
+from atomr_trio import _device, _generation, testing
 from atomr_trio._supervision import DeviceState, RestartPolicy
 from atomr_trio.actors import memory as memory_actor, module as module_actor
 from support import child_environment, open_test_device
@@ -260,6 +261,15 @@ async def test_a_device_says_what_it_is_while_it_is_open_and_after(backend):
     assert dev.statistics().uptime == 0
     assert balanced(dev)
     assert is_gone(pid)
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "x86_64"), ("win32", "AMD64"), ("linux", "riscv64")])
+async def test_elsewhere_opening_says_where_devices_can_be_opened(monkeypatch, system, machine):
+    monkeypatch.setattr(_device.sys, "platform", system)
+    monkeypatch.setattr(_device.platform, "machine", lambda: machine)
+    with pytest.raises(atomr_trio.DeviceFailed, match=f"Linux, x86-64 or aarch64, and this is {system} on {machine}"):
+        async with open_test_device():
+            pytest.fail("it was opened")
 
 
 async def test_a_closed_device_refuses_everything_with_device_closed():
@@ -1060,6 +1070,28 @@ async def test_an_actor_that_crashes_after_it_has_published_settles_once(monkeyp
         assert settled(dev, "module") == {"ok": 2, "lost": 1}
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["that ends", "that is lost"])
+async def test_an_actor_that_crashes_after_it_has_published_a_load_settles_once(monkeypatch, dev, lost):
+    real = module_actor.LoadRequest.start
+
+    def publish_and_crash(request, generation):
+        real(request, generation)
+        monkeypatch.setattr(module_actor.LoadRequest, "start", real)
+        if lost:
+            os.kill(worker(dev).pid, signal.SIGKILL)
+        raise Boom("late")
+
+    with trio.fail_after(30):
+        monkeypatch.setattr(module_actor.LoadRequest, "start", publish_and_crash)
+        with pytest.raises((atomr_trio.ActorCrashed, atomr_trio.ContextLost)):
+            await dev.nvrtc.compile(GATE, "gate")
+        await dev.wait_generation(after=int(lost))
+        gate = await Gate.make(dev)
+        await gate.open()
+        await gate.wait()
+        assert settled(dev, "module") == {"ok": 2, "lost": 1}
+
+
 async def test_an_actor_that_keeps_crashing_costs_the_context(monkeypatch, nursery):
     with trio.fail_after(60):
         async with open_test_device() as dev:
@@ -1143,6 +1175,57 @@ async def test_every_request_is_settled_once_whatever_happens(monkeypatch, seed)
         assert dev.generation >= 3
 
 
+# -- closing, at the worst moment --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("good", [True, False], ids=["ready", "failed"])
+async def test_a_worker_that_has_started_when_the_device_is_closed_is_not_needed_any_more(monkeypatch, good):
+    real, before, starting = _generation.Generation.start, children(), trio.Event()
+
+    async def start_late(generation, show=None):
+        with trio.CancelScope(shield=True):
+            starting.set()
+            await dev._closing.wait()
+            await real(generation, show)
+        if not good:
+            raise _generation.StartFailed(atomr_trio.DeviceFailed("at the last moment"), gone=False)
+
+    with trio.fail_after(60):
+        async with open_test_device() as dev:
+            monkeypatch.setattr(_generation.Generation, "start", start_late)
+            lose(dev)
+            await starting.wait()
+    assert dev.generation == 1
+    assert dev.state is DeviceState.CLOSED
+    assert children() == before
+
+
+async def test_a_restart_that_finds_the_device_rebuilding_waits_for_that(dev, nursery):
+    with trio.fail_after(60):
+        with testing.hold_rebuild(dev):
+            lose(dev)
+            await until(lambda: dev.state is DeviceState.REBUILDING)
+            restarting = start(nursery, dev.restart, "to be sure")
+            await wait_all_tasks_blocked()
+            assert not restarting.ended
+        assert await ends_of(restarting) == [None]
+        assert restarting.value == dev.generation == 2
+
+
+async def test_a_compile_under_way_hears_of_the_closing_and_its_result_of_nobody(monkeypatch, nursery):
+    results = []
+    with trio.fail_after(60):
+        async with open_test_device() as dev:
+            monkeypatch.setattr(dev._compiler, "submit", lambda *arguments: results.append(arguments[-1]))
+            compiling = start(nursery, dev.nvrtc.compile, WILD, "wild")
+            await until(lambda: results)
+        (error,) = await ends_of(compiling)
+    assert isinstance(error, atomr_trio.DeviceClosed)
+    (deliver,) = results
+    deliver(outcome.Value("a program"))
+    assert settled(dev, "nvrtc") == {"failed": 1}
+
+
 # -- defects of ours ---------------------------------------------------------------------------------------------------
 
 
@@ -1203,7 +1286,6 @@ async def test_a_worker_that_is_not_reaped_is_a_defect_and_costs_no_other_worker
             await trio.sleep_forever()
     left = [record for record in caplog.records if "was not settled" in record.message]
     assert len(left) == (times > 1)
-    assert is_gone(stuck.pid) == (times == 1)
     await real(stuck)
     generation.close()
     assert children() == before

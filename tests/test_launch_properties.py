@@ -18,7 +18,19 @@ import pytest
 
 from atomr_trio import DeviceArray, InvalidArgument, overwrites, read_only
 from atomr_trio._dtypes import DTYPES
-from strategies import FLOAT_CODES, check_on_device, complexes, follow, numbers, reals, seeds, sent, steps, until_idle
+from strategies import (
+    FLOAT_CODES,
+    Way,
+    check_on_device,
+    complexes,
+    follow,
+    numbers,
+    reals,
+    seeds,
+    sent,
+    steps,
+    until_idle,
+)
 
 
 async def assert_refused(dev, kernel, *arguments):
@@ -45,7 +57,7 @@ class Level(enum.IntEnum):
 class OnDevice:
     """Stands for an argument that exists only once there is a device: a view of an array, perhaps with a mark."""
 
-    way: list[Any]
+    way: Way
     mark: Callable[[DeviceArray], Any]
 
     def of(self, array: DeviceArray) -> tuple[Any, bytes]:
@@ -189,11 +201,21 @@ COMPLEX_OF_SIZE = {8: [small_complexes.map(np.complex64)], 16: [complexes, compl
 
 TYPES = {
     "bool": Type(np.dtype("u1"), st.sampled_from([True, False, 0, 1, np.True_, np.uint64(1)]), misfits, integer_bytes),
-    "char": integer("i1"), "signed char": integer("i1"), "unsigned char": integer("u1"),
-    "short": integer("i2"), "unsigned short": integer("u2"), "int": integer("i4"), "unsigned int": integer("u4"),
-    "Level": integer("i4"), "long": pointer(), "unsigned long long": pointer(),
-    "float": floating("f4"), "double": floating("f8"),
-    "void *": pointer(), "const int *": pointer(), "struct Mixed **": pointer(),
+    "char": integer("i1"),
+    "signed char": integer("i1"),
+    "unsigned char": integer("u1"),
+    "short": integer("i2"),
+    "unsigned short": integer("u2"),
+    "int": integer("i4"),
+    "unsigned int": integer("u4"),
+    "Level": integer("i4"),
+    "long": pointer(),
+    "unsigned long long": pointer(),
+    "float": floating("f4"),
+    "double": floating("f8"),
+    "void *": pointer(),
+    "const int *": pointer(),
+    "struct Mixed **": pointer(),
     "float2": structure(("x", "f4"), ("y", "f4")),
     "double2": structure(("x", "f8"), ("y", "f8")),
     "float4": structure(*((name, "f4") for name in "xyzw")),

@@ -454,6 +454,7 @@ async def test_requests_and_mailboxes_say_their_state(asking):
 def test_the_base_class_leaves_the_work_to_subclasses():
     with pytest.raises(NotImplementedError):
         Request("nothing").start(None)
+    assert list(Request("nothing").blocks()) == []
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------

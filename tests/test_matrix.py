@@ -122,11 +122,10 @@ async def open_gate(scene: Scene) -> None:
 async def hit(how: signal.Signals, scene: Scene) -> None:
     """Send a signal to the worker in service, or else to the one that is about to be, and see the device notice."""
     standbys = scene.dev._standbys.generations
-    target = None if scene.rebuilding and not standbys else standbys[0] if scene.rebuilding else scene.first
-    process = scene.spawned[-1] if target is None else target.process
+    target = next(iter(standbys), None) if scene.rebuilding else scene.first
+    process = target.process if target else scene.spawned[-1]
     os.kill(process.pid, how)
-    if target is not None:
-        await until(lambda: target.loss)
+    await until(lambda: target is None or target.loss)
 
 
 async def take_hardware(scene: Scene) -> None:
@@ -217,6 +216,8 @@ class Fault:
     status: int | None = None
     words: str = ""
     """What the victim is told, among other words."""
+    reporter: str = "the driver, to "
+    """Who notices a loss, as its event begins to say."""
     late: bool = False
     """Whether the request needs nothing of the worker, so that it is made when the fault is to strike."""
     hits_worker: bool = False
@@ -235,7 +236,7 @@ class Fault:
 
 
 lost = functools.partial(Fault, cost=Cost.CONTEXT)
-killed = functools.partial(lost, cause=wait_at_gate, hits_worker=True)
+killed = functools.partial(lost, cause=wait_at_gate, hits_worker=True, reporter="the operating system")
 KILL = functools.partial(hit, signal.SIGKILL)
 
 KERNEL_FAULTS = (
@@ -244,9 +245,12 @@ KERNEL_FAULTS = (
     lost(name="716", cause=functools.partial(run_on_struck, "misaligned"), strike=open_gate, status=716),
     lost(name="719", cause=functools.partial(run_on_struck, "trap"), strike=open_gate, status=719),
 )
+STOP = killed(
+    name="SIGSTOP", strike=functools.partial(hit, signal.SIGSTOP), words="no sign of life", reporter="the watchdog"
+)
 FAULTS = (
     *KERNEL_FAULTS,
-    lost(name="endless kernel", cause=run_for_ever, strike=open_gate, words="launch of spin ran longer than"),
+    lost(name="endless kernel", cause=run_for_ever, strike=open_gate, words="hang_timeout", reporter="the watchdog"),
     Fault(name="no device memory", cause=exhaust_memory, sees=OutOfDeviceMemory, status=2),
     Fault(name="701", cause=launch_too_wide, sees=CommandFailed, status=701, injected=True),
     Fault(name="compile error", cause=compile_nonsense, sees=CompileError, status=6, words="nonsense", late=True),
@@ -255,15 +259,15 @@ FAULTS = (
     Fault(name="engine bug", cause=crash_engine, sees=ActorCrashed, words="unpack_from"),
     killed(name="SIGKILL", strike=KILL, words="SIGKILL"),
     killed(name="SIGSEGV", strike=functools.partial(hit, signal.SIGSEGV), words="SIGSEGV"),
-    killed(name="SIGSTOP", strike=functools.partial(hit, signal.SIGSTOP), words="no sign of life"),
-    killed(name="one failed start", strike=KILL, words="SIGKILL", starts=(NO_START, 1), injected=True),
-    killed(
-        name="no start", strike=KILL, words="SIGKILL", cost=Cost.SUCCESSOR, starts=(NO_START, math.inf), injected=True
-    ),
-    killed(
+    STOP,
+    killed(name="one failed start", strike=KILL, starts=(NO_START, 1), injected=True),
+    killed(name="no start", strike=KILL, cost=Cost.SUCCESSOR, starts=(NO_START, math.inf), injected=True),
+    lost(
         name="no hardware",
+        cause=wait_at_gate,
         strike=take_hardware,
-        status=100,
+        hits_worker=True,
+        status=NO_DEVICE,
         cost=Cost.DEVICE,
         starts=(NO_DEVICE, math.inf),
         injected=True,
@@ -421,7 +425,7 @@ class Cell:
     @property
     def stops_start(self) -> bool:
         """Whether a worker is stopped while it starts, which only its being late tells."""
-        return self.hits_next and self.fault.name == "SIGSTOP" and not self.standby
+        return self.hits_next and self.fault is STOP and not self.standby
 
     @property
     def cost(self) -> Cost:
@@ -563,14 +567,7 @@ async def check_end(cell: Cell, scene: Scene, pool: WorkerPool) -> None:
     dev = scene.dev
     assert dev.state is (DeviceState.FAILED if cell.given_up else DeviceState.CLOSED)
     assert dev.generation == 1 + cell.rebuilt
-    assert Counter(type(event) for event in scene.events if type(event) in TOLD) == cell.news
-    told = [(event.generation, event.status) for event in scene.events if isinstance(event, ContextWasLost)]
-    before = [(1, None)] if cell.rebuild else []
-    assert told == before + [(cell.losses, cell.fault.status)] * (cell.losses - cell.rebuild)
-    rebuilt = [event for event in scene.events if isinstance(event, ContextRebuilt)]
-    assert [event.generation for event in rebuilt] == list(range(2, 2 + cell.rebuilt))
-    if rebuilt:
-        assert rebuilt[0].by_standby == (cell.standby > 0 and not cell.hits_next)
+    check_events(cell, scene)
     if cell.given_up or cell.closing:
         assert {name for name, array in scene.arrays.items() if array.state == "torn"} == cell.torn
         with pytest.raises(DeviceFailed if cell.given_up else DeviceClosed):
@@ -581,6 +578,22 @@ async def check_end(cell: Cell, scene: Scene, pool: WorkerPool) -> None:
 
 
 TOLD = (ContextWasLost, ContextRebuilt, WorkerReaped, ActorRestarted, DeviceGaveUp)
+
+
+def check_events(cell: Cell, scene: Scene) -> None:
+    """Whoever listened was told of everything, once."""
+    assert Counter(type(event) for event in scene.events if type(event) in TOLD) == cell.news
+    losses = [event for event in scene.events if isinstance(event, ContextWasLost)]
+    assert [event.generation for event in losses] == list(range(1, 1 + cell.losses))
+    for event in losses[cell.rebuild :]:
+        assert event.status == cell.fault.status
+        assert event.reported_by.startswith(cell.fault.reporter)
+        assert "module" in event.actors
+        assert event.in_flight
+    rebuilt = [event for event in scene.events if isinstance(event, ContextRebuilt)]
+    assert [event.generation for event in rebuilt] == list(range(2, 2 + cell.rebuilt))
+    for event in rebuilt[:1]:
+        assert event.by_standby == (cell.standby > 0 and not cell.hits_next)
 
 
 async def run_cell(cell: Cell, pool: WorkerPool) -> None:

@@ -483,6 +483,103 @@ def test_a_loss_ends_offers_and_closes_what_was_to_be_released():
     arena.close()
 
 
+# --- quarantine -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def haunted():
+    """An arena with one full chunk, of whose four blocks the first is in quarantine: nobody has reaped generation 1."""
+    arena = make_arena()
+    blocks = [arena.allocate(FIRST_CHUNK // 4) for _ in range(4)]
+    create_all(arena)
+    blocks[0].chunk.descriptor = os.open(os.devnull, os.O_RDONLY)
+    for block, (lane, ticket) in zip(blocks, [(LANE_COPY_IN, 6), (LANE_COPY_IN, 5), (LANE_COMPUTE, 3)], strict=False):
+        claim(block, Role.WRITE, lane, ticket)
+    reached = [0] * LANES
+    reached[LANE_COPY_IN], reached[LANE_COMPUTE] = 5, 3
+    arena.begin_quarantine(1, tuple(reached))
+    arena.generation_lost(durable=True, strict=False, number=1)
+    yield arena, blocks
+    arena.close()
+
+
+def test_what_was_not_reached_is_in_quarantine_until_the_reap_and_nothing_else_is(haunted):
+    arena, blocks = haunted
+    assert [arena.quarantined(block) for block in blocks] == [True, False, False, False]
+    arena.end_quarantine(1)
+    assert not any(arena.quarantined(block) for block in blocks)
+
+
+def test_a_reader_that_was_not_reached_is_as_good_as_a_writer():
+    arena = make_arena()
+    block = arena.allocate(4096)
+    claim(block, Role.WRITE, LANE_COMPUTE, 1)
+    claim(block, Role.READ, LANE_COPY_OUT, 1)
+    arena.begin_quarantine(1, (1,) + (0,) * (LANES - 1))
+    assert arena.quarantined(block)
+
+
+def test_memory_in_quarantine_is_given_away_last_and_whoever_gets_it_is_in_quarantine_too(haunted):
+    arena, blocks = haunted
+    for block in (blocks[0], blocks[2]):
+        arena.free(block)
+    first, second = arena.allocate(FIRST_CHUNK // 8), arena.allocate(FIRST_CHUNK // 8)
+    assert {first.address, second.address} == {blocks[2].address, blocks[2].address + FIRST_CHUNK // 8}
+    assert not arena.quarantined(first)
+    halves = [arena.allocate(FIRST_CHUNK // 8) for _ in range(2)]
+    assert [half.address for half in halves] == [blocks[0].address, blocks[0].address + FIRST_CHUNK // 8]
+    assert all(arena.quarantined(half) for half in halves)
+
+
+def test_memory_in_quarantine_is_joined_with_its_neighbours_only_after_the_reap(haunted):
+    arena, blocks = haunted
+    claim(blocks[1], Role.WRITE, LANE_COMPUTE, 1, epoch=2)
+    arena.free(blocks[0])
+    arena.free(blocks[1])
+    neighbour = arena.allocate(FIRST_CHUNK // 4)
+    assert (neighbour.address, arena.quarantined(neighbour)) == (blocks[1].address, False)
+    arena.free(neighbour)
+    arena.end_quarantine(1)
+    joined = arena.allocate(FIRST_CHUNK // 2)
+    assert (joined.address, joined.chunk) == (blocks[0].address, blocks[0].chunk)
+    assert claim(joined, Role.WRITE, LANE_COPY_IN, 1, epoch=2) == {(LANE_COMPUTE, 1)}
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_a_free_chunk_with_memory_in_quarantine_is_neither_offered_nor_dropped(pieces):
+    arena = make_arena(limit=FIRST_CHUNK + MIB)
+    blocks = [arena.allocate(FIRST_CHUNK // pieces) for _ in range(pieces)]
+    (chunk,) = arena.chunks
+    create_all(arena)
+    claim(blocks[0], Role.WRITE, LANE_COMPUTE, 1)
+    arena.begin_quarantine(1, (0,) * LANES)
+    for block in blocks:
+        arena.free(block)
+    assert arena.offer_unused() == []
+    with pytest.raises(ArenaFull):
+        arena.allocate(FIRST_CHUNK + 1)
+    assert arena.chunks == [chunk]
+    arena.end_quarantine(1)
+    assert arena.offer_unused() == [chunk]
+
+
+def test_two_lost_generations_are_in_quarantine_each_by_its_own_tickets(haunted):
+    arena, blocks = haunted
+    claim(blocks[3], Role.WRITE, LANE_COMPUTE, 1, epoch=2)
+    arena.begin_quarantine(2, (0,) * LANES)
+    arena.generation_lost(durable=True, strict=False, number=2)
+    assert [arena.quarantined(block) for block in blocks] == [True, False, False, True]
+    arena.end_quarantine(1)
+    assert [arena.quarantined(block) for block in blocks] == [False, False, False, True]
+    arena.end_quarantine(2)
+    for block in blocks:
+        arena.free(block)
+    assert arena.allocate(FIRST_CHUNK).chunk is blocks[0].chunk
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
 def test_closing_closes_every_descriptor_once():
     arena = make_arena()
     chunk = arena.allocate(1).chunk
@@ -812,10 +909,10 @@ class ArenaMachine(RuleBasedStateMachine):
                     todo.append(each)
         return found
 
-    @rule()
-    def create_chunks(self):
-        for chunk in self.arena.chunks:
-            self._create(chunk, made=True)
+    @rule(lane=st.integers(0, LANES - 1))
+    def touch_every_second_block(self, lane):
+        for block in sorted(self.arena.blocks, key=lambda each: each.address)[::2]:
+            self.touch(block, lane, Role.WRITE, made=True)
 
     @rule()
     def fail_to_create_a_chunk(self):
@@ -938,7 +1035,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArenaAgainstAModel = ArenaMachine.TestCase
-TestArenaAgainstAModel.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestArenaAgainstAModel.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 
 
 @given(st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))

@@ -250,7 +250,8 @@ def test_the_log_is_as_it_was():
     assert "said" not in told["test_the_log_is_as_it_was"]
 
 
-def test_without_trio_mode_a_marked_test_gets_a_device_and_others_are_told_what_is_missing(run):
+@pytest.mark.parametrize("settings", ["[pytest]", SETTINGS], ids=["without trio_mode", "with trio_mode"])
+def test_a_marked_test_gets_a_device_and_one_that_is_not_async_is_told_what_is_missing(run, settings):
     result = run(
         HEADER
         + """
@@ -261,7 +262,7 @@ async def test_marked(gpu_device):
 def test_not_async(gpu_device):
     raise AssertionError("the body must not run")
 """,
-        settings="[pytest]",
+        settings=settings,
     )
     result.assert_outcomes(passed=1, errors=1)
     assert "gpu_device is for async tests that pytest-trio runs" in failures(result)["test_not_async"]

@@ -34,6 +34,8 @@ from atomr_trio import (
     read_only,
     testing,
 )
+from atomr_trio._events import EventHub
+from atomr_trio._standby import Standbys
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01)
@@ -85,6 +87,37 @@ async def dev(open_test_device: Any) -> AsyncIterator[Any]:
         async with open_test_device(standby=1, restart_policy=ANY_NUMBER) as device:
             await device.wait_standby()
             yield device
+
+
+# --- the places -------------------------------------------------------------------------------------------------------
+
+
+class Candidate:
+    """Stands for a generation."""
+
+    def __init__(self, *, ready: bool) -> None:
+        self.ready = ready
+
+
+async def test_the_one_that_is_ready_takes_over_whichever_was_begun_first():
+    standbys, (slow, quick) = Standbys(2, RestartPolicy(), EventHub()), (Candidate(ready=False), Candidate(ready=True))
+    standbys.generations = [slow, quick]
+    assert repr(standbys) == "<Standbys: 1 of 2 ready, 0 starting>"
+    assert await standbys.take() is quick
+    assert await standbys.take() is None
+    assert standbys.generations == [slow]
+
+
+async def test_a_standby_that_fails_after_it_was_told_of_chunks_is_told_of_no_more():
+    async def start(show: Any) -> Any:
+        show(Candidate(ready=False))
+        assert (len(standbys.generations), standbys.expected) == (1, True)
+        raise _generation.StartFailed(DeviceClosed("no"), gone=False)
+
+    standbys = Standbys(1, RestartPolicy(), EventHub())
+    with pytest.raises(_generation.StartFailed):
+        await standbys._start(start)
+    assert (standbys.generations, standbys.expected) == ([], False)
 
 
 # --- taking over ------------------------------------------------------------------------------------------------------
