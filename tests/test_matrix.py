@@ -248,18 +248,7 @@ KERNEL_FAULTS = (
 STOP = killed(
     name="SIGSTOP", strike=functools.partial(hit, signal.SIGSTOP), words="no sign of life", reporter="the watchdog"
 )
-FAULTS = (
-    *KERNEL_FAULTS,
-    lost(name="endless kernel", cause=run_for_ever, strike=open_gate, words="hang_timeout", reporter="the watchdog"),
-    Fault(name="no device memory", cause=exhaust_memory, sees=OutOfDeviceMemory, status=2),
-    Fault(name="701", cause=launch_too_wide, sees=CommandFailed, status=701, injected=True),
-    Fault(name="compile error", cause=compile_nonsense, sees=CompileError, status=6, words="nonsense", late=True),
-    Fault(name="bad argument", cause=pass_nonsense, sees=InvalidArgument, words="ten", late=True),
-    Fault(name="actor bug", cause=crash_actor, sees=ActorCrashed, words="planted", late=True, crashes=1),
-    Fault(name="engine bug", cause=crash_engine, sees=ActorCrashed, words="unpack_from"),
-    killed(name="SIGKILL", strike=KILL, words="SIGKILL"),
-    killed(name="SIGSEGV", strike=functools.partial(hit, signal.SIGSEGV), words="SIGSEGV"),
-    STOP,
+START_FAULTS = (
     killed(name="one failed start", strike=KILL, starts=(NO_START, 1), injected=True),
     killed(name="no start", strike=KILL, cost=Cost.SUCCESSOR, starts=(NO_START, math.inf), injected=True),
     lost(
@@ -272,6 +261,20 @@ FAULTS = (
         starts=(NO_DEVICE, math.inf),
         injected=True,
     ),
+)
+FAULTS = (
+    *KERNEL_FAULTS,
+    lost(name="endless kernel", cause=run_for_ever, strike=open_gate, words="hang_timeout", reporter="the watchdog"),
+    Fault(name="no device memory", cause=exhaust_memory, sees=OutOfDeviceMemory, status=2),
+    Fault(name="701", cause=launch_too_wide, sees=CommandFailed, status=701, injected=True),
+    Fault(name="compile error", cause=compile_nonsense, sees=CompileError, status=6, words="nonsense", late=True),
+    Fault(name="bad argument", cause=pass_nonsense, sees=InvalidArgument, words="ten", late=True),
+    Fault(name="actor bug", cause=crash_actor, sees=ActorCrashed, words="planted", late=True, crashes=1),
+    Fault(name="engine bug", cause=crash_engine, sees=ActorCrashed, words="unpack_from"),
+    killed(name="SIGKILL", strike=KILL, words="SIGKILL"),
+    killed(name="SIGSEGV", strike=functools.partial(hit, signal.SIGSEGV), words="SIGSEGV"),
+    STOP,
+    *START_FAULTS,
 )
 
 
@@ -625,14 +628,15 @@ CELLS = [Cell(*each) for each in itertools.product(FAULTS, MOMENTS, (0, 1))]
 
 
 def covers(cell: Cell) -> bool:
-    """Whether a cell is among the few that meet every fault at every moment, with a standby or without.
+    """Whether a cell is among the few that meet every fault and every moment, with a standby and without.
 
-    Kernels that fault differ by their status alone: at each moment one of them, and that with a standby and without.
+    Of faults that are of one kind, each moment meets one; of all others each, by turns with a standby and without.
     """
-    fault, moment = FAULTS.index(cell.fault), MOMENTS.index(cell.moment)
-    if cell.fault in KERNEL_FAULTS:
-        return fault % len(KERNEL_FAULTS) == moment % len(KERNEL_FAULTS)
-    return (fault + moment) % 2 == cell.standby
+    moment = MOMENTS.index(cell.moment)
+    for kind in (KERNEL_FAULTS, START_FAULTS):
+        if cell.fault in kind:
+            return kind.index(cell.fault) == moment % len(kind)
+    return (FAULTS.index(cell.fault) + moment) % 2 == cell.standby
 
 
 def parameters(cells: list[Cell]) -> list[object]:
