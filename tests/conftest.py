@@ -40,6 +40,14 @@ def pytest_report_header() -> list[str]:
     return [f"atomr_trio backend: {support.chosen_backend()}", f"atomr_trio package: {package}"]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much of the failure matrix was run, here or in processes of pytest-xdist."""
+    passed = [dict(report.user_properties) for report in terminalreporter.stats.get("passed", ())]
+    sizes = [properties["cells"] for properties in passed if "cells" in properties]
+    if sizes:
+        terminalreporter.write_line(f"matrix: {len(sizes)} of {sizes[0]} cells")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, on the GPU, what can only be asked of the simulator."""
     if not support.ON_GPU:

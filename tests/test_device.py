@@ -1257,6 +1257,25 @@ async def test_a_defect_of_the_supervision_leaves_as_internal_error_and_settles_
     assert is_gone(pid)
 
 
+async def test_a_defect_that_finds_the_worker_gone_is_no_clean_end(monkeypatch, nursery):
+    async def broken(generation):
+        await trio.lowlevel.wait_readable(generation.process.pidfd)
+        assert generation.process.reap()
+        raise Boom("before the loss was noted")
+
+    monkeypatch.setattr(_generation.Generation, "run_exit_watch", broken)
+    with leaving_with(atomr_trio.AtomrInternalError, "before the loss was noted"):
+        async with open_test_device() as dev:
+            gate = await Gate.make(dev)
+            running = start(nursery, gate.wait)
+            await until(lambda: dev.statistics().lanes[0].unfinished)
+            lose(dev)
+            await trio.sleep_forever()
+    (error,) = await ends_of(running)
+    assert isinstance(error, atomr_trio.DeviceFailed)
+    assert balanced(dev)
+
+
 async def test_a_defect_while_a_generation_is_made_leaves_no_worker(monkeypatch):
     def broken(*arguments):
         raise Boom("in the constructor")

@@ -645,25 +645,6 @@ def parameters(cells: list[Cell]) -> list[object]:
     return [pytest.param(cell, id=str(cell), marks=marks[cell.fault.injected]) for cell in cells]
 
 
-class Report:
-    """Says at the end of the run how much of the matrix was run."""
-
-    def __init__(self) -> None:
-        self.cells: list[Cell] = []
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write it."""
-        terminalreporter.write_line(f"matrix: {len(self.cells)} of {len(CELLS)} cells")
-
-
-@pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest) -> list[Cell]:
-    """The cells that were run."""
-    report = Report()
-    request.config.pluginmanager.register(report)
-    return report.cells
-
-
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """Workers for every cell, so that a cell costs no more processes than it loses."""
@@ -672,13 +653,13 @@ def pool() -> Iterator[WorkerPool]:
 
 
 @pytest.mark.parametrize("cell", parameters([cell for cell in CELLS if covers(cell)]))
-async def test_each_fault_at_each_moment(cell, pool, played):
+async def test_each_fault_at_each_moment(cell, pool, record_property):
     await run_cell(cell, pool)
-    played.append(cell)
+    record_property("cells", len(CELLS))  # of the matrix: see `pytest_terminal_summary` in conftest.py
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("cell", parameters(CELLS))
-async def test_each_fault_at_each_moment_with_a_standby_and_without(cell, pool, played):
+async def test_each_fault_at_each_moment_with_a_standby_and_without(cell, pool, record_property):
     await run_cell(cell, pool)
-    played.append(cell)
+    record_property("cells", len(CELLS))
