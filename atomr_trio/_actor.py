@@ -31,6 +31,11 @@ class Actor:
     def __repr__(self) -> str:
         return f"<Actor {self.name} with {self._current!r}>"
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request is waiting for it or in its hands, so that a new one would be the next."""
+        return self._current is None and self.mailbox.posted == self.mailbox.taken
+
     @trio.lowlevel.enable_ki_protection
     async def run(self, generation: Generation) -> None:
         """Serve the mailbox in `generation` until cancelled, or until the mailbox is closed and empty.
@@ -46,6 +51,7 @@ class Actor:
                 if self._current is None:
                     try:
                         self._current = await receiver.receive()
+                        self.mailbox.taken += 1
                     except trio.EndOfChannel:
                         return
                 # Not in a variable of this loop: an idle actor would keep the last request's arrays alive.

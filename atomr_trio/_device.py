@@ -25,8 +25,9 @@ import platform
 import sys
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex, final
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, Protocol, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ from ._compiler import CompileService
 from ._dtypes import check_dtype
 from ._errors import (
     AtomrInternalError,
+    ContextLost,
     DeviceClosed,
     DeviceError,
     DeviceFailed,
@@ -58,19 +60,23 @@ from ._events import (
 )
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._info import DeviceInfo
+from ._launching import AwaitedLaunch, LaunchPath
 from ._mailbox import Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
 from ._realtime import RealTimer
 from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
+from ._timeline import LaneBook, lane_name
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
 from ._util import NoPublicConstructor, check_seconds, known
 from .worker.launcher import WorkerProcess, address_range
-from .worker.protocol import LANE_NAMES
+from .worker.protocol import LANE_COMPUTE, LANE_LIMIT, LANE_NAMES, LANES, MAX_LANES, Verb
 
 if TYPE_CHECKING:
-    from .actors.module import Module
+    from ._batch import Batch
+    from ._lanes import Lane
+    from .actors.module import Dimensions, Kernel, LaunchRequest, Module, PreparedLaunch
     from .actors.nvrtc import Nvrtc
 
 log = logging.getLogger("atomr_trio.device")
@@ -86,6 +92,7 @@ MAX_DEVICES = 14
 RESTARTER = "the caller of restart()"
 """By whom a loss is reported that was meant."""
 MAX_STANDBYS = 4
+DEFAULT_SPIN: Final[Mapping[Backend, float]] = MappingProxyType({"cuda": 1e-3, "sim": 1e-4})
 STANDBY_BYTES = 768 << 20
 """Device memory set aside for the context of each standby; one takes about 600 MiB on an H200."""
 
@@ -113,6 +120,8 @@ class Device(metaclass=NoPublicConstructor):
 
     nvrtc: Nvrtc
     """The compiler."""
+    compute_lane: Lane
+    """The lane that every kernel runs on which is not given another."""
 
     _made_by = "`async with atomr_trio.open_device()`"
 
@@ -129,7 +138,9 @@ class Device(metaclass=NoPublicConstructor):
         standby: int,
         guarded: bool,
         workers: WorkerSource | None,
+        spin: float,
     ) -> None:
+        from ._lanes import Lane, LaneOptions
         from .actors.nvrtc import Nvrtc
 
         self._index = index
@@ -163,6 +174,13 @@ class Device(metaclass=NoPublicConstructor):
         self._arena_orphans: collections.deque[Block] = collections.deque()
         self._staging = StagingPool()
         self._copy_limiter = trio.CapacityLimiter(max(2, min(8, os.cpu_count() or 2)))
+        # Lanes.
+        self._spin = spin
+        self.compute_lane = Lane._create(self, LANE_COMPUTE, LANE_NAMES[LANE_COMPUTE])
+        self._lanes: dict[int, Lane] = {}
+        self._launch_path: LaunchPath | None = None
+        self._lane_options: dict[int, LaneOptions] = {}
+        self._orphan_events: collections.deque[tuple[int, int]] = collections.deque()
         # Generations, and the end.
         self._generation: Generation | None = None
         self._generation_changed = trio.Event()
@@ -273,12 +291,18 @@ class Device(metaclass=NoPublicConstructor):
         """Counters of this moment."""
         generation = self._generation
         lanes = []
-        for index, name in enumerate(LANE_NAMES):
-            book = generation.timeline.lanes[index] if generation is not None else None
-            issued = 0 if book is None else book.issued
-            unfinished = 0 if book is None else len(book.in_flight)
-            waiting = 0 if generation is None else generation.waiting(index)
-            lanes.append(LaneStatistics(name=name, submitted=issued, finished=issued - unfinished, waiting=waiting))
+        for index, name in (*enumerate(LANE_NAMES), *((each._number, each.name) for each in self._lanes.values())):
+            book = generation.timeline.book(index) if generation is not None else LaneBook(index)
+            lanes.append(
+                LaneStatistics(
+                    name=name,
+                    submitted=book.issued,
+                    finished=book.issued - book.unfinished,
+                    waiting=0 if generation is None else generation.waiting(index),
+                    waits=book.waited,
+                )
+            )
+        launches = 0 if generation is None else sum(len(book.launches) for book in generation.timeline.lanes)
         now = trio.current_time()
         running = generation is not None and self.state is DeviceState.RUNNING
         return DeviceStatistics(
@@ -287,7 +311,9 @@ class Device(metaclass=NoPublicConstructor):
             state=self.state,
             uptime=now - self._generation_started if running else 0.0,
             lanes=tuple(lanes),
-            actors=tuple(actor.mailbox.statistics() for actor in self._actors),
+            actors=tuple(
+                actor.mailbox.statistics(launches if actor is self._module_actor else 0) for actor in self._actors
+            ),
             memory=self._memory_statistics(),
             standbys=self._standbys.ready,
             restarts_left=self._supervision.restarts_left(now),
@@ -395,6 +421,136 @@ class Device(metaclass=NoPublicConstructor):
             raise
         return array
 
+    # --- batches and lanes --------------------------------------------------------------------------------------------
+
+    def batch(self, *, lane: Lane | None = None) -> Batch:
+        """Many calls and one wait: `async with dev.batch() as batch: batch.launch(...)`; see `Batch`.
+
+        `lane` is where its kernels run, and its copies and fills on the device; by default the compute lane.
+
+        Raises `InvalidArgument` for a lane of another device, or one that was closed.
+        """
+        from ._batch import Batch
+
+        number = self._lane_number(lane)
+        return Batch._create(self, self._lanes.get(number, self.compute_lane))
+
+    def lane(self, *, priority: int = 0, ordered: bool = True) -> Lane:
+        """One more lane: `async with dev.lane() as lane: await kernel.launch(..., lane=lane)`.
+
+        Its work runs beside that of other lanes. `priority` is the CUDA stream's: among lanes with work that could run,
+        the GPU prefers those with less (``cuStreamCreateWithPriority``); the limits are in `info`. Work on the same
+        arrays is in order across lanes, at the cost of an event for each wait that is needed (`LaneStatistics.waits`
+        counts them); with `ordered=False` it is not, and `Lane.wait_for` is all the order there is. Even so no memory
+        is given to another array while something runs on it. The lane is the same in every generation.
+
+        Raises `InvalidArgument` for a priority that the device does not have, or when 13 lanes are open.
+        """
+        from ._lanes import Lane, check_options
+
+        self._check_open()
+        options = check_options(priority, ordered, self.info.lowest_priority, self.info.highest_priority)
+        for closed in [each for each in self._lanes.values() if each._closed]:
+            self._close_lane(closed)
+        free = next((number for number in range(LANES, MAX_LANES) if number not in self._lanes), None)
+        if free is None:
+            raise InvalidArgument(f"{MAX_LANES - LANES} lanes are open, and more there cannot be", device=self._index)
+        self._lane_options[free] = options
+        self._lanes[free] = lane = Lane._create(self, free, lane_name(free), options)
+        return lane
+
+    def _close_lane(self, lane: Lane) -> None:
+        """Give a lane back if nothing uses it any more; otherwise the next `lane` tries again."""
+        if lane._batches or self._lanes.get(lane._number) is not lane:
+            return
+        generation = self._generation
+        if generation is not None and generation.timeline.book(lane._number).busy:
+            return
+        for holder in self._all_generations():
+            holder.close_lane(lane._number)
+        del self._lanes[lane._number]
+
+    def _lane_number(self, lane: Lane | None) -> int:
+        if lane is None:
+            return LANE_COMPUTE
+        if getattr(lane, "_device", None) is not self:
+            raise InvalidArgument(f"not a lane of this device: {lane!r}", device=self._index)
+        if lane._closed:
+            raise InvalidArgument(f"{lane.name} was closed", device=self._index)
+        return lane._number
+
+    @trio.lowlevel.enable_ki_protection
+    async def _running_generation(self) -> Generation:
+        """The generation in service, once there is one."""
+        await trio.lowlevel.checkpoint()
+        while self.state is not DeviceState.RUNNING or self._generation is None or self._generation.refusing:
+            self._check_open()
+            await self._generation_changed.wait()
+        self._check_open()
+        return self._generation
+
+    # The short way of an awaited launch, see ``_launching.py``.
+
+    def _launched_shortly(
+        self, kernel: Kernel, grid: Dimensions, block: Dimensions, shared_bytes: int, arguments: tuple[object, ...]
+    ) -> AwaitedLaunch | None:
+        """Launch the short way and return what can be waited for; None if it must go the general way."""
+        path = self._launch_path
+        if path is None or path.generation is not self._generation or not self._module_actor.idle:
+            return None
+        launcher = path.launchers.get(kernel)
+        if launcher is None:
+            return None
+        awaited = AwaitedLaunch(path, self._module_mailbox)
+        return awaited if launcher(grid, block, shared_bytes, arguments, awaited) else None
+
+    def _launched_shortly_as_prepared(self, prepared: PreparedLaunch) -> AwaitedLaunch | None:
+        path = self._launch_path
+        if path is None or path.generation is not self._generation or not self._module_actor.idle:
+            return None
+        launcher = path.prepared_launchers.get(prepared)
+        if launcher is None:
+            return None
+        awaited = AwaitedLaunch(path, self._module_mailbox)
+        return awaited if launcher(awaited) else None
+
+    def _learn_launch(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
+        """After a launch by the general way: the next one may go the short way."""
+        generation = self._generation
+        if lane != LANE_COMPUTE or generation is None or generation.refusing or generation.ring is None:
+            return
+        if self._launch_path is None or self._launch_path.generation is not generation:
+            book = generation.timeline.book(LANE_COMPUTE)
+            self._launch_path = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
+        self._launch_path.learn(request.kernel)
+        if prepared is not None:
+            self._launch_path.learn_prepared(prepared)
+        for block in request.blocks():
+            generation.promote(block, LANE_COMPUTE)
+
+    def _actor_of(self, verb: Verb) -> Actor:
+        """Whose work a verb of a batch is."""
+        return next((actor for actor in self._actors if actor.name == verb.engine), self._module_actor)
+
+    def _drop_orphan_events(self) -> None:
+        """Tell the worker which events nobody has any more."""
+        from ._lanes import publish_drop
+
+        generation = self._generation
+        while self._orphan_events and generation is not None and generation.loss is None:
+            number, event = self._orphan_events.popleft()
+            if number == generation.number:
+                publish_drop(generation, event)
+
+    def _lost_error(self, generation: int, operation: str) -> DeviceError:
+        return ContextLost(
+            f"generation {generation} was lost",
+            reason=f"generation {generation} was lost",
+            device=self._index,
+            generation=generation,
+            operation=operation,
+        )
+
     def _allocate(self, nbytes: int, guarded: bool) -> Block:
         arena = known(self._arena, "a device that is open has an arena")
         try:
@@ -479,6 +635,8 @@ class Device(metaclass=NoPublicConstructor):
                 self._staging.memory,
                 self._hang_timeout,
                 self._standbys.generations,
+                lane_options=self._lane_options,
+                spin=self._spin,
             )
         except BaseException as error:
             if process is not None:
@@ -913,6 +1071,8 @@ class Device(metaclass=NoPublicConstructor):
         self._settle_queued()
         if self.state in (DeviceState.RUNNING, DeviceState.REBUILDING):
             self._supervision.closing()
+        for generation in self._all_generations():
+            generation.refusing = True
         self._close_deadline = time.monotonic() + self._close_timeout
         self._closing.set()
         self._standby_scope.cancel(reason="the device is closed")
@@ -1044,6 +1204,7 @@ async def open_device(
     restart_policy: RestartPolicy | None = None,
     guarded: bool = False,
     workers: WorkerSource | None = None,
+    spin: float | None = None,
 ) -> AsyncIterator[Device]:
     """Open a GPU for the length of an ``async with`` block.
 
@@ -1065,6 +1226,9 @@ async def open_device(
     - `guarded`: whether arrays lie between unmapped addresses unless they are made otherwise (see `Device.empty`).
     - `workers`: where worker processes come from and go back to, for example an `atomr_trio.testing.WorkerPool`; by
       default each is started when it is needed.
+    - `spin`: seconds that a worker with nothing to do looks for more before it sleeps. Looking takes a processor, gives
+      way to every other thread, and saves the time that waking takes; 0 is never. By default 0.001, or 0.0001 for the
+      simulator.
 
     Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint.
     Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
@@ -1074,9 +1238,12 @@ async def open_device(
     """
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
+    if spin is not None and (isinstance(spin, bool) or not isinstance(spin, int | float) or not 0 <= spin < math.inf):
+        raise InvalidArgument(f"spin is a number of seconds, 0 or more, not {spin!r}")
+    chosen = _chosen_backend(backend)
     device = Device._create(
         index,
-        _chosen_backend(backend),
+        chosen,
         on_fault=on_fault,
         hang_timeout=hang_timeout,
         close_timeout=close_timeout,
@@ -1085,6 +1252,7 @@ async def open_device(
         standby=standby,
         guarded=guarded,
         workers=workers,
+        spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
     )
     _open_devices.add(device)
     body_error: BaseException | None = None

@@ -10,13 +10,16 @@ A standby is a generation whose worker is ready and that has no number yet: the 
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import errno
+import itertools
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -35,14 +38,16 @@ from ._errors import (
     error_from_status,
 )
 from ._info import DeviceInfo
+from ._lanes import LaneOptions
 from ._mailbox import Request
 from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._realtime import RealTimer, readable_within
-from ._timeline import Command, CommandOwner, Operand, Timeline
+from ._timeline import Command, CommandOwner, LaneBook, Launches, Operand, Timeline
 from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
 from .worker.engines import context as context_records
 from .worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
+from .worker.engines.module import LAUNCH
 from .worker.launcher import WorkerProcess
 from .worker.protocol import (
     CONTROL_LANE,
@@ -50,11 +55,18 @@ from .worker.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
+    LANES,
+    MAX_LANES,
     MAX_WAITS,
+    RECORDS_READ_WORD,
+    RECORDS_SENT_WORD,
+    SOCKET_LANE,
+    WORKER_ASLEEP_WORD,
     Role,
     Verb,
     encode_wait,
 )
+from .worker.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
 from .worker.status import StatusClass, classify
 
 log = logging.getLogger("atomr_trio.worker")
@@ -74,7 +86,13 @@ START_TIMEOUT = 60.0
 REAP_TIMEOUT = 30.0
 """In seconds of real time, as all of the above: a test's clock must not make a healthy worker look dead."""
 
+RETRY_SECONDS = 1e-3
+"""How long a sender waits that found no room in the ring."""
+
 TAIL_LINES = 40
+
+_TOKENS = itertools.count(1)
+_BY_SOCKET = HEADER.pack(0, SOCKET_LANE, 0, 0, 0, 0)
 
 
 class LossKind(enum.Enum):
@@ -145,6 +163,10 @@ class Generation:
         staging: SharedMemory,
         hang_timeout: float | None,
         standbys: Sequence[Generation] = (),
+        *,
+        lane_options: Mapping[int, LaneOptions] = MappingProxyType({}),
+        spin: float = 0.0,
+        with_ring: bool = ORDERED_STORES,
     ) -> None:
         self.device = device
         self.number: int = number
@@ -153,13 +175,23 @@ class Generation:
         self.process = process
         self.staging = staging
         self.hang_timeout = hang_timeout
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        try:
-            self.page: TimelinePage = TimelinePage.new()
-        except BaseException:
-            os.close(self._wake)
-            raise
-        self.timeline: Timeline = Timeline(self.page)
+        with contextlib.ExitStack() as undo:
+            self._wake = _new_eventfd(undo)
+            self.bell: int = _new_eventfd(undo)
+            """Written when a record has come and the worker is asleep."""
+            self.page: TimelinePage = undo.enter_context(contextlib.closing(TimelinePage.new()))
+            self.ring: Ring | None = undo.enter_context(contextlib.closing(Ring.new())) if with_ring else None
+            undo.pop_all()
+        self.timeline: Timeline = Timeline(self.page, None if self.ring is None else self.ring.groups)
+        self.token: int = next(_TOKENS) * MAX_LANES
+        """Never that of another generation, of whatever device; see `Block.fast`."""
+        self.sent: int = 0
+        """How many records were sent."""
+        self._lane_options = lane_options
+        self._spin = spin
+        self.patience: float = SPIN_SECONDS
+        """How long it pays to look for an end before blocking."""
+        self._looked_for = False
         self.in_service: trio.Event = trio.Event()
         """Set when it takes requests; a standby's is not, yet."""
         self.relieved: trio.Event = trio.Event()
@@ -169,13 +201,17 @@ class Generation:
         self.modules: dict[int, int] = {}
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
         self.loss: Loss | None = None
+        self.refusing: bool = False
+        """Whether it takes nothing more: it is lost, or the device is being closed."""
         self.info: DeviceInfo | None = None
         self.scope: trio.CancelScope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
         self._buffer = bytearray(channel.MAX_MESSAGE)
-        self._outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
+        self.outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
         self._outbox_filled = trio.Event()
+        self._cut_off = False
+        """Whether the socket takes nothing more."""
         self._activity = trio.Event()
         self._room: list[trio.Event] = []
         self._failures: dict[Ticket, dict[str, Any]] = {}
@@ -186,10 +222,9 @@ class Generation:
         self._ended = False
         self._buried = False
         self._mapped: dict[int, Chunk] = {}
-        self._sent = 0
         self._probes: collections.deque[trio.Event] = collections.deque()
         self._partial_output = b""
-        self._waiting = [0] * len(self.timeline.lanes)
+        self._waiting = [0] * MAX_LANES
         self._idle = trio.Event()
 
     def __repr__(self) -> str:
@@ -234,9 +269,13 @@ class Generation:
         message = {
             "staging_bytes": self.staging.size,
             "durable": True,
+            "ring": self.ring is not None,
+            "spin_seconds": self._spin,
             "chunks": [(chunk.address, chunk.size) for chunk in chunks],
         }
-        descriptors = [self.page.descriptor, self.staging.descriptor, self._wake]
+        descriptors = [self.page.descriptor, self.staging.descriptor, self._wake, self.bell]
+        if self.ring is not None:
+            descriptors.append(self.ring.descriptor)
         descriptors += [chunk.descriptor for chunk in chunks]
         try:
             channel.send_message(self.process.sock, message, descriptors)
@@ -339,7 +378,7 @@ class Generation:
 
     def _has_room(self, lane: int) -> bool:
         lanes = self.timeline.lanes
-        if len(lanes[lane].in_flight) >= LANE_LIMIT:
+        if len(self.timeline.book(lane).in_flight) >= LANE_LIMIT:
             return False
         # A command of another lane may bring along a chunk or a fill, and those run on the compute lane.
         return lane == LANE_COMPUTE or len(lanes[LANE_COMPUTE].in_flight) < LANE_LIMIT + LANE_LIMIT // 2
@@ -379,17 +418,26 @@ class Generation:
                 generation=self.number,
                 operation=operation,
             )
-        book = self.timeline.lanes[lane]
+        book = self.timeline.book(lane)
+        if not book.open:
+            self._open_lane(book)
         ticket = book.issued + 1
         waits: set[Ticket] = {wait for wait in after if wait[0] != lane}
         healed: list[tuple[Block, str | None, Recipe | None]] | None = None
+        token = self.token + lane
+        ordered = book.index < LANES or self._lane_options[lane].ordered
         for block, role in operands:
-            block.claim(role, lane, ticket, self.number, waits)
+            if ordered:
+                block.claim(role, lane, ticket, self.number, waits)
+            else:
+                block.claim_unordered(lane, ticket, self.number)
+            if block.fast != token:
+                block.fast = 0
             if role is Role.OVERWRITE and (block.torn is not None or block.recipe is not None):
                 healed = healed or []
                 healed.append((block, block.torn, block.recipe))
                 block.torn = block.recipe = None
-        open_waits = self.timeline.still_open(waits)
+        open_waits = self.timeline.still_open(waits) if waits else ()
         words = [encode_wait(*wait) for wait in open_waits]
         words += [encode_wait(LANE_COMPUTE, each, required=True) for each in required]
         book.issued = ticket
@@ -400,13 +448,78 @@ class Generation:
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
         book.in_flight.append(command)
-        header = HEADER.pack(lane, verb.engine_number, verb.number, len(words), len(payload), ticket)
+        header = HEADER.pack(ticket, lane, verb.engine_number, verb.number, len(words), len(payload))
         if words:
             header += b"".join(word.to_bytes(8, "little") for word in words)
+        book.waited += len(open_waits)
         self._send(header + payload, descriptors)
         if not self._activity.is_set():
             self._activity.set()
         return command
+
+    def promote(self, block: Block, lane: int) -> None:
+        """Let a block that a command of `lane` was just published for go the short way, if nothing speaks against it.
+
+        That command came after whatever wrote the block, so the next ones do; only readers of other lanes are left to
+        be waited for. What takes the short way back, later: work of another lane, an error, and whatever frees or fills
+        the block.
+        """
+        others = [reader for reader in block.readers.items() if reader[0] != lane]
+        for reader in others:
+            if self.timeline.reached(reader):
+                del block.readers[reader[0]]
+        if (
+            block.epoch == self.number
+            and block.written
+            and block.recipe is None
+            and block.torn is None
+            and block.lost is None
+            and not block.freed
+            and block.chunk.state is ChunkState.READY
+            and block.readers.keys() <= {lane}
+        ):
+            block.fast = self.token + lane
+
+    def begin_looking(self) -> bool:
+        """Whether the caller, who has just sent something, is to look for its end: if nobody else does.
+
+        It settles what it finds, for `patience` at most, and says `end_looking` afterwards.
+        """
+        if self._looked_for or self._activity.is_set():
+            if not self._activity.is_set():
+                self._activity.set()
+            return False
+        self._looked_for = True
+        return True
+
+    def end_looking(self) -> None:
+        """Settle what was found; what is still unfinished is the settler's again."""
+        self._looked_for = False
+        if self.settle_finished():
+            self.patience = SPIN_SECONDS
+        elif not self.timeline.idle:
+            self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
+        if not self.timeline.idle:
+            self.wake_settler()
+        else:
+            self._idle.set()
+
+    def wake_settler(self) -> None:
+        """There is something to settle."""
+        if not self._activity.is_set():
+            self._activity.set()
+
+    def _open_lane(self, book: LaneBook) -> None:
+        book.open = True
+        payload = context_records.OPEN_LANE.struct.pack(book.index, self._lane_options[book.index].priority)
+        self._send_control(context_records.OPEN_LANE, payload)
+
+    def close_lane(self, lane: int) -> None:
+        """Have the worker give a lane back, if it has it; all its commands must be finished."""
+        book = self.timeline.book(lane)
+        if book.open and self.loss is None:
+            book.open = False
+            self._send_control(context_records.CLOSE_LANE, context_records.CLOSE_LANE.struct.pack(lane))
 
     def _check_block(self, block: Block, role: Role, operation: str) -> None:
         if block.freed:
@@ -475,29 +588,55 @@ class Generation:
         chunk.ticket = command.ticket
 
     def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
-        self._sent += 1
-        if not self._outbox:
-            try:
-                channel.send_bytes(self.process.sock, record, descriptors)
-                return
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self._send_failed(error)
-                return
+        if not self.outbox and self._sent_now(record, descriptors):
+            return
         # Copies: till it is sent, its owner may have closed a descriptor, and the number may be another file's.
-        self._outbox.append((record, [os.dup(descriptor) for descriptor in descriptors]))
+        self.outbox.append((record, [os.dup(descriptor) for descriptor in descriptors]))
         self._outbox_filled.set()
+
+    def _sent_now(self, record: bytes, descriptors: Sequence[int]) -> bool:
+        """Send a record, if there is room for it; what becomes of one that can never be sent is the loss's matter."""
+        ring = self.ring
+        if ring is None:
+            return self._sent_by_socket(record, descriptors)
+        words = self.page.words
+        if self.sent - words[RECORDS_READ_WORD] >= SLOTS:
+            return False
+        if descriptors or len(record) > MAX_RECORD:
+            if not self._sent_by_socket(record, descriptors):
+                return False
+            self.sent -= 1
+            record = _BY_SOCKET
+        at = (self.sent & SLOT_MASK) << SLOT_SHIFT
+        NUMBER.pack_into(ring.slots, at, self.sent + 1)
+        ring.slots[at + NUMBER.size : at + NUMBER.size + len(record)] = record
+        self.sent += 1
+        words[RECORDS_SENT_WORD] = self.sent
+        fence()
+        if words[WORKER_ASLEEP_WORD]:
+            os.eventfd_write(self.bell, 1)
+        return True
+
+    def _sent_by_socket(self, record: bytes, descriptors: Sequence[int]) -> bool:
+        try:
+            channel.send_bytes(self.process.sock, record, descriptors)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._send_failed(error)
+        self.sent += 1
+        return True
 
     def _send_failed(self, error: OSError) -> None:
         """A record that cannot be sent has a ticket already, so its generation cannot go on."""
+        self._cut_off = True
         # When the worker is gone, its exit tells why.
         if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
             reason = f"a record could not be sent to the worker: {error}"
             self.lose(Loss(LossKind.EXIT, reason, reported_by="the writer"))
 
     def _send_control(self, verb: Verb, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
-        header = HEADER.pack(CONTROL_LANE, verb.engine_number, verb.number, 0, len(payload), 0)
+        header = HEADER.pack(0, CONTROL_LANE, verb.engine_number, verb.number, 0, len(payload))
         self._send(header + payload, descriptors)
 
     @trio.lowlevel.enable_ki_protection
@@ -532,7 +671,7 @@ class Generation:
 
     async def _is_greeted_again(self, deadline: float) -> bool:
         while not self._hello:
-            if self._outbox or not await self._hears(self.process.sock.fileno(), deadline):
+            if self.outbox or not await self._hears(self.process.sock.fileno(), deadline):
                 return False
             try:
                 self.drain_messages()
@@ -641,14 +780,35 @@ class Generation:
         chunk.close()
 
     def settle_finished(self) -> bool:
-        """Settle every command whose ticket was reached; true if there was any."""
+        """Settle everything whose ticket was reached; true if there was anything."""
         progressed = False
-        for command in self.timeline.take_finished():
+        for finished in self.timeline.take_finished():
             progressed = True
-            self._settle(command)
+            if isinstance(finished, Command):
+                self._settle(finished)
+            else:
+                self._settle_launches(finished)
         if progressed and self._room:
             self.wake_waiters()
         return progressed
+
+    def _settle_launches(self, finished: Launches) -> None:
+        book, launches = finished.book, finished.items
+        failures = self.page.failures(book.index)
+        if failures != book.failures:
+            book.failures = failures
+            self.drain_messages()
+            for launch in launches:
+                failure = self._failures.pop((book.index, launch[0]), None)
+                if failure is not None:
+                    launch[1].launch_failed(launch, self._error_of(launch[2].describe(launch[3])[0], failure))
+        owner, count = launches[0][1], 0
+        for launch in launches:
+            if launch[1] is not owner:
+                owner.launches_finished(count)
+                owner, count = launch[1], 0
+            count += 1
+        owner.launches_finished(count)
 
     def _settle(self, command: Command) -> None:
         key = (command.lane, command.ticket)
@@ -660,28 +820,29 @@ class Generation:
             return
         for block, torn, recipe in command.healed or ():
             block.torn = torn
+            block.fast = 0
             # What a later command has written must not be filled over.
             if block.writer == key and recipe is not None:
                 block.recipe = recipe.anew()
         failure = self._failures.pop(key, None)
         if failure is None:
             failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
-        command.owner.command_finished(command, self._error_of(command, failure), None)
+        command.owner.command_finished(command, self._error_of(command.operation, failure), None)
 
-    def _error_of(self, command: Command, failure: dict[str, Any]) -> DeviceError:
+    def _error_of(self, operation: str, failure: dict[str, Any]) -> DeviceError:
         if failure["status"] == ENGINE_BUG:
             return ActorCrashed(
-                f"the worker's part of {command.operation} crashed: {failure['text']}",
+                f"the worker's part of {operation} crashed: {failure['text']}",
                 actor=failure["library"],
                 device=self.device,
                 generation=self.number,
-                operation=command.operation,
+                operation=operation,
             )
         return error_from_status(
             failure["status"],
             failure["name"],
             failure["text"],
-            operation=command.operation,
+            operation=operation,
             device=self.device,
             generation=self.number,
             library=failure["library"],
@@ -701,24 +862,29 @@ class Generation:
         """Send what the socket had no room for."""
         while True:
             await self._outbox_filled.wait()
-            await trio.lowlevel.wait_writable(self.process.sock)
-            while self._outbox:
-                record, descriptors = self._outbox[0]
-                try:
-                    channel.send_bytes(self.process.sock, record, descriptors)
-                except BlockingIOError:
+            if self.ring is None:
+                await trio.lowlevel.wait_writable(self.process.sock)
+            else:
+                with RealTimer(RETRY_SECONDS) as timer:  # nothing tells that the ring has room again
+                    await timer.tick()
+            while self.outbox:
+                record, descriptors = self.outbox[0]
+                if not self._sent_now(record, descriptors):
                     break
-                except OSError as error:
-                    self._send_failed(error)
-                    return
-                self._outbox.popleft()
+                self.outbox.popleft()
                 _close_all(descriptors)
+                if self._cut_off:
+                    return
             else:
                 self._outbox_filled = trio.Event()
 
     @trio.lowlevel.enable_ki_protection
     async def run_settler(self) -> None:
-        """Settle commands as their tickets are reached: spin with checkpoints for a budget, then block."""
+        """Settle commands as their tickets are reached: look for a while, with checkpoints, then block.
+
+        Looking pays as long as commands end within the time, so that is halved by each look that was in vain, until one
+        pays again.
+        """
         last = time.perf_counter()
         while True:
             if self.timeline.idle:
@@ -728,10 +894,13 @@ class Generation:
                 last = time.perf_counter()
             if self.settle_finished():
                 last = time.perf_counter()
-            if time.perf_counter() - last < SPIN_SECONDS:
+                self.patience = SPIN_SECONDS
+            if time.perf_counter() - last < self.patience:
                 await trio.lowlevel.checkpoint()
                 continue
+            self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
             self.page.set_asleep(True)
+            fence()
             try:
                 if not self.settle_finished():
                     await trio.lowlevel.wait_readable(self._wake)
@@ -801,17 +970,16 @@ class Generation:
                 self.settle_finished()
                 read = self.page.records_read()
                 # A worker that has read everything is not deaf, so its time begins anew.
-                still = heart.still(self.page.heartbeat(), now) or ears.still(read if read < self._sent else -now, now)
+                still = heart.still(self.page.heartbeat(), now) or ears.still(read if read < self.sent else -now, now)
                 if still is not None:
                     self.lose(Loss(LossKind.STOPPED, still, reported_by="the watchdog"))
                 self._check_hang(now)
 
     def _check_hang(self, now: float) -> None:
-        command = self.timeline.overdue(now, self.hang_timeout)
-        if command is not None:
-            limit = command.hang_timeout or self.hang_timeout
-            reason = f"{command.operation} ran longer than hang_timeout={limit:g} s"
-            self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=command.operation))
+        overdue = self.timeline.overdue(now, self.hang_timeout)
+        if overdue is not None:
+            reason = f"{overdue.operation} ran longer than hang_timeout={overdue.limit:g} s"
+            self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=overdue.operation))
 
     def waiting(self, lane: int) -> int:
         """How many actors wait for room on a lane."""
@@ -819,11 +987,17 @@ class Generation:
 
     def in_flight(self) -> tuple[str, ...]:
         """The operations that have been started and not finished."""
-        return tuple(command.operation for lane in self.timeline.lanes for command in lane.in_flight)
+        lanes = self.timeline.lanes
+        launches = tuple(launch[2].describe(launch[3])[0] for lane in lanes for launch in lane.launches)
+        return tuple(command.operation for lane in lanes for command in lane.in_flight) + launches
 
     def busy_engines(self) -> tuple[str, ...]:
         """The libraries that have commands started and not finished."""
-        return tuple(sorted({command.engine for lane in self.timeline.lanes for command in lane.in_flight}))
+        lanes = self.timeline.lanes
+        engines = {command.engine for lane in lanes for command in lane.in_flight}
+        if any(lane.launches for lane in lanes):
+            engines.add(LAUNCH.engine)
+        return tuple(sorted(engines))
 
     @trio.lowlevel.enable_ki_protection
     async def wait_idle(self) -> None:
@@ -838,6 +1012,7 @@ class Generation:
         """End the generation. Only the first reason counts."""
         if self.loss is None:
             self.loss = loss
+            self.refusing = True
             self.relieved.set()
             self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
 
@@ -867,15 +1042,23 @@ class Generation:
 
     def _settle_rest(self, make_error: MakeError) -> None:
         lost = list(self.timeline.take_rest())
+        launches = list(self.timeline.take_rest_of_launches())
         for command in lost:
-            for block, role in command.operands:
-                if role is not Role.READ and not block.freed:
-                    block.torn = f"{command.operation} was writing it when generation {self.number} was lost"
+            self._tear(command.operation, command.operands)
+        for launch in launches:
+            self._tear(*launch[2].describe(launch[3]))
+        for launch in launches:
+            launch[1].launch_lost(launch, make_error())
         for command in lost:
             try:
                 command.owner.command_lost(command, make_error())
             except Exception:  # a defect of ours must not leave the others without an answer
                 log.critical("settling %r of generation %d failed", command, self.number, exc_info=True)
+
+    def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
+        for block, role in operands:
+            if role is not Role.READ and not block.freed:
+                block.torn = f"{operation} was writing it when generation {self.number} was lost"
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""
@@ -890,11 +1073,14 @@ class Generation:
     def let_worker_go(self) -> None:
         """Unmap the page and close what is not the worker process's own; it must have been reset or reaped."""
         self.page.close()
-        while self._outbox:
-            _close_all(self._outbox.popleft()[1])
+        if self.ring is not None:
+            self.ring.close()
+        while self.outbox:
+            _close_all(self.outbox.popleft()[1])
         if self._wake >= 0:
             os.close(self._wake)
-            self._wake = -1
+            os.close(self.bell)
+            self._wake = self.bell = -1
 
 
 class _Pulse:
@@ -915,6 +1101,12 @@ class _Pulse:
         return self._text.format(seconds=now - self._since) if now - self._since > self._limit else None
 
 
+def _new_eventfd(undo: contextlib.ExitStack) -> int:
+    descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    undo.callback(os.close, descriptor)
+    return descriptor
+
+
 def _overlap(first: Chunk, second: Chunk) -> bool:
     return first.address < second.address + second.size and second.address < first.address + first.size
 
@@ -933,7 +1125,7 @@ async def reap(process: WorkerProcess) -> None:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
 
 
-_WITH_RESULT = frozenset({"module.load", "memory.create_chunk"})
+_WITH_RESULT = frozenset({"module.load", "memory.create_chunk", "event.elapsed"})
 """Operations whose messages must be read before their ticket is settled."""
 
 
@@ -954,6 +1146,7 @@ class _FillOwner:
         self._ended(followed=False)
 
     def _ended(self, *, followed: bool) -> None:
+        self._block.fast = 0
         if self._block.recipe is self._recipe:  # or a later command has overwritten the whole block
             self._block.recipe = None if followed else self._recipe.anew()
 

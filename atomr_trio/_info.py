@@ -41,6 +41,10 @@ class DeviceInfo:
     """Most shared memory of one block, in bytes, when a kernel asks for it."""
     compute_mode: str
     """``"default"``, ``"prohibited"`` or ``"exclusive-process"``."""
+    lowest_priority: int
+    """The least urgent priority that a lane can have."""
+    highest_priority: int
+    """The most urgent priority that a lane can have: less is more urgent."""
     durable: bool
     """Whether arrays survive a lost context: whether memory can be held by a descriptor."""
 
@@ -65,5 +69,7 @@ class DeviceInfo:
             max_grid=(facts["max_grid_x"], facts["max_grid_y"], facts["max_grid_z"]),
             max_shared_bytes=facts["max_shared_bytes"],
             compute_mode=modes.get(facts["compute_mode"], str(facts["compute_mode"])),
+            lowest_priority=facts["lowest_priority"],
+            highest_priority=facts["highest_priority"],
             durable=facts["durable"],
         )

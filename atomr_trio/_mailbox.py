@@ -72,6 +72,16 @@ class Request:
         return self.state in (RequestState.QUEUED, RequestState.STARTED, RequestState.ABANDONED)
 
     @property
+    def answered(self) -> bool:
+        """Whether there is an outcome that nobody has taken."""
+        return self._outcome is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error of an outcome that nobody has taken."""
+        return self._outcome.error if isinstance(self._outcome, outcome.Error) else None
+
+    @property
     def abandoned(self) -> bool:
         """Whether nobody waits for the outcome any more."""
         return self.state is RequestState.ABANDONED
@@ -153,6 +163,10 @@ class Mailbox:
         self._settled: Counter[Outcome] = Counter()
         self._closed: Callable[[], DeviceError] | None = None
         self.restarts = 0
+        self.posted = 0
+        """How many requests were put into the channel, or are being."""
+        self.taken = 0
+        """How many of those an actor has taken out of it."""
 
     def __repr__(self) -> str:
         channel = self._send.statistics()
@@ -173,6 +187,7 @@ class Mailbox:
         """Accept the request now or raise `trio.WouldBlock`; its answer may be waited for with `request.wait()`."""
         self._check_open()
         self._send.send_nowait(request)
+        self.posted += 1
         request._mailbox = self
         self._accepted += 1
 
@@ -187,9 +202,11 @@ class Mailbox:
                 self._check_open()
         # It may be settled before `send` has come back, and that counts; one that was never accepted does not.
         request._mailbox = self
+        self.posted += 1
         try:
             await self._send.send(request)
         except BaseException:
+            self.posted -= 1
             request._mailbox = None
             raise
         self._accepted += 1
@@ -213,6 +230,11 @@ class Mailbox:
         """Note how a request ended."""
         self._settled[kind] += 1
 
+    def count_finished(self, number: int, kind: Outcome = "ok") -> None:
+        """Note requests that a batch had begun past the queue, and how they ended."""
+        self._accepted += number
+        self._settled[kind] += number
+
     def close(self, error: Callable[[], DeviceError]) -> None:
         """Refuse everything from now on, and settle what is queued; `error` makes a fresh exception for each.
 
@@ -235,14 +257,14 @@ class Mailbox:
         if self._closed is not None:
             raise self._closed()
 
-    def statistics(self) -> ActorStatistics:
-        """Counts of this moment."""
+    def statistics(self, under_way: int = 0) -> ActorStatistics:
+        """Counts of this moment; so many more requests were accepted that are counted when they end."""
         channel = self._send.statistics()
         return ActorStatistics(
             name=self.name,
             queued=channel.current_buffer_used,
             peak_queued=channel.peak_buffer_used,
-            accepted=self._accepted,
+            accepted=self._accepted + under_way,
             settled=dict(self._settled),
             restarts=self.restarts,
         )

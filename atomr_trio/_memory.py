@@ -110,6 +110,7 @@ class Block:
         "address",
         "chunk",
         "epoch",
+        "fast",
         "freed",
         "lost",
         "nbytes",
@@ -127,6 +128,9 @@ class Block:
         self.nbytes: int = nbytes
         """What was asked for; `size` is that, rounded up."""
         self.chunk: Chunk = chunk
+        self.fast: int = 0
+        """The token of a generation and a lane in which the block may be used without more ado: nothing is wrong with
+        it, and only that lane has used it in that generation. 0 when that is not known."""
         self.epoch: int = 0
         """The generation whose tickets `writer` and `readers` are."""
         self.writer: Ticket | None = None
@@ -172,6 +176,13 @@ class Block:
             self.readers = {}
         self.writer = (lane, ticket)
         self.written = True
+
+
+    def claim_unordered(self, lane: int, ticket: int, epoch: int) -> None:
+        """Note that a command uses the block which nothing orders but its caller; only what frees it waits for that."""
+        self.claim(Role.READ, lane, ticket, epoch, set())
+        self.written = True
+        self.fast = 0
 
 
 class _Span:
@@ -258,6 +269,7 @@ class Arena:
         if block.freed:
             return
         block.freed = True
+        block.fast = 0
         self.blocks.discard(block)
         waits = block.readers
         if block.writer is not None:

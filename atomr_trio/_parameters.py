@@ -104,6 +104,11 @@ class KernelSignature:
             self._refuse_overflow(arguments)
 
     @functools.cached_property
+    def layout(self) -> str:
+        """The `struct` format of the parameter block, its padding written out, without a byte order."""
+        return _layout(self.parameters)[1:]
+
+    @functools.cached_property
     def _packer(self) -> tuple[tuple[_Converter, ...], Callable[..., _Bytes]]:
         """One converter per parameter, and the function that lays their results out."""
         converters = tuple(_CONVERTERS[parameter.kind](self.name, parameter) for parameter in self.parameters)

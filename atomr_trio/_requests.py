@@ -44,6 +44,11 @@ class CommandRequest(Request):
         self.keep = keep
         self.hang_timeout = hang_timeout
 
+    @property
+    def verb(self) -> Verb:
+        """What it asks of the worker."""
+        return self._verb
+
     def blocks(self) -> Iterator[Block]:
         """The memory that it works on."""
         return (block for block, _ in self._operands)

@@ -66,6 +66,9 @@ class LaneStatistics:
     waiting: int
     """Actors that hold a command back, because the lane has as many unfinished ones as it may have."""
 
+    waits: int = 0
+    """Waits for work of other lanes that its commands have carried: what order by the use of arrays costs."""
+
     @property
     def unfinished(self) -> int:
         """Commands sent whose ticket was not reached yet."""

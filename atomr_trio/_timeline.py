@@ -14,9 +14,15 @@ from typing import Any, Protocol
 from ._errors import DeviceError
 from ._memory import Block, Recipe, Ticket
 from .worker.channel import TimelinePage
-from .worker.protocol import LANE_NAMES, LANES, Role
+from .worker.ring import group_index
+from .worker.protocol import LANE_NAMES, LANES, MAX_LANES, Role
 
 Operand = tuple[Block, Role]
+
+
+def lane_name(index: int) -> str:
+    """What a lane is called."""
+    return LANE_NAMES[index] if index < LANES else f"lane {index}"
 
 
 class CommandOwner(Protocol):
@@ -58,29 +64,113 @@ class Command:
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
     def __repr__(self) -> str:
-        return f"<Command {self.operation} {LANE_NAMES[self.lane]}:{self.ticket}>"
+        return f"<Command {self.operation} {lane_name(self.lane)}:{self.ticket}>"
+
+
+Launch = tuple[int, "LaunchOwner", "Launchable", tuple[object, ...]]
+"""One launch of a batch: its ticket, the batch, what was launched, and the arguments, which this keeps alive. A tuple,
+because a batch makes one for each of its launches; what is worked out of it is needed only if something goes wrong."""
+
+
+class Launchable(Protocol):
+    """A kernel, or a launch prepared of one."""
+
+    def describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
+        """The operation, in words, and what it does to which memory."""
+
+
+class LaunchOwner(Protocol):
+    """A batch hears what became of its launches, several at a time."""
+
+    def launches_finished(self, count: int) -> None:
+        """So many have finished, whether they failed or not."""
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """One of those that finished has failed alone."""
+
+    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
+        """The generation was lost before its ticket was reached."""
+
+
+class Launches:
+    """Launches of one lane that have finished, oldest first."""
+
+    __slots__ = ("book", "items")
+
+    def __init__(self, book: LaneBook, items: list[Launch]) -> None:
+        self.book: LaneBook = book
+        self.items: list[Launch] = items
+
+
+class Overdue:
+    """What has run longer than it may."""
+
+    __slots__ = ("limit", "operation")
+
+    def __init__(self, operation: str, limit: float) -> None:
+        self.operation: str = operation
+        self.limit: float = limit
+        """In seconds."""
 
 
 class LaneBook:
-    """The unfinished commands of one lane, oldest first."""
+    """The unfinished commands of one lane, oldest first: what a batch launched has a queue of its own."""
 
-    __slots__ = ("front", "front_since", "in_flight", "index", "issued")
+    __slots__ = ("failures", "front", "front_since", "in_flight", "index", "issued", "launches", "open", "waited")
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.open: bool = index < LANES
+        """Whether the worker has it."""
         self.issued = 0
         self.in_flight: collections.deque[Command] = collections.deque()
+        self.launches: collections.deque[Launch] = collections.deque()
+        self.failures = 0
+        """How many failed commands are known of."""
+        self.waited = 0
+        """How many waits for other lanes its commands have carried."""
         self.front = 0
         """The ticket whose time is being taken."""
         self.front_since = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is unfinished."""
+        return bool(self.in_flight or self.launches)
+
+    @property
+    def unfinished(self) -> int:
+        """How many commands are."""
+        return len(self.in_flight) + len(self.launches)
+
+    @property
+    def next_launch(self) -> Launch | None:
+        """The oldest launch of a batch, if no other command is older."""
+        if self.launches and not (self.in_flight and self.in_flight[0].ticket < self.launches[0][0]):
+            return self.launches[0]
+        return None
+
+    def take_launches(self, done: int) -> Launches:
+        """Remove and give the launches up to a ticket."""
+        launches, items = self.launches, []
+        while launches and launches[0][0] <= done:
+            items.append(launches.popleft())
+        return Launches(self, items)
 
 
 class Timeline:
     """All lanes of one generation."""
 
-    def __init__(self, page: TimelinePage) -> None:
+    def __init__(self, page: TimelinePage, groups: memoryview | None = None) -> None:
         self.page = page
-        self.lanes: tuple[LaneBook, ...] = tuple(LaneBook(index) for index in range(LANES))
+        self.lanes: list[LaneBook] = [LaneBook(index) for index in range(LANES)]
+        self._groups = groups
+
+    def book(self, lane: int) -> LaneBook:
+        """The book of a lane, which need not be open yet."""
+        while len(self.lanes) <= lane:
+            self.lanes.append(LaneBook(len(self.lanes)))
+        return self.lanes[lane]
 
     def reached(self, ticket: Ticket) -> bool:
         """Whether the GPU has reached a ticket."""
@@ -94,50 +184,71 @@ class Timeline:
                 newest[lane] = ticket
         return tuple(wait for wait in newest.items() if not self.reached(wait))
 
-    def take_finished(self) -> Iterator[Command]:
-        """Remove and give every command whose ticket was reached, lane by lane, oldest first."""
+    def take_finished(self) -> Iterator[Command | Launches]:
+        """Remove and give everything whose ticket was reached, lane by lane, oldest first, a batch's launches first."""
         finished = self.page.finished
         for lane in self.lanes:
-            in_flight = lane.in_flight
-            if in_flight:
+            in_flight, launches = lane.in_flight, lane.launches
+            if in_flight or launches:
                 done = finished(lane.index)
+                if launches and launches[0][0] <= done:
+                    yield lane.take_launches(done)
                 while in_flight and in_flight[0].ticket <= done:
                     yield in_flight.popleft()
 
     def take_rest(self) -> Iterator[Command]:
-        """Remove and give what is left, when the generation is lost."""
+        """Remove and give what is left but a batch's launches, when the generation is lost."""
         for lane in self.lanes:
             while lane.in_flight:
                 yield lane.in_flight.popleft()
 
+    def take_rest_of_launches(self) -> Iterator[Launch]:
+        """Remove and give what is left of what batches launched."""
+        for lane in self.lanes:
+            while lane.launches:
+                yield lane.launches.popleft()
+
     @property
     def idle(self) -> bool:
         """Whether nothing is unfinished."""
-        return not any(lane.in_flight for lane in self.lanes)
+        for lane in self.lanes:  # no generator: this is asked after each launch
+            if lane.in_flight or lane.launches:
+                return False
+        return True
 
     @property
     def counters(self) -> tuple[int, ...]:
-        """The ticket that each lane has reached."""
-        return tuple(self.page.finished(lane.index) for lane in self.lanes)
+        """The ticket that each lane has reached, of all that there may be."""
+        return tuple(self.page.finished(lane) for lane in range(MAX_LANES))
 
-    def overdue(self, now: float, default: float | None) -> Command | None:
+    def overdue(self, now: float, default: float | None) -> Overdue | None:
         """A command that has run longer than it may since all it waited for was done.
 
-        `default` is the limit in seconds of a command that has none of its own; None is no limit.
+        `default` is the limit in seconds of a command that has none of its own; None is no limit. Launches that share a
+        ticket are seen to finish together, so they have the time of all of them.
         """
         for lane in self.lanes:
-            if not lane.in_flight:
+            launch = lane.next_launch
+            if launch is None and not lane.in_flight:
                 lane.front = 0
                 continue
-            front = lane.in_flight[0]
+            front = lane.in_flight[0] if launch is None else None
+            ticket = launch[0] if launch is not None else lane.in_flight[0].ticket
             # The worker waits by an event, which covers all that the other lane had been given by then. So a command
             # that waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
-            held_up = any(self.lanes[other].in_flight or not self.reached((other, on)) for other, on in front.waits)
-            if lane.front != front.ticket or held_up:
-                lane.front = front.ticket
+            held_up = front is not None and any(
+                self.lanes[other].busy or not self.reached((other, on)) for other, on in front.waits
+            )
+            if lane.front != ticket or held_up:
+                lane.front = ticket
                 lane.front_since = now
                 continue
-            limit = front.hang_timeout or default
-            if limit is not None and now - lane.front_since > limit:
-                return front
+            limit = (front.hang_timeout if front is not None else None) or default
+            if limit is not None and now - lane.front_since > limit * self._sharing(lane.index, ticket):
+                operation = front.operation if front is not None else lane.launches[0][2].describe(lane.launches[0][3])[0]
+                return Overdue(operation, limit)
         return None
+
+    def _sharing(self, lane: int, ticket: int) -> int:
+        """How many commands share the ticket of the one that the lane goes on with; 1 or more."""
+        return 1 if self._groups is None else max(1, self._groups[group_index(lane, ticket)])

@@ -106,7 +106,7 @@ class Record:
     """One record as a worker reads it."""
 
     def __init__(self, data: bytes, descriptors: list[int]) -> None:
-        self.lane, engine, verb, waits, length, self.ticket = HEADER.unpack_from(data)
+        self.ticket, self.lane, engine, verb, waits, length = HEADER.unpack_from(data)
         start = HEADER.size + 8 * waits
         assert len(data) == start + length
         self.verb: Verb = VERBS[engine, verb]
@@ -123,7 +123,7 @@ class Stage:
         self.staging = SharedMemory.create("atomr-test-staging", 4096)
         self.arena = Arena(1 << 44, 1 << 40, 1 << 32)
         process: Any = self.process
-        self.generation = Generation(0, 3, process, self.arena, self.staging, hang_timeout)
+        self.generation = Generation(0, 3, process, self.arena, self.staging, hang_timeout, with_ring=False)
 
     def ready_block(self, size: int = 512) -> Block:
         """A block whose chunk exists."""
@@ -703,7 +703,7 @@ def test_a_record_that_the_system_does_not_send_costs_the_generation(stage):
 
 
 async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
-    while not stage.generation._outbox:
+    while not stage.generation.outbox:
         stage.publish(LANE_COMPUTE, LAUNCH)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.generation.run_writer)

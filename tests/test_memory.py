@@ -649,7 +649,7 @@ class Desk:
         self.arena = make_arena(limit)
         self.staging = SharedMemory.create("atomr-trio-test", 4096)
         self.worker = SilentWorker()
-        self.generation = Generation(0, 1, self.worker, self.arena, self.staging, None)
+        self.generation = Generation(0, 1, self.worker, self.arena, self.staging, None, with_ring=False)
 
     def publish(self, lane: int, *operands: tuple[Block, Role]) -> Command:
         return self.generation.publish(lane, COPY, b"", operands, Deaf())

@@ -50,19 +50,23 @@ def test_waits_are_encoded_and_decoded_without_loss():
 
 
 def test_a_header_is_packed_without_holes_and_read_back():
-    values = (2, 1, 7, 255, 70_000, 2**60)
+    values = (2**60, 2, 1, 7, 255, 70_000)
     assert HEADER.unpack(HEADER.pack(*values)) == values
     assert HEADER.size == 16
 
 
-def test_no_two_words_of_the_timeline_page_share_a_cache_line():
-    words = [protocol.HEARTBEAT_WORD, protocol.ASLEEP_WORD, protocol.SELF_TEST_WORD]
+def test_every_word_of_the_timeline_page_has_a_place_and_the_busy_ones_a_cache_line():
+    words = [value for name, value in vars(protocol).items() if name.endswith("_WORD")]
+    assert len(words) == 6
     words += [protocol.counter_word(lane) for lane in range(MAX_LANES)]
-    slots = {protocol.slot_word(lane, ticket) for lane in range(MAX_LANES) for ticket in range(protocol.SLOTS_PER_LANE)}
-    assert len(slots) == MAX_LANES * protocol.SLOTS_PER_LANE
-    lines = [word * 8 // 64 for word in [*words, *slots]]
+    words += [protocol.failures_word(lane) for lane in range(MAX_LANES)]
+    statuses = range(protocol.STATUSES_PER_LANE)
+    slots = {protocol.status_word(lane, ticket) for lane in range(MAX_LANES) for ticket in statuses}
+    assert len(slots) == MAX_LANES * protocol.STATUSES_PER_LANE
+    lines = [word * 8 // 64 for word in words]
     assert len(set(lines)) == len(lines)
-    assert max(lines) * 64 + 64 <= protocol.PAGE_BYTES
+    assert (max(lines) + 1) * 64 <= min(slots) * 8
+    assert max(slots) * 8 + 8 == protocol.PAGE_BYTES
     assert LANES <= MAX_LANES
 
 
@@ -382,12 +386,12 @@ async def test_what_a_dying_worker_prints_is_in_the_log(dev, caplog):
 GARBAGE = (
     b"x",
     bytes(16),
-    HEADER.pack(0, 1, 250, 0, 0, 1),
-    HEADER.pack(0, 250, 0, 0, 0, 1),
-    HEADER.pack(100, 1, 0, 0, 0, 1),
-    HEADER.pack(0, 1, 2, 0, 999, 1),
-    HEADER.pack(0, 1, 2, 9, 0, 1),
-    HEADER.pack(protocol.CONTROL_LANE, 0, 77, 0, 0, 0),
+    HEADER.pack(1, 0, 1, 250, 0, 0),
+    HEADER.pack(1, 0, 250, 0, 0, 0),
+    HEADER.pack(1, 100, 1, 0, 0, 0),
+    HEADER.pack(1, 0, 1, 2, 0, 999),
+    HEADER.pack(9, 0, 1, 2, 9, 0),
+    HEADER.pack(0, protocol.CONTROL_LANE, 0, 77, 0, 0),
     array.array("B", range(256)).tobytes() * 20,
 )
 
@@ -399,8 +403,8 @@ async def test_a_garbled_record_costs_the_worker_and_nothing_else(open_test_devi
             kept = await dev.to_device(host)
             for number, garbage in enumerate(GARBAGE, 1):
                 if garbage == bytes(16):
-                    garbage = HEADER.pack(0, 0, 0, 0, 0, 1)
-                dev._generation.process.sock.send(garbage)
+                    garbage = HEADER.pack(1, 0, 0, 0, 0, 0)
+                dev._generation._send(garbage)
                 await next_generation(dev, number)
                 assert (await kept.to_host() == host).all()
                 assert "exited with status 70" in (dev.statistics().last_error or "")

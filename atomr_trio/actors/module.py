@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 import outcome
@@ -25,12 +26,18 @@ from .._timeline import Command, CommandOwner, Operand
 from .._util import NoPublicConstructor, check_seconds, known, shown
 from ..worker.engines.module import LAUNCH, LOAD, UNLOAD
 from ..worker.protocol import LANE_COMPUTE, Role
+from ..worker.ring import NUMBERED_HEADER
 
 if TYPE_CHECKING:
     from .._device import Device
+    from .._lanes import Lane
     from .._generation import Generation
 
 Dimensions = SupportsIndex | Sequence[SupportsIndex]
+
+_RECORD_FIELDS = NUMBERED_HEADER.format + "Q24sI4x"
+_SIX = struct.Struct("<6I")
+_MOST_CHECKED = 1024
 
 
 class _Marked:
@@ -208,7 +215,7 @@ def publish_unload(generation: Generation, number: int) -> None:
     generation.publish(LANE_COMPUTE, UNLOAD, UNLOAD.struct.pack(number), (), UnloadOwner())
 
 
-class _LaunchRequest(CommandRequest):
+class LaunchRequest(CommandRequest):
     """One launch."""
 
     __slots__ = ("_kernel",)
@@ -220,9 +227,17 @@ class _LaunchRequest(CommandRequest):
         operands: Sequence[Operand],
         keep: object,
         hang_timeout: float | None,
+        lane: int,
     ) -> None:
-        super().__init__(LAUNCH, payload, operands, keep=keep, operation=kernel._operation, hang_timeout=hang_timeout)
+        super().__init__(
+            LAUNCH, payload, operands, keep=keep, lane=lane, operation=kernel._operation, hang_timeout=hang_timeout
+        )
         self._kernel = kernel
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is launched."""
+        return self._kernel
 
     def start(self, generation: Generation) -> None:
         module = self._kernel._module
@@ -242,7 +257,18 @@ class _LaunchRequest(CommandRequest):
 class Kernel(metaclass=NoPublicConstructor):
     """A kernel that can be launched, made by `dev.nvrtc.compile`. It stays valid when a generation is lost."""
 
-    __slots__ = ("_facts", "_module", "_number", "_operation", "name", "signature")
+    __slots__ = (
+        "__weakref__",
+        "_checked_dimensions",
+        "_facts",
+        "_module",
+        "_number",
+        "_operation",
+        "_record",
+        "_record_bytes",
+        "name",
+        "signature",
+    )
 
     name: str
     """The name that it was asked for by."""
@@ -259,6 +285,11 @@ class Kernel(metaclass=NoPublicConstructor):
         self._operation = f"launch of {name}"
         self.name = name
         self.signature = module.program.signature(name)
+        self._checked_dimensions: dict[Hashable, bytes] = {}
+        """What `_check_dimensions` has let through, for the next launch with the same."""
+        self._record_bytes = LAUNCH.struct.size + self.signature.bytes
+        self._record = struct.Struct(_RECORD_FIELDS + self.signature.layout)
+        """A whole record of a launch, from its number in the ring on."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.program.target}>"
@@ -311,6 +342,7 @@ class Kernel(metaclass=NoPublicConstructor):
         shared_bytes: int = 0,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
         hang_timeout: float | None = None,
+        lane: Lane | None = None,
     ) -> None:
         """Launch the kernel and wait until it has run (``cuLaunchKernelEx``).
 
@@ -319,12 +351,23 @@ class Kernel(metaclass=NoPublicConstructor):
         pointers, Python and numpy numbers that fit, bytes for structs. Every array counts as written unless it is
         wrapped in `read_only`; `touches` names arrays that the kernel reaches only through other memory. `hang_timeout`
         is how many seconds this launch may run before its worker is killed; by default what `open_device` was given.
+        `lane` is one of `Device.lane`; by default the one that all kernels share.
 
         Raises `InvalidArgument` before anything is sent; `StaleArray` for an array that a fault has torn;
         `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel gives.
         """
-        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout)
-        await self._module.device._module_mailbox.ask(request)
+        device = self._module.device
+        if lane is None and hang_timeout is None and not touches:
+            launched = device._launched_shortly(self, grid, block, shared_bytes, arguments)
+            if launched is not None:
+                await launched.wait()
+                return
+        number = device._lane_number(lane)
+        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number)
+        try:
+            await device._module_mailbox.ask(request)
+        finally:
+            device._learn_launch(request, number)
 
     def launch_nowait(
         self,
@@ -334,17 +377,21 @@ class Kernel(metaclass=NoPublicConstructor):
         shared_bytes: int = 0,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
         hang_timeout: float | None = None,
+        lane: Lane | None = None,
     ) -> None:
         """Have the kernel launched, and do not wait for it.
 
         It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
-        it ends is seen in `dev.statistics()` alone. `grid`, `block`, `arguments`, `shared_bytes`, `touches` and
-        `hang_timeout` are those of `launch`.
+        it ends is seen in `dev.statistics()` alone. `grid`, `block`, `arguments`, `shared_bytes`, `touches`,
+        `hang_timeout` and `lane` are those of `launch`.
 
         Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
         `launch` raises before anything is sent.
         """
-        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout)
+        number = self._module.device._lane_number(lane)
+        self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number))
+
+    def _begin_nowait(self, request: LaunchRequest) -> None:
         device = self._module.device
         device._check_running()
         device._module_actor.begin_nowait(request, device._generation)
@@ -357,7 +404,22 @@ class Kernel(metaclass=NoPublicConstructor):
         shared_bytes: int,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites],
         hang_timeout: float | None,
-    ) -> _LaunchRequest:
+        lane: int,
+    ) -> LaunchRequest:
+        payload, operands, keep = self._checked(grid, block, arguments, shared_bytes, touches)
+        if hang_timeout is not None:
+            check_seconds("hang_timeout", hang_timeout)
+        return LaunchRequest(self, payload, operands, keep, hang_timeout, lane)
+
+    def _checked(
+        self,
+        grid: Dimensions,
+        block: Dimensions,
+        arguments: Sequence[object],
+        shared_bytes: int,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+    ) -> tuple[bytes, list[Operand], object]:
+        """The payload of a launch's record, what it does to which memory, and what must be kept alive meanwhile."""
         device = self._module.device
         operands: list[Operand] = []
 
@@ -387,10 +449,18 @@ class Kernel(metaclass=NoPublicConstructor):
             if address_of(touched) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
         dimensions = self._check_dimensions(grid, block, shared_bytes)
-        if hang_timeout is not None:
-            check_seconds("hang_timeout", hang_timeout)
-        payload = LAUNCH.struct.pack(self._number, *dimensions) + block_of_parameters
-        return _LaunchRequest(self, payload, operands, (arguments, touched_arrays), hang_timeout)
+        payload = LAUNCH.struct.pack(self._number, *dimensions, 0) + block_of_parameters
+        return payload, operands, (arguments, touched_arrays)
+
+    def describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
+        """What a launch was called, and what it did to which memory, once its arguments were checked."""
+        operands: list[Operand] = []
+        for argument in arguments:
+            if isinstance(argument, DeviceArray):
+                operands.append((argument._block, Role.WRITE))
+            elif isinstance(argument, _Marked):
+                operands.append((argument.array._block, argument.role))
+        return self._operation, operands
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
         info = self._module.device.info
@@ -408,7 +478,136 @@ class Kernel(metaclass=NoPublicConstructor):
                 f"shared_bytes={shown(shared)} is more than the {room} bytes that the device has left for a block of "
                 f"{self.name}, which declares {self.static_shared_bytes} itself"
             )
+        if len(self._checked_dimensions) >= _MOST_CHECKED:
+            self._checked_dimensions.clear()
+        key = exact_key(grid, block, shared_bytes)
+        if key is not None:
+            self._checked_dimensions[key] = _SIX.pack(*blocks, *threads)
         return (*blocks, *threads, shared)
+
+    def _known_dimensions(self, grid: object, block: object, shared_bytes: object) -> bytes | None:
+        """What `_check_dimensions` has let through before, as a launch's record has it."""
+        return self._checked_dimensions.get(exact_key(grid, block, shared_bytes))
+
+    def prepare(
+        self, grid: Dimensions, block: Dimensions, *arguments: object, shared_bytes: int = 0
+    ) -> PreparedLaunch:
+        """A launch with everything bound, to be made again and again, alone or in a batch.
+
+        `grid`, `block`, `arguments` and `shared_bytes` are those of `launch`, and are checked now; an argument can be
+        changed in place, ``prepared[0] = 3.0``. It stays valid when a generation is lost.
+
+        Raises `InvalidArgument` as `launch` does.
+        """
+        return PreparedLaunch._create(self, grid, block, arguments, shared_bytes)
+
+
+@final
+class PreparedLaunch(metaclass=NoPublicConstructor):
+    """A launch of a kernel with its grid, its block and its arguments bound, made by `Kernel.prepare`."""
+
+    __slots__ = (
+        "__weakref__",
+        "_arguments",
+        "_block",
+        "_blocks",
+        "_grid",
+        "_operands",
+        "_payload",
+        "_reads",
+        "_shared_bytes",
+        "_writes",
+        "kernel",
+    )
+
+    kernel: Kernel
+    """The kernel that it launches."""
+
+    _made_by = "`kernel.prepare(grid, block, ...)`"
+
+    def __init__(
+        self, kernel: Kernel, grid: Dimensions, block: Dimensions, arguments: tuple[object, ...], shared_bytes: int
+    ) -> None:
+        self.kernel = kernel
+        self._grid = grid
+        self._block = block
+        self._shared_bytes = shared_bytes
+        self._bind(arguments)
+
+    def __repr__(self) -> str:
+        return f"<PreparedLaunch of {self.kernel.name}, grid {self._grid}, block {self._block}>"
+
+    def _bind(self, arguments: tuple[object, ...]) -> None:
+        checked = self.kernel._checked(self._grid, self._block, arguments, self._shared_bytes, ())
+        self._payload, self._operands, _ = checked
+        self._arguments = arguments
+        # One that is overwritten whole is no matter for the short way: it may be torn.
+        self._blocks = tuple(block for block, _ in self._operands)
+        self._reads = tuple(block for block, role in self._operands if role is Role.READ)
+        self._writes = tuple(block for block, role in self._operands if role is not Role.READ)
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """The arguments as they are now."""
+        return self._arguments
+
+    def __len__(self) -> int:
+        """How many arguments there are."""
+        return len(self._arguments)
+
+    def __getitem__(self, index: SupportsIndex) -> object:
+        """One of the arguments. Raises `IndexError`."""
+        return self._arguments[index]
+
+    def __setitem__(self, index: SupportsIndex, argument: object) -> None:
+        """Change an argument for the launches to come; those that were made keep the old one.
+
+        Raises `IndexError`, and `InvalidArgument` for what the parameter does not take; then nothing is changed.
+        """
+        arguments = list(self._arguments)
+        arguments[index] = argument
+        self._bind(tuple(arguments))
+
+    async def launch(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
+        """Make the launch and wait until it has run; see `Kernel.launch`.
+
+        Raises as `Kernel.launch` does.
+        """
+        device = self.kernel._module.device
+        if lane is None and hang_timeout is None:
+            launched = device._launched_shortly_as_prepared(self)
+            if launched is not None:
+                await launched.wait()
+                return
+        number = device._lane_number(lane)
+        request = self._request(hang_timeout, number)
+        try:
+            await device._module_mailbox.ask(request)
+        finally:
+            device._learn_launch(request, number, self)
+
+    def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
+        """Have the launch made, and do not wait for it; see `Kernel.launch_nowait`.
+
+        Raises as `Kernel.launch_nowait` does.
+        """
+        number = self.kernel._module.device._lane_number(lane)
+        self.kernel._begin_nowait(self._request(hang_timeout, number))
+
+    def _request(self, hang_timeout: float | None, lane: int) -> LaunchRequest:
+        self.kernel._module.device._check_open()
+        if hang_timeout is not None:
+            check_seconds("hang_timeout", hang_timeout)
+        return LaunchRequest(self.kernel, self._payload, self._operands, self._arguments, hang_timeout, lane)
+
+
+def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
+    """A key for dimensions that are ints or tuples of ints; None for others, since True and 1.0 equal 1."""
+    parts = (grid, block, shared_bytes)
+    flat = [each for part in parts for each in (part if type(part) is tuple else (part,))]
+    if all(type(each) is int for each in flat):
+        return parts
+    return None
 
 
 def _tuple_of_touched(touches: object) -> tuple[object, ...]:

@@ -14,7 +14,15 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from .protocol import ASLEEP_WORD, HEARTBEAT_WORD, PAGE_BYTES, RECORDS_READ_WORD, counter_word, slot_word
+from .protocol import (
+    ASLEEP_WORD,
+    HEARTBEAT_WORD,
+    PAGE_BYTES,
+    RECORDS_READ_WORD,
+    counter_word,
+    failures_word,
+    status_word,
+)
 
 MAX_MESSAGE = 192 * 1024
 MAX_DESCRIPTORS = 160
@@ -92,7 +100,7 @@ class SharedMemory:
 
 
 class TimelinePage(SharedMemory):
-    """The page that parent, worker and GPU share: a counter for each lane, the heartbeat, and the result slots.
+    """The page that parent, worker and GPU share: a counter for each lane, the heartbeat, and statuses.
 
     Words are written whole, through a view of 64-bit words: ``struct`` with an explicit byte order writes byte by byte.
     """
@@ -125,17 +133,21 @@ class TimelinePage(SharedMemory):
         """How many records the worker has read."""
         return self.words[RECORDS_READ_WORD]
 
+    def failures(self, lane: int) -> int:
+        """How many commands of `lane` have failed, in the worker, so far."""
+        return self.words[failures_word(lane)]
+
     def set_asleep(self, asleep: bool) -> None:
         """Tell the worker whether the parent needs to be woken by the descriptor."""
         self.words[ASLEEP_WORD] = int(asleep)
 
     def status(self, lane: int, ticket: int) -> int:
         """The status of a finished command: 0, a library's status, or `protocol.ENGINE_BUG`."""
-        return self.signed[slot_word(lane, ticket)]
+        return self.signed[status_word(lane, ticket)]
 
     def set_status(self, lane: int, ticket: int, status: int) -> None:
         """Write a command's status; its ticket must not be reached yet."""
-        self.signed[slot_word(lane, ticket)] = status
+        self.signed[status_word(lane, ticket)] = status
 
     def close(self) -> None:
         """Unmap the page."""

@@ -4,6 +4,10 @@ A lane is one CUDA stream with a counter in the timeline page. The loop thread r
 enqueues, the lane has nothing waiting and not too much unfinished, and every ticket it waits for is already submitted.
 Otherwise the command joins the lane's queue, which a thread of the lane serves in order. Waiting for another lane is an
 event recorded on that lane's stream at that moment: it covers everything submitted there, the awaited ticket included.
+
+Having the GPU write a ticket costs as much as a third of a launch. A command that came unsigned therefore shares the
+ticket of one that follows: of the next signed one, or of the last one of its group, which is full after `GROUP_LIMIT`,
+old after `GROUP_SECONDS`, and complete when there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -22,20 +26,25 @@ from .channel import TimelinePage, clip
 from .protocol import (
     DRIVER_LIMIT,
     ENGINE_BUG,
+    GROUP_LIMIT,
     INLINE_LIMIT,
     LANE_NAMES,
-    SLOTS_PER_LANE,
+    STATUSES_PER_LANE,
     Mode,
     Verb,
     VerbTable,
     counter_word,
+    failures_word,
 )
+from .ring import group_index
 from .status import StatusClass, classify
 
 _CU_STREAM_NON_BLOCKING = 1
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _CU_EVENT_DISABLE_TIMING = 2
+GROUP_SECONDS = 200e-6
+
 
 
 class WorkerServices(Protocol):
@@ -60,6 +69,9 @@ class WorkerServices(Protocol):
     def lost(self, error: Any, operation: str) -> None:
         """The context is gone: say so once, run nothing more."""
 
+    def forget_hot(self) -> None:
+        """Some launches that were made ready for the ring are not valid any more."""
+
     def give_up(self, bug: BaseException) -> NoReturn:
         """End the process: what happened leaves nothing to go on with."""
 
@@ -75,6 +87,9 @@ class Engine(Protocol):
     def calls(self) -> Mapping[int, Callable[[Command, Lane], Any]]:
         """What runs each verb, by the verb's number."""
 
+    def forget_lane(self, index: int) -> None:
+        """Let go of what was prepared for a lane that is closed."""
+
     def close(self) -> None:
         """Destroy what the engine holds; only on a clean close."""
 
@@ -82,7 +97,7 @@ class Engine(Protocol):
 class Command:
     """One record, taken apart."""
 
-    __slots__ = ("call", "descriptors", "payload", "ticket", "verb", "waits")
+    __slots__ = ("call", "descriptors", "payload", "ticket", "unsigned", "verb", "waits")
 
     def __init__(
         self,
@@ -92,6 +107,8 @@ class Command:
         waits: list[tuple[int, int, bool]],
         payload: bytes,
         descriptors: list[int],
+        *,
+        unsigned: bool = False,
     ) -> None:
         self.verb: Verb = verb
         self.call: Callable[[Command, Lane], Any] = call
@@ -99,11 +116,22 @@ class Command:
         self.waits: list[tuple[int, int, bool]] = waits
         self.payload: bytes = payload
         self.descriptors: list[int] = descriptors
+        self.unsigned: bool = unsigned
 
-    @property
-    def operation(self) -> str:
-        """The verb's full name, for errors."""
-        return f"{self.verb.engine}.{self.verb.name}"
+
+class HotLaunch:
+    """A launch made ready: what is the same in every record of it, and so need not be read again."""
+
+    __slots__ = ("call", "error", "lane", "unsigned")
+
+    def __init__(
+        self, lane: Lane, call: Callable[[int], int], error: Callable[[int], Exception], *, unsigned: bool
+    ) -> None:
+        self.lane: Lane = lane
+        self.call: Callable[[int], int] = call
+        """Launches with the parameter block at an address; returns the status."""
+        self.error: Callable[[int], Exception] = error
+        self.unsigned: bool = unsigned
 
 
 class RequiredCommandFailed(Exception):
@@ -116,55 +144,76 @@ class RequiredCommandFailed(Exception):
 class Lane:
     """One stream, its counter, and the queue of what could not run at once."""
 
-    def __init__(self, index: int, page: TimelinePage, page_address: int, services: WorkerServices) -> None:
+    def __init__(
+        self,
+        index: int,
+        page: TimelinePage,
+        page_address: int,
+        groups: memoryview | None,
+        services: WorkerServices,
+        peers: Mapping[int, Lane],
+        priority: int = 0,
+    ) -> None:
         from atomr_cuda import driver
 
         self.index = index
-        self.submitted: int = 0
+        self.submitted: int = page.finished(index)
+        """The last ticket whose calls were made."""
         self.failures: dict[int, dict[str, Any]] = {}
         self._driver = driver
+        self._write_value = driver.cuStreamWriteValue64.bind()
         self._page = page
-        self._services = services
+        self._words = page.words
+        self._counter = counter_word(index)
         self._counter_address = page_address + counter_word(index) * 8
-        self._peers: Sequence[Lane] = ()
-        self._pending = 0
+        self._groups = groups
+        self._services = services
+        self._peers = peers
+        self.pending = 0
         self._queue: collections.deque[Command | None] = collections.deque()
         self._changed = threading.Condition()
+        self.waiters = 0
         self._thread: threading.Thread | None = None
+        self.accepted = self.submitted
+        self.signed = self.submitted
+        """The last ticket that the GPU was told to write."""
+        self._group_began = 0.0
+        self.room_until = 0
         stream = driver.CUstream()
-        driver.cuStreamCreate(byref(stream), _CU_STREAM_NON_BLOCKING)
+        driver.cuStreamCreateWithPriority(byref(stream), _CU_STREAM_NON_BLOCKING, priority)
         self.stream = stream
         event = driver.CUevent()
         driver.cuEventCreate(byref(event), _CU_EVENT_DISABLE_TIMING)
         self._event = event
 
-    def connect(self, lanes: Sequence[Lane]) -> None:
-        """Make the other lanes known, so that commands can wait for them."""
+    def connect(self, lanes: Mapping[int, Lane]) -> None:
+        """Make the lanes known that there are now, so that commands can wait for them."""
         self._peers = lanes
 
     @property
     def finished(self) -> int:
         """The highest ticket that the GPU has reached."""
-        return self._page.finished(self.index)
+        return self._words[self._counter]
 
     @property
     def busy(self) -> bool:
         """Whether a command is waiting or running."""
-        return self._pending > 0 or self.submitted > self.finished
+        return self.pending > 0 or self.submitted > self.finished
 
     def accept(self, command: Command) -> None:
         """Take a command in submission order; called by the loop thread alone."""
+        self._check_next(command.ticket)
+        self.accepted = command.ticket
         at_once = (
             command.verb.mode is Mode.ENQUEUES
-            and self._pending == 0
-            and command.ticket - self.finished <= INLINE_LIMIT
+            and self._takes(command.ticket)
             and all(self._peers[lane].submitted >= ticket for lane, ticket, _ in command.waits)
         )
         if at_once:
             self._perform(command)
             return
         with self._changed:
-            self._pending += 1
+            self.pending += 1
             self._queue.append(command)
             if self._thread is None:
                 name = f"lane-{LANE_NAMES[self.index] if self.index < len(LANE_NAMES) else self.index}"
@@ -172,11 +221,33 @@ class Lane:
                 self._thread.start()
             self._changed.notify_all()
 
+    def takes_at_once(self, ticket: int) -> bool:
+        """Whether the loop thread may make the calls of the next command, having this ticket, that waits for nothing."""
+        return ticket == self.accepted + 1 and not self._services.poisoned and self._takes(ticket)
+
+    def made_hot(self, verb: Verb, ticket: int, status: int, hot: HotLaunch) -> None:
+        """A launch of the loop thread's that was refused, that somebody waits for, or that has to be signed."""
+        if status and not self._failed(verb, ticket, hot.error(status)):
+            return
+        self._made(verb, ticket, unsigned=hot.unsigned)
+
+    def _takes(self, ticket: int) -> bool:
+        """Whether the loop thread may make the calls of this command: nothing waits, and not too much is unfinished."""
+        self.room_until = self.finished + INLINE_LIMIT
+        return self.pending == 0 and ticket <= self.room_until
+
+    def _check_next(self, ticket: int) -> None:
+        """A record that went astray, or was written over, does not pass for another."""
+        if ticket != self.accepted + 1:
+            raise ValueError(f"lane {self.index} was given ticket {ticket} after {self.accepted}")
+
     def wait_submitted(self, ticket: int) -> None:
         """Block until every call of the commands up to `ticket` has been made."""
         with self._changed:
+            self.waiters += 1
             while self.submitted < ticket:
                 self._changed.wait()
+            self.waiters -= 1
 
     def _serve(self) -> None:
         self._services.bind_thread()
@@ -191,10 +262,13 @@ class Lane:
                 if lane != self.index:
                     self._peers[lane].wait_submitted(ticket)
             while command.ticket - self.finished > DRIVER_LIMIT:
+                self.sign()  # or nothing might ever be seen to finish
                 time.sleep(_POLL_SECONDS)
             self._perform(command)
             with self._changed:
-                self._pending -= 1
+                if not self._queue:
+                    self.sign()
+                self.pending -= 1
 
     def _perform(self, command: Command) -> None:
         """Order the command after what it waits for, make its calls, and let the GPU write its ticket."""
@@ -205,20 +279,28 @@ class Lane:
             result = command.call(command, self)
             if result is not None:
                 self._post_result(command, result)
-        except self._services.cuda_error as error:
-            if classify(error.status) in (StatusClass.POISONS, StatusClass.GONE):
-                self._services.lost(error, command.operation)
+        except Exception as error:
+            if not self._failed(command.verb, command.ticket, error):
                 return
-            self._fail(command, error.status, error.name, error.text, error.library)
-        except RequiredCommandFailed as failed:
-            failure = failed.failure
-            self._fail(command, failure["status"], failure["name"], failure["text"], failure["library"])
-        except MemoryError as bug:
-            self._services.give_up(bug)
-        except Exception as bug:
-            traceback.print_exc(file=sys.stderr)
-            self._fail(command, ENGINE_BUG, type(bug).__name__, traceback.format_exc(), command.verb.engine)
-        self._sign(command)
+        self._made(command.verb, command.ticket, unsigned=command.unsigned)
+
+    def _failed(self, verb: Verb, ticket: int, error: Exception) -> bool:
+        """A call has failed: only this command, which is noted, or with it the context: then false."""
+        if isinstance(error, self._services.cuda_error):
+            if classify(error.status) in (StatusClass.POISONS, StatusClass.GONE):
+                self._services.lost(error, verb.operation)
+                return False
+            self._fail(ticket, error.status, error.name, error.text, error.library)
+        elif isinstance(error, RequiredCommandFailed):
+            failure = error.failure
+            self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"])
+        elif isinstance(error, MemoryError):
+            self._services.give_up(error)
+        else:
+            traceback.print_exception(error, file=sys.stderr)
+            text = "".join(traceback.format_exception(error))
+            self._fail(ticket, ENGINE_BUG, type(error).__name__, text, verb.engine)
+        return True
 
     def _post_result(self, command: Command, result: dict[str, Any]) -> None:
         """Send what a command returns, in parts that each fit into a message."""
@@ -235,24 +317,48 @@ class Lane:
             if required and ticket in peer.failures:
                 raise RequiredCommandFailed(peer.failures[ticket])
 
-    def _fail(self, command: Command, status: int, name: str, text: str, library: str) -> None:
-        """Only this command failed: its status goes into its slot and its words by message, both before its ticket."""
+    def _fail(self, ticket: int, status: int, name: str, text: str, library: str) -> None:
+        """Only this command failed: its words go by message, its status into the page, both before its ticket."""
         failure = {"status": status, "name": name, "text": clip(text), "library": library}
-        self.failures[command.ticket] = failure
-        while next(iter(self.failures)) < command.ticket - SLOTS_PER_LANE:
+        self.failures[ticket] = failure
+        while next(iter(self.failures)) < ticket - STATUSES_PER_LANE:
             del self.failures[next(iter(self.failures))]  # nobody can require that one any more
-        self._page.set_status(self.index, command.ticket, status)
-        self._services.post({"kind": "error", "lane": self.index, "ticket": command.ticket, **failure})
+        self._services.post({"kind": "error", "lane": self.index, "ticket": ticket, **failure})
+        self._page.set_status(self.index, ticket, status)
+        self._words[failures_word(self.index)] += 1
 
-    def _sign(self, command: Command) -> None:
-        try:
-            self._driver.cuStreamWriteValue64(self.stream, self._counter_address, command.ticket, 0)
-        except self._services.cuda_error as error:
-            self._services.lost(error, command.operation)
-            return
-        with self._changed:
-            self.submitted = command.ticket
-            self._changed.notify_all()
+    def _made(self, verb: Verb, ticket: int, *, unsigned: bool) -> None:
+        """The calls of a command were made: sign it, or let it share the ticket of one that follows."""
+        self.submitted = ticket
+        if self.waiters:
+            with self._changed:
+                self._changed.notify_all()
+        if unsigned:
+            now = time.perf_counter()
+            if ticket == self.signed + 1:
+                self._group_began = now
+            if ticket - self.signed < GROUP_LIMIT and now - self._group_began < GROUP_SECONDS:
+                return
+        self._sign(ticket, verb.operation)
+
+    def sign(self) -> None:
+        """Sign what was submitted, if it is not; by the lane's thread while anything is pending, else by the loop's."""
+        if self.submitted != self.signed and not self._services.poisoned:
+            self._sign(self.submitted, "the end of a group")
+
+    def sign_when_idle(self) -> None:
+        """Sign what was submitted, unless the lane's own thread is going to."""
+        if self.submitted != self.signed and not self.pending:
+            self.sign()
+
+    def _sign(self, ticket: int, operation: str) -> None:
+        if self._groups is not None:
+            self._groups[group_index(self.index, self.signed + 1)] = min(255, ticket - self.signed)
+        self.signed = ticket
+        status = self._write_value(self.stream, self._counter_address, ticket, 0)
+        if status:
+            function = self._driver.cuStreamWriteValue64
+            self._services.lost(function.library.error(status, function.symbol), operation)
 
     def finish(self) -> None:
         """Make the calls of what is still queued, and end the lane's thread."""
@@ -261,6 +367,7 @@ class Lane:
                 self._queue.append(None)
                 self._changed.notify_all()
             self._thread.join()
+        self.sign()
 
     def close(self) -> None:
         """Give the stream back; only after `finish`, when nothing is running."""

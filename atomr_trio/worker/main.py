@@ -2,8 +2,9 @@
 
 Started by plain exec with a socket as its only tie to the user's process. It first makes the context and reserves the
 address range of its device, which touches no memory of anybody; then it waits for the message that hands over the
-timeline page, the staging area and the chunks of the generation before, and from then on runs records until the socket
-ends, a ``close`` record comes, or it is killed. After a ``reset`` record it waits to be adopted again, context and all.
+timeline page, the ring, the staging area and the chunks of the generation before, and from then on runs records until the
+socket ends, a ``close`` record comes, or it is killed. While there is nothing to run it looks for records for a while,
+giving way to every other thread at each turn, and then sleeps. After a ``reset`` record it waits to be adopted again, context and all.
 A standby is a worker that was adopted and has not been given work yet. No trio and no numpy in here.
 """
 
@@ -15,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -26,22 +28,29 @@ from . import channel, engines
 from .channel import SharedMemory, TimelinePage
 from .engines import context as context_records
 from .engines.memory import MEMORY, MemoryEngine
-from .lanes import Command, Lane
+from .engines.module import LAUNCH, MODULE, ModuleEngine
+from .lanes import Command, HotLaunch, Lane
 from .protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
     EXIT_BUG,
     EXIT_NO_HOST_MEMORY,
     EXIT_ORPHANED,
+    GROUP_LIMIT,
     HEADER,
     HEARTBEAT_WORD,
     LANE_COMPUTE,
     LANES,
     RECORDS_READ_WORD,
+    RECORDS_SENT_WORD,
     SELF_TEST_WORD,
+    SOCKET_LANE,
+    UNSIGNED,
+    WORKER_ASLEEP_WORD,
     Verb,
     decode_wait,
 )
+from .ring import MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .status import StatusClass, classify
 
 _PR_SET_PDEATHSIG = 1
@@ -51,6 +60,16 @@ _ASSERT = 710
 
 HEARTBEAT_PERIOD = 0.05
 MONITOR_PERIOD = 100e-6
+HOT_MONITOR_PERIOD = 1e-3
+"""While launches come in quick succession: each look takes the interpreter's lock from the thread that makes them."""
+_LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
+_LAUNCH = (LAUNCH.engine_number, LAUNCH.number, 0)
+_LAUNCH_FIELDS_BYTES = LAUNCH.struct.size - 4  # but the padding
+_LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - 8 + _LAUNCH_FIELDS_BYTES}s")
+"""The record's number, its ticket, and what is the same in every record of one launch."""
+_MOST_READY = 65536
+_READ_MASK = 15
+"""So many records, and one, are read before the sender is told of it."""
 
 _ATTRIBUTES = {
     "max_threads_per_block": 1,
@@ -93,7 +112,12 @@ class Worker:
         self._buffer = bytearray(channel.MAX_MESSAGE)
         self._work = threading.Event()
         self._flush_wanted = threading.Event()
-        self._lanes: list[Lane] = []
+        self._lanes: dict[int, Lane] = {}
+        self._ring: Ring | None = None
+        self._ready: dict[bytes, HotLaunch] = {}
+        self._hot = False
+        self._spin_seconds = 0.0
+        self._signalled: list[int] = []
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
@@ -101,10 +125,14 @@ class Worker:
             context_records.MAP_CHUNK: self._map_chunk,
             context_records.UNMAP_CHUNK: self._unmap_chunk,
             context_records.INJECT: self._inject,
+            context_records.OPEN_LANE: self._open_lane,
+            context_records.CLOSE_LANE: self._close_lane,
         }
         self._libc = ctypes.CDLL(None)
         self._libc.fflush.argtypes = [c_void_p]
         self._libc.fflush.restype = c_int
+        self._libc.sched_yield.argtypes = []
+        self._libc.sched_yield.restype = c_int
 
     # Services to the engines.
 
@@ -181,25 +209,40 @@ class Worker:
         if not data:
             return False
         config = json.loads(data)
-        page, staging, self._wake, *chunks = descriptors
+        page, staging, self._wake, self._bell, *others = descriptors
+        ring, chunks = (others[:1], others[1:]) if config["ring"] else ([], others)
         self._page = TimelinePage(page)
+        self._ring = Ring(ring[0]) if ring else None
+        self._spin_seconds = config["spin_seconds"]
         page_address = self._register(self._page)
         self._staging = SharedMemory(staging, config["staging_bytes"])
         self.staging_address = self._register(self._staging)
         self.durable = bool(self._attribute(_ATTRIBUTES["posix_descriptors"])) and config["durable"]
-        self._lanes = [Lane(index, self._page, page_address, self) for index in range(LANES)]
-        for lane in self._lanes:
-            lane.connect(self._lanes)
+        self._page_address = page_address
+        self._lanes = {}
+        for index in range(LANES):
+            self._add_lane(index)
         self._engines = engines.build(self)
         memory = self._engines[MEMORY.number]
         assert isinstance(memory, MemoryEngine)
         self._memory = memory
+        modules = self._engines[MODULE.number]
+        assert isinstance(modules, ModuleEngine)
+        self._modules = modules
+        self._ready = {}
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self._self_test(page_address)
         self._start_threads()
         self.post({"kind": "ready", **self._facts()})
         return True
+
+    def _add_lane(self, index: int, priority: int = 0) -> None:
+        groups = None if self._ring is None else self._ring.groups
+        lane = Lane(index, self._page, self._page_address, groups, self, self._lanes, priority)
+        self._lanes = {**self._lanes, index: lane}  # other threads go through the one that was there
+        for other in self._lanes.values():
+            other.connect(self._lanes)
 
     def _register(self, memory: SharedMemory) -> int:
         """Let the device see shared memory; returns its device address."""
@@ -233,6 +276,8 @@ class Worker:
         version, total = c_int(), c_size_t()
         driver.cuDriverGetVersion(byref(version))
         driver.cuDeviceTotalMem(byref(total), self._device)
+        least, greatest = c_int(), c_int()
+        driver.cuCtxGetStreamPriorityRange(byref(least), byref(greatest))
         free, _ = self._memory.memory_info()
         return {
             "name": name.value.decode(),
@@ -241,6 +286,8 @@ class Worker:
             "total_memory": total.value,
             "free_memory": free,
             "durable": self.durable,
+            "lowest_priority": least.value,
+            "highest_priority": greatest.value,
             **{key: self._attribute(number) for key, number in _ATTRIBUTES.items()},
         }
 
@@ -281,28 +328,31 @@ class Worker:
     def _monitor(self) -> None:
         """While tickets are open: ask busy streams for faults, and wake the parent if it sleeps and a ticket came."""
         self.bind_thread()
-        words = self._page.words
-        signalled = [0] * len(self._lanes)
         while not self._ended.is_set():
             busy = False
-            for lane in self._lanes:
+            for lane in self._lanes.values():
                 if lane.busy:
                     busy = True
                     if not self.poisoned:
                         self._query(lane)
-            finished = [lane.finished for lane in self._lanes]
-            if finished != signalled and words[ASLEEP_WORD]:
-                signalled = finished
-                os.eventfd_write(self._wake, 1)
+            self._tell_parent()
             if busy:
-                time.sleep(MONITOR_PERIOD)
+                time.sleep(HOT_MONITOR_PERIOD if self._hot else MONITOR_PERIOD)
                 continue
             if self.prints and self._printed and not self.poisoned:
                 self._printed = False
                 self._flush_wanted.set()
             self._work.clear()
-            if not self._ended.is_set() and not any(lane.busy for lane in self._lanes):
+            if not self._ended.is_set() and not any(lane.busy for lane in self._lanes.values()):
                 self._work.wait()
+
+    def _tell_parent(self) -> None:
+        """Wake the parent if it sleeps and a ticket came that nobody has woken it for."""
+        if self._page.words[ASLEEP_WORD]:
+            finished = [lane.finished for lane in self._lanes.values()]
+            if finished != self._signalled:
+                self._signalled = finished
+                os.eventfd_write(self._wake, 1)
 
     def _query(self, lane: Lane) -> None:
         status = self._driver.cuStreamQuery.status(lane.stream)
@@ -323,7 +373,7 @@ class Worker:
             self._flush_wanted.clear()
             if self._ended.is_set():  # asked after the clearing, which may have cleared the call to end
                 return
-            for lane in self._lanes:
+            for lane in self._lanes.values():
                 self._driver.cuStreamSynchronize.status(lane.stream)
             self._libc.fflush(None)  # the driver prints through C's own buffers
 
@@ -331,40 +381,151 @@ class Worker:
 
     def run(self) -> Verb:
         """Run records in the order they come, until one asks for the end: `CLOSE` or `RESET`, which it returns."""
-        calls = {
+        self._verbs = {
             (number, verb.number): (verb, engine.calls[verb.number])
             for number, engine in self._engines.items()
             for verb in engine.table.verbs
         }
-        lanes = self._lanes
-        work = self._work
+        if self._ring is None:
+            return self._run_socket()
+        return self._run_ring(self._ring)
+
+    def _run_socket(self) -> Verb:
         words = self._page.words
         while True:
-            data, descriptors = channel.receive_bytes(self.sock, self._buffer)
-            if not data:
-                os._exit(EXIT_ORPHANED)
+            data, descriptors = self._receive()
             words[RECORDS_READ_WORD] += 1
-            lane, engine, verb_number, wait_count, length, ticket = HEADER.unpack_from(data)
-            start = HEADER.size + 8 * wait_count
-            if len(data) != start + length:
-                raise ValueError(f"a record of {len(data)} bytes says it has {start + length}")
-            if lane == CONTROL_LANE:
-                control: Verb = context_records.CONTEXT.verbs[verb_number]
-                if control in _ENDS:
-                    return control
-                self._control[control](data[start:], descriptors)
+            if (end := self._take(data, descriptors)) is not None:
+                return end
+
+    def _run_ring(self, ring: Ring) -> Verb:
+        """See ``ring.py`` for who writes what. A launch that is ready is made straight from its slot."""
+        words, slots, work, ready = self._page.words, ring.slots, self._work, self._ready
+        unpack = _LAUNCH_RECORD.unpack_from
+        base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
+        read = 0
+        while True:
+            sent = words[RECORDS_SENT_WORD]
+            if sent == read:
+                self._wait_for_record(read)
                 continue
-            waits = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
-            verb, call = calls[engine, verb_number]
-            lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors))
-            self._printed = True
             if not work.is_set():
                 work.set()
+            self._hot = sent - read > _READ_MASK
+            while read < sent:
+                at = (read & SLOT_MASK) << SLOT_SHIFT
+                number, ticket, launch = unpack(slots, at)
+                read += 1
+                if number != read:
+                    raise ValueError(f"slot {at >> SLOT_SHIFT} of the ring has record {number} instead of {read}")
+                hot = ready.get(launch)
+                if hot is None or ((lane := hot.lane).pending or ticket != lane.accepted + 1 or ticket > lane.room_until):
+                    hot = self._make_ready(slots, at)
+                    if hot is None:
+                        words[RECORDS_READ_WORD] = read
+                        if (end := self._take_from_ring(slots, at)) is not None:
+                            return end
+                        continue
+                    lane = hot.lane
+                status = hot.call(base + at)
+                lane.accepted = lane.submitted = ticket
+                if status or lane.waiters or not hot.unsigned or ticket - lane.signed >= GROUP_LIMIT:
+                    lane.made_hot(LAUNCH, ticket, status, hot)
+                if not read & _READ_MASK:
+                    words[RECORDS_READ_WORD] = read
+            words[RECORDS_READ_WORD] = read
+            self._printed = True
+
+    def _make_ready(self, slots: memoryview, at: int) -> HotLaunch | None:
+        """What makes the launch in a slot; None if it is none, or cannot be made at once."""
+        ticket, lane, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
+        if (engine, verb & ~UNSIGNED, waits) != _LAUNCH or lane not in self._lanes or length > _LONGEST_PAYLOAD:
+            return None
+        if not self._lanes[lane].takes_at_once(ticket):
+            return None
+        launch = bytes(slots[at + NUMBER.size + 8 : at + _LAUNCH_RECORD.size])
+        hot = self._ready.get(launch)
+        if hot is None:
+            call = self._modules.hot_launch(launch[8:], length, self._lanes[lane])
+            if call is None:
+                return None
+            if len(self._ready) >= _MOST_READY:
+                self._ready.clear()
+            hot = HotLaunch(self._lanes[lane], call, self._modules.launch_error, unsigned=bool(verb & UNSIGNED))
+            self._ready[launch] = hot
+        return hot
+
+    def forget_hot(self) -> None:
+        """Some launches that were made ready for the ring are not valid any more."""
+        self._ready.clear()
+
+    def _take_from_ring(self, slots: memoryview, at: int) -> Verb | None:
+        _, lane, _, _, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
+        if lane == SOCKET_LANE:
+            return self._take(*self._receive())
+        size = HEADER.size + 8 * waits + length
+        if size > MAX_RECORD:
+            raise ValueError(f"a record of {size} bytes has no place in a slot of the ring")
+        return self._take(bytes(slots[at + NUMBER.size : at + NUMBER.size + size]), [])
+
+    def _wait_for_record(self, read: int) -> None:
+        """Until there are more than `read` records: look for some time, then sleep on the doorbell."""
+        words = self._page.words
+        sched_yield = self._libc.sched_yield
+        self._hot = False
+        for lane in self._lanes.values():
+            lane.sign_when_idle()
+        until = time.perf_counter() + self._spin_seconds
+        while words[RECORDS_SENT_WORD] == read:
+            # Through ctypes, so that it gives up the interpreter's lock as well: a spinner starves its neighbours.
+            sched_yield()
+            if words[ASLEEP_WORD]:
+                self._tell_parent()
+            if time.perf_counter() > until:
+                self._sleep(read)
+
+    def _sleep(self, read: int) -> None:
+        words = self._page.words
+        words[WORKER_ASLEEP_WORD] = 1
+        fence()
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        while words[RECORDS_SENT_WORD] == read:
+            if poll.poll(NET_SECONDS * 1000):
+                os.eventfd_read(self._bell)
+        words[WORKER_ASLEEP_WORD] = 0
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        data, descriptors = channel.receive_bytes(self.sock, self._buffer)
+        if not data:
+            os._exit(EXIT_ORPHANED)
+        return data, descriptors
+
+    def _take(self, data: bytes, descriptors: list[int]) -> Verb | None:
+        """Give a record to its lane, or do what it asks of the worker itself; the verb if it asks for the end."""
+        ticket, lane, engine, verb_number, wait_count, length = HEADER.unpack_from(data)
+        start = HEADER.size + 8 * wait_count
+        if len(data) != start + length:
+            raise ValueError(f"a record of {len(data)} bytes says it has {start + length}")
+        if lane == CONTROL_LANE:
+            control: Verb = context_records.CONTEXT.verbs[verb_number]
+            if control in _ENDS:
+                return control
+            self._control[control](data[start:], descriptors)
+            return None
+        waits = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
+        verb, call = self._verbs[engine, verb_number & ~UNSIGNED]
+        unsigned = bool(verb_number & UNSIGNED)
+        self._lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
+        self._printed = True
+        if not self._work.is_set():
+            self._work.set()
+        return None
 
     # Control records.
 
     def _probe(self, payload: bytes, descriptors: list[int]) -> None:
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             self._query(lane)
         if not self.poisoned:
             self.post({"kind": "probed"})
@@ -377,6 +538,22 @@ class Worker:
         (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
         self._memory.drop_chunk(address)
 
+    def _open_lane(self, payload: bytes, descriptors: list[int]) -> None:
+        index, priority = context_records.OPEN_LANE.struct.unpack(payload)
+        self._add_lane(index, priority)
+
+    def _close_lane(self, payload: bytes, descriptors: list[int]) -> None:
+        (index,) = context_records.CLOSE_LANE.struct.unpack(payload)
+        lane = self._lanes[index]
+        lane.finish()
+        self._lanes = {number: other for number, other in self._lanes.items() if number != index}
+        for other in self._lanes.values():
+            other.connect(self._lanes)
+        for engine in self._engines.values():
+            engine.forget_lane(index)
+        self.forget_hot()
+        lane.close()
+
     def _inject(self, payload: bytes, descriptors: list[int]) -> None:
         if self.backend != "sim":
             raise ValueError("calls of a real driver cannot be made to fail")
@@ -388,19 +565,22 @@ class Worker:
 
     def release(self) -> None:
         """Give back, in order, what `adopt` took and what the engines made; what still runs must come to an end."""
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             lane.finish()
         self._driver.cuCtxSynchronize()
         self._libc.fflush(None)  # what kernels printed last; os._exit leaves C's buffers as they are
         self._end_threads()
         for engine in reversed(self._engines.values()):
             engine.close()
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             lane.close()
         for memory in (self._page, self._staging):
             self._driver.cuMemHostUnregister(_host_address(memory))
             memory.close()
+        if self._ring is not None:
+            self._ring.close()
         os.close(self._wake)
+        os.close(self._bell)
         self.prints = False
         self._printed = False
 

@@ -13,12 +13,18 @@ from typing import Final
 
 # --- the header of a record -------------------------------------------------------------------------------------------
 
-HEADER: Final = struct.Struct("<BBBBIQ")
-"""lane, engine, verb, number of waits, bytes after the header, ticket."""
+HEADER: Final = struct.Struct("<QBBBBI")
+"""ticket, lane, engine, verb, number of waits, bytes after the header and the waits.
+
+The ticket is first, so that what is the same in every launch of a kernel is one piece of memory."""
 
 MAX_WAITS: Final = 255
 CONTROL_LANE: Final = 255
 """A record on this pseudo-lane has no ticket: the loop thread handles it at once (see ``engines/context.py``)."""
+SOCKET_LANE: Final = 254
+"""In the ring: the next record in order is the next one of the socket."""
+UNSIGNED: Final = 0x80
+"""Added to the verb's number: the command needs no ticket of its own, one that a later command brings will do."""
 
 _REQUIRED: Final = 1 << 63
 _LANE_SHIFT: Final = 56
@@ -42,6 +48,8 @@ LANE_COPY_IN: Final = 1
 LANE_COPY_OUT: Final = 2
 LANE_NAMES: Final = ("compute", "copy-in", "copy-out")
 LANES: Final = len(LANE_NAMES)
+"""Lanes that are always there; a program may open more."""
+MAX_LANES: Final = 16
 LANE_LIMIT: Final = 512
 """Unfinished commands a lane takes; the driver itself blocks the caller at about a thousand pending operations."""
 INLINE_LIMIT: Final = 256
@@ -49,6 +57,10 @@ INLINE_LIMIT: Final = 256
 DRIVER_LIMIT: Final = 400
 """With more than this, that thread waits. Each command is a launch and a ticket, and the driver blocks the call beyond
 about a thousand of those; it then holds the stream, so that not even a query of it returns."""
+BATCH_LIMIT: Final = 4096
+"""Unfinished commands of a lane with which a batch takes no more. The worker keeps what the driver has no room for."""
+GROUP_LIMIT: Final = 16
+"""Unsigned commands that may share one ticket. Signing each costs as much as a third of its launch."""
 
 # --- the timeline page ------------------------------------------------------------------------------------------------
 
@@ -59,13 +71,15 @@ HEARTBEAT_CELL: Final = 0
 ASLEEP_CELL: Final = 1
 SELF_TEST_CELL: Final = 2
 RECORDS_READ_CELL: Final = 3
+RECORDS_SENT_CELL: Final = 4
+WORKER_ASLEEP_CELL: Final = 5
 FIRST_COUNTER_CELL: Final = 8
-MAX_LANES: Final = 8
-SLOTS_OFFSET: Final = 4096
-SLOTS_PER_LANE: Final = 2 * LANE_LIMIT
+FIRST_FAILURES_CELL: Final = FIRST_COUNTER_CELL + MAX_LANES
+STATUSES_OFFSET: Final = 4096
+STATUSES_PER_LANE: Final = 2 * BATCH_LIMIT
 """Twice the limit: what a command brings along (a chunk, a fill) may pass the limit for a moment."""
 
-PAGE_BYTES: Final = SLOTS_OFFSET + MAX_LANES * SLOTS_PER_LANE * CELL
+PAGE_BYTES: Final = STATUSES_OFFSET + MAX_LANES * STATUSES_PER_LANE * 8
 
 
 def counter_word(lane: int) -> int:
@@ -73,15 +87,22 @@ def counter_word(lane: int) -> int:
     return (FIRST_COUNTER_CELL + lane) * CELL // 8
 
 
-def slot_word(lane: int, ticket: int) -> int:
-    """The index of the first word of a command's result slot; that word is the command's status, 0 for success."""
-    return (SLOTS_OFFSET + (lane * SLOTS_PER_LANE + ticket % SLOTS_PER_LANE) * CELL) // 8
+def failures_word(lane: int) -> int:
+    """The index of the word that counts a lane's failed commands."""
+    return (FIRST_FAILURES_CELL + lane) * CELL // 8
+
+
+def status_word(lane: int, ticket: int) -> int:
+    """The index of the word with a command's status, 0 for success; written before its ticket is reached."""
+    return STATUSES_OFFSET // 8 + lane * STATUSES_PER_LANE + ticket % STATUSES_PER_LANE
 
 
 HEARTBEAT_WORD: Final = HEARTBEAT_CELL * CELL // 8
 ASLEEP_WORD: Final = ASLEEP_CELL * CELL // 8
 SELF_TEST_WORD: Final = SELF_TEST_CELL * CELL // 8
 RECORDS_READ_WORD: Final = RECORDS_READ_CELL * CELL // 8
+RECORDS_SENT_WORD: Final = RECORDS_SENT_CELL * CELL // 8
+WORKER_ASLEEP_WORD: Final = WORKER_ASLEEP_CELL * CELL // 8
 
 ENGINE_BUG: Final = -1
 """The status of a command whose engine raised something that is no status of a library: a defect of ours."""
@@ -120,7 +141,7 @@ class Mode(enum.Enum):
 class Verb:
     """One verb of an engine: how its record is written, what it does to its operands, and how it runs."""
 
-    __slots__ = ("engine", "engine_number", "fields", "mode", "name", "number", "roles", "struct")
+    __slots__ = ("engine", "engine_number", "fields", "mode", "name", "number", "operation", "roles", "struct")
 
     def __init__(
         self,
@@ -139,13 +160,15 @@ class Verb:
         self.engine_number: int = engine_number
         self.number: int = number
         self.name: str = name
+        self.operation: str = f"{engine}.{name}"
+        """Its full name, for errors."""
         self.mode: Mode = mode
         self.fields: tuple[str, ...] = tuple(fields)
         self.roles: tuple[Role, ...] = tuple(roles.values())
         self.struct: struct.Struct = struct.Struct("<" + "".join(fields.values()))
 
     def __repr__(self) -> str:
-        return f"<Verb {self.engine}.{self.name} {self.mode.value}>"
+        return f"<Verb {self.operation} {self.mode.value}>"
 
 
 class VerbTable:

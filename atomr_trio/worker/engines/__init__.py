@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .event import EventEngine
 from .memory import MemoryEngine
 from .module import ModuleEngine
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..lanes import Engine, WorkerServices
 
-ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (MemoryEngine, ModuleEngine)
+ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (MemoryEngine, ModuleEngine, EventEngine)
 """Adding a library is one line here."""
 
 

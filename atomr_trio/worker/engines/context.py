@@ -18,6 +18,12 @@ MAP_CHUNK = CONTEXT.verb("map_chunk", Mode.ENQUEUES, {"address": "Q", "size": "Q
 UNMAP_CHUNK = CONTEXT.verb("unmap_chunk", Mode.ENQUEUES, {"address": "Q"})
 """To a standby: let go of a chunk that the device no longer has."""
 
+OPEN_LANE = CONTEXT.verb("open_lane", Mode.BLOCKS, {"lane": "Q", "priority": "q"})
+"""Make one more lane, with a priority as ``cuStreamCreateWithPriority`` has it."""
+
+CLOSE_LANE = CONTEXT.verb("close_lane", Mode.BLOCKS, {"lane": "Q"})
+"""Give a lane back whose commands are all finished."""
+
 PROBE = CONTEXT.verb("probe", Mode.ENQUEUES, {})
 """Ask every stream for a fault, and answer ``probed`` if there is none."""
 

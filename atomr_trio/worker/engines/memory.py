@@ -91,6 +91,10 @@ class MemoryEngine:
             FILL.number: self._fill,
         }
 
+
+    def forget_lane(self, index: int) -> None:
+        """Nothing here belongs to a lane."""
+
     # Chunks.
 
     def adopt_chunk(self, address: int, size: int, descriptor: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from ctypes import addressof, byref, c_int, c_size_t, c_void_p, cast, create_string_buffer, memmove
+import struct
+from ctypes import addressof, byref, c_int, c_size_t, c_uint64, c_void_p, cast, create_string_buffer
 from typing import TYPE_CHECKING, Any
 
 from ..protocol import Mode, VerbTable
@@ -36,6 +37,7 @@ LAUNCH = MODULE.verb(
         "block_y": "I",
         "block_z": "I",
         "shared": "I",
+        "padding": "I",
     },
 )
 """Launch a kernel of a loaded module. The tail is the parameter block; each launch names the roles of its arrays."""
@@ -60,30 +62,53 @@ _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024
 
 
+_DIMENSIONS = struct.Struct("<6I")
+_LAUNCH_FIELDS = struct.Struct(f"<Q{_DIMENSIONS.size}sI")
+"""A launch's fields but the last, with the dimensions as one piece."""
+
+_CU_LAUNCH_PARAM_BUFFER_POINTER = 1
+_CU_LAUNCH_PARAM_BUFFER_SIZE = 2
+_MOST_PREPARED = 4096
+
+
 class _LoadedKernel:
     """A function, and what a launch of it needs, prepared once for each lane: lanes run in threads of their own."""
 
-    __slots__ = ("function", "layout", "prepared", "shared_granted")
+    __slots__ = ("function", "parameter_bytes", "prepared", "shared_granted")
 
     def __init__(self, function: int | None, layout: list[tuple[int, int]]) -> None:
         self.function = function
-        self.layout = layout
-        self.prepared: dict[int, _PreparedLaunch] = {}
+        self.parameter_bytes = max((offset + width for offset, width in layout), default=0)
+        self.prepared: dict[tuple[int, bytes, int], _PreparedLaunch] = {}
+        """By the lane, the dimensions and the dynamic shared memory."""
         self.shared_granted = _DEFAULT_DYNAMIC_SHARED
 
 
 class _PreparedLaunch:
-    """The launch configuration and the parameter block of one kernel on one lane."""
+    """Everything of a launch but its parameters: the configuration, and where the driver is told to find those."""
 
-    __slots__ = ("buffer", "config", "parameters")
+    __slots__ = ("_config", "_extra", "_size", "config_address", "extra", "extra_address")
 
-    def __init__(self, config: Any, stream: Any, layout: list[tuple[int, int]]) -> None:
-        self.config = config
-        self.config.hStream = stream
-        size = max((offset + width for offset, width in layout), default=0)
-        self.buffer = create_string_buffer(max(size, 1))
-        base = addressof(self.buffer)
-        self.parameters = (c_void_p * max(len(layout), 1))(*(base + offset for offset, _ in layout))
+    def __init__(self, driver: Any, stream: Any, kernel: _LoadedKernel, dimensions: bytes, shared: int) -> None:
+        config = driver.CUlaunchConfig()
+        (
+            config.gridDimX,
+            config.gridDimY,
+            config.gridDimZ,
+            config.blockDimX,
+            config.blockDimY,
+            config.blockDimZ,
+        ) = _DIMENSIONS.unpack(dimensions)
+        config.sharedMemBytes = shared
+        config.hStream = stream
+        self._config = config
+        self._size = c_size_t(kernel.parameter_bytes)
+        marks = (_CU_LAUNCH_PARAM_BUFFER_POINTER, 0, _CU_LAUNCH_PARAM_BUFFER_SIZE, addressof(self._size), 0)
+        self._extra = (c_uint64 * len(marks))(*marks)
+        self.config_address: int = addressof(config)
+        self.extra: memoryview = memoryview(self._extra).cast("B").cast("Q")
+        """Its second word is the address of the parameter block."""
+        self.extra_address: int | None = addressof(self._extra) if kernel.parameter_bytes else None
 
 
 class ModuleEngine:
@@ -103,6 +128,7 @@ class ModuleEngine:
             UNLOAD.number: self._unload,
             LAUNCH.number: self._launch,
         }
+        self._launch_kernel = driver.cuLaunchKernelEx.bind()
 
     def _load(self, command: Command, lane: Lane) -> dict[str, Any]:
         module_id, image_bytes = LOAD.struct.unpack_from(command.payload)
@@ -173,28 +199,68 @@ class ModuleEngine:
         module, kernels = self._modules.pop(module_id, (None, []))
         for kernel_id in kernels:
             del self._kernels[kernel_id]
+        self._services.forget_hot()
         if module is not None:
             self._services.synchronize()
             self._driver.cuModuleUnload(module)
 
     def _launch(self, command: Command, lane: Lane) -> None:
-        kernel_id, gx, gy, gz, bx, by, bz, shared = LAUNCH.struct.unpack_from(command.payload)
+        payload = command.payload
+        kernel, prepared = self._prepare(payload, lane)
+        if len(payload) != LAUNCH.struct.size + kernel.parameter_bytes:
+            raise ValueError(f"a launch has {len(payload)} bytes")
+        block = create_string_buffer(payload[LAUNCH.struct.size :], max(kernel.parameter_bytes, 1))
+        prepared.extra[1] = addressof(block)
+        status = self._launch_kernel(prepared.config_address, kernel.function, None, prepared.extra_address)
+        if status:
+            raise self.launch_error(status)
+
+    def _prepare(self, fields: bytes, lane: Lane) -> tuple[_LoadedKernel, _PreparedLaunch]:
+        kernel_id, dimensions, shared = _LAUNCH_FIELDS.unpack_from(fields)
         kernel = self._kernels[kernel_id]
-        prepared = kernel.prepared.get(lane.index)
+        key = (lane.index, dimensions, shared)
+        prepared = kernel.prepared.get(key)
         if prepared is None:
-            prepared = _PreparedLaunch(self._driver.CUlaunchConfig(), lane.stream, kernel.layout)
-            kernel.prepared[lane.index] = prepared
-        parameters = command.payload[LAUNCH.struct.size :]
-        if parameters:
-            memmove(prepared.buffer, parameters, len(parameters))
-        if shared > kernel.shared_granted:
-            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-            kernel.shared_granted = shared
-        config = prepared.config
-        config.gridDimX, config.gridDimY, config.gridDimZ = gx, gy, gz
-        config.blockDimX, config.blockDimY, config.blockDimZ = bx, by, bz
-        config.sharedMemBytes = shared
-        self._driver.cuLaunchKernelEx(byref(config), kernel.function, prepared.parameters, None)
+            if shared > kernel.shared_granted:
+                attribute = _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self._driver.cuFuncSetAttribute(kernel.function, attribute, shared)
+                kernel.shared_granted = shared
+            if len(kernel.prepared) >= _MOST_PREPARED:
+                kernel.prepared.clear()
+            prepared = _PreparedLaunch(self._driver, lane.stream, kernel, dimensions, shared)
+            kernel.prepared[key] = prepared
+        return kernel, prepared
+
+    def hot_launch(self, fields: bytes, length: int, lane: Lane) -> Callable[[int], int] | None:
+        """A function that launches what `fields` say with the parameter block at an address, and returns the status.
+
+        None if a record of `length` bytes is no launch of that kernel: it is then refused like any other command.
+        """
+        if _LAUNCH_FIELDS.unpack_from(fields)[0] not in self._kernels:
+            return None
+        kernel, prepared = self._prepare(fields, lane)
+        if length != LAUNCH.struct.size + kernel.parameter_bytes:
+            return None
+        launch_kernel, extra = self._launch_kernel, prepared.extra
+        config, function, where = prepared.config_address, kernel.function, prepared.extra_address
+
+        def launch(address: int) -> int:
+            extra[1] = address
+            status: int = launch_kernel(config, function, None, where)
+            return status
+
+        return launch
+
+    def launch_error(self, status: int) -> Exception:
+        """The exception for a launch that was refused."""
+        function = self._driver.cuLaunchKernelEx
+        return function.library.error(status, function.symbol)  # type: ignore[no-any-return]
+
+    def forget_lane(self, index: int) -> None:
+        """Drop the launch configurations made for a lane."""
+        for kernel in self._kernels.values():
+            for key in [key for key in kernel.prepared if key[0] == index]:
+                del kernel.prepared[key]
 
     def close(self) -> None:
         """Unload every module."""

@@ -1,0 +1,249 @@
+"""Many calls, one wait: `Device.batch`.
+
+A batch has the verbs of the device without ``await``. Each is checked and sent at once, in the caller's task; leaving
+the block waits for all of them. So a call costs what its record costs. The ordinary launch, of a kernel that is loaded,
+on arrays that only this lane has used since they were last looked at (`Block.fast`), goes straight from its arguments
+into the ring (``_launching.py``); everything else takes the way that an awaited call takes, minus the mailbox.
+
+A batch belongs to its generation. When that is lost, every later verb and the end of the block raise `ContextLost`.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, final
+
+import trio
+
+from ._arrays import DeviceArray
+from ._errors import ContextLost, DeviceError, InvalidArgument
+from ._launching import Launcher, LaunchPath, PreparedLauncher
+from ._requests import CommandRequest
+from ._timeline import Launch
+from ._util import NoPublicConstructor
+from .actors.module import Dimensions, Kernel, Overwrites, PreparedLaunch, ReadOnly
+from .worker.engines.event import MARK
+from .worker.protocol import BATCH_LIMIT
+
+if TYPE_CHECKING:
+    from ._device import Device
+    from ._generation import Generation
+    from ._lanes import Lane
+
+class _Mark(CommandRequest):
+    """The end of what a batch has sent to a lane so far."""
+
+    __slots__ = ()
+
+    def __init__(self, lane: int) -> None:
+        super().__init__(MARK, b"", (), lane=lane, operation="the end of a batch")
+
+
+@final
+class Batch(metaclass=NoPublicConstructor):
+    """Many calls and one wait for all of them, made by `Device.batch`.
+
+    The verbs are those of the device, its kernels and arrays, without ``await``: each checks its arguments, is sent at
+    once, and is in order with everything else. What one returns is there when the block has been left, or `flush` has
+    returned. An error that only the worker can find is raised there too, and names the call.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_errors",
+        "_generation",
+        "_lane",
+        "_lane_held",
+        "_launched",
+        "_launchers",
+        "_over",
+        "_path",
+        "_prepared_launchers",
+        "_requests",
+    )
+
+    _made_by = "`async with dev.batch()`"
+
+    def __init__(self, device: Device, lane: Lane) -> None:
+        self._device = device
+        self._lane = lane._number
+        self._lane_held = lane
+        self._over = False
+        self._generation: Generation | None = None
+        self._path: LaunchPath | None = None
+        self._launchers: dict[Kernel, Launcher] = {}
+        self._prepared_launchers: dict[PreparedLaunch, PreparedLauncher] = {}
+        self._launched = False
+        self._requests: collections.deque[CommandRequest] = collections.deque()
+        self._errors: list[DeviceError] = []
+
+    def __repr__(self) -> str:
+        number = self._generation.number if self._generation is not None else 0
+        return f"<Batch on device {self._device.index}, generation {number}{', ended' if self._over else ''}>"
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aenter__(self) -> Self:
+        """Wait until the device runs. Raises `DeviceFailed` or `DeviceClosed`."""
+        if self._generation is not None:
+            raise InvalidArgument("a batch is entered once: make another one with dev.batch()")
+        self._generation = generation = await self._device._running_generation()
+        self._lane_held._batches += 1
+        book = generation.timeline.book(self._lane)
+        if generation.ring is not None and self._lane_held.ordered:
+            self._path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
+            self._launchers, self._prepared_launchers = self._path.launchers, self._path.prepared_launchers
+        return self
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Wait for everything, unless the block was left by an exception: what was sent then goes on by itself."""
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            self._over = True
+            self._lane_held._batches -= 1
+            self._launchers = {}
+            self._prepared_launchers = {}
+            for request in self._requests:
+                request.give_up()
+            self._requests.clear()
+
+    @trio.lowlevel.enable_ki_protection
+    async def flush(self) -> None:
+        """Wait until everything that was sent so far is done, which also makes room for more.
+
+        Raises the first error of a call that failed, which names it; `ContextLost` if the generation was lost. A call
+        whose error was raised is not heard of again.
+        """
+        generation = self._check()
+        try:
+            if self._launched:
+                self._launched = False
+                mark = _Mark(self._lane)
+                await generation.admit(mark)
+                self._begin(mark)
+            await trio.lowlevel.checkpoint()
+            while self._requests:
+                try:
+                    await self._requests[0].wait()
+                except DeviceError as error:
+                    self._errors.append(error)
+                self._requests.popleft()
+        finally:
+            errors, self._errors = self._errors, []
+        if errors:
+            for other in errors[1:4]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    def _check(self) -> Generation:
+        """The generation that takes a call now; raises what refuses it."""
+        if self._generation is None or self._over:
+            raise InvalidArgument("a batch takes calls inside of its `async with` block", device=self._device.index)
+        self._device._check_open()
+        if self._generation.loss is not None:
+            raise self._generation.loss.error(self._device.index, self._generation.number)
+        return self._generation
+
+    # --- verbs --------------------------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        kernel: Kernel | PreparedLaunch,
+        grid: Dimensions = 0,
+        block: Dimensions = 0,
+        *arguments: object,
+        shared_bytes: int = 0,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        hang_timeout: float | None = None,
+    ) -> None:
+        """Launch a kernel, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
+
+        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are those of `Kernel.launch`. Launches
+        that come in quick succession may share the ticket that tells of their end, up to 16 of them; one that is given
+        a `hang_timeout` does not.
+
+        Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
+        the batch's generation is lost; `trio.WouldBlock` when 4096 launches are unfinished: `await batch.flush()`.
+        """
+        launcher = self._launchers.get(kernel)  # type: ignore[call-overload]
+        if launcher is not None:
+            if not touches and hang_timeout is None and launcher(grid, block, shared_bytes, arguments, self):
+                self._launched = True
+                return
+        elif isinstance(kernel, PreparedLaunch):
+            prepared_launcher = self._prepared_launchers.get(kernel)
+            if grid == 0 == block and not (arguments or shared_bytes or touches) and hang_timeout is None:
+                if prepared_launcher is not None and prepared_launcher(self):
+                    self._launched = True
+                    return
+            self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout)
+            return
+        if not isinstance(kernel, Kernel):
+            raise InvalidArgument(f"launch takes a kernel or a prepared launch, not {type(kernel).__name__}")
+        generation = self._check()
+        request = kernel._request(grid, block, arguments, shared_bytes, touches, hang_timeout, self._lane)
+        self._begin(request)
+        self._learn(generation, kernel, request)
+
+    def _launch_prepared_slowly(
+        self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
+    ) -> None:
+        shared_bytes, touches, hang_timeout = others
+        if grid != 0 or block != 0 or arguments or shared_bytes or touches:
+            raise InvalidArgument("a prepared launch brings its grid, its block and its arguments along")
+        generation = self._check()
+        request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
+        self._begin(request)
+        self._learn(generation, prepared.kernel, request)
+        if self._path is not None:
+            self._path.learn_prepared(prepared)
+
+    def _learn(self, generation: Generation, kernel: Kernel, request: CommandRequest) -> None:
+        """After a launch that was not as usual: the next one may be."""
+        path = self._path
+        if path is None:
+            return
+        if kernel not in path.launchers:
+            path.learn(kernel)
+        for block in request.blocks():
+            generation.promote(block, self._lane)
+
+    def _begin(self, request: CommandRequest) -> None:
+        """Send a request, and keep it until its end has been heard of."""
+        generation = self._check()
+        requests = self._requests
+        while requests and requests[0].answered:
+            self._hear(requests.popleft())
+        actor = self._device._actor_of(request.verb)
+        actor.begin_nowait(request, generation)
+        requests.append(request)
+
+    def _hear(self, request: CommandRequest) -> None:
+        error = request.error
+        if isinstance(error, DeviceError):
+            self._errors.append(error)
+
+    # --- what became of the launches that went the short way --------------------------------------------------------
+
+    def launches_finished(self, count: int) -> None:
+        """Count them as the module actor's."""
+        self._device._module_mailbox.count_finished(count)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error for `flush`."""
+        self._errors.append(error)
+
+    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
+        """The end of the batch tells of the loss; the mark behind the launches is lost as well."""
+        self._device._module_mailbox.count_finished(1, "lost")
+        if not any(isinstance(each, ContextLost) for each in self._errors):
+            self._errors.append(error)

@@ -1,0 +1,245 @@
+"""Lanes and events, for programs that want more than one order of work.
+
+A lane is a CUDA stream of the worker: what is given to it runs in order, beside what other lanes run. Work on the same
+array is in order whatever its lane, unless a lane was opened with ``ordered=False``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, final
+
+import attrs
+import trio
+
+from ._errors import DeviceError, InvalidArgument, fresh
+from ._requests import CommandRequest
+from ._timeline import Command
+from ._util import NoPublicConstructor
+from .worker.engines.event import DROP, ELAPSED, MARK, RECORD
+from .worker.protocol import LANE_COMPUTE
+
+if TYPE_CHECKING:
+    from ._device import Device
+    from ._generation import Generation
+    from ._memory import Ticket
+
+
+@attrs.frozen
+class LaneOptions:
+    """What a program's lane was opened with."""
+
+    priority: int = 0
+    ordered: bool = True
+
+
+ORDINARY = LaneOptions()
+
+
+class _Record(CommandRequest):
+    """The recording of an event. Several tasks may wait for it, so it keeps its outcome."""
+
+    __slots__ = ("_after", "end", "error_of_event", "ticket")
+
+    def __init__(self, lane: int, number: int, after: Sequence[Ticket] = ()) -> None:
+        verb, payload = (RECORD, RECORD.struct.pack(number)) if number else (MARK, b"")
+        super().__init__(verb, payload, (), lane=lane, operation="record of an event" if number else "wait for an event")
+        self._after = after
+        self.ticket = 0
+        self.end = trio.Event()
+        self.error_of_event: DeviceError | None = None
+
+    def _publish(self, generation: Generation, requires: Any = ()) -> None:
+        command = generation.publish(
+            self._lane, self._verb, self._payload, (), self, after=self._after, operation=self.operation
+        )
+        self.ticket = command.ticket
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        self.error_of_event = error
+        self.end.set()
+        super().command_finished(command, error, value)
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        self.error_of_event = error
+        self.end.set()
+        super().command_lost(command, error)
+
+
+class _Elapsed(CommandRequest):
+    """The time between two events, in milliseconds."""
+
+    __slots__ = ()
+
+    def __init__(self, earlier: Event, later: Event) -> None:
+        payload = ELAPSED.struct.pack(earlier._number, later._number)
+        super().__init__(ELAPSED, payload, (), lane=LANE_COMPUTE)
+
+
+class _DropOwner:
+    """Nobody waits for an event to be dropped."""
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Nothing to do."""
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Nothing to do: the worker is gone, and the event with it."""
+
+
+def publish_drop(generation: Generation, number: int) -> None:
+    """Tell the worker that nobody has an event any more."""
+    generation.publish(LANE_COMPUTE, DROP, DROP.struct.pack(number), (), _DropOwner())
+
+
+@final
+class Event(metaclass=NoPublicConstructor):
+    """A point in the work of a lane, made by `Lane.record`; it belongs to the generation that it was recorded in."""
+
+    __slots__ = ("__weakref__", "_device", "_number", "_record", "generation", "lane")
+
+    lane: Lane
+    """Where it was recorded."""
+    generation: int
+    """The generation that it was recorded in."""
+
+    _made_by = "`lane.record()`"
+
+    def __init__(self, lane: Lane, number: int, record: _Record, generation: int) -> None:
+        self.lane = lane
+        self.generation = generation
+        self._device = lane._device
+        self._number = number
+        self._record = record
+
+    def __repr__(self) -> str:
+        return f"<Event on {self.lane.name}, {'reached' if self.reached else 'not reached'}>"
+
+    def __del__(self) -> None:
+        self._device._orphan_events.append((self.generation, self._number))
+
+    @property
+    def reached(self) -> bool:
+        """Whether everything that the lane had been given before it is done."""
+        return self._record.end.is_set() and self._record.error_of_event is None
+
+    async def wait(self) -> None:
+        """Wait until it is reached. Raises `ContextLost` if its generation was lost before."""
+        await self._record.end.wait()
+        if self._record.error_of_event is not None:
+            raise fresh(self._record.error_of_event)
+
+    async def elapsed_since(self, earlier: Event) -> float:
+        """Seconds from `earlier` to this event, as the GPU measured them, once both are reached (``cuEventElapsedTime``).
+
+        Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if theirs was lost.
+        """
+        if not isinstance(earlier, Event) or earlier._device is not self._device:
+            raise InvalidArgument("the earlier event is not one of this device", device=self._device.index)
+        if earlier.generation != self.generation:
+            raise InvalidArgument(
+                f"the earlier event was recorded in generation {earlier.generation}, this one in {self.generation}",
+                device=self._device.index,
+                generation=self._device.generation,
+            )
+        await earlier.wait()
+        await self.wait()
+        if self._device.generation != self.generation:
+            raise self._device._lost_error(self.generation, "event.elapsed")
+        value = await self._device._module_mailbox.ask(_Elapsed(earlier, self))
+        return float(value["milliseconds"]) / 1e3
+
+
+@final
+class Lane(metaclass=NoPublicConstructor):
+    """A lane of a device: work given to it runs in order. Made by `async with dev.lane() as lane`; see `Device.lane`."""
+
+    __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_number", "name", "options")
+
+    name: str
+    """What it is called in statistics and errors."""
+
+    _made_by = "`async with dev.lane()`, or dev.compute_lane"
+
+    def __init__(self, device: Device, number: int, name: str, options: LaneOptions = ORDINARY) -> None:
+        self._device = device
+        self._number = number
+        self._closed = False
+        self._batches = 0
+        """How many that are open work on it."""
+        self.name = name
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.name}, priority {self.priority}{', closed' if self._closed else ''}>"
+
+    @property
+    def priority(self) -> int:
+        """Its priority, where less is more urgent (``cuStreamCreateWithPriority``)."""
+        return self.options.priority
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its work is in order with the work of other lanes on the same arrays."""
+        return self.options.ordered
+
+    def _check(self) -> None:
+        self._device._check_running()
+        if self._closed:
+            raise InvalidArgument(f"{self.name} was closed", device=self._device.index)
+
+    @trio.lowlevel.enable_ki_protection
+    def record(self) -> Event:
+        """An event behind everything that the lane has been given (``cuEventRecord``). Sends it, and does not wait.
+
+        Raises `trio.WouldBlock` when too much is unfinished on the lane or the device is just being rebuilt.
+        """
+        self._check()
+        device = self._device
+        device._drop_orphan_events()
+        number = device._next_number()
+        record = _Record(self._number, number)
+        device._module_actor.begin_nowait(record, device._generation)
+        return Event._create(self, number, record, device.generation)
+
+    @trio.lowlevel.enable_ki_protection
+    def wait_for(self, event: Event) -> None:
+        """Let what the lane is given from now on begin only when an event of another lane is reached. Does not wait.
+
+        An event of a generation that was lost is over, and waited for by nobody.
+
+        Raises `InvalidArgument` for what is no event of this device, `trio.WouldBlock` as `record` does.
+        """
+        self._check()
+        if not isinstance(event, Event) or event._device is not self._device:
+            raise InvalidArgument("not an event of this device", device=self._device.index)
+        if event.generation != self._device.generation or event._record.end.is_set():
+            return
+        after = ((event.lane._number, event._record.ticket),)
+        self._device._module_actor.begin_nowait(_Record(self._number, 0, after), self._device._generation)
+
+    async def synchronize(self) -> None:
+        """Wait until everything that the lane has been given is done. Raises `ContextLost` if it is lost meanwhile."""
+        await self.record().wait()
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take no more work. What it was given goes on; its stream is given back when that is done."""
+        self._closed = True
+        self._device._close_lane(self)
+        await trio.lowlevel.checkpoint()
+
+
+def check_options(priority: object, ordered: object, lowest: int, highest: int) -> LaneOptions:
+    """The options of a new lane; raises `InvalidArgument`."""
+    if type(priority) is not int or not highest <= priority <= lowest:
+        raise InvalidArgument(f"priority is an int from {highest} (most urgent) to {lowest}, not {priority!r}")
+    if type(ordered) is not bool:
+        raise InvalidArgument(f"ordered is True or False, not {ordered!r}")
+    return LaneOptions(priority, ordered)
+

@@ -1,0 +1,249 @@
+"""The short way of a launch into the ring.
+
+The ordinary launch is of a kernel that is loaded, on arrays that only its lane has used since they were last looked at
+(`Block.fast`), with arguments of the usual types. Nothing has to be asked, waited for or brought along, so it can go
+straight from its arguments into its slot: that takes a microsecond or two, where the general way takes thirty. A
+`LaunchPath` makes, for each kernel, a function in which all that stays the same has been worked out. The function
+returns false, having done nothing, whenever something is not as usual, and the caller goes the general way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ._encoder import encoder
+from ._errors import DeviceError
+from ._mailbox import Mailbox
+from ._statistics import Outcome
+from ._timeline import LaneBook, Launch, LaunchOwner
+from .worker.engines.module import LAUNCH
+from .worker.protocol import (
+    HEADER,
+    RECORDS_READ_WORD,
+    RECORDS_SENT_WORD,
+    UNSIGNED,
+    WORKER_ASLEEP_WORD,
+    counter_word,
+)
+from .worker.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
+
+if TYPE_CHECKING:
+    from ._generation import Generation
+    from .actors.module import Dimensions, Kernel, PreparedLaunch
+
+Launcher = Callable[["Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
+"""Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end."""
+PreparedLauncher = Callable[[LaunchOwner], bool]
+
+_LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
+_FENCE_MASK = 15
+"""Of launches that others follow, so many and one go without a fence (see ``ring.py``)."""
+
+
+class LaunchPath:
+    """The short way to one lane of one generation."""
+
+    def __init__(self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool) -> None:
+        self.generation = generation
+        self.book = book
+        self.limit = limit
+        """How many commands of the lane may be unfinished."""
+        self.token = generation.token + book.index
+        self.verb = LAUNCH.number | (UNSIGNED if unsigned else 0)
+        self.last_ticket = 0
+        """Tickets up to this one may be issued without looking at what has finished."""
+        self.last_record = 0
+        """Records up to this one have a slot without looking at what the worker has read."""
+        self.counter: int = counter_word(book.index)
+        """Where the page has the ticket that the lane has reached."""
+        self.launchers: dict[Kernel, Launcher] = {}
+        self.prepared_launchers: dict[PreparedLaunch, PreparedLauncher] = {}
+
+    def look_again(self) -> bool:
+        """Whether one more launch may go this way, as things are now."""
+        generation, book = self.generation, self.book
+        if generation.refusing or generation.outbox:
+            return False
+        words = generation.page.words
+        self.last_ticket = words[self.counter] + self.limit
+        self.last_record = words[RECORDS_READ_WORD] + SLOTS
+        return book.issued < self.last_ticket and generation.sent < self.last_record
+
+    def learn(self, kernel: Kernel) -> None:
+        """Prepare the short way for a kernel, if its module is loaded and its parameters have room in a slot."""
+        if kernel not in self.launchers and self._may_learn(kernel):
+            self.launchers[kernel] = self._launcher(kernel)
+
+    def learn_prepared(self, prepared: PreparedLaunch) -> None:
+        """The same for a launch with its arguments bound."""
+        if prepared not in self.prepared_launchers and self._may_learn(prepared.kernel):
+            self.prepared_launchers[prepared] = self._prepared_launcher(prepared)
+
+    def _may_learn(self, kernel: Kernel) -> bool:
+        module = kernel._module
+        loaded = self.generation.modules.get(module.number) == 0
+        return loaded and not module.device._strict and kernel._record_bytes <= _LONGEST_PAYLOAD
+
+    def _launcher(self, kernel: Kernel) -> Launcher:
+        path, generation, book, verb = self, self.generation, self.book, self.verb
+        fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+        ring, words, bell = generation.ring, generation.page.words, generation.bell
+        assert ring is not None
+        slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
+        encode, pack_into = encoder(kernel.signature), kernel._record.pack_into
+        engine, number, length = LAUNCH.engine_number, kernel._number, kernel._record_bytes
+        last_grid: object = None
+        last_block: object = None
+        last_shared: object = None
+        dimensions = b""
+
+        def launch(
+            grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
+        ) -> bool:
+            nonlocal last_grid, last_block, last_shared, dimensions
+            ticket, sent = book.issued + 1, generation.sent + 1
+            if (
+                ticket > path.last_ticket or sent > path.last_record or generation.refusing or generation.outbox
+            ) and not path.look_again():
+                return False
+            if grid is not last_grid or block is not last_block or shared is not last_shared:
+                known = kernel._known_dimensions(grid, block, shared)
+                if known is None:
+                    return False
+                last_grid, last_block, last_shared, dimensions = grid, block, shared, known
+            values = encode(arguments, token, (lane, ticket))
+            if values is None:
+                return False
+            at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
+            try:
+                pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
+            except OverflowError:  # a finite float that a narrower parameter cannot hold
+                return False
+            launches.append((ticket, owner, kernel, arguments))
+            book.issued = ticket
+            generation.sent = words[RECORDS_SENT_WORD] = sent
+            if not sent & fence_mask:
+                fence()
+            if words[WORKER_ASLEEP_WORD]:
+                os.eventfd_write(bell, 1)
+            if wakes and launches[0][0] == ticket:
+                generation.wake_settler()
+            return True
+
+        return launch
+
+    def _prepared_launcher(self, prepared: PreparedLaunch) -> PreparedLauncher:
+        path, generation, book, verb = self, self.generation, self.book, self.verb
+        fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+        ring, words, bell = generation.ring, generation.page.words, generation.bell
+        assert ring is not None
+        slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
+        kernel, engine, length = prepared.kernel, LAUNCH.engine_number, prepared.kernel._record_bytes
+        pack_into, header = NUMBERED_HEADER.pack_into, NUMBERED_HEADER.size
+
+        def launch(owner: LaunchOwner) -> bool:
+            ticket, sent = book.issued + 1, generation.sent + 1
+            if (
+                ticket > path.last_ticket or sent > path.last_record or generation.refusing or generation.outbox
+            ) and not path.look_again():
+                return False
+            for block in prepared._blocks:
+                if block.fast != token:
+                    return False
+            me = (lane, ticket)
+            for block in prepared._writes:
+                block.writer = me
+                if block.readers:
+                    block.readers = {}
+            for block in prepared._reads:
+                block.readers[lane] = ticket
+            at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
+            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length)
+            at += header
+            slots[at : at + length] = prepared._payload
+            launches.append((ticket, owner, kernel, prepared._arguments))
+            book.issued = ticket
+            generation.sent = words[RECORDS_SENT_WORD] = sent
+            if not sent & fence_mask:
+                fence()
+            if words[WORKER_ASLEEP_WORD]:
+                os.eventfd_write(bell, 1)
+            if wakes and launches[0][0] == ticket:
+                generation.wake_settler()
+            return True
+
+        return launch
+
+
+class AwaitedLaunch:
+    """One launch that went the short way, and the task that waits for it.
+
+    Its task looks for the end itself, with checkpoints, if nobody else does: that saves waking the settler to wake it.
+    """
+
+    __slots__ = ("_abandoned", "_counter", "_done", "_error", "_generation", "_mailbox", "_task", "_ticket")
+
+    def __init__(self, path: LaunchPath, mailbox: Mailbox) -> None:
+        self._generation = path.generation
+        self._counter = path.counter
+        self._ticket = path.book.issued + 1
+        self._mailbox = mailbox
+        self._task: trio.lowlevel.Task | None = None
+        self._done = False
+        self._abandoned = False
+        self._error: DeviceError | None = None
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait(self) -> None:
+        """Wait until the launch has run, and raise its error. Cancelling works at once, whatever it is doing."""
+        generation = self._generation
+        try:
+            if generation.begin_looking():
+                words, counter = generation.page.words, self._counter
+                ticket, until = self._ticket, time.perf_counter() + generation.patience
+                try:
+                    while True:
+                        await trio.lowlevel.checkpoint()
+                        if self._done or words[counter] >= ticket or time.perf_counter() > until:
+                            break
+                finally:
+                    generation.end_looking()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            if not self._done:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+        except BaseException:
+            self._abandoned = not self._done
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def launches_finished(self, count: int) -> None:
+        """It has run, or failed alone."""
+        self._end("ok" if self._error is None else "failed")
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """It has failed alone; `launches_finished` follows."""
+        self._error = error
+
+    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
+        """Its generation was lost before it was seen to end."""
+        self._error = error
+        self._end("lost")
+
+    def _end(self, kind: Outcome) -> None:
+        self._done = True
+        self._mailbox.count_finished(1, "abandoned" if self._abandoned else kind)
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)

@@ -1,0 +1,81 @@
+"""Marks in the order of a lane, and the time between two of them."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_float
+from typing import TYPE_CHECKING, Any
+
+from ..protocol import Mode, VerbTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Command, Lane, WorkerServices
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+EVENT = VerbTable("event", 5)
+
+MARK = EVENT.verb("mark", Mode.ENQUEUES, {})
+"""Do nothing: its ticket says that everything before it on the lane is done, and its waits order what comes after."""
+
+RECORD = EVENT.verb("record", Mode.ENQUEUES, {"event": "Q"})
+"""Have the GPU note the time when the lane gets here."""
+
+ELAPSED = EVENT.verb("elapsed", Mode.ENQUEUES, {"earlier": "Q", "later": "Q"})
+"""Answer with the milliseconds between two times that were noted; both events' tickets have been reached."""
+
+DROP = EVENT.verb("drop", Mode.ENQUEUES, {"event": "Q"})
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+_CU_EVENT_DEFAULT = 0
+
+
+class EventEngine:
+    """The calls behind the verbs above."""
+
+    table = EVENT
+
+    def __init__(self, services: WorkerServices) -> None:
+        from atomr_cuda import driver
+
+        self._driver = driver
+        self._events: dict[int, Any] = {}
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            MARK.number: self._mark,
+            RECORD.number: self._record,
+            ELAPSED.number: self._elapsed,
+            DROP.number: self._drop,
+        }
+
+    def _mark(self, command: Command, lane: Lane) -> None:
+        """The lane itself does what there is to do."""
+
+    def _record(self, command: Command, lane: Lane) -> None:
+        (number,) = RECORD.struct.unpack(command.payload)
+        event = self._driver.CUevent()
+        self._driver.cuEventCreate(byref(event), _CU_EVENT_DEFAULT)
+        self._events[number] = event
+        self._driver.cuEventRecord(event, lane.stream)
+
+    def _elapsed(self, command: Command, lane: Lane) -> dict[str, float]:
+        earlier, later = ELAPSED.struct.unpack(command.payload)
+        milliseconds = c_float()
+        self._driver.cuEventElapsedTime(byref(milliseconds), self._events[earlier], self._events[later])
+        return {"milliseconds": milliseconds.value}
+
+    def _drop(self, command: Command, lane: Lane) -> None:
+        (number,) = DROP.struct.unpack(command.payload)
+        event = self._events.pop(number, None)
+        if event is not None:  # or its recording had failed
+            self._driver.cuEventDestroy(event)
+
+    def forget_lane(self, index: int) -> None:
+        """Nothing here belongs to a lane."""
+
+    def close(self) -> None:
+        """Destroy every event."""
+        for event in self._events.values():
+            self._driver.cuEventDestroy(event)
+        self._events.clear()
