@@ -358,6 +358,20 @@ class Kernel(metaclass=NoPublicConstructor):
         touches: Iterable[DeviceArray | ReadOnly | Overwrites],
         hang_timeout: float | None,
     ) -> _LaunchRequest:
+        payload, operands, keep = self._checked(grid, block, arguments, shared_bytes, touches)
+        if hang_timeout is not None:
+            check_seconds("hang_timeout", hang_timeout)
+        return _LaunchRequest(self, payload, operands, keep, hang_timeout)
+
+    def _checked(
+        self,
+        grid: Dimensions,
+        block: Dimensions,
+        arguments: Sequence[object],
+        shared_bytes: int,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+    ) -> tuple[bytes, list[Operand], object]:
+        """The payload of a launch's record, what it does to which memory, and what must be kept alive meanwhile."""
         device = self._module.device
         operands: list[Operand] = []
 
@@ -387,10 +401,8 @@ class Kernel(metaclass=NoPublicConstructor):
             if address_of(touched) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
         dimensions = self._check_dimensions(grid, block, shared_bytes)
-        if hang_timeout is not None:
-            check_seconds("hang_timeout", hang_timeout)
         payload = LAUNCH.struct.pack(self._number, *dimensions) + block_of_parameters
-        return _LaunchRequest(self, payload, operands, (arguments, touched_arrays), hang_timeout)
+        return payload, operands, (arguments, touched_arrays)
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
         info = self._module.device.info

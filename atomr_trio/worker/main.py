@@ -31,6 +31,7 @@ from .protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
     EXIT_BUG,
+    EXIT_LOST,
     EXIT_NO_HOST_MEMORY,
     EXIT_ORPHANED,
     HEADER,
@@ -51,6 +52,9 @@ _ASSERT = 710
 
 HEARTBEAT_PERIOD = 0.05
 MONITOR_PERIOD = 100e-6
+LINGER_SECONDS = 2.0
+"""A worker that has said that its context is lost is killed, unless the user's process stands still: it may be waiting,
+in another library, for just this worker."""
 
 _ATTRIBUTES = {
     "max_threads_per_block": 1,
@@ -146,6 +150,9 @@ class Worker:
                 "operation": operation,
             }
         )
+        end = threading.Timer(LINGER_SECONDS, os._exit, (EXIT_LOST,))
+        end.daemon = True
+        end.start()
 
     # Start.
 

@@ -187,14 +187,23 @@ class ModuleEngine:
         parameters = command.payload[LAUNCH.struct.size :]
         if parameters:
             memmove(prepared.buffer, parameters, len(parameters))
-        if shared > kernel.shared_granted:
-            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-            kernel.shared_granted = shared
+        self._grant_shared(kernel, shared)
         config = prepared.config
         config.gridDimX, config.gridDimY, config.gridDimZ = gx, gy, gz
         config.blockDimX, config.blockDimY, config.blockDimZ = bx, by, bz
         config.sharedMemBytes = shared
         self._driver.cuLaunchKernelEx(byref(config), kernel.function, prepared.parameters, None)
+
+    def _grant_shared(self, kernel: _LoadedKernel, shared: int) -> None:
+        if shared > kernel.shared_granted:
+            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            kernel.shared_granted = shared
+
+    def function_for(self, number: int, shared: int) -> int | None:
+        """The function of a kernel, which may be given so much dynamic shared memory."""
+        kernel = self._kernels[number]
+        self._grant_shared(kernel, shared)
+        return kernel.function
 
     def close(self) -> None:
         """Unload every module."""
