@@ -6,6 +6,7 @@
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
+#   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them
@@ -27,6 +28,7 @@ PARALLEL = --numprocesses $(JOBS) --dist loadfile
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check
 SOURCES := $(CURDIR):$(CURDIR)/bindings
+BENCHMARKS := $(CURDIR)/tests/benchmarks
 WHEEL = $$(echo $(abspath $(VENV))/wheel/*.whl)
 # The folders too, so that a file that is deleted makes a new wheel.
 PACKAGED := pyproject.toml README.md LICENSE $(shell find atomr_trio bindings -name __pycache__ -prune -o -print)
@@ -38,7 +40,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak bench-recovery picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak bench bench-recovery picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -68,6 +70,8 @@ gpu-test:
 ifeq ($(BACKEND),gpu)
 soak:
 	$(GPU_TEST) $(SOAK) $(PYTEST_ARGS)
+bench:
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
 bench-recovery:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
 picture:
@@ -75,6 +79,8 @@ picture:
 else
 soak: $(VENV)/.dev-ready $(VENV)/.installed
 	$(TEST) $(SOAK) $(PYTEST_ARGS)
+bench: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed

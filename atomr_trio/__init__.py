@@ -4,9 +4,11 @@ A map of the house, in the order in which the files can be read:
 
 - ``_errors``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is known, as data;
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
-- ``_memory``, ``_dtypes``, ``_layout``, ``_staging``, ``_arrays``: device memory, seen from this process;
+- ``_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
+- ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
 - ``_compiler``, ``_parameters``: CUDA C++ to images, Python values to parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
+- ``_dlpack``, ``_interop``: arrays in the hands of other libraries of this process;
 - ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         InvalidArgument as InvalidArgument,
         LibraryNotFound as LibraryNotFound,
         OutOfDeviceMemory as OutOfDeviceMemory,
+        OutOfHostMemory as OutOfHostMemory,
         RequestError as RequestError,
         StaleArray as StaleArray,
         StaleKernel as StaleKernel,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         ActorRestarted as ActorRestarted,
         ContextRebuilt as ContextRebuilt,
         ContextWasLost as ContextWasLost,
+        CopyProgress as CopyProgress,
         DeviceEvent as DeviceEvent,
         DeviceGaveUp as DeviceGaveUp,
         EventsDropped as EventsDropped,
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
         WorkerReaped as WorkerReaped,
     )
     from ._info import DeviceInfo as DeviceInfo
+    from ._memory_map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
     from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
     from ._statistics import (
         ActorStatistics as ActorStatistics,
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
         MemoryStatistics as MemoryStatistics,
     )
     from ._supervision import DeviceState as DeviceState, RestartPolicy as RestartPolicy
+    from .actors.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
     from .actors.module import (
         Kernel as Kernel,
         Overwrites as Overwrites,
@@ -90,6 +96,7 @@ _HOMES = {
         "InvalidArgument",
         "LibraryNotFound",
         "OutOfDeviceMemory",
+        "OutOfHostMemory",
         "RequestError",
         "StaleArray",
         "StaleKernel",
@@ -98,6 +105,7 @@ _HOMES = {
         "ActorRestarted",
         "ContextRebuilt",
         "ContextWasLost",
+        "CopyProgress",
         "DeviceEvent",
         "DeviceGaveUp",
         "EventsDropped",
@@ -107,9 +115,11 @@ _HOMES = {
         "WorkerReaped",
     ),
     "_info": ("DeviceInfo",),
+    "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_supervision": ("DeviceState", "RestartPolicy"),
+    "actors.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "actors.module": ("Kernel", "Overwrites", "ReadOnly", "overwrites", "read_only"),
     "actors.nvrtc": ("Nvrtc",),
 }

@@ -1,7 +1,7 @@
 """Arrays on the device: a block of memory, a shape, strides and a dtype.
 
 An array is an object of the user's process; its bytes are on the GPU, at an address that stays the same in every
-generation. Everything that moves bytes is a request to the memory actor (``actors/memory.py``); everything else here is
+generation. Everything that moves bytes is a request to the memory actor (``actors/copies.py``); everything else here is
 synchronous and sends nothing.
 """
 
@@ -25,6 +25,7 @@ from ._util import NoPublicConstructor, shown
 
 if TYPE_CHECKING:
     from ._device import Device
+    from ._interop import Use
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64
@@ -51,6 +52,28 @@ def check_shape(shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int) -
     return checked
 
 
+def contiguous(
+    shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """The shape, the strides and the bytes of a C-contiguous array; raises `InvalidArgument` as `check_shape` does."""
+    # Arrays are made often. What is an int or a tuple of ints, and nothing that only equals one, is checked at once.
+    if type(shape) is int and 0 <= shape <= sys.maxsize:
+        return (shape,), (itemsize,), shape * itemsize
+    if type(shape) is tuple and len(shape) <= MAX_AXES:
+        strides = []
+        step = itemsize
+        for length in reversed(shape):
+            if type(length) is not int or length <= 0:
+                break
+            strides.append(step)
+            step *= length
+        else:
+            if step <= sys.maxsize:
+                return shape, tuple(reversed(strides)), step
+    checked = check_shape(shape, itemsize)
+    return checked, _layout.contiguous_strides(checked, itemsize), math.prod(checked) * itemsize
+
+
 def as_host(source: npt.ArrayLike) -> npt.NDArray[Any]:
     """The numpy array that numpy makes of something; raises `InvalidArgument` where it cannot."""
     try:
@@ -72,15 +95,19 @@ def _check_index(part: object) -> Index:
 class Storage:
     """Holds a block for an array and its views, and gives it back with the last of them."""
 
-    __slots__ = ("block", "device")
+    __slots__ = ("block", "device", "use")
 
     def __init__(self, device: Device, block: Block) -> None:
         self.device: Device = device
         self.block: Block = block
+        self.use: Use | None = None
+        """The export that lasts as long as this does; the block goes back when that has ended too."""
 
     def __del__(self) -> None:
         # Any thread, any time: only note it. The arena takes it back with its next call.
-        if not self.block.freed:
+        if self.use is not None:
+            self.use.release()
+        elif not self.block.freed:
             self.device._arena_orphans.append(self.block)
 
 
@@ -182,6 +209,53 @@ class DeviceArray(metaclass=NoPublicConstructor):
         # Without this numpy would make an array that contains this object.
         raise TypeError("the array is on the device: copy it with `await array.to_host()`")
 
+    # --- in the hands of other libraries ------------------------------------------------------------------------------
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A DLPack capsule of the array's memory in this process, for ``from_dlpack`` of another library. No copy.
+
+        `stream` is the number that the standard gives the consumer's stream (None and 1: the default stream, 2: that of
+        the thread, -1: no order is kept), or its handle. From now on commands on the array run in order with it, both
+        ways. The memory stays as it is until the consumer's deleter has run, even if the array is freed or the device
+        closed. `max_version` is the newest version that the consumer knows; `dl_device` and `copy` can only ask for
+        what is given anyway. The chunk's descriptor is imported by ``cuMemImportFromShareableHandle``.
+
+        Raises `BufferError` if the array has not been written yet, a fault is just being recovered from, or, on the
+        simulator, commands on it are unfinished (`Device.share` sees to all three), and for what the standard says it
+        is for; `StaleArray` if the array is torn or lost; `InvalidArgument` if it was freed or `stream` is no stream;
+        `CommandFailed` if the driver refuses it in this process.
+        """
+        from ._interop import give_dlpack
+
+        return give_dlpack(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device: kDLCUDA (2), counted as in this process; on the simulator kDLCPU (1).
+
+        Raises `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
+        """
+        return self._storage.device._shared().place
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array's memory in this process, in the words of the CUDA array interface, version 3. No copy.
+
+        As `__dlpack__` with the default stream: the interface does not name the consumer's stream. It has no deleter
+        either, so the memory stays until the array and its views are gone, which a consumer keeps.
+
+        Raises as `__dlpack__` does, and `AttributeError` on the simulator and for dtypes of ml_dtypes.
+        """
+        from ._interop import array_interface
+
+        return array_interface(self)
+
     # --- views --------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> DeviceArray:
@@ -220,7 +294,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
         """
-        from .actors.memory import copy_out
+        from .actors.copies import copy_out
 
         host = np.empty(self.shape, self.dtype)
         await copy_out(self, host)
@@ -229,9 +303,12 @@ class DeviceArray(metaclass=NoPublicConstructor):
     async def copy_to(self, out: npt.NDArray[Any]) -> None:
         """Copy the elements into a writable numpy array of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
+        Ordinary memory is left alone once this has returned or raised. Pinned memory (`Device.pinned_empty`) is written
+        by the GPU itself, which goes on with it if the caller is cancelled.
+
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        from .actors.memory import copy_out
+        from .actors.copies import copy_out
 
         _check_host(self, out)
         if not out.flags.writeable:
@@ -243,13 +320,15 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
         that do not lie in regular rows, is made of several commands: if it is cancelled or fails half way, the array is
-        torn. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, or ``cuMemcpy2DAsync`` for rows.
+        torn. From pinned memory (`Device.pinned_empty`) it is one command up to 256 MiB, and a caller that is cancelled
+        leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, ``cuMemcpy2DAsync`` for
+        rows and ``cuMemcpy3DAsync`` for boxes.
 
         Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, or one was freed;
         `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
         and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        from .actors.memory import copy_in, copy_on_device
+        from .actors.copies import copy_in, copy_on_device
 
         if isinstance(source, DeviceArray):
             _check_like(self, source)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._generation import Generation
     from ._lanes import Lane
 
+
 class _Mark(CommandRequest):
     """The end of what a batch has sent to a lane so far."""
 
@@ -167,24 +168,24 @@ class Batch(metaclass=NoPublicConstructor):
     ) -> None:
         """Launch a kernel, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
 
-        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are those of `Kernel.launch`. Launches
-        that come in quick succession may share the ticket that tells of their end, up to 16 of them; one that is given
-        a `hang_timeout` does not.
+        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are those of `Kernel.launch`. Up to 16
+        launches that come in quick succession may share the ticket that tells of their end; one that is given a
+        `hang_timeout` has its own.
 
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
         the batch's generation is lost; `trio.WouldBlock` when 4096 launches are unfinished: `await batch.flush()`.
         """
-        launcher = self._launchers.get(kernel)  # type: ignore[call-overload]
+        launcher = self._launchers.get(kernel)  # type: ignore[arg-type]
         if launcher is not None:
             if not touches and hang_timeout is None and launcher(grid, block, shared_bytes, arguments, self):
                 self._launched = True
                 return
         elif isinstance(kernel, PreparedLaunch):
             prepared_launcher = self._prepared_launchers.get(kernel)
-            if grid == 0 == block and not (arguments or shared_bytes or touches) and hang_timeout is None:
-                if prepared_launcher is not None and prepared_launcher(self):
-                    self._launched = True
-                    return
+            alone = grid == 0 == block and not (arguments or shared_bytes or touches) and hang_timeout is None
+            if alone and prepared_launcher is not None and prepared_launcher(self):
+                self._launched = True
+                return
             self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout)
             return
         if not isinstance(kernel, Kernel):

@@ -27,17 +27,17 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Protocol, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
 import outcome
 import trio
 
-from . import _layout
 from ._actor import Actor
-from ._arrays import DeviceArray, Storage, as_host, check_shape
+from ._arrays import DeviceArray, Storage, as_host, contiguous
 from ._compiler import CompileService
+from ._crew import Crew
 from ._dtypes import check_dtype
 from ._errors import (
     AtomrInternalError,
@@ -63,19 +63,25 @@ from ._info import DeviceInfo
 from ._launching import AwaitedLaunch, LaunchPath
 from ._mailbox import Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
+from ._memory_map import MemoryMap, map_of
+from ._pinned import PinnedMemory
 from ._realtime import RealTimer
 from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
-from ._timeline import LaneBook, lane_name
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
-from ._util import NoPublicConstructor, check_seconds, known
+from ._timeline import LaneBook, lane_name
+from ._trim import Trim
+from ._util import NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
 from .worker.protocol import LANE_COMPUTE, LANE_LIMIT, LANE_NAMES, LANES, MAX_LANES, Verb
 
 if TYPE_CHECKING:
     from ._batch import Batch
+    from ._dlpack import SupportsCudaArray, SupportsDLPack
+    from ._interop import Interop
     from ._lanes import Lane
+    from .actors.graph import Graph, GraphRecorder
     from .actors.module import Dimensions, Kernel, LaunchRequest, Module, PreparedLaunch
     from .actors.nvrtc import Nvrtc
 
@@ -167,13 +173,18 @@ class Device(metaclass=NoPublicConstructor):
         self._compiling: set[Request] = set()
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
         self._orphan_modules: collections.deque[int] = collections.deque()
+        self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+        self._orphan_graphs: collections.deque[int] = collections.deque()
+        self._recording = False
         self._numbers = itertools.count(1)
         # Memory.
         self._info: DeviceInfo | None = None
         self._arena: Arena | None = None
         self._arena_orphans: collections.deque[Block] = collections.deque()
+        self._interop: Interop | None = None
         self._staging = StagingPool()
-        self._copy_limiter = trio.CapacityLimiter(max(2, min(8, os.cpu_count() or 2)))
+        self._pinned = PinnedMemory(lambda: self._generation)
+        self._crew = Crew()
         # Lanes.
         self._spin = spin
         self.compute_lane = Lane._create(self, LANE_COMPUTE, LANE_NAMES[LANE_COMPUTE])
@@ -322,16 +333,40 @@ class Device(metaclass=NoPublicConstructor):
 
     def _memory_statistics(self) -> MemoryStatistics:
         arena = known(self._arena, "a device that is open has an arena")
-        arena.collect()
+        free_runs = arena.free_runs()
         return MemoryStatistics(
             in_use=arena.in_use,
             cached=arena.free_bytes,
             reserved=arena.reserved,
+            largest_free=max(free_runs, default=0),
+            free_runs=len(free_runs),
             torn=sum(block.size for block in arena.blocks if block.torn is not None),
             lost=sum(block.size for block in arena.blocks if block.lost is not None),
             limit=arena.limit,
             staging=STAGING_BYTES,
         )
+
+    @trio.lowlevel.enable_ki_protection
+    def memory_map(self) -> MemoryMap:
+        """Where the arrays lie in device memory at this moment: a value that prints as a picture."""
+        return map_of(self._index, known(self._arena, "a device that is open has an arena"))
+
+    @trio.lowlevel.enable_ki_protection
+    async def trim(self, keep: int = 0) -> int:
+        """Give memory that no array holds back to the GPU (``cuMemUnmap``, ``cuMemRelease``); returns the bytes.
+
+        What goes back are whole chunks, after whatever still runs on them; arrays are never moved. At least `keep`
+        bytes of such chunks stay, if there are so many, for arrays to come. It is never needed for arrays of this
+        device, which take their memory from there; it is for other programs on the GPU.
+
+        Raises `InvalidArgument` for a `keep` that is no number of bytes, `ContextLost` if the context is lost
+        meanwhile, `DeviceClosed` or `DeviceFailed` once the device takes no requests.
+        """
+        if type(keep) is not int or keep < 0:
+            raise InvalidArgument(f"keep is a number of bytes, 0 or more, not {shown(keep)}", device=self._index)
+        self._check_open()
+        freed: int = await self._memory_mailbox.ask(Trim(keep))
+        return freed
 
     # --- arrays -------------------------------------------------------------------------------------------------------
 
@@ -358,10 +393,8 @@ class Device(metaclass=NoPublicConstructor):
         """
         self._check_open()
         checked_dtype = check_dtype(dtype)
-        checked_shape = check_shape(shape, checked_dtype.itemsize)
-        strides = _layout.contiguous_strides(checked_shape, checked_dtype.itemsize)
-        guarded = self._guarded if guarded is None else guarded
-        block = self._allocate(math.prod(checked_shape) * checked_dtype.itemsize, guarded)
+        checked_shape, strides, nbytes = contiguous(shape, checked_dtype.itemsize)
+        block = self._allocate(nbytes, self._guarded if guarded is None else guarded)
         return DeviceArray._create(Storage(self, block), 0, checked_shape, strides, checked_dtype)
 
     def zeros(
@@ -377,7 +410,8 @@ class Device(metaclass=NoPublicConstructor):
 
         Raises as `empty` does.
         """
-        return self.full(shape, 0, dtype, guarded=guarded)
+        checked = check_dtype(dtype)
+        return self._filled(shape, checked, bytes(checked.itemsize), guarded)
 
     @trio.lowlevel.enable_ki_protection
     def full(
@@ -398,21 +432,39 @@ class Device(metaclass=NoPublicConstructor):
         from .actors.memory import pattern_of
 
         checked = check_dtype(as_host(value).dtype if dtype is None else dtype)
-        pattern = pattern_of(value, checked)
-        array = self.empty(shape, checked, guarded=guarded)
+        return self._filled(shape, checked, pattern_of(value, checked), guarded)
+
+    @trio.lowlevel.enable_ki_protection
+    def _filled(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: np.dtype[Any],
+        pattern: bytes,
+        guarded: bool | None,
+    ) -> DeviceArray:
+        """A new array whose elements are `pattern` as soon as a command touches it."""
+        array = self.empty(shape, dtype, guarded=guarded)
         if array.size:
-            array._block.recipe = Recipe(checked.itemsize, array.size, pattern)
+            array._block.recipe = Recipe(dtype.itemsize, array.size, pattern)
         return array
 
-    async def to_device(self, source: npt.ArrayLike) -> DeviceArray:
+    async def to_device(self, source: npt.ArrayLike | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
         """A new array with a copy of `source`: of a numpy array, or of anything that numpy makes an array of.
 
-        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``.
+        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``. An array of another library on the
+        same GPU is copied there (``cuMemcpyDtoDAsync``, in this process), after what that library has under way on it;
+        it says where it is by ``__dlpack__`` or ``__cuda_array_interface__``.
 
-        Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, and `ContextLost` if the context
-        is lost meanwhile.
+        Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
+        is lost meanwhile, and `InvalidArgument` for memory of another GPU.
         """
-        host = as_host(source)
+        if not isinstance(source, np.ndarray | DeviceArray):
+            from ._interop import copy_foreign, from_host, is_foreign
+
+            if is_foreign(source):
+                return await copy_foreign(self, source)
+            source = from_host(source)
+        host = as_host(source)  # type: ignore[arg-type]
         array = self.empty(host.shape, host.dtype)
         try:
             await array.copy_from(host)
@@ -420,6 +472,74 @@ class Device(metaclass=NoPublicConstructor):
             array.free()
             raise
         return array
+
+    async def share(self, array: DeviceArray) -> DeviceArray:
+        """Make an array ready for another library of this process, and return it: `torch.from_dlpack(await ...)`.
+
+        The `array` is of this device, of any shape and dtype, and the same object is returned. Waits until its memory
+        is there, what it is to be filled with is written, and all that was submitted on it is done. An array that an
+        awaited command has written, and that nothing else is using, can do without. The first time on a device, a
+        context is made in this process too (``cuDevicePrimaryCtxRetain``), which other libraries then use.
+
+        Raises `InvalidArgument` for an array of another device or one that was freed, `StaleArray` for one that is torn
+        or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the context is lost meanwhile, and
+        `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
+        """
+        from ._interop import share
+
+        if array.device is not self:
+            raise InvalidArgument(f"an array of this device is shared, not {array!r}", device=self._index)
+        await share(array)
+        return array
+
+    def _shared(self) -> Interop:
+        """What other libraries use of the device; from the first time on every generation keeps order with them."""
+        self._check_open()
+        if self._interop is None:
+            from ._interop import Interop
+
+            self._interop = Interop(self, cuda=self._backend == "cuda")
+            for generation in self._all_generations():
+                generation.interop = self._interop
+        return self._interop
+
+    # --- graphs -------------------------------------------------------------------------------------------------------
+
+    async def capture(self, record: Callable[[GraphRecorder], object]) -> Graph:
+        """Record launches, copies and fills and build one graph of them (``cuGraphInstantiateWithFlags``).
+
+        `record` is a plain function that is called once, at once, with a `GraphRecorder`; nothing runs before the graph
+        is launched. Its order counts only between nodes that touch the same array, one of them writing.
+
+        Raises what the recorder's verbs and `record` itself raise; `InvalidArgument` for an async function and for a
+        recording without nodes; `OutOfDeviceMemory` if this is the first use of an array's memory and the GPU has no
+        more; `StaleKernel` for a kernel of a lost generation if the device was opened with ``on_fault="stale"``;
+        `ContextLost` if the context is lost while the graph is built.
+        """
+        from .actors.graph import capture
+
+        return await capture(self, record)
+
+    @trio.lowlevel.enable_ki_protection
+    def pinned_empty(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64
+    ) -> npt.NDArray[Any]:
+        """A new numpy array, whose elements are not set, in host memory that the GPU reads and writes by itself.
+
+        `shape` and `dtype` are those of `empty`. Copies from and to the array, or a C-contiguous part of it, go at the
+        speed of the link, by one command that touches the array until it is done, also when the caller is cancelled
+        meanwhile; so does a copy that a fault cuts off, until `WorkerReaped`. The first copy of each generation has the
+        memory registered (``cuMemHostRegister``), which takes longer than the copy: up to 0.4 ms for a MiB. The memory
+        goes with the last view of the array, also after the device is closed. To another device it is ordinary memory.
+
+        Raises `InvalidArgument` for a shape or dtype that cannot be, `LibraryNotFound` for a dtype of ml_dtypes that is
+        not installed, `OutOfHostMemory` if the system has not so much or no file descriptor is left, and `DeviceClosed`
+        or `DeviceFailed` once the device takes no requests.
+        """
+        self._check_open()
+        checked_dtype = check_dtype(dtype)
+        checked_shape, _, nbytes = contiguous(shape, checked_dtype.itemsize)
+        return self._pinned.empty(checked_shape, checked_dtype, nbytes)
 
     # --- batches and lanes --------------------------------------------------------------------------------------------
 
@@ -552,6 +672,8 @@ class Device(metaclass=NoPublicConstructor):
         )
 
     def _allocate(self, nbytes: int, guarded: bool) -> Block:
+        if self._interop is not None:
+            self._interop.collect()
         arena = known(self._arena, "a device that is open has an arena")
         try:
             return arena.allocate(nbytes, guarded=guarded)
@@ -567,8 +689,11 @@ class Device(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def _free(self, block: Block) -> None:
-        if os.getpid() == self._process_id:
-            known(self._arena, "a block has an arena").free(block)
+        if os.getpid() == self._process_id and not (self._interop is not None and self._interop.hold(block)):
+            self._free_now(block)
+
+    def _free_now(self, block: Block) -> None:
+        known(self._arena, "a block has an arena").free(block)
 
     # --- checks for the actors ----------------------------------------------------------------------------------------
 
@@ -580,6 +705,8 @@ class Device(metaclass=NoPublicConstructor):
     def _check_running(self) -> None:
         """Raise `trio.WouldBlock` unless requests can be taken right now."""
         self._check_open()
+        if self._recording:
+            raise InvalidArgument("launch_nowait cannot be captured: call launch of the recorder", device=self._index)
         if self.state is not DeviceState.RUNNING:
             raise trio.WouldBlock
 
@@ -593,14 +720,22 @@ class Device(metaclass=NoPublicConstructor):
         return next(self._numbers)
 
     def _unload_orphans(self, generation: Generation) -> None:
-        """Tell the worker which modules nobody has any more."""
+        """Tell the worker which graphs and modules nobody has any more."""
+        from .actors.graph import publish_destroy
         from .actors.module import publish_unload
 
+        # One that is lost, whose successor is not there yet, has nobody to tell.
+        everybody = {generation, self._generation or generation, *self._standbys.generations}
+        holders = [holder for holder in everybody if holder.loss is None]
+        while self._orphan_graphs:
+            number = self._orphan_graphs.popleft()
+            for holder in holders:
+                if holder.graphs.pop(number, None) is not None:
+                    publish_destroy(holder, number)
         while self._orphan_modules:
             number = self._orphan_modules.popleft()
-            for holder in {generation, self._generation or generation, *self._standbys.generations}:
-                # One that is lost, whose successor is not there yet, has nobody to tell.
-                if holder.loss is None and holder.modules.pop(number, None) is not None:
+            for holder in holders:
+                if holder.modules.pop(number, None) is not None:
                     publish_unload(holder, number)
 
     # --- generations --------------------------------------------------------------------------------------------------
@@ -703,6 +838,7 @@ class Device(metaclass=NoPublicConstructor):
         self._supervision.started(trio.current_time())
         self._generation = generation
         self._generation_started = trio.current_time()
+        generation.interop = self._interop
         generation.in_service.set()
         self._announce_generation()
 
@@ -1007,6 +1143,8 @@ class Device(metaclass=NoPublicConstructor):
         self._watch(known(self._background, "a standby is started while the device is supervised"), standby)
         for module in list(self._modules.values()):
             module.warm(standby)
+        for graph in list(self._graphs):
+            graph._warm(standby)
         return standby
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -1093,8 +1231,11 @@ class Device(metaclass=NoPublicConstructor):
             self._supervision.closed()
         self._events.close()
         self._staging.close()
+        self._pinned.close()
         for module in list(self._modules.values()):
             module.forget()
+        if self._interop is not None:
+            self._interop.close()
         if self._arena is not None:
             self._arena.close()
         _open_devices.discard(self)
@@ -1114,6 +1255,7 @@ class Device(metaclass=NoPublicConstructor):
         for module in list(self._modules.values()):
             module.forget()
         self._staging.close()
+        self._pinned.close()
         if self._arena is not None:
             self._arena.close()
 
@@ -1190,6 +1332,12 @@ def _check_options(
         raise InvalidArgument(f"restart_policy is a RestartPolicy, not {restart_policy!r}")
 
 
+def _check_spin(spin: object) -> None:
+    number = isinstance(spin, int | float) and not isinstance(spin, bool)
+    if spin is not None and not (number and 0 <= spin < math.inf):  # type: ignore[operator]
+        raise InvalidArgument(f"spin is a number of seconds, 0 or more, not {spin!r}")
+
+
 @contextlib.asynccontextmanager
 @trio.lowlevel.enable_ki_protection
 async def open_device(
@@ -1238,8 +1386,7 @@ async def open_device(
     """
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
-    if spin is not None and (isinstance(spin, bool) or not isinstance(spin, int | float) or not 0 <= spin < math.inf):
-        raise InvalidArgument(f"spin is a number of seconds, 0 or more, not {spin!r}")
+    _check_spin(spin)
     chosen = _chosen_backend(backend)
     device = Device._create(
         index,

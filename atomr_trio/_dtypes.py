@@ -33,24 +33,35 @@ class NarrowFloat:
     """Bytes."""
     cuda_name: str
     """Its class in CUDA's headers."""
+    dlpack_code: int
+    """Its ``DLDataTypeCode``; those of 8 bits came with DLPack 1.1."""
 
 
 NARROW_FLOATS: Final[Mapping[str, NarrowFloat]] = MappingProxyType(
     {
-        "float16": NarrowFloat("numpy", 2, "__half"),
-        "bfloat16": NarrowFloat("ml_dtypes", 2, "__nv_bfloat16"),
-        "float8_e4m3fn": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e4m3"),
-        "float8_e5m2": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e5m2"),
+        "float16": NarrowFloat("numpy", 2, "__half", 2),
+        "bfloat16": NarrowFloat("ml_dtypes", 2, "__nv_bfloat16", 4),
+        "float8_e4m3fn": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e4m3", 10),
+        "float8_e5m2": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e5m2", 12),
     }
 )
 """By the name of the dtype. Another type of ml_dtypes is one more line."""
 
+DLPACK_CODES: Final[Mapping[str, int]] = MappingProxyType({"b": 6, "i": 0, "u": 1, "f": 2, "c": 5})
+"""The ``DLDataTypeCode`` of numpy's own types, by numpy's letter for the kind of number."""
+
 _OF_NUMPY = frozenset(DTYPES)
+_AT_ONCE: Final[Mapping[object, np.dtype[Any]]] = {key: dtype for dtype in DTYPES for key in (dtype, dtype.type)}
+"""By what a program mostly names them. What equals a key and has its hash is, to numpy too, the same dtype."""
 _OF_ML_DTYPES = frozenset(name for name, each in NARROW_FLOATS.items() if each.package == "ml_dtypes")
 
 
 def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """A dtype that arrays can have. Raises `InvalidArgument`, and `LibraryNotFound` where ml_dtypes is missing."""
+    try:
+        return _AT_ONCE[dtype]
+    except (KeyError, TypeError):  # what cannot be hashed is never a key
+        pass
     if isinstance(dtype, str) and dtype in _OF_ML_DTYPES:
         return _imported(dtype)
     try:
@@ -99,3 +110,20 @@ def narrow_floats(itemsize: int) -> str:
         for name, each in NARROW_FLOATS.items()
         if each.itemsize == itemsize
     )
+
+
+def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The ``DLDataTypeCode`` and the bits of an element."""
+    narrow = NARROW_FLOATS.get(dtype.name)
+    return DLPACK_CODES[dtype.kind] if narrow is None else narrow.dlpack_code, 8 * dtype.itemsize
+
+
+def of_dlpack(code: int, bits: int) -> np.dtype[Any]:
+    """The dtype of elements that DLPack describes so. Raises as `check_dtype` does, for those that there are not."""
+    for dtype in DTYPES:
+        if dlpack_type(dtype) == (code, bits):
+            return dtype
+    for name, each in NARROW_FLOATS.items():
+        if (each.dlpack_code, 8 * each.itemsize) == (code, bits):
+            return check_dtype(name)
+    raise InvalidArgument(f"arrays cannot have elements of DLPack's type code {code} with {bits} bits")

@@ -12,11 +12,11 @@ import functools
 from collections.abc import Callable
 
 from ._arrays import DeviceArray
-from ._parameters import KernelSignature, Parameter, ParameterKind
+from ._parameters import KernelSignature, ParameterKind
 
 Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
-"""Takes the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and ticket, which
-it notes in the blocks. Returns what `struct` packs for each parameter; None for what is not as usual, without a trace."""
+"""Takes the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and ticket,
+which it notes in the blocks. Returns what `struct` packs for each parameter; None, without a trace, for what is not usual."""
 
 _FLOAT = """
     if type(a{i}) is not float:
@@ -85,5 +85,5 @@ def _written(parameters: tuple[tuple[ParameterKind, int], ...]) -> Encode:
     text += "".join(_CLAIM.format(i=i) for i in addresses)
     text += f"    return ({listed})\n"
     names_of_function: dict[str, Encode] = {}
-    exec(text, {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly}, names_of_function)  # noqa: S102
+    exec(text, {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly}, names_of_function)
     return names_of_function["encode"]

@@ -6,6 +6,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
       RequestError               this request only; everything else works on
         InvalidArgument            also a ValueError; nothing was sent
         OutOfDeviceMemory          also a MemoryError
+        OutOfHostMemory            also a MemoryError
         CompileError               .log
         StaleArray                 the array's bytes cannot be trusted
         StaleKernel                the kernel's module state cannot be trusted
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidArgument",
     "LibraryNotFound",
     "OutOfDeviceMemory",
+    "OutOfHostMemory",
     "RequestError",
     "StaleArray",
     "StaleKernel",
@@ -211,6 +213,15 @@ class OutOfDeviceMemory(RequestError, MemoryError):
     Cached memory has been released and the request tried once more before you get it.
     When a launch wants more registers or shared memory than a multiprocessor has, the error is `CommandFailed`.
     """
+
+
+class OutOfHostMemory(RequestError, MemoryError):
+    """The system has no memory to pin for this, or the process no file descriptor left for it; the message says which.
+
+    When it is the GPU that has no memory, the error is `OutOfDeviceMemory`.
+    """
+
+    _default_advice: ClassVar[str | None] = "drop pinned arrays that are not needed, or raise the limit (`ulimit -n`)."
 
 
 class CompileError(RequestError):

@@ -9,7 +9,7 @@ Events are news, not state: after `EventsDropped` read `dev.generation` and `dev
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
-from typing import Final, Self, final
+from typing import Final, Literal, Self, final
 
 import attrs
 import trio
@@ -18,6 +18,7 @@ __all__ = [
     "ActorRestarted",
     "ContextRebuilt",
     "ContextWasLost",
+    "CopyProgress",
     "DeviceEvent",
     "DeviceGaveUp",
     "EventHub",
@@ -122,6 +123,21 @@ class ActorRestarted(DeviceEvent):
 
 @final
 @attrs.frozen(kw_only=True)
+class CopyProgress(DeviceEvent):
+    """A copy between the host and the device takes longer than a second. It is told twice a second at most."""
+
+    bytes_done: int
+    """Bytes that have arrived."""
+
+    bytes_total: int
+    """Bytes of the whole copy."""
+
+    direction: Literal["to device", "to host"]
+    """Where they go."""
+
+
+@final
+@attrs.frozen(kw_only=True)
 class DeviceGaveUp(DeviceEvent):
     """Supervision gave up; `DeviceFailed` leaves the block of `open_device`. The last event."""
 
@@ -149,6 +165,10 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
         StandbyReady: (logging.INFO, "device %(device)s has %(standbys)s standby ready after %(seconds).3f s"),
         StandbyLost: (logging.WARNING, "device %(device)s lost a standby: %(reason)s"),
         ActorRestarted: (logging.ERROR, "device %(device)s restarted actor %(actor)s: %(error)r"),
+        CopyProgress: (
+            logging.DEBUG,
+            "device %(device)s has copied %(bytes_done)s of %(bytes_total)s bytes %(direction)s",
+        ),
         DeviceGaveUp: (logging.ERROR, "device %(device)s is given up: %(reason)s"),
     }
 )

@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -68,6 +68,10 @@ from .worker.protocol import (
 )
 from .worker.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
 from .worker.status import StatusClass, classify
+
+if TYPE_CHECKING:
+    from ._interop import Interop
+    from .actors.graph import BuiltGraph
 
 log = logging.getLogger("atomr_trio.worker")
 device_log = logging.getLogger("atomr_trio.device")
@@ -198,8 +202,12 @@ class Generation:
         """Set when it stands by no longer: it takes over, or is lost."""
         self.over: trio.Event = trio.Event()
         """Set when its tasks have ended."""
+        self.interop: Interop | None = None
+        """Puts commands in order with other libraries of this process, once an array is shared with one."""
         self.modules: dict[int, int] = {}
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
+        self.graphs: dict[int, BuiltGraph] = {}
+        """The graphs that its worker was told to build, by number."""
         self.loss: Loss | None = None
         self.refusing: bool = False
         """Whether it takes nothing more: it is lost, or the device is being closed."""
@@ -418,6 +426,8 @@ class Generation:
                 generation=self.number,
                 operation=operation,
             )
+        if self.interop is not None:
+            self.interop.order(self, lane, operands, required)
         book = self.timeline.book(lane)
         if not book.open:
             self._open_lane(book)
@@ -458,25 +468,24 @@ class Generation:
         return command
 
     def promote(self, block: Block, lane: int) -> None:
-        """Let a block that a command of `lane` was just published for go the short way, if nothing speaks against it.
+        """Let a block go the short way on a lane, if nothing is wrong with it and no other lane has work on it.
 
-        That command came after whatever wrote the block, so the next ones do; only readers of other lanes are left to
-        be waited for. What takes the short way back, later: work of another lane, an error, and whatever frees or fills
-        the block.
+        What takes that back, later: work of another lane, an error, and whatever frees, fills or shares the block.
         """
-        others = [reader for reader in block.readers.items() if reader[0] != lane]
-        for reader in others:
-            if self.timeline.reached(reader):
-                del block.readers[reader[0]]
+        reached = self.timeline.reached
+        for reader in [reader for reader in block.readers.items() if reader[0] != lane and reached(reader)]:
+            del block.readers[reader[0]]
+        writer = block.writer
         if (
             block.epoch == self.number
+            and (writer is None or writer[0] == lane or reached(writer))
+            and block.readers.keys() <= {lane}
             and block.written
             and block.recipe is None
             and block.torn is None
             and block.lost is None
             and not block.freed
             and block.chunk.state is ChunkState.READY
-            and block.readers.keys() <= {lane}
         ):
             block.fast = self.token + lane
 
@@ -554,13 +563,16 @@ class Generation:
                 operation=operation,
             )
 
-    def _prepare_block(self, block: Block, role: Role, required: set[int]) -> None:
-        """Bring along what the block still needs: its chunk, and what it is to be filled with."""
-        chunk = block.chunk
+    def require_chunk(self, chunk: Chunk, required: set[int]) -> None:
+        """Have a chunk made that is not there yet, and add the ticket of that to `required`."""
         if chunk.state is not ChunkState.READY:
             if chunk.state is ChunkState.PLANNED:
                 self._create_chunk(chunk)
             required.add(chunk.ticket)
+
+    def _prepare_block(self, block: Block, role: Role, required: set[int]) -> None:
+        """Bring along what the block still needs: its chunk, and what it is to be filled with."""
+        self.require_chunk(block.chunk, required)
         recipe = block.recipe
         if recipe is None or role is Role.OVERWRITE:
             return
@@ -572,12 +584,17 @@ class Generation:
             block.recipe = recipe
         required.add(recipe.ticket)
 
+    def release_retired(self, then: CommandOwner | None = None) -> int:
+        """Give the chunks that the arena has dropped back to the GPU; the bytes. `then` is told when all are."""
+        retired, self.arena.retired = self.arena.retired, []
+        for number, chunk in enumerate(retired, 1):
+            owner = _ReleaseOwner(self, chunk, then if number == len(retired) else None)
+            payload = RELEASE_CHUNK.struct.pack(chunk.address)
+            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), owner, after=chunk.last_use(self.number))
+        return sum(chunk.size for chunk in retired)
+
     def _create_chunk(self, chunk: Chunk) -> None:
-        for retired in self.arena.retired:
-            payload = RELEASE_CHUNK.struct.pack(retired.address)
-            after = retired.last_use(self.number)
-            self.publish(LANE_COMPUTE, RELEASE_CHUNK, payload, (), _ReleaseOwner(self, retired), after=after)
-        self.arena.retired = []
+        self.release_retired()
         spare = self.arena.offer_unused()
         payload = CREATE_CHUNK.struct.pack(chunk.address, chunk.size)
         payload += b"".join(each.address.to_bytes(8, "little") for each in spare)
@@ -1072,6 +1089,8 @@ class Generation:
 
     def let_worker_go(self) -> None:
         """Unmap the page and close what is not the worker process's own; it must have been reset or reaped."""
+        if self.interop is not None:
+            self.interop.generation_over(self)
         self.page.close()
         if self.ring is not None:
             self.ring.close()
@@ -1178,12 +1197,17 @@ class _ChunkOwner:
 class _ReleaseOwner:
     """The release of a chunk that the arena has dropped."""
 
-    def __init__(self, generation: Generation, chunk: Chunk) -> None:
+    def __init__(self, generation: Generation, chunk: Chunk, then: CommandOwner | None) -> None:
         self._generation = generation
         self._chunk = chunk
+        self._then = then
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         self._generation.let_go(self._chunk)
+        if self._then is not None:
+            self._then.command_finished(command, error, value)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         self._chunk.close()
+        if self._then is not None:
+            self._then.command_lost(command, error)

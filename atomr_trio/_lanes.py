@@ -44,7 +44,8 @@ class _Record(CommandRequest):
 
     def __init__(self, lane: int, number: int, after: Sequence[Ticket] = ()) -> None:
         verb, payload = (RECORD, RECORD.struct.pack(number)) if number else (MARK, b"")
-        super().__init__(verb, payload, (), lane=lane, operation="record of an event" if number else "wait for an event")
+        operation = "record of an event" if number else "wait for an event"
+        super().__init__(verb, payload, (), lane=lane, operation=operation)
         self._after = after
         self.ticket = 0
         self.end = trio.Event()
@@ -130,11 +131,11 @@ class Event(metaclass=NoPublicConstructor):
             raise fresh(self._record.error_of_event)
 
     async def elapsed_since(self, earlier: Event) -> float:
-        """Seconds from `earlier` to this event, as the GPU measured them, once both are reached (``cuEventElapsedTime``).
+        """Seconds from `earlier` to this event, measured by the GPU, once both are reached (``cuEventElapsedTime``).
 
         Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if theirs was lost.
         """
-        if not isinstance(earlier, Event) or earlier._device is not self._device:
+        if getattr(earlier, "_device", None) is not self._device:
             raise InvalidArgument("the earlier event is not one of this device", device=self._device.index)
         if earlier.generation != self.generation:
             raise InvalidArgument(
@@ -152,7 +153,7 @@ class Event(metaclass=NoPublicConstructor):
 
 @final
 class Lane(metaclass=NoPublicConstructor):
-    """A lane of a device: work given to it runs in order. Made by `async with dev.lane() as lane`; see `Device.lane`."""
+    """A lane of a device, where work runs in the order in which it was given. Made by `Device.lane`."""
 
     __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_number", "name", "options")
 
@@ -211,7 +212,7 @@ class Lane(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for what is no event of this device, `trio.WouldBlock` as `record` does.
         """
         self._check()
-        if not isinstance(event, Event) or event._device is not self._device:
+        if getattr(event, "_device", None) is not self._device:
             raise InvalidArgument("not an event of this device", device=self._device.index)
         if event.generation != self._device.generation or event._record.end.is_set():
             return
@@ -242,4 +243,3 @@ def check_options(priority: object, ordered: object, lowest: int, highest: int) 
     if type(ordered) is not bool:
         raise InvalidArgument(f"ordered is True or False, not {ordered!r}")
     return LaneOptions(priority, ordered)
-

@@ -1,4 +1,4 @@
-"""How strided arrays are cut into what a copy engine can do: rows of bytes, a pitch apart.
+"""How strided arrays are cut into what a copy engine can do: boxes of bytes, their rows a pitch apart.
 
 Pure arithmetic on shapes and strides (in bytes); numpy is used for its rules of indexing and reshaping, on arrays that
 have a shape and strides and are never read.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -18,19 +18,51 @@ import numpy.typing as npt
 Shape = tuple[int, ...]
 
 MAX_PITCH = 2**31 - 1
-"""The widest pitch that the driver's two-dimensional copies and fills take."""
+"""The widest pitch that the driver's copies and fills of rows take."""
 
 
 @attrs.frozen
-class Rows:
-    """`height` rows of `width` bytes, at an offset and a pitch on each side."""
+class Box:
+    """`depth` planes of `height` rows of `width` bytes; each side has an offset, and steps of its own between them."""
 
     width: int
     height: int
+    depth: int
     offset: int
     pitch: int
+    plane: int
+    """Bytes from one plane to the next: so many times the pitch, as the copy engine counts."""
     other_offset: int
     other_pitch: int
+    other_plane: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return self.width * self.height * self.depth
+
+    def side(self, base: int) -> tuple[int, int, int]:
+        """The address of the first byte, the pitch, and the rows from one plane to the next."""
+        return base + self.offset, self.pitch, self.plane // self.pitch
+
+    def other_side(self, base: int) -> tuple[int, int, int]:
+        """The same of the other side."""
+        return base + self.other_offset, self.other_pitch, self.other_plane // self.other_pitch
+
+
+def run(size: int) -> Box:
+    """The bytes of a contiguous array."""
+    return Box(size, 1, 1, 0, size, size, 0, size, size)
+
+
+@attrs.frozen
+class Piece:
+    """Boxes that travel together. On the other side, which is packed, they lie one behind the other."""
+
+    start: int
+    """Where the first of them lies in the packed bytes."""
+    size: int
+    boxes: tuple[Box, ...]
 
 
 def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
@@ -115,22 +147,33 @@ def packing(shape: Shape, strides: Shape) -> Packing:
     )
 
 
-def rows(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> Iterator[Rows]:
-    """Cut the pairwise copy of two equally shaped arrays into rows. Strides of the same axis may differ in sign."""
+def boxes(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> Iterator[Box]:
+    """Cut the pairwise copy of two equally shaped arrays into boxes. Strides of the same axis may differ in sign."""
     if math.prod(shape) == 0:
         return
     axes = _joined_axes(shape, strides, other_strides)
     width = itemsize
-    if axes and axes[-1][1] == width and axes[-1][2] == width:
+    if axes and axes[-1][1:] == (width, width):
         width *= axes.pop()[0]
-    height, pitch, other_pitch = 1, width, width
-    # The innermost axis left is walked by a two-dimensional copy. On a packed side its rows lie one behind the other.
-    if axes and width <= axes[-1][1] <= MAX_PITCH and width <= axes[-1][2] <= MAX_PITCH:
-        height, pitch, other_pitch = axes.pop()
+    height, pitch, other_pitch = axes.pop() if axes and _are_rows(axes[-1], width) else (1, width, width)
+    depth, plane, other_plane = 1, height * pitch, height * other_pitch
+    if axes and height > 1 and _are_planes(axes[-1], height, pitch, other_pitch):
+        depth, plane, other_plane = axes.pop()
     for index in itertools.product(*(range(length) for length, _, _ in axes)):
         offset = sum(at * stride for at, (_, stride, _) in zip(index, axes, strict=True))
         other = sum(at * stride for at, (_, _, stride) in zip(index, axes, strict=True))
-        yield Rows(width, height, offset, pitch, other, other_pitch)
+        yield Box(width, height, depth, offset, pitch, plane, other, other_pitch, other_plane)
+
+
+def _are_rows(axis: tuple[int, int, int], width: int) -> bool:
+    """Whether a copy of two dimensions can walk this axis."""
+    return all(width <= stride <= MAX_PITCH for stride in axis[1:])
+
+
+def _are_planes(axis: tuple[int, int, int], height: int, *pitches: int) -> bool:
+    """Whether a copy of three dimensions can walk this axis: on either side its step is a number of rows."""
+    steps = zip(axis[1:], pitches, strict=True)
+    return all(stride >= height * pitch and stride % pitch == 0 for stride, pitch in steps)
 
 
 def _joined_axes(shape: Shape, strides: Shape, other_strides: Shape) -> list[tuple[int, int, int]]:
@@ -146,26 +189,57 @@ def _joined_axes(shape: Shape, strides: Shape, other_strides: Shape) -> list[tup
     return axes
 
 
-def cut(piece: Rows, limit: int) -> Iterator[Rows]:
-    """Cut rows into pieces of at most `limit` bytes each."""
-    if piece.width > limit:
-        for row in range(piece.height):
-            for at in range(0, piece.width, limit):
-                width = min(limit, piece.width - at)
-                yield Rows(
-                    width,
-                    1,
-                    piece.offset + row * piece.pitch + at,
-                    width,
-                    piece.other_offset + row * piece.other_pitch + at,
-                    width,
-                )
+def cut(box: Box, limit: int) -> Iterator[Box]:
+    """Cut a box into boxes of at most `limit` bytes each, in order: whole planes if they fit, else rows, else bytes."""
+    if box.size <= limit:
+        yield box
         return
-    step = limit // piece.width
-    for row in range(0, piece.height, step):
-        yield attrs.evolve(
-            piece,
-            height=min(step, piece.height - row),
-            offset=piece.offset + row * piece.pitch,
-            other_offset=piece.other_offset + row * piece.other_pitch,
-        )
+    if box.depth > 1:
+        axis, length, size, step, other_step = "depth", box.depth, box.width * box.height, box.plane, box.other_plane
+    elif box.height > 1:
+        axis, length, size, step, other_step = "height", box.height, box.width, box.pitch, box.other_pitch
+    else:
+        axis, length, size, step, other_step = "width", box.width, 1, 1, 1
+    count = max(1, limit // size)
+    for first in range(0, length, count):
+        offsets = {"offset": box.offset + first * step, "other_offset": box.other_offset + first * other_step}
+        yield from cut(attrs.evolve(box, **offsets, **{axis: min(count, length - first)}), limit)
+
+
+def rows(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> Iterator[Box]:
+    """The same boxes, cut into single planes."""
+    for box in boxes(shape, itemsize, strides, other_strides):
+        yield from cut(box, box.width * box.height)
+
+
+def gather(parts: Iterable[Box], limit: int, most: int) -> Iterator[Piece]:
+    """Put neighbours together, at most `most` of them and `limit` bytes. The other side must be packed."""
+    held: list[Box] = []
+    size = 0
+    for box in parts:
+        if held and (size + box.size > limit or len(held) == most):
+            yield Piece(held[0].other_offset, size, tuple(held))
+            held, size = [], 0
+        held.append(box)
+        size += box.size
+    if held:
+        yield Piece(held[0].other_offset, size, tuple(held))
+
+
+def spans(shape: Shape, first: int, last: int) -> Iterator[tuple[int | slice, ...]]:
+    """Indices of the elements from `first` up to `last`, counted in C order: a few of them, each of a whole view."""
+    if len(shape) == 1:
+        yield (slice(first, last),)
+        return
+    inner = math.prod(shape[1:])
+    (begin, head), (end, tail) = divmod(first, inner), divmod(last, inner)
+    if begin == end:
+        yield from ((begin, *rest) for rest in spans(shape[1:], head, tail))
+        return
+    if head:
+        yield from ((begin, *rest) for rest in spans(shape[1:], head, inner))
+        begin += 1
+    if begin < end:
+        yield (slice(begin, end),)
+    if tail:
+        yield from ((end, *rest) for rest in spans(shape[1:], 0, tail))

@@ -7,6 +7,16 @@ that does not exist yet is created by a command ordered before its first use.
 Dependencies belong to the block: its last writer and its readers since, as (lane, ticket). Memory that is freed may be
 reused at once, because what is still running on it is inherited by whatever gets it next.
 
+A freed block first waits in a bin of its exact size, not merged with its neighbours, because a program mostly asks for
+the sizes that it has just freed: then allocating is taking it out again. A request that its bin cannot serve gets the
+smallest free span that fits. Only where there is none are all bins emptied, neighbours merged, and, if that was not
+enough, is a chunk added. So the arena grows only when no run of free bytes fits the request, and that bounds
+fragmentation: there is at most one free run for each block and each chunk, so when a request of n bytes makes it grow,
+less than n x (blocks + chunks) bytes are free. For a program whose blocks differ in size by a factor of r at most that
+is, chunks apart, r times what is in use; and what is added is what the request needs, or as much as is there already
+and a first chunk. Without such an r no allocator that cannot move blocks has a bound that is a multiple of what is in
+use.
+
 The same accounts say what is in quarantine while a lost worker is not reaped yet: whatever one of its tickets that was
 not reached has touched. It may be given away, since whoever gets it inherits that too, and waits.
 
@@ -19,8 +29,9 @@ import bisect
 import collections
 import enum
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+from ._util import known
 from .worker.protocol import Role
 
 MIB = 1 << 20
@@ -122,19 +133,21 @@ class Block:
         "written",
     )
 
-    def __init__(self, address: int, size: int, nbytes: int, chunk: Chunk) -> None:
+    def __init__(
+        self, address: int, size: int, nbytes: int, chunk: Chunk, epoch: int = 0, waits: dict[int, int] | None = None
+    ) -> None:
         self.address: int = address
         self.size: int = size
         self.nbytes: int = nbytes
         """What was asked for; `size` is that, rounded up."""
         self.chunk: Chunk = chunk
+        self.epoch: int = epoch
+        """The generation whose tickets `writer` and `readers` are."""
         self.fast: int = 0
         """The token of a generation and a lane in which the block may be used without more ado: nothing is wrong with
         it, and only that lane has used it in that generation. 0 when that is not known."""
-        self.epoch: int = 0
-        """The generation whose tickets `writer` and `readers` are."""
         self.writer: Ticket | None = None
-        self.readers: dict[int, int] = {}
+        self.readers: dict[int, int] = {} if waits is None else waits
         self.recipe: Recipe | None = None
         self.written: bool = False
         self.freed: bool = False
@@ -154,6 +167,13 @@ class Block:
         if self.lost is not None:
             return "lost"
         return "torn" if self.torn is not None else "ready"
+
+    def last_uses(self) -> dict[int, int]:
+        """What whoever gets the memory next must wait for: the last ticket of each lane that has touched it."""
+        if self.writer is None:
+            return self.readers
+        lane, ticket = self.writer
+        return {**self.readers, lane: max(ticket, self.readers.get(lane, 0))}
 
     def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
         """Note that command (`lane`, `ticket`) touches the block, and add what it must wait for to `waits`.
@@ -176,7 +196,6 @@ class Block:
             self.readers = {}
         self.writer = (lane, ticket)
         self.written = True
-
 
     def claim_unordered(self, lane: int, ticket: int, epoch: int) -> None:
         """Note that a command uses the block which nothing orders but its caller; only what frees it waits for that."""
@@ -211,7 +230,7 @@ class ArenaFull(Exception):
 
 
 class Arena:
-    """Best-fit allocation over chunks at fixed addresses."""
+    """Allocation over chunks at fixed addresses: exact fit first, then best fit."""
 
     def __init__(self, base: int, extent: int, limit: int) -> None:
         self.base = base
@@ -228,6 +247,8 @@ class Arena:
         self.quarantine: dict[int, tuple[int, ...]] = {}
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self._short = False
+        self._bins: dict[int, list[Block]] = {}
+        """By size, the freed blocks that are not merged with their neighbours yet, the newest last."""
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
         self._sizes: list[tuple[int, int]] = []
@@ -242,24 +263,21 @@ class Arena:
 
         A guarded one has memory of its own between addresses that are not mapped, and lies at the end of it.
         """
-        self.collect()
+        if self.orphans:
+            self.collect()
         if guarded:
             return self._allocate_guarded(size)
         nbytes = size
-        size = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
-        span = self._find(size)
-        if span is None:
-            self._grow(size)
-            span = self._find(size)
-            if span is None:
-                raise AssertionError(f"no span of {size} bytes in an arena that has just grown")
-        self._remove(span)
-        if span.size > size:
-            self._insert(_Span(span.address + size, span.size - size, span.chunk, span.epoch, dict(span.waits)))
-        block = Block(span.address, size, nbytes, span.chunk)
-        block.epoch = span.epoch
-        block.readers = span.waits
-        span.chunk.used += size
+        size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT or ALIGNMENT
+        freed = self._bins.get(size)
+        if freed:
+            last = freed.pop()
+            block = Block(last.address, size, nbytes, last.chunk, last.epoch, last.last_uses())
+        else:
+            span = self._fitting(size)
+            block = Block(span.address, size, nbytes, span.chunk, span.epoch, dict(span.waits))
+            self._shorten(span, size)
+        block.chunk.used += size
         self.in_use += size
         self.blocks.add(block)
         return block
@@ -270,19 +288,27 @@ class Arena:
             return
         block.freed = True
         block.fast = 0
+        chunk = block.chunk
         self.blocks.discard(block)
-        waits = block.readers
-        if block.writer is not None:
-            lane, ticket = block.writer
-            waits = {**waits, lane: max(ticket, waits.get(lane, 0))}
-        block.chunk.used -= block.size
+        chunk.used -= block.size
         self.in_use -= block.size
-        if block.chunk.guard:
-            self._retire_guarded(block, waits)
+        if chunk.guard:
+            self._retire_guarded(block)
+        elif self.quarantine:
+            self._give_block(block)  # the bins do not tell what is in quarantine from the rest
+        else:
+            self._bins.setdefault(block.size, []).append(block)
+        if chunk.used == 0 and chunk.state is ChunkState.PLANNED and not chunk.guard:
+            self.drop(chunk)  # there may not be memory for it; the next one is planned for what is needed then
+
+    def merge(self) -> None:
+        """Empty the bins: what was freed becomes one span with the free memory on either side."""
+        if not self._bins:
             return
-        self._give(_Span(block.address, block.size, block.chunk, block.epoch, waits))
-        if block.chunk.used == 0 and block.chunk.state is ChunkState.PLANNED:
-            self.drop(block.chunk)  # there may not be memory for it; the next one is planned for what is needed then
+        bins, self._bins = self._bins, {}
+        for freed in bins.values():
+            for block in freed:
+                self._give_block(block)
 
     def collect(self) -> None:
         """Take back the blocks whose last array was collected."""
@@ -294,6 +320,7 @@ class Arena:
     def begin_quarantine(self, number: int, reached: tuple[int, ...]) -> None:
         """From now on until `end_quarantine`, the worker of generation `number` may still write what it was given."""
         self.quarantine[number] = reached
+        self.merge()
 
     def end_quarantine(self, number: int) -> None:
         """That worker was reaped."""
@@ -350,7 +377,7 @@ class Arena:
     def _grow(self, size: int) -> None:
         needed = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
         room = self._make_room(size, needed)
-        growth = needed if self._short else min(FIRST_CHUNK << len(self.chunks), LARGEST_GROWTH)
+        growth = needed if self._short else min(FIRST_CHUNK + self._shared_bytes(), LARGEST_GROWTH)
         grown = max(needed, min(growth, room // CHUNK_GRANULARITY * CHUNK_GRANULARITY))
         chunk = Chunk(self._place(grown, needed), grown)
         if chunk.address + grown > self.base + self.extent:
@@ -358,12 +385,17 @@ class Arena:
         self._add(chunk)
         self._insert(_Span(chunk.address, chunk.size, chunk, 0, {}))
 
+    def _shared_bytes(self) -> int:
+        """Bytes of the chunks that blocks share: those of guarded blocks are no measure for growth."""
+        return sum(chunk.size for chunk in self.chunks if not chunk.guard)
+
     def creation_failed(self, chunk: Chunk) -> None:
         """The device had no memory for a chunk: plan it anew, no larger than its blocks need.
 
         From now on, until memory is given back, the arena grows by what is needed alone.
         """
         self._short = True
+        self.merge()
         chunk.state = ChunkState.PLANNED
         if chunk in self.retired:
             self.retired.remove(chunk)
@@ -397,12 +429,12 @@ class Arena:
         self.blocks.add(block)
         return block
 
-    def _retire_guarded(self, block: Block, waits: dict[int, int]) -> None:
+    def _retire_guarded(self, block: Block) -> None:
         chunk = block.chunk
         self.chunks.remove(chunk)
         if chunk.state is not ChunkState.PLANNED:
             self._short = False
-            chunk.set_aside(block.epoch, waits)
+            chunk.set_aside(block.epoch, block.last_uses())
             self.retired.append(chunk)
 
     def _add(self, chunk: Chunk) -> None:
@@ -421,18 +453,35 @@ class Arena:
         return address
 
     def _retire_unused(self, wanted: int) -> None:
-        """Drop chunks that hold nothing, largest first, until `wanted` bytes are gained."""
-        for chunk in sorted(self.unused(), key=lambda each: -each.size):
-            self.drop(chunk)
-            if chunk.state is not ChunkState.PLANNED:
-                self.retired.append(chunk)
+        """Retire chunks that hold nothing, largest first, until `wanted` bytes are gained."""
+        for chunk in self.unused():
+            self._retire(chunk)
             wanted -= chunk.size
             if wanted <= 0:
                 break
 
-    def unused(self) -> Iterator[Chunk]:
-        """Chunks that hold no block, are not offered already, not just being made, and in nobody's hands."""
-        return (
+    def trim(self, keep: int) -> None:
+        """Retire chunks that hold nothing, largest first, so long as at least `keep` bytes of such are left."""
+        self.collect()
+        unused = self.unused()
+        left = sum(chunk.size for chunk in unused)
+        for chunk in unused:
+            if left - chunk.size >= keep:
+                self._retire(chunk)
+                left -= chunk.size
+
+    def _retire(self, chunk: Chunk) -> None:
+        self.drop(chunk)
+        if chunk.state is not ChunkState.PLANNED:
+            self.retired.append(chunk)
+
+    def unused(self) -> list[Chunk]:
+        """Chunks that hold no block, are not offered already, not just being made, and in nobody's hands.
+
+        The largest come first.
+        """
+        self.merge()
+        unused = [
             chunk
             for chunk in self.chunks
             if chunk.used == 0
@@ -440,7 +489,8 @@ class Arena:
             and chunk.state is not ChunkState.CREATING
             and self._starts[chunk.address].size == chunk.size
             and not self._span_quarantined(self._starts[chunk.address])
-        )
+        ]
+        return sorted(unused, key=lambda each: -each.size)
 
     def offer_unused(self) -> list[Chunk]:
         """Set aside the existing chunks that hold nothing, for a worker that is short of memory to release."""
@@ -452,6 +502,7 @@ class Arena:
 
     def drop(self, chunk: Chunk) -> None:
         """Take an unused chunk out of the arena."""
+        self.merge()
         if chunk.state is not ChunkState.PLANNED:
             self._short = False
         self._set_aside(chunk)
@@ -467,6 +518,25 @@ class Arena:
         chunk.set_aside(span.epoch, span.waits)
 
     # Spans.
+
+    def _fitting(self, size: int) -> _Span:
+        """The best span for so many bytes. Raises `ArenaFull`."""
+        span = self._find(size)
+        if span is None and self._bins:
+            self.merge()
+            span = self._find(size)
+        if span is None:
+            self._grow(size)
+            span = known(self._find(size), "an arena that has just grown has a span that fits")
+        return span
+
+    def _shorten(self, span: _Span, size: int) -> None:
+        """Take the first `size` bytes of a free span; the rest stays free, and has the same to wait for."""
+        self._remove(span)
+        span.address += size
+        span.size -= size
+        if span.size:
+            self._insert(span)
 
     def _find(self, size: int) -> _Span | None:
         """The smallest span that is large enough; one in quarantine only if there is no other."""
@@ -491,6 +561,9 @@ class Arena:
         del self._ends[span.address + span.size]
         del self._sizes[bisect.bisect_left(self._sizes, (span.size, span.address))]
 
+    def _give_block(self, block: Block) -> None:
+        self._give(_Span(block.address, block.size, block.chunk, block.epoch, block.last_uses()))
+
     def _give(self, span: _Span) -> None:
         """Merge with the free neighbours in the same chunk; what runs on either runs on the whole."""
         before = self._ends.get(span.address)
@@ -513,6 +586,12 @@ class Arena:
     def free_bytes(self) -> int:
         """Bytes of chunks that belong to no block."""
         return self.reserved - self.in_use
+
+    def free_runs(self) -> list[int]:
+        """Bytes of each run of free memory, the shortest first; a run is all that one block could get."""
+        self.collect()
+        self.merge()
+        return [size for size, _ in self._sizes]
 
     def close(self) -> None:
         """Close every descriptor."""

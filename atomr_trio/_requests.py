@@ -41,8 +41,8 @@ class CommandRequest(Request):
         self._verb = verb
         self._payload = payload
         self._operands = operands
-        self.keep = keep
-        self.hang_timeout = hang_timeout
+        self.keep: object = keep
+        self.hang_timeout: float | None = hang_timeout
 
     @property
     def verb(self) -> Verb:

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import trio
 
 from ._errors import DeviceClosed
+from ._util import known
 from .worker.channel import SharedMemory
 
 SMALL_SLOT = 64 * 1024
 LARGE_SLOT = 4 * 1024 * 1024
 SMALL_SLOTS = 64
-LARGE_SLOTS = 7
+LARGE_SLOTS = 16
 STAGING_BYTES = SMALL_SLOTS * SMALL_SLOT + LARGE_SLOTS * LARGE_SLOT
 
 
@@ -36,8 +37,8 @@ class Slot:
 
     def __init__(self, pool: StagingPool, offset: int, size: int) -> None:
         self._pool = pool
-        self.offset = offset
-        self.size = size
+        self.offset: int = offset
+        self.size: int = size
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -51,11 +52,21 @@ class Slot:
         self._pool.put_back(self)
 
 
-class StagingPool:
-    """Slots of two sizes, handed out in turn."""
+class _Waiter:
+    """Someone who waits for a slot, and the slot once it has come."""
+
+    __slots__ = ("arrived", "slot")
 
     def __init__(self) -> None:
-        self.memory = SharedMemory.create("atomr-trio-staging", STAGING_BYTES)
+        self.arrived = trio.Event()
+        self.slot: Slot | None = None
+
+
+class StagingPool:
+    """Slots of two sizes, handed out in turn: while somebody waits for one, none of its size is free."""
+
+    def __init__(self) -> None:
+        self.memory: SharedMemory = SharedMemory.create("atomr-trio-staging", STAGING_BYTES)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory.map, np.uint8)
         boundary = SMALL_SLOTS * SMALL_SLOT
         self._free: dict[int, collections.deque[Slot]] = {
@@ -66,21 +77,34 @@ class StagingPool:
         }
         self.closed: bool = False
         self._held_back: list[Slot] | None = None
-        self._waiters = {size: trio.lowlevel.ParkingLot() for size in self._free}
+        self._waiters: dict[int, collections.deque[_Waiter]] = {size: collections.deque() for size in self._free}
 
     def has_free(self, size: int) -> bool:
-        """Whether `acquire` would have a slot of this size at once.
-
-        Who holds slots that only it can release must ask before it waits for one more, or all holders wait for ever.
-        """
+        """Whether `acquire_nowait` would give a slot of this size."""
         return bool(self._free[_kind(size)])
 
+    def acquire_nowait(self, size: int) -> Slot:
+        """A slot of at least `size` bytes (at most `LARGE_SLOT`), or `trio.WouldBlock`.
+
+        Who holds slots that only it can release must not wait for one more, or all holders wait for ever.
+        """
+        free = self._free[_kind(size)]
+        if not free:
+            raise trio.WouldBlock
+        return free.popleft()
+
     async def acquire(self, size: int) -> Slot:
-        """A slot of at least `size` bytes (at most `LARGE_SLOT`), waiting for one if none is free."""
-        kind = _kind(size)
-        while not self._free[kind]:
-            await self._waiters[kind].park()
-        return self._free[kind].popleft()
+        """The same, waiting for a slot if none is free, in turn."""
+        if self.has_free(size):
+            return self.acquire_nowait(size)
+        waiters, waiter = self._waiters[_kind(size)], _Waiter()
+        waiters.append(waiter)
+        try:
+            await waiter.arrived.wait()
+        except BaseException:
+            waiters.remove(waiter)  # who was given a slot is not interrupted any more
+            raise
+        return known(waiter.slot, "who was woken has a slot")
 
     @contextlib.contextmanager
     def hold_back(self) -> Iterator[list[Slot]]:
@@ -97,8 +121,12 @@ class StagingPool:
         if self._held_back is not None:
             self._held_back.append(slot)
             return
-        self._free[slot.size].append(slot)
-        self._waiters[slot.size].unpark()
+        if not self._waiters[slot.size]:
+            self._free[slot.size].append(slot)
+            return
+        waiter = self._waiters[slot.size].popleft()
+        waiter.slot = slot
+        waiter.arrived.set()
 
     @property
     def idle(self) -> bool:

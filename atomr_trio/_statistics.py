@@ -119,6 +119,12 @@ class MemoryStatistics:
     torn: int
     """Bytes of the blocks that a lost generation left half written."""
 
+    largest_free: int
+    """Bytes of the largest array that the reserved memory has room for."""
+
+    free_runs: int
+    """The number of runs of free memory; between two in the same chunk lies an array."""
+
     lost: int
     """Bytes of the arrays whose memory could not be carried into the present generation."""
 
@@ -127,6 +133,11 @@ class MemoryStatistics:
 
     staging: int
     """Bytes of pinned *host* memory that copies go through."""
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of the cached memory that one array could not get, from 0 to 1: 0 if it is in one run, or none."""
+        return 1.0 - self.largest_free / self.cached if self.cached else 0.0
 
 
 @attrs.frozen(kw_only=True)

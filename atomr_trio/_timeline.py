@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from ._errors import DeviceError
 from ._memory import Block, Recipe, Ticket
 from .worker.channel import TimelinePage
-from .worker.ring import group_index
 from .worker.protocol import LANE_NAMES, LANES, MAX_LANES, Role
+from .worker.ring import group_index
 
 Operand = tuple[Block, Role]
 
@@ -211,7 +211,7 @@ class Timeline:
     @property
     def idle(self) -> bool:
         """Whether nothing is unfinished."""
-        for lane in self.lanes:  # no generator: this is asked after each launch
+        for lane in self.lanes:  # noqa: SIM110  no generator: this is asked after each launch
             if lane.in_flight or lane.launches:
                 return False
         return True
@@ -228,26 +228,32 @@ class Timeline:
         ticket are seen to finish together, so they have the time of all of them.
         """
         for lane in self.lanes:
-            launch = lane.next_launch
-            if launch is None and not lane.in_flight:
+            if not lane.busy:
                 lane.front = 0
                 continue
-            front = lane.in_flight[0] if launch is None else None
-            ticket = launch[0] if launch is not None else lane.in_flight[0].ticket
+            launch = lane.next_launch
+            if launch is not None:
+                ticket, own_limit, waits = self._of_launch(launch)
+            else:
+                front = lane.in_flight[0]
+                ticket, own_limit, waits = front.ticket, front.hang_timeout, front.waits
             # The worker waits by an event, which covers all that the other lane had been given by then. So a command
             # that waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
-            held_up = front is not None and any(
-                self.lanes[other].busy or not self.reached((other, on)) for other, on in front.waits
-            )
+            held_up = any(self.lanes[other].busy or not self.reached((other, on)) for other, on in waits)
             if lane.front != ticket or held_up:
                 lane.front = ticket
                 lane.front_since = now
                 continue
-            limit = (front.hang_timeout if front is not None else None) or default
+            limit = own_limit or default
             if limit is not None and now - lane.front_since > limit * self._sharing(lane.index, ticket):
-                operation = front.operation if front is not None else lane.launches[0][2].describe(lane.launches[0][3])[0]
+                operation = lane.in_flight[0].operation if launch is None else launch[2].describe(launch[3])[0]
                 return Overdue(operation, limit)
         return None
+
+    @staticmethod
+    def _of_launch(launch: Launch) -> tuple[int, float | None, tuple[Ticket, ...]]:
+        """Its ticket, its own limit, and what it waits for; a launch with either is no short one."""
+        return launch[0], None, ()
 
     def _sharing(self, lane: int, ticket: int) -> int:
         """How many commands share the ticket of the one that the lane goes on with; 1 or more."""

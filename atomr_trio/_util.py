@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._errors import InvalidArgument
 
@@ -31,9 +31,12 @@ class NoPublicConstructor(type):
         made_by = getattr(cls, "_made_by", "the library")
         raise TypeError(f"{cls.__name__} has no public constructor: it is made by {made_by}")
 
-    def _create(cls: type[T], *args: Any, **kwargs: Any) -> T:
-        made: T = super().__call__(*args, **kwargs)  # type: ignore[misc]
-        return made
+    if TYPE_CHECKING:
+
+        def _create(cls: type[T], *args: Any, **kwargs: Any) -> T: ...
+
+    else:
+        _create = type.__call__  # not by a function of ours: arrays are made often
 
 
 def known(value: T | None, why: str) -> T:

@@ -1,4 +1,4 @@
-"""Every program in the tutorial and in the README runs, and prints what the page says that it prints."""
+"""Every program in the tutorial, in the guides and in the README runs, and prints what its page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def programs(page: Path) -> list[tuple[str, str]]:
     """The programs of a page, each with the output that stands below it."""
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    followed_by = [*blocks[1:], ("", "")]
+    followed_by = [*blocks[1:], ("", "")][: len(blocks)]
     return [
         (code, next_text if next_language == "text" else "")
         for (language, code), (next_language, next_text) in zip(blocks, followed_by, strict=True)
@@ -53,6 +53,21 @@ def test_the_tutorial_has_programs_with_output():
 
 @pytest.mark.parametrize(("code", "expected"), TUTORIAL, ids=map(str, range(1, len(TUTORIAL) + 1)))
 def test_a_program_of_the_tutorial_prints_what_the_page_says(code, expected, tmp_path):
+    printed = run_program(code, tmp_path).strip()
+    assert pattern(expected).fullmatch(printed), printed
+
+
+GUIDES = [(page.stem, *each) for page in sorted((ROOT / "docs" / "guide").glob("*.md")) for each in programs(page)]
+"""A guide's block that begins with an import is a whole program; others show a few lines of one."""
+WHOLE = [(stem, code, expected) for stem, code, expected in GUIDES if code.startswith("import ") and expected]
+
+
+def test_the_guides_have_programs_with_output():
+    assert {"graphs"} <= {stem for stem, _, _ in WHOLE}
+
+
+@pytest.mark.parametrize(("stem", "code", "expected"), WHOLE, ids=[stem for stem, _, _ in WHOLE])
+def test_a_program_of_a_guide_prints_what_the_page_says(stem, code, expected, tmp_path):
     printed = run_program(code, tmp_path).strip()
     assert pattern(expected).fullmatch(printed), printed
 

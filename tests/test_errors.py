@@ -19,6 +19,7 @@ from atomr_trio._errors import (
     InvalidArgument,
     LibraryNotFound,
     OutOfDeviceMemory,
+    OutOfHostMemory,
     RequestError,
     StaleArray,
     StaleKernel,
@@ -29,6 +30,7 @@ from atomr_trio._errors import (
 PARENTS = [
     (InvalidArgument, (RequestError, ValueError)),
     (OutOfDeviceMemory, (RequestError, MemoryError)),
+    (OutOfHostMemory, (RequestError, MemoryError)),
     (CompileError, (RequestError,)),
     (StaleArray, (RequestError,)),
     (StaleKernel, (RequestError,)),

@@ -266,7 +266,9 @@ def test_statistics_are_a_picture_that_does_not_change_with_its_sources():
         uptime=1.5,
         lanes=lanes,
         actors=[ActorStatistics(name="a", queued=0, peak_queued=1, accepted=1, settled=counts, restarts=0)],
-        memory=MemoryStatistics(in_use=1, cached=2, reserved=3, torn=0, lost=0, limit=9, staging=4),
+        memory=MemoryStatistics(
+            in_use=1, cached=4, reserved=5, torn=0, lost=0, limit=9, staging=4, largest_free=3, free_runs=2
+        ),
         standbys=0,
         restarts_left=math.inf,
         last_error=None,
@@ -275,5 +277,6 @@ def test_statistics_are_a_picture_that_does_not_change_with_its_sources():
     counts["ok"] = 7
     assert device.lanes[0].unfinished == 2
     assert device.actors[0].settled["ok"] == 1
+    assert device.memory.fragmentation == 0.25
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         device.generation = 3

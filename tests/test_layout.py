@@ -1,7 +1,8 @@
-"""Cutting strided arrays into rows of bytes, against numpy as the judge of what goes where."""
+"""Cutting strided arrays into boxes of bytes, against numpy as the judge of what goes where."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import hypothesis.strategies as st
@@ -10,7 +11,18 @@ import pytest
 from hypothesis import given, settings
 
 from atomr_trio import _layout
-from atomr_trio._layout import MAX_PITCH, Rows, contiguous_strides, cut, is_contiguous, packing, rows
+from atomr_trio._layout import (
+    MAX_PITCH,
+    Box,
+    boxes,
+    contiguous_strides,
+    cut,
+    gather,
+    is_contiguous,
+    packing,
+    rows,
+    spans,
+)
 from strategies import slices
 
 DTYPES = (np.uint8, np.float16, np.int32, np.float64, np.complex128)
@@ -36,14 +48,24 @@ def distance(view: np.ndarray, base: np.ndarray) -> int:
     return view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
 
 
-def move(piece: Rows, target: np.ndarray, at: int, source: np.ndarray, other_at: int) -> None:
-    """What a two-dimensional copy does, byte by byte; every byte must exist."""
-    for row in range(piece.height):
-        start = at + piece.offset + row * piece.pitch
-        other = other_at + piece.other_offset + row * piece.other_pitch
-        assert 0 <= start <= start + piece.width <= target.size
-        assert 0 <= other <= other + piece.width <= source.size
-        target[start : start + piece.width] = source[other : other + piece.width]
+def move(box: Box, target: np.ndarray, at: int, source: np.ndarray, other_at: int) -> None:
+    """What a three-dimensional copy does, byte by byte; every byte must exist."""
+    start, pitch, plane_rows = box.side(at)
+    other, other_pitch, other_plane_rows = box.other_side(other_at)
+    assert box.depth == 1 or min(plane_rows, other_plane_rows) >= box.height
+    assert box.height == box.depth == 1 or box.width <= min(pitch, other_pitch) <= max(pitch, other_pitch) <= MAX_PITCH
+    for plane, row in itertools.product(range(box.depth), range(box.height)):
+        to = start + (plane * plane_rows + row) * pitch
+        origin = other + (plane * other_plane_rows + row) * other_pitch
+        assert 0 <= to <= to + box.width <= target.size
+        assert 0 <= origin <= origin + box.width <= source.size
+        target[to : to + box.width] = source[origin : origin + box.width]
+
+
+def turned(box: Box) -> Box:
+    """The same copy with its sides exchanged."""
+    here, there = (box.offset, box.pitch, box.plane), (box.other_offset, box.other_pitch, box.other_plane)
+    return Box(box.width, box.height, box.depth, *there, *here)
 
 
 # --- strides ----------------------------------------------------------------------------------------------------------
@@ -119,12 +141,12 @@ def test_another_array_can_follow_a_packing(drawn, data):
         assert all(a == b for a, b, length in zip(walk, expected.strides, expected.shape, strict=True) if length > 1)
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- boxes ------------------------------------------------------------------------------------------------------------
 
 
 @given(views(), st.integers(16, 64))
 @settings(max_examples=300)
-def test_rows_and_pieces_bring_every_element_to_its_place(drawn, limit):
+def test_boxes_and_pieces_bring_every_element_to_its_place(drawn, limit):
     base, index = drawn
     view = base[index]
     if not base.size:
@@ -133,20 +155,56 @@ def test_rows_and_pieces_bring_every_element_to_its_place(drawn, limit):
     strides = contiguous_strides(packed.shape, view.itemsize)
     memory, expected = memory_of(base), np.ascontiguousarray(packed.apply(view)).reshape(-1).view(np.uint8)
     start = distance(view, base)
-    whole = list(rows(packed.shape, view.itemsize, packed.strides, strides))
-    assert sum(each.width * each.height for each in whole) == view.nbytes
-    for pieces in (whole, [piece for each in whole for piece in cut(each, limit)]):
-        gathered = np.zeros(view.nbytes, np.uint8)
-        for piece in pieces:
-            flipped = Rows(piece.width, piece.height, piece.other_offset, piece.other_pitch, piece.offset, piece.pitch)
-            move(flipped, gathered, 0, memory, start + packed.offset)
-            assert piece.other_pitch == piece.width or piece.height == 1  # a slot is packed
-        assert np.array_equal(gathered, expected)
+    whole = list(boxes(packed.shape, view.itemsize, packed.strides, strides))
+    planes = list(rows(packed.shape, view.itemsize, packed.strides, strides))
+    small = [part for each in whole for part in cut(each, limit)]
+    assert sum(each.size for each in whole) == view.nbytes
+    assert all(plane.depth == 1 for plane in planes)
+    assert all(part.size <= limit for part in small)
+    for parts in (whole, planes, small):
+        packed_again = np.zeros(view.nbytes, np.uint8)
+        for part in parts:
+            move(turned(part), packed_again, 0, memory, start + packed.offset)
+        assert np.array_equal(packed_again, expected)
         target, wanted = np.zeros_like(base), np.zeros_like(base)
         wanted[index] = view
-        for piece in pieces:
-            move(piece, memory_of(target), start + packed.offset, expected, 0)
+        for part in parts:
+            move(part, memory_of(target), start + packed.offset, expected, 0)
         assert target.tobytes() == wanted.tobytes()
+
+
+@given(views(), st.integers(16, 64), st.integers(1, 5))
+def test_boxes_that_travel_together_lie_one_behind_the_other(drawn, limit, most):
+    base, index = drawn
+    view = base[index]
+    packed = packing(view.shape, view.strides)
+    strides = contiguous_strides(packed.shape, view.itemsize)
+    parts = [part for each in boxes(packed.shape, view.itemsize, packed.strides, strides) for part in cut(each, limit)]
+    pieces = list(gather(parts, limit, most))
+    assert [box for piece in pieces for box in piece.boxes] == parts
+    at = 0
+    for piece in pieces:
+        assert piece.start == at
+        assert piece.size == sum(box.size for box in piece.boxes) <= limit
+        assert 1 <= len(piece.boxes) <= most
+        for box in piece.boxes:
+            assert box.other_offset == at
+            at += box.size
+    assert at == view.nbytes
+    # None of them could have taken in the next one's first box.
+    for piece, following in itertools.pairwise(pieces):
+        assert len(piece.boxes) == most or piece.size + following.boxes[0].size > limit
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5).map(tuple), st.data())
+def test_spans_are_the_elements_in_order(shape, data):
+    array = np.arange(math.prod(shape)).reshape(shape)
+    first = data.draw(st.integers(0, array.size - 1))
+    last = data.draw(st.integers(first + 1, array.size))
+    parts = [array[index] for index in spans(shape, first, last)]
+    assert all(part.size for part in parts)
+    assert np.concatenate([part.reshape(-1) for part in parts]).tolist() == list(range(first, last))
+    assert len(parts) <= 2 * len(shape) - 1
 
 
 @given(views(), st.data())
@@ -160,7 +218,7 @@ def test_any_two_views_of_one_shape_are_copied_element_by_element(drawn, data):
     wide = np.zeros([2 * length for length in view.shape], view.dtype)
     target = wide[(*flip, ...)][(*(slice(length) for length in view.shape), ...)]
     at, other = distance(target, wide), distance(view, base)
-    for piece in rows(target.shape, target.itemsize, target.strides, view.strides):
+    for piece in boxes(target.shape, target.itemsize, target.strides, view.strides):
         move(piece, memory_of(wide), at, memory_of(base), other)
     assert target.tobytes() == view.tobytes()
 
@@ -173,7 +231,10 @@ def test_any_two_views_of_one_shape_are_copied_element_by_element(drawn, data):
         (np.s_[:, :, :], 1),
         (np.s_[:, :, 2:5], 1),
         (np.s_[::2], 1),
-        (np.s_[::2, ::2], 4),
+        (np.s_[::2, ::2], 1),
+        (np.s_[::3, ::4], 3),
+        (np.s_[::2, 1:4:2, 3], 1),
+        (np.s_[::2, ::2, ::2], 4),
         (np.s_[:, 1:3], 1),
         (np.s_[:, :, ::2], 1),
         (np.s_[2, 3, 1], 1),
@@ -184,31 +245,45 @@ def test_any_two_views_of_one_shape_are_copied_element_by_element(drawn, data):
 def test_regular_views_take_few_copies(index, expected):
     view = np.empty((8, 6, 10), np.float32)[index]
     packed = packing(view.shape, view.strides)
-    pieces = list(rows(packed.shape, 4, packed.strides, contiguous_strides(packed.shape, 4)))
+    pieces = list(boxes(packed.shape, 4, packed.strides, contiguous_strides(packed.shape, 4)))
     assert len(pieces) == expected
+
+
+def test_planes_that_are_no_whole_number_of_rows_apart_are_walked_one_by_one():
+    view = np.empty((8, 7, 10), np.float32)[:, ::2]
+    assert 280 % 80
+    assert len(list(boxes(view.shape, 4, view.strides, contiguous_strides(view.shape, 4)))) == 8
 
 
 def test_a_pitch_that_the_driver_does_not_take_is_walked_row_by_row():
     for pitch, expected in ((MAX_PITCH, 1), (MAX_PITCH + 1, 3)):
-        pieces = list(rows((3, 16), 1, (pitch, 1), (16, 1)))
+        pieces = list(boxes((3, 16), 1, (pitch, 1), (16, 1)))
         assert len(pieces) == expected
         assert [piece.offset for piece in pieces] == [number * pitch for number in range(expected)]
         assert [piece.other_offset for piece in pieces] == [number * 16 for number in range(expected)]
 
 
 def test_an_array_without_axes_is_one_item():
-    assert list(rows((), 8, (), ())) == [Rows(8, 1, 0, 8, 0, 8)]
+    assert list(boxes((), 8, (), ())) == [Box(8, 1, 1, 0, 8, 8, 0, 8, 8)]
     assert packing((), ()).offset == 0
 
 
 def test_an_empty_array_is_no_copy():
-    assert list(rows((3, 0, 2), 4, (0, 8, 4), (0, 8, 4))) == []
+    assert list(boxes((3, 0, 2), 4, (0, 8, 4), (0, 8, 4))) == []
+    assert list(gather([], 10, 10)) == []
 
 
 def test_pieces_are_as_large_as_the_limit_allows():
-    assert [piece.width for piece in cut(Rows(10, 1, 0, 10, 0, 10), 4)] == [4, 4, 2]
-    assert [piece.height for piece in cut(Rows(4, 7, 0, 100, 0, 4), 12)] == [3, 3, 1]
-    long_rows = list(cut(Rows(5, 2, 1, 50, 2, 5), 4))
+    assert [piece.width for piece in cut(Box(10, 1, 1, 0, 10, 10, 0, 10, 10), 4)] == [4, 4, 2]
+    assert [piece.height for piece in cut(Box(4, 7, 1, 0, 100, 700, 0, 4, 28), 12)] == [3, 3, 1]
+    assert [piece.depth for piece in cut(Box(4, 2, 5, 0, 100, 300, 0, 4, 8), 16)] == [2, 2, 1]
+    assert [(piece.depth, piece.height) for piece in cut(Box(4, 3, 2, 0, 100, 300, 0, 4, 12), 8)] == [
+        (1, 2),
+        (1, 1),
+        (1, 2),
+        (1, 1),
+    ]
+    long_rows = list(cut(Box(5, 2, 1, 1, 50, 100, 2, 5, 10), 4))
     assert [(piece.width, piece.offset, piece.other_offset) for piece in long_rows] == [
         (4, 1, 2),
         (1, 5, 6),

@@ -90,6 +90,18 @@ def test_chunks_grow_geometrically_up_to_a_limit():
     assert chunk.size == LARGEST_GROWTH
 
 
+def test_guarded_blocks_and_chunks_that_are_gone_do_not_make_the_next_chunk_larger():
+    arena = make_arena()
+    for _ in range(20):
+        arena.allocate(1, guarded=True)
+    assert arena.allocate(1).chunk.size == FIRST_CHUNK
+    large = arena.allocate(2 * FIRST_CHUNK)
+    create_all(arena)
+    arena.free(large)
+    arena.trim(keep=0)
+    assert arena.allocate(FIRST_CHUNK).chunk.size == 2 * FIRST_CHUNK
+
+
 def test_a_block_larger_than_the_growth_gets_a_chunk_of_its_size():
     arena = make_arena()
     assert arena.allocate(10 * GIB + 1).chunk.size == 10 * GIB + CHUNK_GRANULARITY
@@ -100,9 +112,21 @@ def test_the_smallest_free_piece_that_fits_is_taken():
     blocks = [arena.allocate(size * 4096) for size in (8, 1, 4, 1, 2, 1)]
     for block in blocks[::2]:
         arena.free(block)
+    arena.merge()
     assert arena.allocate(2 * 4096).address == blocks[4].address
     assert arena.allocate(3 * 4096).address == blocks[2].address
     assert arena.allocate(8 * 4096).address == blocks[0].address
+
+
+def test_what_was_freed_last_is_the_first_to_be_used_again_for_the_same_size():
+    arena = make_arena()
+    blocks = [arena.allocate(4096) for _ in range(4)]
+    for block in blocks[:3]:
+        arena.free(block)
+    assert [arena.allocate(size).address for size in (4096, 4000, 3585)] == [
+        block.address for block in reversed(blocks[:3])
+    ]
+    assert arena.allocate(4096).address == blocks[3].address + 4096
 
 
 def test_freed_neighbours_become_one_piece_again():
@@ -127,9 +151,11 @@ def test_pieces_of_different_chunks_are_never_joined():
 def test_freeing_twice_does_nothing():
     arena = make_arena()
     block, other = arena.allocate(4096), arena.allocate(4096)
+    block.fast = 7
     arena.free(block)
     arena.free(block)
     assert block.freed
+    assert block.fast == 0
     assert arena.in_use == other.size
     assert arena.allocate(4096).address == block.address
 
@@ -268,7 +294,7 @@ def test_only_existing_chunks_without_blocks_are_offered():
     for block in blocks[1:]:
         arena.free(block)
     blocks[3].chunk.offered = True
-    assert list(arena.unused()) == [blocks[1].chunk]
+    assert arena.unused() == [blocks[1].chunk]
     assert arena.offer_unused() == [blocks[1].chunk]
     assert arena.offer_unused() == []
 
@@ -300,6 +326,15 @@ def test_a_chunk_that_could_not_be_made_shrinks_to_what_its_blocks_need():
     assert arena.allocate(MIB).chunk is chunk
     assert arena.allocate(MIB).chunk is not chunk
     assert arena.free_bytes == arena.reserved - arena.in_use
+
+
+def test_a_chunk_that_could_not_be_made_shrinks_by_what_was_freed_too():
+    arena = make_arena()
+    kept, freed = arena.allocate(3 * MIB), arena.allocate(10 * MIB)
+    arena.free(freed)
+    kept.chunk.state = ChunkState.CREATING
+    arena.creation_failed(kept.chunk)
+    assert kept.chunk.size == 4 * MIB
 
 
 def test_after_a_shortage_the_arena_grows_by_what_is_needed_alone():
@@ -399,6 +434,18 @@ def test_the_first_write_after_a_read_of_inherited_memory_still_waits():
     assert claim(heir, Role.WRITE, LANE_COPY_IN, 1) == {(LANE_COMPUTE, 5), (LANE_COPY_OUT, 3)}
 
 
+def test_two_owners_of_what_was_one_piece_do_not_wait_for_each_other():
+    arena = make_arena()
+    whole = arena.allocate(8192)
+    create_all(arena)
+    claim(whole, Role.WRITE, LANE_COMPUTE, 5)
+    arena.free(whole)
+    arena.merge()
+    first, second = arena.allocate(4096), arena.allocate(4096)
+    claim(first, Role.READ, LANE_COPY_OUT, 7)
+    assert claim(second, Role.WRITE, LANE_COPY_IN, 1) == {(LANE_COMPUTE, 5)}
+
+
 def test_memory_joined_from_two_generations_waits_for_the_newer_alone():
     arena = make_arena()
     blocks = [arena.allocate(4096) for _ in range(3)]
@@ -407,6 +454,7 @@ def test_memory_joined_from_two_generations_waits_for_the_newer_alone():
     claim(blocks[1], Role.WRITE, LANE_COMPUTE, 2, epoch=2)
     arena.free(blocks[0])
     arena.free(blocks[1])
+    arena.merge()
     heir = arena.allocate(8192)
     assert heir.address == blocks[0].address
     assert claim(heir, Role.WRITE, LANE_COPY_IN, 1, epoch=2) == {(LANE_COMPUTE, 2)}
@@ -529,6 +577,13 @@ def test_memory_in_quarantine_is_given_away_last_and_whoever_gets_it_is_in_quara
     halves = [arena.allocate(FIRST_CHUNK // 8) for _ in range(2)]
     assert [half.address for half in halves] == [blocks[0].address, blocks[0].address + FIRST_CHUNK // 8]
     assert all(arena.quarantined(half) for half in halves)
+
+
+def test_memory_in_quarantine_is_given_away_last_also_where_its_size_fits_exactly(haunted):
+    arena, blocks = haunted
+    arena.free(blocks[2])
+    arena.free(blocks[0])
+    assert arena.allocate(FIRST_CHUNK // 4).address == blocks[2].address
 
 
 def test_memory_in_quarantine_is_joined_with_its_neighbours_only_after_the_reap(haunted):
@@ -1021,10 +1076,10 @@ class ArenaMachine(RuleBasedStateMachine):
             used[block.chunk] += block.size
         assert used == {chunk: chunk.used for chunk in self.arena.chunks}
         assert self.arena.in_use == sum(used.values())
-        free = list(self.arena._starts.values())
+        free = [*self.arena._starts.values(), *(block for freed in self.arena._bins.values() for block in freed)]
         unusable = sum(chunk.size - chunk.used for chunk in self.arena.chunks if chunk.guard)
         assert sum(span.size for span in free) == self.arena.free_bytes - unusable
-        assert len(self.arena._sizes) == len(self.arena._ends) == len(free)
+        assert len(self.arena._sizes) == len(self.arena._ends) == len(self.arena._starts)
 
     @invariant()
     def free_pieces_of_a_chunk_never_touch_unless_one_is_in_quarantine(self):
@@ -1038,6 +1093,110 @@ TestArenaAgainstAModel = ArenaMachine.TestCase
 TestArenaAgainstAModel.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 
 
+SMALLEST, RATIO = MIB, 8
+requests = st.lists(
+    st.tuples(st.integers(SMALLEST, RATIO * SMALLEST), st.integers(0, 1 << 16), st.booleans()),
+    min_size=20,
+    max_size=400,
+)
+"""A size to allocate, which block to free before that, and whether to."""
+
+
+@given(requests)
+@settings(max_examples=60, deadline=None)
+def test_what_is_reserved_is_bounded_by_what_was_in_use_at_most(wanted):
+    arena = make_arena()
+    blocks: list[Block] = []
+    peak = 0
+    for size, which, frees in wanted:
+        if frees and blocks:
+            arena.free(blocks.pop(which % len(blocks)))
+        chunks, free, held = len(arena.chunks), arena.free_bytes, len(blocks)
+        blocks.append(arena.allocate(size))
+        create_all(arena)
+        if len(arena.chunks) > chunks:
+            assert free < blocks[-1].size * max(1, held + chunks)
+        peak = max(peak, arena.in_use)
+    ends_of_chunks = RATIO * SMALLEST * len(arena.chunks)
+    assert arena.reserved <= 2 * ((1 + RATIO) * peak + ends_of_chunks) + FIRST_CHUNK
+
+
+@pytest.mark.parametrize("order", ["as they came", "the other way round", "every second"])
+def test_small_arrays_that_stay_do_not_keep_large_ones_from_being_replaced_by_larger_ones(order):
+    arena = make_arena()
+    pairs = [(arena.allocate(4096), arena.allocate(8 * MIB)) for _ in range(100)]
+    create_all(arena)
+    larges = [large for _, large in pairs]
+    for large in {"as they came": larges, "the other way round": larges[::-1]}.get(order, larges[::2] + larges[1::2]):
+        arena.free(large)
+    peak = arena.reserved
+    for _ in range(30):
+        arena.allocate(24 * MIB)
+    assert arena.reserved == peak
+
+
+def test_a_program_that_asks_for_the_same_sizes_again_and_again_reserves_no_more():
+    arena = make_arena()
+    kept = arena.allocate(512)
+    create_all(arena)
+    reserved = arena.reserved
+    for _ in range(300):
+        for block in [arena.allocate(size) for size in (512, 3 * MIB, 70_000, 20 * MIB, 4096)]:
+            arena.free(block)
+    assert (arena.reserved, arena.in_use) == (reserved, kept.size)
+
+
+# --- giving chunks back -----------------------------------------------------------------------------------------------
+
+
+def test_trimming_retires_chunks_that_hold_nothing_and_keeps_as_much_as_it_is_told():
+    arena = make_arena()
+    blocks = [arena.allocate(size * MIB) for size in (64, 128, 256, 512)]
+    create_all(arena)
+    for block in blocks[1:]:
+        arena.free(block)
+    arena.trim(keep=300 * MIB)
+    assert [chunk.size // MIB for chunk in arena.retired] == [512]
+    arena.trim(keep=0)
+    assert [chunk.size // MIB for chunk in arena.retired] == [512, 256, 128]
+    assert arena.chunks == [blocks[0].chunk]
+    assert arena.reserved == arena.in_use == 64 * MIB
+
+
+def test_trimming_takes_back_what_was_collected_before():
+    arena = make_arena()
+    block = arena.allocate(4096)
+    create_all(arena)
+    arena.orphans.append(block)
+    arena.trim(keep=0)
+    assert (arena.chunks, arena.retired) == ([], [block.chunk])
+
+
+def test_what_is_freed_during_a_quarantine_and_after_it_is_found_again(haunted):
+    arena, blocks = haunted
+    claim(blocks[1], Role.WRITE, LANE_COMPUTE, 1, epoch=2)
+    arena.free(blocks[1])
+    assert arena.free_runs() == [blocks[1].size]
+    arena.end_quarantine(1)
+    arena.free(blocks[2])
+    assert arena.allocate(blocks[2].size).address == blocks[2].address
+    arena.free(blocks[0])
+    assert arena.free_runs() == [2 * blocks[0].size]
+
+
+def test_what_waits_in_a_bin_is_not_allocated_from_once_it_may_be_in_quarantine():
+    arena = make_arena()
+    touched, spare = arena.allocate(4096), arena.allocate(4096)
+    create_all(arena)
+    claim(touched, Role.WRITE, LANE_COMPUTE, 1)
+    arena.free(spare)
+    arena.free(touched)
+    arena.begin_quarantine(1, (0,) * LANES)
+    heir = arena.allocate(4096)
+    assert heir.address != touched.address
+    assert not arena.quarantined(heir)
+
+
 @given(st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))
 @settings(max_examples=50, deadline=None)
 def test_what_is_freed_in_any_order_is_whole_again(wanted, random):
@@ -1048,4 +1207,4 @@ def test_what_is_freed_in_any_order_is_whole_again(wanted, random):
     for block in blocks:
         arena.free(block)
     assert arena.in_use == 0
-    assert sorted(span.size for span in arena._starts.values()) == sorted(chunk.size for chunk in arena.chunks)
+    assert arena.free_runs() == sorted(chunk.size for chunk in arena.chunks)

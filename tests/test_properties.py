@@ -50,7 +50,7 @@ SMALL_PIECES = 15
 @pytest.fixture(params=[LARGE_SLOT, SMALL_PIECES])
 def piece_size(request, monkeypatch):
     """Run a test twice: with copies as they are, and with copies that are cut into small pieces."""
-    monkeypatch.setattr("atomr_trio.actors.memory.LARGE_SLOT", request.param)
+    monkeypatch.setattr("atomr_trio.actors.copies.LARGE_SLOT", request.param)
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------

@@ -48,12 +48,25 @@ def test_the_device_says_what_it_is():
     driver.cuDeviceGetName(name, 64, 0)
     driver.cuDeviceGetPCIBusId(bus, 16, 0)
     assert (count.value, name.value, bus.value) == (1, b"atomr simulated GPU", b"0000:00:00.0")
+    found = c_int(-1)
+    driver.cuDeviceGetByPCIBusId(found, bus.value)
+    assert found.value == 0
+    assert driver.cuDeviceGetByPCIBusId.status(found, b"0000:07:00.0") == CUresult.CUDA_ERROR_INVALID_DEVICE
     assert (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")) == (8, 0)
     assert (attribute("MAX_GRID_DIM_X"), attribute("MAX_BLOCK_DIM_Z"), attribute("WARP_SIZE")) == (2**31 - 1, 64, 32)
     assert attribute("HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED") == 1
     assert attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") == 166912
     assert driver.cuDeviceGetAttribute.status(c_int(), 100_000, 0) == CUresult.CUDA_ERROR_INVALID_VALUE
     assert driver.cuDeviceGet.status(c_int(), 1) == CUresult.CUDA_ERROR_INVALID_DEVICE
+
+
+def test_a_stream_knows_its_context_and_records_nothing(context):
+    stream, found, recording = helper.stream(), c_void_p(), c_int(-1)
+    driver.cuStreamGetCtx(stream, found)
+    driver.cuStreamIsCapturing(stream, recording)
+    assert (found.value, recording.value) == (context.value, 0)
+    driver.cuStreamDestroy(stream)
+    assert driver.cuStreamGetCtx.status(stream, found) == CUresult.CUDA_ERROR_INVALID_HANDLE
 
 
 def test_errors_carry_the_drivers_own_words():
@@ -523,7 +536,7 @@ def test_every_function_that_is_not_simulated_says_so_by_name():
             print(function.symbol, function.status(*(kind() for kind in function.argtypes)))
     """)
     answers = dict(line.split() for line in done.stdout.splitlines())
-    assert {"cuGraphLaunch", "cuIpcOpenMemHandle_v2", "cuLibraryLoadData"} <= set(answers)
+    assert {"cuGraphClone", "cuIpcOpenMemHandle_v2", "cuLibraryLoadData"} <= set(answers)
     assert set(answers.values()) == {str(int(CUresult.CUDA_ERROR_NOT_SUPPORTED))}
     assert re.findall(r"(\w+) is not supported", done.stderr) == list(answers)
 

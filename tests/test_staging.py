@@ -124,7 +124,7 @@ async def test_a_release_wakes_one_waiter_alone(pool):
             nursery.cancel_scope.cancel()
 
 
-async def test_a_waiter_that_is_overtaken_waits_on_and_gets_the_next(pool):
+async def test_a_waiter_is_not_overtaken(pool):
     taken = await take_all(pool, LARGE_SLOT)
     got = []
 
@@ -136,11 +136,17 @@ async def test_a_waiter_that_is_overtaken_waits_on_and_gets_the_next(pool):
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()
             taken[0].release()
-            assert await pool.acquire(LARGE_SLOT) is taken[0]  # at once, before the waiter runs
-            await wait_all_tasks_blocked()
-            assert got == []
-            taken[1].release()
-    assert got == [taken[1]]
+            with pytest.raises(trio.WouldBlock):  # at once, before the waiter runs
+                pool.acquire_nowait(LARGE_SLOT)
+    assert got == [taken[0]]
+
+
+async def test_without_waiting_there_is_a_slot_or_an_error(pool):
+    taken = [pool.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
+    assert len({slot.offset for slot in taken}) == LARGE_SLOTS
+    with pytest.raises(trio.WouldBlock):
+        pool.acquire_nowait(SMALL_SLOT + 1)
+    assert pool.acquire_nowait(SMALL_SLOT).size == SMALL_SLOT
 
 
 async def test_a_cancelled_waiter_takes_no_slot_with_it(pool):

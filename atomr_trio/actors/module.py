@@ -30,8 +30,8 @@ from ..worker.ring import NUMBERED_HEADER
 
 if TYPE_CHECKING:
     from .._device import Device
-    from .._lanes import Lane
     from .._generation import Generation
+    from .._lanes import Lane
 
 Dimensions = SupportsIndex | Sequence[SupportsIndex]
 
@@ -364,10 +364,8 @@ class Kernel(metaclass=NoPublicConstructor):
                 return
         number = device._lane_number(lane)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number)
-        try:
-            await device._module_mailbox.ask(request)
-        finally:
-            device._learn_launch(request, number)
+        await device._module_mailbox.ask(request)
+        device._learn_launch(request, number)
 
     def launch_nowait(
         self,
@@ -489,9 +487,7 @@ class Kernel(metaclass=NoPublicConstructor):
         """What `_check_dimensions` has let through before, as a launch's record has it."""
         return self._checked_dimensions.get(exact_key(grid, block, shared_bytes))
 
-    def prepare(
-        self, grid: Dimensions, block: Dimensions, *arguments: object, shared_bytes: int = 0
-    ) -> PreparedLaunch:
+    def prepare(self, grid: Dimensions, block: Dimensions, *arguments: object, shared_bytes: int = 0) -> PreparedLaunch:
         """A launch with everything bound, to be made again and again, alone or in a batch.
 
         `grid`, `block`, `arguments` and `shared_bytes` are those of `launch`, and are checked now; an argument can be
@@ -581,10 +577,8 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
                 return
         number = device._lane_number(lane)
         request = self._request(hang_timeout, number)
-        try:
-            await device._module_mailbox.ask(request)
-        finally:
-            device._learn_launch(request, number, self)
+        await device._module_mailbox.ask(request)
+        device._learn_launch(request, number, self)
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Have the launch made, and do not wait for it; see `Kernel.launch_nowait`.

@@ -17,6 +17,7 @@ from typing import Any
 from .protocol import (
     ASLEEP_WORD,
     HEARTBEAT_WORD,
+    MAX_LANES,
     PAGE_BYTES,
     RECORDS_READ_WORD,
     counter_word,
@@ -109,6 +110,7 @@ class TimelinePage(SharedMemory):
         super().__init__(descriptor, size)
         self.words: memoryview[int] = self.bytes.cast("Q")
         self.signed: memoryview[int] = self.bytes.cast("q")
+        self._frozen: tuple[int, ...] | None = None
 
     @classmethod
     def new(cls) -> TimelinePage:
@@ -123,7 +125,11 @@ class TimelinePage(SharedMemory):
 
     def finished(self, lane: int) -> int:
         """The highest ticket of `lane` that the GPU has reached."""
-        return self.words[counter_word(lane)]
+        return self.words[counter_word(lane)] if self._frozen is None else self._frozen[lane]
+
+    def freeze(self) -> None:
+        """Remember the counters of a worker that is gone: whoever waits on the GPU for them is about to be released."""
+        self._frozen = tuple(self.finished(lane) for lane in range(MAX_LANES))
 
     def heartbeat(self) -> int:
         """A number that grows while the worker is not stopped."""

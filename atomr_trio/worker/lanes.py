@@ -46,7 +46,6 @@ _CU_EVENT_DISABLE_TIMING = 2
 GROUP_SECONDS = 200e-6
 
 
-
 class WorkerServices(Protocol):
     """What an engine may ask of the worker it runs in."""
 
@@ -222,7 +221,7 @@ class Lane:
             self._changed.notify_all()
 
     def takes_at_once(self, ticket: int) -> bool:
-        """Whether the loop thread may make the calls of the next command, having this ticket, that waits for nothing."""
+        """Whether the loop thread may make the calls of the command with this ticket, which waits for nothing."""
         return ticket == self.accepted + 1 and not self._services.poisoned and self._takes(ticket)
 
     def made_hot(self, verb: Verb, ticket: int, status: int, hot: HotLaunch) -> None:

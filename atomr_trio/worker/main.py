@@ -2,10 +2,11 @@
 
 Started by plain exec with a socket as its only tie to the user's process. It first makes the context and reserves the
 address range of its device, which touches no memory of anybody; then it waits for the message that hands over the
-timeline page, the ring, the staging area and the chunks of the generation before, and from then on runs records until the
-socket ends, a ``close`` record comes, or it is killed. While there is nothing to run it looks for records for a while,
-giving way to every other thread at each turn, and then sleeps. After a ``reset`` record it waits to be adopted again, context and all.
-A standby is a worker that was adopted and has not been given work yet. No trio and no numpy in here.
+timeline page, the ring, the staging area and the chunks of the generation before, and from then on runs records until
+the socket ends, a ``close`` record comes, or it is killed. While there is nothing to run it looks for records for a
+while, giving way to every other thread at each turn, and then sleeps. After a ``reset`` record it waits to be adopted
+again, context and all. A standby is a worker that was adopted and has not been given work yet. No trio and no numpy in
+here.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from .protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
     EXIT_BUG,
+    EXIT_LOST,
     EXIT_NO_HOST_MEMORY,
     EXIT_ORPHANED,
     GROUP_LIMIT,
@@ -70,6 +72,9 @@ _LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - 8 + _LAUNCH_FIELDS_BYTES}s")
 _MOST_READY = 65536
 _READ_MASK = 15
 """So many records, and one, are read before the sender is told of it."""
+LINGER_SECONDS = 2.0
+"""A worker that has said that its context is lost is killed, unless the user's process stands still: it may be waiting,
+in another library, for just this worker."""
 
 _ATTRIBUTES = {
     "max_threads_per_block": 1,
@@ -174,6 +179,9 @@ class Worker:
                 "operation": operation,
             }
         )
+        end = threading.Timer(LINGER_SECONDS, os._exit, (EXIT_LOST,))
+        end.daemon = True
+        end.start()
 
     # Start.
 
@@ -419,14 +427,14 @@ class Worker:
                 if number != read:
                     raise ValueError(f"slot {at >> SLOT_SHIFT} of the ring has record {number} instead of {read}")
                 hot = ready.get(launch)
-                if hot is None or ((lane := hot.lane).pending or ticket != lane.accepted + 1 or ticket > lane.room_until):
+                if hot is None or hot.lane.pending or ticket != hot.lane.accepted + 1 or ticket > hot.lane.room_until:
                     hot = self._make_ready(slots, at)
                     if hot is None:
                         words[RECORDS_READ_WORD] = read
                         if (end := self._take_from_ring(slots, at)) is not None:
                             return end
                         continue
-                    lane = hot.lane
+                lane = hot.lane
                 status = hot.call(base + at)
                 lane.accepted = lane.submitted = ticket
                 if status or lane.waiters or not hot.unsigned or ticket - lane.signed >= GROUP_LIMIT:

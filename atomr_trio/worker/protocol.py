@@ -112,10 +112,12 @@ ENGINE_BUG: Final = -1
 EXIT_BUG: Final = 70
 EXIT_ORPHANED: Final = 71
 EXIT_NO_HOST_MEMORY: Final = 72
+EXIT_LOST: Final = 73
 EXIT_TEXTS: Final = {
     EXIT_BUG: "a defect in the worker itself; its last words are in the log",
     EXIT_ORPHANED: "its channel was closed",
     EXIT_NO_HOST_MEMORY: "it ran out of host memory",
+    EXIT_LOST: "its context was lost, and the user's process did not end it",
 }
 """What a worker's own exit statuses mean. Any other is the doing of a library that called ``exit``."""
 

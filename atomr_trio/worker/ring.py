@@ -79,7 +79,9 @@ class Ring(SharedMemory):
     @classmethod
     def new(cls) -> Ring:
         """An empty ring for a new generation."""
-        return cls.create("atomr-trio-ring", RING_BYTES)
+        ring = cls.create("atomr-trio-ring", RING_BYTES)
+        assert isinstance(ring, Ring)
+        return ring
 
     def close(self) -> None:
         """Unmap the ring."""

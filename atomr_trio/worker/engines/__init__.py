@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .event import EventEngine
+from .graph import GraphEngine
+from .interop import InteropEngine
 from .memory import MemoryEngine
 from .module import ModuleEngine
 
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
 
     from ..lanes import Engine, WorkerServices
 
-ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (MemoryEngine, ModuleEngine, EventEngine)
+ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (MemoryEngine, EventEngine, InteropEngine)
 """Adding a library is one line here."""
 
 
 def build(services: WorkerServices) -> dict[int, Engine]:
     """Every engine by its number."""
-    return {engine.table.number: engine for engine in (make(services) for make in ENGINES)}
+    modules = ModuleEngine(services)
+    engines = (*(make(services) for make in ENGINES), modules, GraphEngine(services, modules))
+    return {engine.table.number: engine for engine in engines}

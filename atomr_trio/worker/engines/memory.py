@@ -1,14 +1,17 @@
-"""Memory: chunks of the arena, copies through the staging area, copies on the device, and fills."""
+"""Memory: chunks of the arena, copies from and to the host, copies on the device, fills, and pinned host memory."""
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
-from ctypes import byref, c_int, c_size_t, c_void_p
-from typing import TYPE_CHECKING, Any
+from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..protocol import Mode, Role, VerbTable
+from ..channel import SharedMemory
+from ..protocol import DRIVER_LIMIT, Mode, Role, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,24 +31,19 @@ COPY_IN = MEMORY.verb(
     "copy_in", Mode.ENQUEUES, {"destination": "Q", "staging": "Q", "size": "Q"}, {"destination": Role.OVERWRITE}
 )
 COPY_OUT = MEMORY.verb("copy_out", Mode.ENQUEUES, {"source": "Q", "staging": "Q", "size": "Q"}, {"source": Role.READ})
-COPY_IN_2D = MEMORY.verb(
-    "copy_in_2d",
-    Mode.ENQUEUES,
-    {"destination": "Q", "pitch": "Q", "staging": "Q", "width": "Q", "height": "Q"},
-    {"destination": Role.OVERWRITE},
-)
-COPY_OUT_2D = MEMORY.verb(
-    "copy_out_2d",
-    Mode.ENQUEUES,
-    {"source": "Q", "pitch": "Q", "staging": "Q", "width": "Q", "height": "Q"},
-    {"source": Role.READ},
-)
-COPY = MEMORY.verb(
-    "copy",
-    Mode.ENQUEUES,
-    {"destination": "Q", "destination_pitch": "Q", "source": "Q", "source_pitch": "Q", "width": "Q", "height": "Q"},
-    {"destination": Role.OVERWRITE, "source": Role.READ},
-)
+COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
+"""The tail is one `BOX`: from host memory, the staging area or one that was registered, to device memory."""
+
+COPY_OUT_BOX = MEMORY.verb("copy_out_box", Mode.ENQUEUES, {"area": "Q"})
+COPY = MEMORY.verb("copy", Mode.ENQUEUES, {})
+"""The tail is one `BOX`, on both sides in device memory."""
+
+COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
+"""The tail is several of `BOX`. It waits for room in the driver's queue, which each of them takes a place in."""
+
+COPY_OUT_MANY = MEMORY.verb("copy_out_many", Mode.BLOCKS, {"area": "Q"})
+COPY_MANY = MEMORY.verb("copy_many", Mode.BLOCKS, {})
+
 FILL = MEMORY.verb(
     "fill",
     Mode.ENQUEUES,
@@ -53,6 +51,18 @@ FILL = MEMORY.verb(
     {"destination": Role.OVERWRITE},
 )
 """`height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 of them)."""
+
+REGISTER_HOST = MEMORY.verb("register_host", Mode.BLOCKS, {"area": "Q", "size": "Q"})
+"""Let the device use shared memory of the host, whose descriptor comes along. Once for an area, however often asked."""
+
+UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
+
+STAGING_AREA = 0
+"""The number of the staging area among the areas of host memory."""
+
+BOX = struct.Struct("<9Q")
+"""Address or offset in the area, pitch and rows from plane to plane, of the destination; the same of the source; bytes
+of a row, rows of a plane, planes."""
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
@@ -63,10 +73,34 @@ _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
 _CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3
 _CU_MEMORYTYPE_HOST = 1
 _CU_MEMORYTYPE_DEVICE = 2
+_CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _OUT_OF_MEMORY = 2
+_POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 _SEED_BYTES = 64 * 1024
 """How much of a fill with a wide pattern is written item by item before it is doubled by copies."""
+
+
+class _Way(NamedTuple):
+    """Between which kinds of memory a copy goes, and what copies a single run of bytes."""
+
+    destination: int
+    source: int
+    run: str
+
+
+_IN = _Way(_CU_MEMORYTYPE_DEVICE, _CU_MEMORYTYPE_HOST, "cuMemcpyHtoDAsync")
+_OUT = _Way(_CU_MEMORYTYPE_HOST, _CU_MEMORYTYPE_DEVICE, "cuMemcpyDtoHAsync")
+_ON_DEVICE = _Way(_CU_MEMORYTYPE_DEVICE, _CU_MEMORYTYPE_DEVICE, "cuMemcpyDtoDAsync")
+_ADDRESS_FIELDS = {_CU_MEMORYTYPE_HOST: "Host", _CU_MEMORYTYPE_DEVICE: "Device"}
+
+
+def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple[int, int]) -> None:
+    """Fill in what the driver's descriptions of rectangles and of boxes share: each side's address and pitch."""
+    for prefix, memory, (address, pitch) in (("dst", way.destination, destination), ("src", way.source, source)):
+        setattr(shape, f"{prefix}MemoryType", memory)
+        setattr(shape, f"{prefix}{_ADDRESS_FIELDS[memory]}", address)
+        setattr(shape, f"{prefix}Pitch", pitch)
 
 
 class MemoryEngine:
@@ -80,17 +114,25 @@ class MemoryEngine:
         self._driver = driver
         self._services = services
         self._chunks: dict[int, tuple[int, int]] = {}
+        self._areas: dict[int, SharedMemory] = {}
+        self._addresses = {STAGING_AREA: services.staging_address}
+        self._refused: dict[int, Any] = {}
+        self._registering = threading.Lock()
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
             COPY_IN.number: self._copy_in,
             COPY_OUT.number: self._copy_out,
-            COPY_IN_2D.number: self._copy_in_2d,
-            COPY_OUT_2D.number: self._copy_out_2d,
-            COPY.number: self._copy,
+            COPY_IN_BOX.number: partial(self._copy_boxes, _IN),
+            COPY_OUT_BOX.number: partial(self._copy_boxes, _OUT),
+            COPY.number: partial(self._copy_boxes, _ON_DEVICE),
+            COPY_IN_MANY.number: partial(self._copy_boxes, _IN),
+            COPY_OUT_MANY.number: partial(self._copy_boxes, _OUT),
+            COPY_MANY.number: partial(self._copy_boxes, _ON_DEVICE),
             FILL.number: self._fill,
+            REGISTER_HOST.number: self._register_host,
+            UNREGISTER_HOST.number: self._unregister_host,
         }
-
 
     def forget_lane(self, index: int) -> None:
         """Nothing here belongs to a lane."""
@@ -184,44 +226,87 @@ class MemoryEngine:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
         self._driver.cuMemcpyDtoHAsync(self._services.staging_address + staging, source, size, lane.stream)
 
-    def _copy_in_2d(self, command: Command, lane: Lane) -> None:
-        destination, pitch, staging, width, height = COPY_IN_2D.struct.unpack_from(command.payload)
-        host = self._services.staging_address + staging
-        self._copy_rows(lane, (None, destination, pitch), (host, None, width), width, height)
+    def _copy_boxes(self, way: _Way, command: Command, lane: Lane) -> None:
+        head = command.verb.struct.size
+        base = self._host_address(*command.verb.struct.unpack_from(command.payload)) if head else 0
+        boxes = list(BOX.iter_unpack(memoryview(command.payload)[head:]))
+        if len(boxes) > 1:
+            self._await_room(command, lane, len(boxes))
+        to_base = base if way.destination == _CU_MEMORYTYPE_HOST else 0
+        source_base = base if way.source == _CU_MEMORYTYPE_HOST else 0
+        for to, to_pitch, to_rows, source, source_pitch, source_rows, width, height, depth in boxes:
+            destination, origin = (to_base + to, to_pitch), (source_base + source, source_pitch)
+            if depth > 1:
+                self._copy_planes(lane, way, (*destination, to_rows), (*origin, source_rows), (width, height, depth))
+            elif height > 1:
+                self._copy_rows(lane, way, destination, origin, width, height)
+            else:
+                getattr(self._driver, way.run)(destination[0], origin[0], width, lane.stream)
 
-    def _copy_out_2d(self, command: Command, lane: Lane) -> None:
-        source, pitch, staging, width, height = COPY_OUT_2D.struct.unpack_from(command.payload)
-        host = self._services.staging_address + staging
-        self._copy_rows(lane, (host, None, width), (None, source, pitch), width, height)
-
-    def _copy(self, command: Command, lane: Lane) -> None:
-        destination, destination_pitch, source, source_pitch, width, height = COPY.struct.unpack_from(command.payload)
-        if height == 1:
-            self._driver.cuMemcpyDtoDAsync(destination, source, width, lane.stream)
-        else:
-            target, origin = (None, destination, destination_pitch), (None, source, source_pitch)
-            self._copy_rows(lane, target, origin, width, height)
+    def _await_room(self, command: Command, lane: Lane, count: int) -> None:
+        """The driver blocks whoever queues too much, the whole stream with it, so wait here until little is ahead."""
+        while command.ticket - lane.finished > max(1, DRIVER_LIMIT // (4 * count)):
+            time.sleep(_POLL_SECONDS)
 
     def _copy_rows(
+        self, lane: Lane, way: _Way, destination: tuple[int, int], source: tuple[int, int], width: int, height: int
+    ) -> None:
+        """Copy `height` rows of `width` bytes; each side is an address and a pitch."""
+        shape = self._driver.CUDA_MEMCPY2D()
+        _describe(shape, way, destination, source)
+        shape.WidthInBytes, shape.Height = width, height
+        self._driver.cuMemcpy2DAsync(byref(shape), lane.stream)
+
+    def _copy_planes(
         self,
         lane: Lane,
-        destination: tuple[int | None, int | None, int],
-        source: tuple[int | None, int | None, int],
-        width: int,
-        height: int,
+        way: _Way,
+        destination: tuple[int, int, int],
+        source: tuple[int, int, int],
+        extent: tuple[int, int, int],
     ) -> None:
-        """Copy `height` rows of `width` bytes; each side is (host address, device address, pitch)."""
-        shape = self._driver.CUDA_MEMCPY2D()
-        for prefix, (host, device, pitch) in (("dst", destination), ("src", source)):
-            setattr(shape, f"{prefix}MemoryType", _CU_MEMORYTYPE_HOST if device is None else _CU_MEMORYTYPE_DEVICE)
-            setattr(shape, f"{prefix}Pitch", pitch)
-            if device is None:
-                setattr(shape, f"{prefix}Host", host)
-            else:
-                setattr(shape, f"{prefix}Device", device)
-        shape.WidthInBytes = width
-        shape.Height = height
-        self._driver.cuMemcpy2DAsync(byref(shape), lane.stream)
+        """Copy planes of rows; each side is an address, a pitch, and the rows from one plane to the next."""
+        shape = self._driver.CUDA_MEMCPY3D()
+        _describe(shape, way, destination[:2], source[:2])
+        shape.dstHeight, shape.srcHeight = destination[2], source[2]
+        shape.WidthInBytes, shape.Height, shape.Depth = extent
+        self._driver.cuMemcpy3DAsync(byref(shape), lane.stream)
+
+    # Pinned memory of the host.
+
+    def _host_address(self, area: int) -> int:
+        address = self._addresses.get(area)
+        if address is None:
+            raise self._refused[area]
+        return address
+
+    def _register_host(self, command: Command, lane: Lane) -> None:
+        area, size = REGISTER_HOST.struct.unpack_from(command.payload)
+        (descriptor,) = command.descriptors
+        with self._registering:  # each lane that uses the area asks for it
+            if area in self._areas:
+                os.close(descriptor)
+                return
+            memory = SharedMemory(descriptor, size)
+            address = addressof(c_char.from_buffer(memory.map))
+            try:
+                self._driver.cuMemHostRegister(address, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+            except self._services.cuda_error as refusal:
+                self._refused[area] = refusal  # what was to be copied fails with the same words
+                memory.close()
+                raise
+            self._areas[area], self._addresses[area] = memory, address
+
+    def _unregister_host(self, command: Command, lane: Lane) -> None:
+        (area,) = UNREGISTER_HOST.struct.unpack_from(command.payload)
+        with self._registering:
+            self._refused.pop(area, None)
+            if area in self._areas:  # or its registration had failed
+                self._drop_area(area)
+
+    def _drop_area(self, area: int) -> None:
+        self._driver.cuMemHostUnregister(self._addresses.pop(area))
+        self._areas.pop(area).close()
 
     # Fills.
 
@@ -234,8 +319,8 @@ class MemoryEngine:
         done = 1
         while done < height:
             step = min(done, height - done)
-            target = (None, address + done * pitch, pitch)
-            self._copy_rows(lane, target, (None, address, pitch), width * itemsize, step)
+            target = (address + done * pitch, pitch)
+            self._copy_rows(lane, _ON_DEVICE, target, (address, pitch), width * itemsize, step)
             done += step
 
     def _fill_narrow(
@@ -265,7 +350,9 @@ class MemoryEngine:
             done += step
 
     def close(self) -> None:
-        """Give every chunk back to the driver."""
+        """Give every area of the host and every chunk back to the driver."""
+        for area in list(self._areas):
+            self._drop_area(area)
         for address in list(self._chunks):
             self.drop_chunk(address)
 

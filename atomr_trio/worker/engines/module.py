@@ -221,10 +221,7 @@ class ModuleEngine:
         key = (lane.index, dimensions, shared)
         prepared = kernel.prepared.get(key)
         if prepared is None:
-            if shared > kernel.shared_granted:
-                attribute = _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                self._driver.cuFuncSetAttribute(kernel.function, attribute, shared)
-                kernel.shared_granted = shared
+            self._grant_shared(kernel, shared)
             if len(kernel.prepared) >= _MOST_PREPARED:
                 kernel.prepared.clear()
             prepared = _PreparedLaunch(self._driver, lane.stream, kernel, dimensions, shared)
@@ -254,13 +251,24 @@ class ModuleEngine:
     def launch_error(self, status: int) -> Exception:
         """The exception for a launch that was refused."""
         function = self._driver.cuLaunchKernelEx
-        return function.library.error(status, function.symbol)  # type: ignore[no-any-return]
+        return function.library.error(status, function.symbol)
 
     def forget_lane(self, index: int) -> None:
         """Drop the launch configurations made for a lane."""
         for kernel in self._kernels.values():
             for key in [key for key in kernel.prepared if key[0] == index]:
                 del kernel.prepared[key]
+
+    def _grant_shared(self, kernel: _LoadedKernel, shared: int) -> None:
+        if shared > kernel.shared_granted:
+            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            kernel.shared_granted = shared
+
+    def function_for(self, number: int, shared: int) -> int | None:
+        """The function of a kernel, which may be given so much dynamic shared memory."""
+        kernel = self._kernels[number]
+        self._grant_shared(kernel, shared)
+        return kernel.function
 
     def close(self) -> None:
         """Unload every module."""

@@ -202,7 +202,18 @@ def _device_get_uuid(process: Process, uuid: Any, device: int) -> None:
 
 @entry(driver.cuDeviceGetPCIBusId, Needs.INIT)
 def _device_get_pci_bus_id(process: Process, name: int | None, room: int, device: int) -> None:
-    _give_text(name, room, f"0000:{_check_device(process, device):02X}:00.0")
+    _give_text(name, room, _bus_id(_check_device(process, device)))
+
+
+def _bus_id(ordinal: int) -> str:
+    return f"0000:{ordinal:02X}:00.0"
+
+
+@entry(driver.cuDeviceGetByPCIBusId, Needs.INIT)
+def _device_get_by_pci_bus_id(process: Process, device: Any, name: bytes | None) -> None:
+    ordinals = [ordinal for ordinal in range(process.device_count) if name == _bus_id(ordinal).encode()]
+    require(ordinals, INVALID_DEVICE)
+    give(device, ordinals[0])
 
 
 # Contexts.

@@ -1,8 +1,8 @@
 """The simulated driver: streams, events and memory, and the installation in libcuda's place.
 
-Devices and contexts are in ``device``, copies in ``transfers``, modules and launches in ``launches``. ``install`` puts
-them all into the table of ``atomr_cuda.driver``; from then on that table works as on a machine with a GPU. There is
-one simulated driver in a process, as there is one libcuda.
+Devices and contexts are in ``device``, copies in ``transfers``, modules and launches in ``launches``, graphs in
+``graphs``. ``install`` puts them all into the table of ``atomr_cuda.driver``; from then on that table works as on a
+machine with a GPU. There is one simulated driver in a process, as there is one libcuda.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..driver import (
 from ..injection import Injection, asked_for, parse
 from . import (
     device as _device,
+    graphs as _graphs,
     launches as _launches,
     table,
     transfers as _transfers,
@@ -35,7 +36,7 @@ from .streams import Event, Stream
 from .table import Needs, entry, give
 
 # These modules fill the table when they are imported.
-_PARTS = (_device, _transfers, _launches)
+_PARTS = (_device, _transfers, _launches, _graphs)
 
 _STREAM_FLAGS = driver.CU_STREAM_NON_BLOCKING
 _EVENT_FLAGS = driver.CU_EVENT_BLOCKING_SYNC | driver.CU_EVENT_DISABLE_TIMING
@@ -66,6 +67,18 @@ def _new_stream(process: Process, result: Any, flags: int) -> None:
 def _stream_destroy(process: Process, handle: int | None) -> None:
     process.handles.get(handle, Stream).close()
     process.handles.pop(handle)
+
+
+@entry(driver.cuStreamGetCtx)
+def _stream_get_ctx(process: Process, handle: int | None, context: Any) -> None:
+    process.handles.get(handle, Stream)
+    give(context, process.handles.owner(handle or 0))
+
+
+@entry(driver.cuStreamIsCapturing)
+def _stream_is_capturing(process: Process, handle: int | None, status: Any) -> None:
+    process.stream(handle)
+    give(status, driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 @entry(driver.cuStreamQuery)

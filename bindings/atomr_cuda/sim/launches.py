@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import driver
@@ -295,13 +295,26 @@ def _launch(
     parameters: int | None,
     extra: int | None,
 ) -> None:
+    process.submit(stream, prepared(process, handle, grid, block, shared, parameters, extra), kernel=True)
+
+
+def prepared(
+    process: Process,
+    handle: int | None,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    shared: int,
+    parameters: int | None,
+    extra: int | None,
+) -> Callable[[], None]:
+    """What runs a kernel with its parameters as they are now; refuses a launch that cannot be."""
     function = process.handles.get(handle, Function)
     _check_shape(function, grid, block, shared)
     data = _parameter_block(function, parameters, extra)
     context = process.current()
     kernel = function.kernel
     at, size = (grid[0], grid[1], grid[2]), (block[0], block[1], block[2])
-    process.submit(stream, lambda: kernel.launch(at, size, shared, data, context.say), kernel=True)
+    return lambda: kernel.launch(at, size, shared, data, context.say)
 
 
 def _check_shape(function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> None:

@@ -81,6 +81,10 @@ class Handles:
             raise Refused(refusal)
         return thing
 
+    def owner(self, number: int) -> int:
+        """The context that a number belongs to; 0 for none."""
+        return self._objects[number][1]
+
     def pop(self, number: int | None) -> None:
         """Forget a number."""
         self._objects.pop(number or 0, None)

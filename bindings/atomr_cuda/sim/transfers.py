@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import driver
-from ..driver import CUDA_MEMCPY2D, CUmemorytype
+from ..driver import CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUmemorytype
 from ._status import INVALID_VALUE, Refused, require
 from .table import entry
 
@@ -106,7 +106,7 @@ def _define_copy(plain: Any, queued: Any, copy: Callable[..., int | None]) -> No
 _define_copies()
 
 
-# Copies of rectangles.
+# Copies of rectangles and boxes.
 
 
 def _bytes(address: int, size: int) -> Array:
@@ -114,17 +114,16 @@ def _bytes(address: int, size: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def _strided(address: int, pitch: int, width: int, height: int) -> Array:
-    """Rows of bytes in memory, ``pitch`` apart."""
-    extent = pitch * (height - 1) + width
-    flat = _bytes(address, extent)
-    return np.lib.stride_tricks.as_strided(flat, (height, width), (pitch, 1))
+def _strided(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """Bytes in memory, in rows and layers that lie apart."""
+    extent = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    return np.lib.stride_tricks.as_strided(_bytes(address, extent), shape, strides)
 
 
 class _Side:
-    """One side of a 2D copy: where its first byte lies, and whether that is pageable host memory."""
+    """One side of a copy: where its bytes lie, and whether that is pageable host memory."""
 
-    def __init__(self, process: Process, copy: CUDA_MEMCPY2D, side: str) -> None:
+    def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D, side: str) -> None:
         memory = getattr(copy, f"{side}MemoryType")
         if memory == CUmemorytype.CU_MEMORYTYPE_HOST:
             base = getattr(copy, f"{side}Host")
@@ -133,55 +132,100 @@ class _Side:
         else:
             raise Refused(INVALID_VALUE)
         require(base)
-        width, height = copy.WidthInBytes, copy.Height
-        skip = getattr(copy, f"{side}XInBytes")
-        pitch = getattr(copy, f"{side}Pitch") or skip + width
-        require(pitch >= skip + width or height == 1)
-        address = base + getattr(copy, f"{side}Y") * pitch + skip
-        known = process.regions.known(address, pitch * (height - 1) + width)
+        # A copy of a rectangle is one layer of a box: it lacks the fields that speak of the third dimension.
+        width, height, depth = shape = copy.WidthInBytes, copy.Height, getattr(copy, "Depth", 1)
+        x, y, z, level = (getattr(copy, f"{side}{field}", 0) for field in ("XInBytes", "Y", "Z", "LOD"))
+        pitch = getattr(copy, f"{side}Pitch") or x + width
+        rows = getattr(copy, f"{side}Height", 0) or y + height
+        require(level == 0)
+        require(pitch >= x + width or height == depth == 1)
+        require(rows >= y + height or depth == 1)
+        address = base + (z * rows + y) * pitch + x
+        known = process.regions.known(address, ((depth - 1) * rows + height - 1) * pitch + width)
         require(known or memory != CUmemorytype.CU_MEMORYTYPE_DEVICE)
         self.pageable = not known
-        self.rows = _strided(address, pitch, width, height)
+        self.bytes = _strided(address, (depth, height, width), (rows * pitch, pitch, 1))
+        self.flat = shape[1:] == (1, 1)
+
+
+class BoxCopy:
+    """A copy of a box or a rectangle, which must not be empty; refuses ranges that cannot be."""
+
+    def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> None:
+        source, to = _Side(process, copy, "src"), _Side(process, copy, "dst")
+        self.one_dimensional = source.flat
+        self.from_pageable, self.to_pageable = source.pageable, to.pageable
+        self._source, self._to = source.bytes, to.bytes
+
+    def read(self) -> None:
+        """Take the bytes now: what the caller does with its memory afterwards is not seen."""
+        self._source = self._source.copy()
+
+    def move(self) -> None:
+        """Move the bytes."""
+        self._to[:] = self._source
+
+
+def _copy_box(process: Process, request: Any, stream: int | None, *, wait: bool) -> int | None:
+    require(request)
+    if is_empty(request[0]):
+        return None
+    copy = BoxCopy(process, request[0])
+    if copy.from_pageable and not wait:
+        copy.read()
+    return _submit(process, stream, copy.move, wait=wait or copy.to_pageable)
+
+
+def is_empty(copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> bool:
+    """Whether there is nothing to copy."""
+    return 0 in (copy.WidthInBytes, copy.Height, getattr(copy, "Depth", 1))
 
 
 @entry(driver.cuMemcpy2DAsync)
-def _copy_2d(process: Process, request: Any, stream: int | None) -> int | None:
-    require(request)
-    copy = request[0]
-    if copy.WidthInBytes == 0 or copy.Height == 0:
-        return None
-    source, to = _Side(process, copy, "src"), _Side(process, copy, "dst")
-    rows = source.rows.copy() if source.pageable else source.rows
+def _copy_2d_later(process: Process, request: Any, stream: int | None) -> int | None:
+    return _copy_box(process, request, stream, wait=False)
 
-    def move() -> None:
-        to.rows[:] = rows
 
-    return _submit(process, stream, move, wait=to.pageable)
+@entry(driver.cuMemcpy3D)
+def _copy_3d(process: Process, request: Any) -> int | None:
+    return _copy_box(process, request, None, wait=True)
+
+
+@entry(driver.cuMemcpy3DAsync)
+def _copy_3d_later(process: Process, request: Any, stream: int | None) -> int | None:
+    return _copy_box(process, request, stream, wait=False)
 
 
 # Filling.
 
 
-class _Rows:
+class Fill:
     """What is to be filled: ``height`` rows of ``width`` items of ``size`` bytes, ``pitch`` bytes apart."""
 
     def __init__(self, address: int, size: int, width: int, height: int = 1, pitch: int = 0) -> None:
         self.address, self.size, self.width, self.height = address, size, width, height
         self.pitch = pitch or width * size
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to fill."""
+        return self.width == 0 or self.height == 0
 
-def _fill(process: Process, rows: _Rows, value: int, stream: int | None, *, wait: bool) -> int | None:
-    address, size, width, height, pitch = rows.address, rows.size, rows.width, rows.height, rows.pitch
-    if width == 0 or height == 0:
-        return None
-    require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
-    _reachable(process, address, pitch * (height - 1) + width * size)
-    items = _strided(address, pitch, width * size, height).view(np.dtype(f"u{size}"))
+    def prepared(self, process: Process, value: int) -> Callable[[], None]:
+        """What writes the items; refuses a range that cannot be. There must be something to fill."""
+        address, size, width, height, pitch = self.address, self.size, self.width, self.height, self.pitch
+        require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
+        _reachable(process, address, pitch * (height - 1) + width * size)
+        items = _strided(address, (height, width * size), (pitch, 1)).view(np.dtype(f"u{size}"))
 
-    def write() -> None:
-        items[:] = value
+        def write() -> None:
+            items[:] = value
 
-    return _submit(process, stream, write, wait=wait)
+        return write
+
+
+def _fill(process: Process, fill: Fill, value: int, stream: int | None, *, wait: bool) -> int | None:
+    return None if fill.empty else _submit(process, stream, fill.prepared(process, value), wait=wait)
 
 
 def _define_fills() -> None:
@@ -195,21 +239,21 @@ _FILL_NAMES = ("D{}", "D{}Async", "D2D{}", "D2D{}Async")
 def _define_fill(size: int, plain: Any, queued: Any, plain_2d: Any, queued_2d: Any) -> None:
     @entry(plain)
     def now(process: Process, address: int, value: int, count: int) -> int | None:
-        return _fill(process, _Rows(address, size, count), value, None, wait=True)
+        return _fill(process, Fill(address, size, count), value, None, wait=True)
 
     @entry(queued)
     def later(process: Process, address: int, value: int, count: int, stream: int | None) -> int | None:
-        return _fill(process, _Rows(address, size, count), value, stream, wait=False)
+        return _fill(process, Fill(address, size, count), value, stream, wait=False)
 
     @entry(plain_2d)
     def now_2d(process: Process, address: int, pitch: int, value: int, width: int, height: int) -> int | None:
-        return _fill(process, _Rows(address, size, width, height, pitch), value, None, wait=True)
+        return _fill(process, Fill(address, size, width, height, pitch), value, None, wait=True)
 
     @entry(queued_2d)
     def later_2d(
         process: Process, address: int, pitch: int, value: int, width: int, height: int, stream: int | None
     ) -> int | None:
-        return _fill(process, _Rows(address, size, width, height, pitch), value, stream, wait=False)
+        return _fill(process, Fill(address, size, width, height, pitch), value, stream, wait=False)
 
 
 _define_fills()

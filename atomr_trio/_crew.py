@@ -1,0 +1,90 @@
+"""Threads that copy memory for the event loop, several at a time.
+
+A memcpy of a few megabytes takes long enough to hold up every task, and one thread moves a quarter of what the memory
+can do. A helper stays as long as there is work, so that a large copy costs a few thread starts and not one for each of
+its pieces; it tells the loop of each piece that it has finished. This file knows trio's threads and no devices.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+from typing import Any, Protocol
+
+import trio
+
+MOST_HELPERS = 8
+"""On a machine of 16 cores more of them do not copy faster."""
+
+
+class Job(Protocol):
+    """A piece of work for a helper."""
+
+    def run(self) -> None:
+        """Do it, in the helper's thread. Must not raise."""
+
+    def ended(self) -> None:
+        """Called in trio's thread, once, after `run`."""
+
+
+class Crew:
+    """The helpers of one device. Made inside trio; everything but `Job.run` happens in trio's thread."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size: int = size or max(2, min(MOST_HELPERS, len(os.sched_getaffinity(0)) - 1))
+        """How many pieces are copied at a time."""
+        self._token = trio.lowlevel.current_trio_token()
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[Job] = collections.deque()
+        self._finished: collections.deque[Job] = collections.deque()
+        self._helpers = 0
+
+    def __repr__(self) -> str:
+        return f"<Crew: {self._helpers} of {self.size} at work, {len(self._waiting)} jobs waiting>"
+
+    def submit(self, job: Job) -> None:
+        """Have a helper run the job as soon as one is free. Raises `RuntimeError` if the system has no thread."""
+        with self._lock:
+            self._waiting.append(job)
+            if self._helpers == self.size:
+                return
+            self._helpers += 1
+        try:
+            trio.lowlevel.start_thread_soon(self._help, _nothing, "atomr_trio copy")
+        except RuntimeError:
+            with self._lock:
+                self._helpers -= 1
+            if not self._helpers and self.withdraw(job):
+                raise
+
+    def withdraw(self, job: Job) -> bool:
+        """Take back a job that no helper has begun; whether there was time for that. It will then never end."""
+        with self._lock:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                return True
+            return False
+
+    def _help(self) -> None:
+        while (job := self._next()) is not None:
+            job.run()
+            self._finished.append(job)
+            with contextlib.suppress(trio.RunFinishedError):  # then nobody waits for it any more
+                self._token.run_sync_soon(self._tell, idempotent=True)
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._helpers -= 1
+            return None
+
+    def _tell(self) -> None:
+        while self._finished:
+            self._finished.popleft().ended()
+
+
+def _nothing(_outcome: Any) -> None:
+    """Nobody waits for a helper to go."""

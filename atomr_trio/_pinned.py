@@ -1,0 +1,166 @@
+"""Pinned memory: numpy arrays of the user's process that the GPU reads and writes by itself, without staging.
+
+Each is shared memory of its own. A worker learns of it by a command that carries the descriptor, before the first copy
+of its generation; so it outlives workers, as the staging area does. The numpy array holds the mapping, not we: it goes
+with the last view, also after the device is closed. A copy keeps the array for as long as the GPU may touch it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import itertools
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._errors import DeviceError, OutOfHostMemory
+from ._generation import Generation
+from ._timeline import Command
+from .worker.engines.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
+from .worker.protocol import LANE_COPY_IN
+
+MEMORY_FACTS = "/proc/meminfo"
+
+
+class PinnedArea:
+    """The shared memory of one pinned array, and which lanes of the present worker have been told of it."""
+
+    def __init__(self, number: int, address: int, size: int, descriptor: int) -> None:
+        self.number: int = number
+        self.address: int = address
+        self.size: int = size
+        self._descriptor = descriptor
+        self._generation = 0
+        self._told: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<PinnedArea {self.number}: {self.address:#x}+{self.size:#x}>"
+
+    def register(self, generation: Generation, lane: int) -> None:
+        """Have the worker register it, if a copy on this lane is the first one of the generation.
+
+        Once for each lane, so that no lane waits for what another has to do.
+        """
+        if self._generation != generation.number:
+            self._generation, self._told = generation.number, {}
+        if lane not in self._told:
+            payload = REGISTER_HOST.struct.pack(self.number, self.size)
+            owner = _Registration(self._told)
+            command = generation.publish(lane, REGISTER_HOST, payload, (), owner, descriptors=(self._descriptor,))
+            self._told[lane] = command.ticket
+
+    def unregister(self, generation: Generation) -> None:
+        """Have the worker let go of it, if it was ever told."""
+        if self._generation == generation.number and self._told:
+            payload = UNREGISTER_HOST.struct.pack(self.number)
+            after = self._told.items()
+            generation.publish(LANE_COPY_IN, UNREGISTER_HOST, payload, (), _Registration({}), after=after)
+
+    def close(self) -> None:
+        """Close the descriptor; whoever has mapped the memory keeps it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _Registration:
+    """Notes that an area was refused, so that the next copy asks again. The copy behind it says why."""
+
+    def __init__(self, told: dict[int, int]) -> None:
+        self._told = told
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        if error is not None and self._told.get(command.lane) == command.ticket:
+            del self._told[command.lane]
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """The next generation has heard of nothing anyway."""
+
+
+class PinnedMemory:
+    """The pinned arrays of one device. `serving` gives the generation whose worker must hear when one is gone."""
+
+    def __init__(self, serving: Callable[[], Generation | None]) -> None:
+        self._serving = serving
+        self._numbers = itertools.count(STAGING_AREA + 1)
+        self._areas: list[PinnedArea] = []
+        self._watches: dict[PinnedArea, weakref.ref[npt.NDArray[Any]]] = {}
+        self._gone: collections.deque[PinnedArea] = collections.deque()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> npt.NDArray[Any]:
+        """A new array in memory of its own. Raises `OutOfHostMemory`."""
+        self.collect()
+        size = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        descriptor, mapped = _map_new(size)
+        # Views made of views refer to this array, so it goes with the last of them.
+        root = np.frombuffer(mapped, np.uint8)
+        area = PinnedArea(next(self._numbers), root.__array_interface__["data"][0], size, descriptor)
+        bisect.insort(self._areas, area, key=lambda each: each.address)
+        # Any thread, any time: only note it. It is called before the addresses can be another array's.
+        gone = self._gone
+        self._watches[area] = weakref.ref(root, lambda _: gone.append(area))
+        return root[:nbytes].view(dtype).reshape(shape)
+
+    def find(self, host: npt.NDArray[Any]) -> tuple[PinnedArea, int] | None:
+        """The area that a C-contiguous array lies in, and where; None for ordinary memory."""
+        if not self._areas:
+            return None
+        self.collect()
+        address = host.__array_interface__["data"][0]
+        index = bisect.bisect_right(self._areas, address, key=lambda each: each.address) - 1
+        if index < 0:
+            return None
+        area = self._areas[index]
+        offset = address - area.address
+        return (area, offset) if offset + host.nbytes <= area.size and host.flags.c_contiguous else None
+
+    def collect(self) -> None:
+        """Let go of the areas whose last view is gone. No copy of them is under way: that would keep the array."""
+        while self._gone:
+            area = self._gone.popleft()
+            self._areas.remove(area)
+            del self._watches[area]
+            generation = self._serving()
+            if generation is not None and generation.loss is None:
+                area.unregister(generation)
+            area.close()
+
+    def close(self) -> None:
+        """Close every descriptor; the arrays stay what they are to numpy."""
+        for area in self._areas:
+            area.close()
+        self._areas.clear()
+        self._watches.clear()
+
+
+def _map_new(size: int) -> tuple[int, mmap.mmap]:
+    """New shared memory: its descriptor, and its mapping here."""
+    try:
+        available = _available()
+        if size > available:
+            raise OutOfHostMemory(f"there are {available:,} bytes of host memory left, and {size:,} were to be pinned")
+        descriptor = os.memfd_create("atomr-trio-pinned", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size)
+            return descriptor, mmap.mmap(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise OutOfHostMemory(f"{size:,} bytes of host memory could not be had: {error}") from error
+
+
+def _available() -> int:
+    """Bytes that can be had without driving others out. Shared memory is not refused later, it ends processes."""
+    with open(MEMORY_FACTS, encoding="ascii") as facts:
+        for line in facts:
+            name, value = line.split(":", 1)
+            if name == "MemAvailable":
+                return int(value.split()[0]) * 1024
+    raise AssertionError(f"{MEMORY_FACTS} does not tell how much memory is available")

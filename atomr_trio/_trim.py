@@ -1,0 +1,39 @@
+"""The request that gives unused memory back to the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import outcome
+
+from ._errors import DeviceError
+from ._mailbox import RequestState
+from ._requests import CommandRequest
+from ._timeline import Command
+from .worker.engines.memory import RELEASE_CHUNK
+
+if TYPE_CHECKING:
+    from ._generation import Generation
+
+
+class Trim(CommandRequest):
+    """Releases the chunks that hold nothing; its value is their bytes. See `Device.trim`."""
+
+    __slots__ = ("_freed", "_keep")
+
+    def __init__(self, keep: int) -> None:
+        super().__init__(RELEASE_CHUNK, b"", (), operation="memory.trim")
+        self._keep = keep
+        self._freed = 0
+
+    def start(self, generation: Generation) -> None:
+        """Publish a release for each."""
+        generation.arena.trim(self._keep)
+        self.state = RequestState.STARTED
+        self._freed = generation.release_retired(self)
+        if not self._freed:
+            self.settle(outcome.Value(0))
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """The last of them was released, and the others before it."""
+        super().command_finished(command, error, self._freed)

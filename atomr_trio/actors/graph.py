@@ -1,0 +1,659 @@
+"""Graphs: launches, copies and fills that are recorded once and launched together.
+
+A recording becomes a *plan*: its steps, which of them comes after which, and what the whole does to each block. A plan
+never changes; `update` makes another one. Each generation is told of a graph when a launch needs it there, and what it
+was told is compared with the plan of that launch: the graph is built, or steps of it are changed, right before the
+launch. So an update needs no room on the device, every launch runs with what was set when it was asked for, and a
+graph outlives the worker that it was built in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import attrs
+import numpy as np
+import outcome
+
+from .. import _layout
+from .._arrays import DeviceArray, _check_like
+from .._errors import CommandFailed, DeviceError, InvalidArgument, RequestError, StaleKernel
+from .._mailbox import Request, RequestState
+from .._memory import Block, ChunkState
+from .._requests import CommandRequest
+from .._timeline import Command, Operand
+from .._util import NoPublicConstructor, check_seconds, known
+from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, encode_steps
+from ..worker.engines.memory import BOX, COPY, FILL
+from ..worker.engines.module import LAUNCH
+from ..worker.protocol import LANE_COMPUTE, Role, Verb
+from .memory import overlap, pattern_of
+from .module import Dimensions, Kernel, Module, Overwrites, ReadOnly, UnloadOwner, _tuple_of_touched
+
+if TYPE_CHECKING:
+    from .._device import Device
+    from .._generation import Generation
+
+LARGEST_UPDATE = 32 * 1024
+"""Steps that take more bytes than this are not changed one by one: the graph is built anew."""
+
+MOST_BOXES = 256
+"""Boxes of bytes that one copy or fill may be made of: each is a node of the driver's graph."""
+
+Records = tuple[tuple[Verb, bytes], ...]
+"""What a step sends: verbs and payloads. It says nothing of the arrays, and keeps none of them."""
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class _Step:
+    """One recorded operation."""
+
+    operation: str
+    records: Records
+    roles: dict[Block, Role]
+    """What it does to each block."""
+    change: Callable[..., _Step]
+    """Makes the same operation of other arguments."""
+    keep: object
+    """The arrays, and whatever else must not be collected."""
+    module: Module | None = None
+
+
+def _combined(operands: Iterable[Operand]) -> dict[Block, Role]:
+    """One role for each block of a single operation."""
+    roles: dict[Block, Role] = {}
+    for block, role in operands:
+        roles[block] = role if roles.get(block, role) is role else Role.WRITE
+    return roles
+
+
+class _Order:
+    """Which steps a step comes after, by the rules of `Block.claim`, and what all of them together do to each block."""
+
+    def __init__(self) -> None:
+        self.roles: dict[Block, Role] = {}
+        self.ancestors: list[int] = []
+        """For each step all that must be done when it begins, as a set of bits."""
+        self._writers: dict[Block, int] = {}
+        self._readers: dict[Block, list[int]] = {}
+
+    def claim(self, roles: dict[Block, Role]) -> tuple[int, ...]:
+        """Take the next step in; the steps that must be done when it begins, less what follows from others of them."""
+        number = len(self.ancestors)
+        after: set[int] = set()
+        for block, role in roles.items():
+            # What is overwritten before anything else is done to it needs nothing of what it held, and so it stays.
+            so_far = self.roles.setdefault(block, role)
+            if block in self._writers:
+                after.add(self._writers[block])
+            if role is Role.READ:
+                self._readers.setdefault(block, []).append(number)
+                continue
+            after.update(self._readers.pop(block, ()))
+            self._writers[block] = number
+            if so_far is Role.READ:
+                self.roles[block] = Role.WRITE
+        implied = functools.reduce(operator.or_, (self.ancestors[each] for each in after), 0)
+        self.ancestors.append(functools.reduce(operator.or_, (1 << each for each in after), implied))
+        return tuple(sorted(each for each in after if not implied >> each & 1))
+
+
+@attrs.frozen(eq=False)
+class _Plan:
+    """A whole recording."""
+
+    steps: tuple[_Step, ...]
+    after: tuple[tuple[int, ...], ...]
+    """For each step those that must be done when it begins, less what follows from others of them."""
+    ancestors: tuple[int, ...]
+    """For each step all that must be done when it begins, as a set of bits."""
+    records: tuple[Records, ...]
+    operands: tuple[Operand, ...]
+    modules: tuple[Module, ...]
+
+    @classmethod
+    def of(cls, steps: Sequence[_Step]) -> _Plan:
+        order = _Order()
+        after = tuple(order.claim(step.roles) for step in steps)
+        modules = dict.fromkeys(step.module for step in steps if step.module is not None)
+        operands = tuple(order.roles.items())
+        return cls(tuple(steps), after, tuple(order.ancestors), _records_of(steps), operands, tuple(modules))
+
+    def with_step(self, number: int, step: _Step) -> _Plan:
+        """The plan with another step in the place of one that does the same to other arguments."""
+        steps = (*self.steps[:number], step, *self.steps[number + 1 :])
+        if step.roles == self.steps[number].roles:
+            return attrs.evolve(self, steps=steps, records=_records_of(steps))
+        return _Plan.of(steps)
+
+    def encoded(self) -> bytes:
+        """The plan as the worker is told it."""
+        return encode_steps(
+            Step(number, after, records)
+            for number, (records, after) in enumerate(zip(self.records, self.after, strict=True))
+        )
+
+    def difference(self, known: tuple[Records, ...]) -> bytes:
+        """What to tell a worker that has the steps with other records; the edges stay."""
+        pairs = enumerate(zip(self.records, known, strict=True))
+        return encode_steps(Step(number, (), records) for number, (records, old) in pairs if records is not old)
+
+    def check_freed(self) -> None:
+        """Raise `InvalidArgument` if an array was freed."""
+        if any(block.freed for block, _ in self.operands):
+            raise InvalidArgument("an array of the graph was freed", advice="give the node another one with update()")
+
+
+def _records_of(steps: Iterable[_Step]) -> tuple[Records, ...]:
+    return tuple(step.records for step in steps)
+
+
+class BuiltGraph:
+    """What one worker was told of a graph. It keeps no array alive."""
+
+    __slots__ = ("ancestors", "records", "ticket")
+
+    def __init__(self, plan: _Plan) -> None:
+        self.records = plan.records
+        self.ancestors = plan.ancestors
+        """The order that was built; an update leaves it as it is."""
+        self.ticket: int = 0
+        """The ticket, on the compute lane, of the newest build or update under way; 0 when all are done."""
+
+    def keeps_order_of(self, plan: _Plan) -> bool:
+        """Whether each step begins after all that it must come after by another plan."""
+        return all(now & ~then == 0 for now, then in zip(plan.ancestors, self.ancestors, strict=True))
+
+
+# --- what is recorded -------------------------------------------------------------------------------------------------
+
+
+def _launch_step(
+    kernel: Kernel, grid: Dimensions, block: Dimensions, shared_bytes: int, touches: Any, *arguments: object
+) -> _Step:
+    payload, operands, keep = kernel._checked(grid, block, arguments, shared_bytes, touches)
+    return _Step(
+        kernel._operation,
+        ((LAUNCH, payload),),
+        _combined(operands),
+        functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches),
+        (kernel, keep),
+        kernel._module,
+    )
+
+
+def _copy_step(device: Device, *arguments: object) -> _Step:
+    source, target = _two(arguments, "copy", "a source and a target")
+    for array in (source, target):
+        _check_array(device, array, "copy")
+    _check_like(target, source)
+    if source._block is target._block and overlap(source, target):
+        raise InvalidArgument("the two arrays share memory: copy through a third one")
+    packing = _layout.packing(target.shape, target.strides)
+    walk, offset = packing.follow(source.shape, source.strides)
+    to, origin = target.address + packing.offset, source.address + offset
+    boxes = _few(_layout.boxes(packing.shape, target.itemsize, packing.strides, walk), "copy")
+    payloads = (BOX.pack(*box.side(to), *box.other_side(origin), box.width, box.height, box.depth) for box in boxes)
+    records = tuple((COPY, payload) for payload in payloads)
+    operands = ((target._block, _role_of_target(target)), (source._block, Role.READ))
+    return _Step("copy", records, _combined(operands), functools.partial(_copy_step, device), arguments)
+
+
+def _fill_step(device: Device, *arguments: object) -> _Step:
+    array, value = _two(arguments, "fill", "an array and a value")
+    _check_array(device, array, "fill")
+    pattern = pattern_of(value, array.dtype)
+    packing = _layout.packing(array.shape, array.strides)
+    base, size = array.address + packing.offset, array.itemsize
+    boxes = _layout.boxes(packing.shape, size, packing.strides, packing.strides)
+    planes = _few((plane for box in boxes for plane in _layout.cut(box, box.width * box.height)), "fill")
+    records = tuple(
+        (FILL, FILL.struct.pack(base + rows.offset, rows.pitch, size, rows.width // size, rows.height, pattern))
+        for rows in planes
+    )
+    roles = {array._block: _role_of_target(array)}
+    return _Step("fill", records, roles, functools.partial(_fill_step, device), array)
+
+
+def _few(boxes: Iterator[_layout.Box], verb: str) -> list[_layout.Box]:
+    """What a copy or a fill is made of, unless it is too much for a node."""
+    some = list(itertools.islice(boxes, MOST_BOXES + 1))
+    if len(some) > MOST_BOXES:
+        raise InvalidArgument(
+            f"a {verb} of elements that lie so far from any order cannot be captured: it takes more than {MOST_BOXES} "
+            f"boxes of bytes",
+            advice="launch a kernel that does it",
+        )
+    return some
+
+
+def _role_of_target(array: DeviceArray) -> Role:
+    return Role.OVERWRITE if array._covers_block else Role.WRITE
+
+
+def _two(arguments: tuple[object, ...], verb: str, what: str) -> tuple[Any, Any]:
+    if len(arguments) != 2:
+        raise InvalidArgument(f"{verb} takes {what}, not {len(arguments)} arguments")
+    return arguments[0], arguments[1]
+
+
+def _check_array(device: Device, array: object, verb: str) -> None:
+    if isinstance(array, np.ndarray):
+        raise InvalidArgument(f"a {verb} with memory of the host cannot be captured: it takes device arrays")
+    if not isinstance(array, DeviceArray):
+        raise InvalidArgument(f"{verb} takes device arrays, not {type(array).__name__}")
+    if array.device is not device:
+        raise InvalidArgument(f"the array belongs to another device than the graph: {array!r}")
+    device._check_usable(array)
+
+
+@final
+@attrs.frozen(eq=False)
+class GraphNode:
+    """One operation of a graph: what a `GraphRecorder` gives for each, and what `Graph.update` takes."""
+
+    index: int
+    """Its number, in the order of recording, from 0."""
+    operation: str
+    """What it does: `"launch of saxpy"`, `"copy"` or `"fill"`."""
+    after: tuple[int, ...]
+    """The numbers of the nodes that must be done when it begins; those that follow from others are left out."""
+    _recording: object = attrs.field(repr=False)
+
+
+@final
+class GraphRecorder(metaclass=NoPublicConstructor):
+    """Takes down what a graph is made of; `await dev.capture(record)` gives one to `record`.
+
+    It has the verbs that can be captured. Each checks what it is given, sends nothing, and returns the node that stands
+    for it. Any other verb of a device or an array raises `InvalidArgument` by its name.
+    """
+
+    __slots__ = ("_device", "_open", "_order", "_recording", "_steps")
+
+    _made_by = "`await dev.capture(record)`"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._recording = object()
+        self._steps: list[_Step] = []
+        self._order = _Order()
+        self._open = True
+
+    def __repr__(self) -> str:
+        return f"<GraphRecorder with {len(self._steps)} nodes>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise InvalidArgument(f"{name} cannot be captured: a graph is made of launch, copy and fill")
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dimensions,
+        block: Dimensions,
+        *arguments: object,
+        shared_bytes: int = 0,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+    ) -> GraphNode:
+        """Record the launch of a `kernel` (``cuGraphAddKernelNode``).
+
+        `grid`, `block`, `arguments`, `shared_bytes` and `touches` are those of `Kernel.launch`; arrays may have every
+        shape and dtype.
+
+        Raises `InvalidArgument` for what `Kernel.launch` refuses, and for a kernel of another device.
+        """
+        if not isinstance(kernel, Kernel):
+            raise InvalidArgument(f"launch takes a kernel, not {type(kernel).__name__}")
+        if kernel._module.device is not self._device:
+            raise InvalidArgument(f"the kernel belongs to another device than the graph: {kernel!r}")
+        return self._add(_launch_step(kernel, grid, block, shared_bytes, _tuple_of_touched(touches), *arguments))
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> GraphNode:
+        """Record that the elements of `target` are overwritten with those of `source` (``cuGraphAddMemcpyNode``).
+
+        Both are arrays of the graph's device, of one shape and dtype, contiguous or not. It is one node of the graph,
+        however many it takes on the device.
+
+        Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, one was freed, or the
+        elements lie in no rows that a copy engine could walk; and for an array of numpy, since copies with the host
+        cannot be captured.
+        """
+        return self._add(_copy_step(self._device, source, target))
+
+    def fill(self, array: DeviceArray, value: complex | np.generic) -> GraphNode:
+        """Record that every element of `array`, of any shape and dtype, is set to `value` (``cuGraphAddMemsetNode``).
+
+        `value` is a Python or numpy number.
+
+        Raises `InvalidArgument` for a value that the dtype cannot hold, and for an array of another device or one that
+        was freed.
+        """
+        return self._add(_fill_step(self._device, array, value))
+
+    def _add(self, step: _Step) -> GraphNode:
+        if not self._open:
+            raise InvalidArgument("the recording is over: capture another graph")
+        number = len(self._steps)
+        self._steps.append(step)
+        return GraphNode(number, step.operation, self._order.claim(step.roles), self._recording)
+
+    def _finished(self) -> _Plan:
+        """What was recorded, in the end."""
+        if not self._steps:
+            raise InvalidArgument("nothing was recorded: a graph has at least one node")
+        return _Plan.of(self._steps)
+
+
+def _check_plain(result: object) -> None:
+    """Refuse what a function has returned whose body did not run."""
+    if inspect.iscoroutine(result):
+        result.close()  # or it would complain that nobody awaited it
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise InvalidArgument("record is a plain function, not an async one or a generator: recording awaits nothing")
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+@final
+class Graph(metaclass=NoPublicConstructor):
+    """Launches, copies and fills that are launched together, made by `await dev.capture(record)`.
+
+    It stays valid when a generation is lost: it is built again from what was recorded. It keeps its arrays and kernels
+    alive. Nodes that touch the same array, one of them writing, run in the order of the recording; others may run side
+    by side.
+    """
+
+    __slots__ = ("__weakref__", "_born", "_device", "_number", "_plan", "_recording")
+
+    _made_by = "`await dev.capture(record)`"
+
+    def __init__(self, device: Device, plan: _Plan, recording: object, born: int) -> None:
+        self._device = device
+        self._number = device._next_number()
+        self._plan = plan
+        self._recording = recording
+        self._born = born
+        """The generation that it was captured in."""
+        device._graphs.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Graph {self._number} with {len(self)} nodes>"
+
+    def __len__(self) -> int:
+        return len(self._plan.steps)
+
+    def __del__(self) -> None:
+        # Any thread, any time: only note it. The worker is told with the next module or graph.
+        if hasattr(self, "_number"):
+            self._device._orphan_graphs.append(self._number)
+
+    @property
+    def nodes(self) -> tuple[GraphNode, ...]:
+        """The operations, in the order of recording, as they are now."""
+        plan = self._plan
+        return tuple(
+            GraphNode(number, step.operation, after, self._recording)
+            for number, (step, after) in enumerate(zip(plan.steps, plan.after, strict=True))
+        )
+
+    async def launch(self, *, hang_timeout: float | None = None) -> None:
+        """Launch the graph and wait until all of it has run (``cuGraphLaunch``).
+
+        It is one command: it waits for everything that is under way on its arrays, and what comes later on them waits
+        for all of it. `hang_timeout` is how many seconds this launch may run before its worker is killed; by default
+        what `open_device` was given.
+
+        Raises `InvalidArgument` for an array that was freed; `StaleArray` for one that is torn, unless the graph
+        overwrites it whole before anything else, or lost; `StaleKernel` after a fault if the device was opened with
+        ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: what the graph writes is torn then.
+        """
+        await self._device._module_mailbox.ask(self._request(hang_timeout))
+
+    def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
+        """Have the graph launched, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
+
+        It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
+        it ends is seen in `dev.statistics()` alone.
+
+        Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
+        `launch` raises before anything is sent.
+        """
+        request = self._request(hang_timeout)
+        self._device._check_running()
+        self._device._module_actor.begin_nowait(request, self._device._generation)
+
+    def update(self, node: GraphNode, *arguments: object) -> None:
+        """Give a node other arguments, from the next launch on. Sends nothing: that launch brings the change along.
+
+        `node` comes from the recording or from `nodes`. `arguments` are those of the kernel for a launch, whose grid,
+        block and `touches` stay; the source and the target for a copy; the array and the value for a fill. Launches
+        that were asked for before run with what was set then. It is done in place where the driver can
+        (``cuGraphExecKernelNodeSetParams`` and its kin); where the arrays bring other dependencies, or a copy is not
+        contiguous, the graph is built anew.
+
+        Raises `InvalidArgument` for what the verb itself would refuse, and for a node of another graph; the graph is
+        then as it was.
+        """
+        if not isinstance(node, GraphNode):
+            raise InvalidArgument(f"update takes a node of the graph, not {type(node).__name__}")
+        if node._recording is not self._recording:
+            raise InvalidArgument(f"the node belongs to another graph: {node!r}")
+        self._device._check_open()
+        step = self._plan.steps[node.index].change(*arguments)
+        self._plan = self._plan.with_step(node.index, step)
+
+    def clone(self) -> Graph:
+        """Another graph with the same nodes and arguments, which is updated by itself. Sends nothing.
+
+        It is built with its first launch; launches of a graph never overlap each other on the device, and those of a
+        clone may. The nodes of this graph stand for those of the clone too.
+
+        Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
+        """
+        self._device._check_open()
+        return Graph._create(self._device, self._plan, self._recording, self._born)
+
+    # --- in a generation ----------------------------------------------------------------------------------------------
+
+    def _request(self, hang_timeout: float | None) -> _LaunchRequest:
+        self._device._check_open()
+        if hang_timeout is not None:
+            check_seconds("hang_timeout", hang_timeout)
+        self._plan.check_freed()
+        return _LaunchRequest(self, self._plan, hang_timeout)
+
+    def _require(self, generation: Generation, plan: _Plan) -> tuple[int, ...]:
+        """Have a worker know the graph by this plan; the ticket of that, if a launch must ask whether it succeeded."""
+        built = generation.graphs.get(self._number)
+        if built is None or built.records is not plan.records:
+            built = self._bring(generation, built, plan)
+        return (built.ticket,) if built.ticket else ()
+
+    def _bring(self, generation: Generation, built: BuiltGraph | None, plan: _Plan) -> BuiltGraph:
+        for block, role in plan.operands:
+            generation._check_block(block, role, f"launch of {self!r}")
+        if built is not None and built.keeps_order_of(plan):
+            changes = plan.difference(built.records)
+            if len(changes) <= LARGEST_UPDATE:
+                self._change(generation, built, plan, changes)
+                return built
+        return self._build(generation, plan)
+
+    def _build(self, generation: Generation, plan: _Plan, request: _CaptureRequest | None = None) -> BuiltGraph:
+        """Publish the build, behind the modules and chunks that it needs. `request` hears how it ended."""
+        plan.check_freed()
+        self._device._unload_orphans(generation)
+        built = BuiltGraph(plan)
+        required = {ticket for module in plan.modules for ticket in module.require(generation)}
+        self._require_chunks(generation, plan, required)
+        owner = _Preparation(self, generation, built, request)
+        payload = BUILD.struct.pack(self._number)
+        try:
+            descriptor = os.memfd_create("atomr-trio-graph", os.MFD_CLOEXEC)
+        except OSError as error:
+            raise CommandFailed(
+                f"there is no descriptor to describe the graph by: {error}",
+                device=generation.device,
+                generation=generation.number,
+                operation="graph.build",
+            ) from None
+        with open(descriptor, "wb") as file:
+            file.write(plan.encoded())
+            file.flush()
+            command = generation.publish(
+                LANE_COMPUTE, BUILD, payload, (), owner, requires=required, descriptors=(descriptor,)
+            )
+        built.ticket = command.ticket
+        generation.graphs[self._number] = built
+        return built
+
+    def _change(self, generation: Generation, built: BuiltGraph, plan: _Plan, changes: bytes) -> None:
+        """Publish what is different. It fails if what came before it has failed, so the newest ticket tells of all."""
+        required = {built.ticket} if built.ticket else set()
+        self._require_chunks(generation, plan, required)
+        owner = _Preparation(self, generation, built)
+        payload = UPDATE.struct.pack(self._number) + changes
+        command = generation.publish(LANE_COMPUTE, UPDATE, payload, (), owner, requires=required)
+        built.records, built.ticket = plan.records, command.ticket
+
+    def _require_chunks(self, generation: Generation, plan: _Plan, required: set[int]) -> None:
+        """The driver looks at the addresses of copies and fills when it is given them."""
+        for chunk in {block.chunk for block, _ in plan.operands}:
+            generation.require_chunk(chunk, required)
+
+    def _warm(self, standby: Generation) -> None:
+        """Have a standby build the graph, so that its first launch there finds it built."""
+        plan = self._plan
+        mapped = all(_is_mapped(block) for block, _ in plan.operands)
+        if mapped and standby.ready and not self._device._strict and self._number not in standby.graphs:
+            with contextlib.suppress(RequestError):  # then its first launch there builds it, or is told why not
+                self._build(standby, plan)
+
+
+def _is_mapped(block: Block) -> bool:
+    """Whether a standby has the memory of a block too."""
+    return not block.freed and block.chunk.state is ChunkState.READY and block.chunk.descriptor >= 0
+
+
+class _LaunchRequest(CommandRequest):
+    """One launch of a graph, by the plan of the moment at which it was asked for."""
+
+    __slots__ = ("_graph", "_plan")
+
+    def __init__(self, graph: Graph, plan: _Plan, hang_timeout: float | None) -> None:
+        payload = LAUNCH_GRAPH.struct.pack(graph._number)
+        operation = f"launch of a graph of {len(plan.steps)} nodes"
+        super().__init__(
+            LAUNCH_GRAPH, payload, plan.operands, keep=(graph, plan), operation=operation, hang_timeout=hang_timeout
+        )
+        self._graph = graph
+        self._plan = plan
+
+    def start(self, generation: Generation) -> None:
+        _check_born(self._graph._device, "the graph", self._graph._born, generation, "capture it again")
+        self._publish(generation, requires=self._graph._require(generation, self._plan))
+        self.state = RequestState.STARTED
+
+
+class _CaptureRequest(Request):
+    """Builds a graph for the first time."""
+
+    __slots__ = ("_device", "_plan", "_recording", "graph")
+
+    def __init__(self, device: Device, plan: _Plan, recording: object) -> None:
+        super().__init__("graph.capture")
+        self._device = device
+        self._plan = plan
+        self._recording = recording
+        self.graph: Graph | None = None
+
+    def start(self, generation: Generation) -> None:
+        """Build the graph."""
+        for module in self._plan.modules:
+            _check_born(self._device, "a kernel of the graph", module.born, generation, "compile it again")
+        self.graph = Graph._create(self._device, self._plan, self._recording, generation.number)
+        self.graph._build(generation, self._plan, self)
+        self.state = RequestState.STARTED
+
+    def settle_with(self, error: DeviceError | None) -> None:
+        """The build has ended, or its generation was lost."""
+        if self.open:
+            self.settle(outcome.Value(known(self.graph, "it was built")) if error is None else outcome.Error(error))
+
+
+class _Preparation:
+    """A build or an update on its way. One that failed is made up for by a build, with the next launch."""
+
+    def __init__(
+        self, graph: Graph, generation: Generation, built: BuiltGraph, request: _CaptureRequest | None = None
+    ) -> None:
+        self._graph = graph
+        self._generation = generation
+        self._built = built
+        self._request = request
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Whoever required it gets the same error; the standbys build what was built."""
+        graph, generation, built = self._graph, self._generation, self._built
+        if error is not None:
+            if generation.graphs.get(graph._number) is built:
+                del generation.graphs[graph._number]
+        elif built.ticket == command.ticket:
+            built.ticket = 0
+            for standby in generation.standbys:
+                graph._warm(standby)
+        self._settle(error)
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """The next generation builds it again."""
+        self._settle(error)
+
+    def _settle(self, error: DeviceError | None) -> None:
+        if self._request is not None:
+            self._request.settle_with(error)
+
+
+def _check_born(device: Device, what: str, born: int, generation: Generation, advice: str) -> None:
+    if device._strict and born != generation.number:
+        raise StaleKernel(
+            f'{what} belongs to generation {born} and the device was opened with on_fault="stale"',
+            device=generation.device,
+            generation=generation.number,
+            operation="graph.launch",
+            advice=advice,
+        )
+
+
+def publish_destroy(generation: Generation, number: int) -> None:
+    """Tell the worker that nobody has the graph any more."""
+    generation.publish(LANE_COMPUTE, DESTROY, DESTROY.struct.pack(number), (), UnloadOwner())
+
+
+async def capture(device: Device, record: Callable[[GraphRecorder], object]) -> Graph:
+    """Record a graph and build it. See `Device.capture`."""
+    device._check_open()
+    if not callable(record):
+        raise InvalidArgument(f"record is a function, not {type(record).__name__}")
+    recorder = GraphRecorder._create(device)
+    device._recording = True
+    try:
+        result = record(recorder)
+    finally:
+        device._recording = recorder._open = False
+    _check_plain(result)
+    request = _CaptureRequest(device, recorder._finished(), recorder._recording)
+    graph: Graph = await device._module_mailbox.ask(request)
+    return graph

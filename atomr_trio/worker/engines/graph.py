@@ -1,0 +1,332 @@
+"""Graphs: commands that are described once and launched together.
+
+A graph is described by steps. A step is one or several records of other engines, one after the other, and the steps
+that it comes after; what it does to arrays is known to the user's process alone, which has made edges of that. The
+graph is built node by node and never by capturing a stream: a capture forbids calls that other lanes may be making.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from ctypes import addressof, byref, c_size_t, c_void_p, create_string_buffer
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..protocol import Mode, Verb, VerbTable
+from .memory import _SEED_BYTES, BOX, COPY, FILL
+from .module import LAUNCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Command, Lane, WorkerServices
+    from .module import ModuleEngine
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+GRAPH = VerbTable("graph", 16)
+
+BUILD = GRAPH.verb("build", Mode.BLOCKS, {"graph": "Q"})
+"""Build a graph of the steps in the record's descriptor, in the place of an older one with that number."""
+
+LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"})
+
+UPDATE = GRAPH.verb("update", Mode.ENQUEUES, {"graph": "Q"})
+"""Put the steps of the tail in the place of those with the same numbers. What they come after stays as it was."""
+
+DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})
+
+CAPTURABLE = (LAUNCH, COPY, FILL)
+"""The verbs that a step can be made of."""
+
+_STEP = struct.Struct("<III")
+"""Its number, how many steps it comes after, how many records it has."""
+_RECORD = struct.Struct("<BBI")
+"""Engine, verb, bytes of the payload."""
+
+
+class Step(NamedTuple):
+    """One operation of a graph."""
+
+    number: int
+    after: tuple[int, ...]
+    """The numbers of earlier steps."""
+    records: tuple[tuple[Verb, bytes], ...]
+    """Verbs and payloads, in order."""
+
+
+def encode_steps(steps: Iterable[Step]) -> bytes:
+    """Steps as they cross to the worker."""
+    parts = []
+    for number, after, records in steps:
+        parts.append(_STEP.pack(number, len(after), len(records)))
+        parts.append(struct.pack(f"<{len(after)}I", *after))
+        for verb, payload in records:
+            parts.append(_RECORD.pack(verb.engine_number, verb.number, len(payload)))
+            parts.append(payload)
+    return b"".join(parts)
+
+
+def decode_steps(data: bytes) -> Iterator[Step]:
+    """The steps that `encode_steps` wrote."""
+    at = 0
+    while at < len(data):
+        number, before, count = _STEP.unpack_from(data, at)
+        at += _STEP.size
+        after = struct.unpack_from(f"<{before}I", data, at)
+        at += 4 * before
+        records = []
+        for _ in range(count):
+            engine, verb, length = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            records.append((_VERBS[engine, verb], data[at : at + length]))
+            at += length
+        yield Step(number, after, tuple(records))
+
+
+_VERBS = {(verb.engine_number, verb.number): verb for verb in CAPTURABLE}
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+_CU_MEMORYTYPE_DEVICE = 2
+_PARAM_END, _PARAM_BUFFER_POINTER, _PARAM_BUFFER_SIZE = 0, 1, 2
+_INVALID_VALUE = 1
+_GRAPH_EXEC_UPDATE_FAILURE = 910
+_LONGEST_ROW = 1 << 30
+"""A copy node is described by rows with a pitch, and a pitch has 31 bits."""
+
+
+_Triple = tuple[int, int, int]
+
+
+class _Kind(NamedTuple):
+    """The functions of the driver for one kind of node."""
+
+    add: Callable[..., Any]
+    change: Callable[..., Any]
+    """Changes a node of an instantiated graph."""
+    takes_context: bool
+
+
+class _Part(NamedTuple):
+    """One node of the driver's: its kind, its parameters, and what these point to."""
+
+    kind: _Kind
+    parameters: Any
+    keep: object = None
+
+
+class _BuiltGraph:
+    """What the driver has of a graph: the nodes of each step, and the graph that is launched."""
+
+    __slots__ = ("executable", "graph", "nodes", "steps")
+
+    def __init__(self, steps: list[Step], graph: Any) -> None:
+        self.steps = steps
+        self.graph = graph
+        self.nodes: list[list[Any]] = []
+        self.executable: Any = None
+
+
+class GraphEngine:
+    """The calls behind the verbs above."""
+
+    table = GRAPH
+
+    def __init__(self, services: WorkerServices, modules: ModuleEngine) -> None:
+        from atomr_cuda import driver
+
+        self._driver = driver
+        self._services = services
+        self._modules = modules
+        self._graphs: dict[int, _BuiltGraph] = {}
+        self._kernel = _Kind(driver.cuGraphAddKernelNode, driver.cuGraphExecKernelNodeSetParams, False)
+        self._memcpy = _Kind(driver.cuGraphAddMemcpyNode, driver.cuGraphExecMemcpyNodeSetParams, True)
+        self._memset = _Kind(driver.cuGraphAddMemsetNode, driver.cuGraphExecMemsetNodeSetParams, True)
+        self._parts: dict[Verb, Callable[[bytes], Iterator[_Part]]] = {
+            LAUNCH: self._launch_parts,
+            COPY: self._copy_parts,
+            FILL: self._fill_parts,
+        }
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            BUILD.number: self._build,
+            LAUNCH_GRAPH.number: self._launch,
+            UPDATE.number: self._update,
+            DESTROY.number: self._destroy,
+        }
+
+    # Records.
+
+    def _build(self, command: Command, lane: Lane) -> None:
+        (number,) = BUILD.struct.unpack_from(command.payload)
+        with open(command.descriptors.pop(), "rb") as file:
+            file.seek(0)  # it was written through the same descriptor
+            steps = list(decode_steps(file.read()))
+        self._drop(number)
+        self._graphs[number] = self._built(steps, lane)
+
+    def _launch(self, command: Command, lane: Lane) -> None:
+        (number,) = LAUNCH_GRAPH.struct.unpack(command.payload)
+        self._driver.cuGraphLaunch(self._graphs[number].executable, lane.stream)
+
+    def _update(self, command: Command, lane: Lane) -> None:
+        (number,) = UPDATE.struct.unpack_from(command.payload)
+        built = self._graphs[number]
+        fits = True
+        for step in decode_steps(command.payload[UPDATE.struct.size :]):
+            built.steps[step.number] = step._replace(after=built.steps[step.number].after)
+            fits = fits and self._change(built, step)
+        if not fits:
+            self._drop(number)
+            self._graphs[number] = self._built(built.steps, lane)
+
+    def _destroy(self, command: Command, lane: Lane) -> None:
+        (number,) = DESTROY.struct.unpack_from(command.payload)
+        self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        """Give a graph back, if there is one. What was launched goes on; the driver waits for it by itself."""
+        built = self._graphs.pop(number, None)
+        if built is not None:
+            self._driver.cuGraphExecDestroy(built.executable)
+            self._driver.cuGraphDestroy(built.graph)
+
+    def forget_lane(self, index: int) -> None:
+        """Nothing here belongs to a lane."""
+
+    def close(self) -> None:
+        """Give every graph back."""
+        for number in list(self._graphs):
+            self._drop(number)
+
+    # Building.
+
+    def _built(self, steps: list[Step], lane: Lane) -> _BuiltGraph:
+        driver = self._driver
+        graph = driver.CUgraph()
+        driver.cuGraphCreate(byref(graph), 0)
+        try:
+            built = _BuiltGraph(steps, graph)
+            for step in steps:
+                built.nodes.append(self._add_step(built, step))
+            executable = driver.CUgraphExec()
+            driver.cuGraphInstantiate(byref(executable), graph, 0)
+        except BaseException:
+            driver.cuGraphDestroy.status(graph)
+            raise
+        built.executable = executable
+        driver.cuGraphUpload(executable, lane.stream)  # or the first launch would take the time
+        return built
+
+    def _add_step(self, built: _BuiltGraph, step: Step) -> list[Any]:
+        """Add the nodes of a step, one after the other; the first comes after the last one of every step before."""
+        before = [built.nodes[number][-1] for number in step.after]
+        nodes: list[Any] = []
+        for part in self._parts_of(step):
+            context = (self._context(),) if part.kind.takes_context else ()
+            nodes.append(self._add(built.graph, part.kind.add, before, byref(part.parameters), *context))
+            before = nodes[-1:]
+        # A copy of no elements moves nothing, and keeps its place.
+        return nodes or [self._add(built.graph, self._driver.cuGraphAddEmptyNode, before)]
+
+    def _add(self, graph: Any, add: Callable[..., Any], before: Sequence[Any], *arguments: Any) -> Any:
+        node = self._driver.CUgraphNode()
+        handles = (self._driver.CUgraphNode * len(before))(*(each.value for each in before))
+        add(byref(node), graph, handles, len(before), *arguments)
+        return node
+
+    def _change(self, built: _BuiltGraph, step: Step) -> bool:
+        """Give the nodes of a step other parameters, in place; false when the driver does not take them so."""
+        nodes, parts = built.nodes[step.number], list(self._parts_of(step))
+        if len(nodes) != len(parts):
+            return False
+        try:
+            for node, part in zip(nodes, parts, strict=True):
+                context = (self._context(),) if part.kind.takes_context else ()
+                part.kind.change(built.executable, node, byref(part.parameters), *context)
+        except self._services.cuda_error as error:
+            # Copies of rows cannot be changed, nor can the kind of a node or the size of a fill.
+            if error.status not in (_INVALID_VALUE, _GRAPH_EXEC_UPDATE_FAILURE):
+                raise
+            return False
+        return True
+
+    def _context(self) -> Any:
+        context = self._driver.CUcontext()
+        self._driver.cuCtxGetCurrent(byref(context))
+        return context
+
+    # Nodes.
+
+    def _parts_of(self, step: Step) -> Iterator[_Part]:
+        for verb, payload in step.records:
+            yield from self._parts[verb](payload)
+
+    def _launch_parts(self, payload: bytes) -> Iterator[_Part]:
+        number, gx, gy, gz, bx, by, bz, shared = LAUNCH.struct.unpack_from(payload)[:8]
+        function = self._modules.function_for(number, shared)
+        block = payload[LAUNCH.struct.size :]
+        size, buffer = c_size_t(len(block)), create_string_buffer(block, max(len(block), 1))
+        marks = (_PARAM_BUFFER_POINTER, addressof(buffer), _PARAM_BUFFER_SIZE, addressof(size), _PARAM_END)
+        extra = (c_void_p * len(marks))(*marks)
+        where = addressof(extra) if block else None
+        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(function, gx, gy, gz, bx, by, bz, shared, None, where)
+        yield _Part(self._kernel, parameters, (size, buffer, extra))
+
+    def _copy_parts(self, payload: bytes) -> Iterator[_Part]:
+        for *sides, width, height, depth in BOX.iter_unpack(payload):
+            destination, source = (sides[0], sides[1], sides[2]), (sides[3], sides[4], sides[5])
+            if height == depth == 1:
+                yield from self._run_parts(destination[0], source[0], width)
+            else:
+                yield self._copied(destination, source, (width, height, depth))
+
+    def _run_parts(self, destination: int, source: int, size: int) -> Iterator[_Part]:
+        """A copy of one run of bytes."""
+        for at in range(0, size, _LONGEST_ROW):
+            width = min(_LONGEST_ROW, size - at)
+            yield self._copied((destination + at, width, 1), (source + at, width, 1), (width, 1, 1))
+
+    def _copied(self, destination: _Triple, source: _Triple, extent: _Triple) -> _Part:
+        """Planes of rows, copied; each side is an address, a pitch, and the rows from one plane to the next."""
+        box = self._driver.CUDA_MEMCPY3D()
+        box.dstMemoryType = box.srcMemoryType = _CU_MEMORYTYPE_DEVICE
+        box.dstDevice, box.dstPitch, box.dstHeight = destination
+        box.srcDevice, box.srcPitch, box.srcHeight = source
+        box.WidthInBytes, box.Height, box.Depth = extent
+        return _Part(self._memcpy, box)
+
+    def _fill_parts(self, payload: bytes) -> Iterator[_Part]:
+        address, pitch, itemsize, width, height, pattern = FILL.struct.unpack(payload)
+        unit = min(itemsize, 4)
+        words = [pattern[at : at + unit] for at in range(0, itemsize, unit)]
+        if len(set(words)) == 1:
+            yield self._filled(address, pitch, words[0], width * len(words), height)
+        else:
+            yield from self._fill_wide_parts(address, pitch, words, width, height)
+
+    def _filled(self, address: int, pitch: int, word: bytes, width: int, height: int) -> _Part:
+        """`height` rows of `width` words of 1, 2 or 4 bytes, filled."""
+        value = int.from_bytes(word, "little")
+        return _Part(
+            self._memset, self._driver.CUDA_MEMSET_NODE_PARAMS(address, pitch, value, len(word), width, height)
+        )
+
+    def _fill_wide_parts(
+        self, address: int, pitch: int, words: list[bytes], width: int, height: int
+    ) -> Iterator[_Part]:
+        """The driver sets four bytes at a time: a first stretch is written word by word, and doubled by copies."""
+        itemsize = 4 * len(words)
+        total = width * itemsize
+        done = min(total, _SEED_BYTES // itemsize * itemsize)
+        for number, word in enumerate(words):
+            yield self._filled(address + 4 * number, itemsize, word, 1, done // itemsize)
+        while done < total:
+            step = min(done, total - done)
+            yield from self._run_parts(address + done, address, step)
+            done += step
+        rows = 1
+        while rows < height:
+            step = min(rows, height - rows)
+            yield self._copied((address + rows * pitch, pitch, step), (address, pitch, step), (total, step, 1))
+            rows += step

@@ -1,0 +1,89 @@
+"""The order between a lane and the streams of other libraries in the user's process.
+
+Those streams write words of a page that both processes have registered, and a lane waits for such a word. The other way
+round they wait for the lane's own counter, which needs nothing here.
+"""
+
+from __future__ import annotations
+
+from ctypes import addressof, byref, c_char, c_void_p
+from typing import TYPE_CHECKING, Any
+
+from ..channel import SharedMemory
+from ..protocol import Mode, VerbTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Command, Lane, WorkerServices
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+INTEROP = VerbTable("interop", 20)
+
+ATTACH = INTEROP.verb("attach", Mode.BLOCKS, {"size": "Q"})
+"""Let the device see the page of words behind the record's descriptor."""
+
+WAIT = INTEROP.verb("wait", Mode.ENQUEUES, {"offset": "Q", "value": "Q"})
+"""What follows on the lane runs when the word at this offset of the page is `value` or more."""
+
+SETTLE = INTEROP.verb("settle", Mode.ENQUEUES, {})
+"""Nothing: once its ticket is reached, so is all that it was ordered after."""
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+_CU_MEMHOSTREGISTER_DEVICEMAP = 2
+_CU_STREAM_WAIT_VALUE_GEQ = 0
+
+
+class InteropEngine:
+    """The calls behind the verbs above."""
+
+    table = INTEROP
+
+    def __init__(self, services: WorkerServices) -> None:
+        from atomr_cuda import driver
+
+        self._driver = driver
+        self._services = services
+        self._page: SharedMemory | None = None
+        self._address = 0
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            ATTACH.number: self._attach,
+            WAIT.number: self._wait,
+            SETTLE.number: self._settle,
+        }
+
+    def _attach(self, command: Command, lane: Lane) -> None:
+        (size,) = ATTACH.struct.unpack(command.payload)
+        self._page = SharedMemory(command.descriptors.pop(), size)
+        host = _host_address(self._page)
+        self._driver.cuMemHostRegister(host, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        address = self._driver.CUdeviceptr()
+        self._driver.cuMemHostGetDevicePointer(byref(address), host, 0)
+        self._address = address.value
+
+    def _wait(self, command: Command, lane: Lane) -> None:
+        try:
+            offset, value = WAIT.struct.unpack(command.payload)
+            self._driver.cuStreamWaitValue64(lane.stream, self._address + offset, value, _CU_STREAM_WAIT_VALUE_GEQ)
+        except self._services.cuda_error as error:
+            # What follows would run before its time: better that nothing runs any more.
+            self._services.lost(error, command.verb.operation)
+
+    def _settle(self, command: Command, lane: Lane) -> None:
+        """Nothing to call."""
+
+    def forget_lane(self, index: int) -> None:
+        """Nothing here belongs to a lane."""
+
+    def close(self) -> None:
+        """Give the page back."""
+        if self._page is not None:
+            self._driver.cuMemHostUnregister(_host_address(self._page))
+            self._page.close()
+            self._page = None
+
+
+def _host_address(memory: SharedMemory) -> c_void_p:
+    return c_void_p(addressof(c_char.from_buffer(memory.map)))
