@@ -310,9 +310,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         from .actors.copies import copy_out
 
-        _check_host(self, out)
-        if not out.flags.writeable:
-            raise InvalidArgument("the numpy array to copy to is read-only")
+        check_host(self, out, writable=True)
         await copy_out(self, np.asarray(out))  # a matrix has rules of its own for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
@@ -331,11 +329,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
         from .actors.copies import copy_in, copy_on_device
 
         if isinstance(source, DeviceArray):
-            _check_like(self, source)
+            check_like(self, source)
             await copy_on_device(source, self)
             return
         host = as_host(source)
-        _check_host(self, host)
+        check_host(self, host)
         await copy_in(self, host)
 
     async def fill(self, value: complex | np.generic) -> None:
@@ -376,7 +374,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
         return self.nbytes == self._storage.block.nbytes
 
 
-def _check_host(array: DeviceArray, host: npt.NDArray[Any]) -> None:
+def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = False) -> None:
+    """Raise `InvalidArgument` for what is no numpy array of the same shape and dtype, writable if it has to be."""
     if not isinstance(host, np.ndarray):
         raise InvalidArgument(f"expected a numpy array, not {type(host).__name__}")
     if host.shape != array.shape:
@@ -386,9 +385,12 @@ def _check_host(array: DeviceArray, host: npt.NDArray[Any]) -> None:
             f"dtypes differ: the numpy array has {host.dtype}, the device array {array.dtype}; "
             f"convert with .astype({spelling(array.dtype)})"
         )
+    if writable and not host.flags.writeable:
+        raise InvalidArgument("the numpy array to copy to is read-only")
 
 
-def _check_like(array: DeviceArray, source: DeviceArray) -> None:
+def check_like(array: DeviceArray, source: DeviceArray) -> None:
+    """Raise `InvalidArgument` for arrays of different devices, shapes or dtypes."""
     if source.device is not array.device:
         raise InvalidArgument(
             f"the source array belongs to device {source.device.index}, the target to another one: "

@@ -11,26 +11,31 @@ A batch belongs to its generation. When that is lost, every later verb and the e
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
+import numpy as np
+import numpy.typing as npt
 import trio
 
-from ._arrays import DeviceArray
+from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._errors import ContextLost, DeviceError, InvalidArgument
 from ._launching import Launcher, LaunchPath, PreparedLauncher
 from ._requests import CommandRequest
 from ._timeline import Launch
 from ._util import NoPublicConstructor
+from .actors.copies import plan_copy, plan_copy_in, plan_copy_out
+from .actors.memory import plan_fill, tear
 from .actors.module import Dimensions, Kernel, Overwrites, PreparedLaunch, ReadOnly
 from .worker.engines.event import MARK
-from .worker.protocol import BATCH_LIMIT
+from .worker.protocol import BATCH_LIMIT, LANE_COMPUTE, LANE_LIMIT
 
 if TYPE_CHECKING:
     from ._device import Device
     from ._generation import Generation
-    from ._lanes import Lane
+    from ._lanes import Event, Lane
+    from .actors.graph import Graph
 
 
 class _Mark(CommandRequest):
@@ -114,7 +119,7 @@ class Batch(metaclass=NoPublicConstructor):
             self._launchers = {}
             self._prepared_launchers = {}
             for request in self._requests:
-                request.give_up()
+                request.drop()
             self._requests.clear()
 
     @trio.lowlevel.enable_ki_protection
@@ -133,8 +138,10 @@ class Batch(metaclass=NoPublicConstructor):
                 self._begin(mark)
             await trio.lowlevel.checkpoint()
             while self._requests:
+                request = self._requests[0]
                 try:
-                    await self._requests[0].wait()
+                    await request.wait()
+                    request.take()
                 except DeviceError as error:
                     self._errors.append(error)
                 self._requests.popleft()
@@ -168,7 +175,7 @@ class Batch(metaclass=NoPublicConstructor):
     ) -> None:
         """Launch a kernel, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
 
-        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are those of `Kernel.launch`. Up to 16
+        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are as for `Kernel.launch`. Up to 16
         launches that come in quick succession may share the ticket that tells of their end; one that is given a
         `hang_timeout` has its own.
 
@@ -208,15 +215,80 @@ class Batch(metaclass=NoPublicConstructor):
         if self._path is not None:
             self._path.learn_prepared(prepared)
 
+    def launch_graph(self, graph: Graph) -> None:
+        """Launch a graph (``cuGraphLaunch``). Raises as `Graph.launch` does, and as `launch`."""
+        self._check()
+        self._begin(graph._request(None))
+
+    def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
+        """Set every element of `array` to `value`. Raises as `DeviceArray.fill` does, and as `launch`."""
+        self._check()
+        self._begin_all(array, plan_fill(array, value, self._lane))
+
+    def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
+        """Overwrite `array` with `source`, of the same shape and dtype, on the host or on this device.
+
+        What is on the host is read now, unless it is pinned memory: the GPU reads that, when it gets there.
+
+        Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when the staging area, of 64 MiB,
+        has no room; `InvalidArgument` between arrays that only go through the host: do those outside of the batch.
+        """
+        self._check()
+        if isinstance(source, DeviceArray):
+            check_like(array, source)
+            requests = plan_copy(source, array, self._lane)
+            if requests is None:
+                raise InvalidArgument("these arrays are copied through the host: use `await array.copy_from(source)`")
+            self._begin_all(array, requests)
+            return
+        host = as_host(source)
+        check_host(array, host)
+        self._begin_all(array, plan_copy_in(array, host))
+
+    def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
+        """Copy `array` into the writable numpy array `out`, of the same shape and dtype; the bytes are there at the end.
+
+        The end is that of the block, or of the next `flush`. Raises as `DeviceArray.copy_to` does, and as `copy_from`.
+        """
+        self._check()
+        check_host(array, out, writable=True)
+        self._begin_all(array, plan_copy_out(array, np.asarray(out)), writes=False)
+
+    def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
+        """A new numpy array of the shape and dtype of `array`, whose elements are there at the end; see `copy_to`.
+
+        Raises as `DeviceArray.to_host` does, and as `copy_from`.
+        """
+        host: npt.NDArray[Any] = np.empty(array.shape, array.dtype)
+        self.copy_to(array, host)
+        return host
+
+    def to_device(self, source: npt.ArrayLike) -> DeviceArray:
+        """A new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
+
+        Raises as that does, and as `copy_from`.
+        """
+        self._check()
+        host = as_host(source)
+        array = self._device.empty(host.shape, host.dtype)
+        try:
+            self.copy_from(array, host)
+        except BaseException:
+            array.free()
+            raise
+        return array
+
+    def record(self) -> Event:
+        """An event behind what the batch's lane has been given so far. Raises as `Lane.record` does."""
+        self._check()
+        return self._lane_held.record()
+
     def _learn(self, generation: Generation, kernel: Kernel, request: CommandRequest) -> None:
         """After a launch that was not as usual: the next one may be."""
-        path = self._path
-        if path is None:
-            return
-        if kernel not in path.launchers:
-            path.learn(kernel)
-        for block in request.blocks():
-            generation.promote(block, self._lane)
+        if self._path is not None:
+            self._path.learn(kernel)
+            for block in request.blocks():
+                generation.promote(block, self._lane)
 
     def _begin(self, request: CommandRequest) -> None:
         """Send a request, and keep it until its end has been heard of."""
@@ -224,13 +296,33 @@ class Batch(metaclass=NoPublicConstructor):
         requests = self._requests
         while requests and requests[0].answered:
             self._hear(requests.popleft())
-        actor = self._device._actor_of(request.verb)
-        actor.begin_nowait(request, generation)
+        self._device._actor_of(request.verb).begin_nowait(request, generation)
         requests.append(request)
 
+    def _begin_all(self, array: DeviceArray, requests: Sequence[CommandRequest], *, writes: bool = True) -> None:
+        """Send the requests of one verb: all of them, or, by `WouldBlock`, none."""
+        begun = 0
+        try:
+            if requests:
+                book = self._check().timeline.book(requests[0].lane or LANE_COMPUTE)
+                if len(book.in_flight) + len(requests) > LANE_LIMIT:
+                    raise trio.WouldBlock
+            for request in requests:
+                self._begin(request)
+                begun += 1
+        except BaseException as error:
+            for request in requests[begun:]:
+                request.drop()
+            if writes:
+                tear(array._block, error, begun=begun, pieces=len(requests))
+            raise
+
     def _hear(self, request: CommandRequest) -> None:
+        """A request is settled and nobody waits for it: take what came of it."""
         error = request.error
-        if isinstance(error, DeviceError):
+        if error is None:
+            request.take()
+        elif isinstance(error, DeviceError):
             self._errors.append(error)
 
     # --- what became of the launches that went the short way --------------------------------------------------------

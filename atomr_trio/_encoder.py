@@ -16,7 +16,7 @@ from ._parameters import KernelSignature, ParameterKind
 
 Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
 """Takes the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and ticket,
-which it notes in the blocks. Returns what `struct` packs for each parameter; None, without a trace, for what is not usual."""
+which it notes in the blocks. Returns what `struct` packs for each parameter; None, without a trace, otherwise."""
 
 _FLOAT = """
     if type(a{i}) is not float:

@@ -70,6 +70,14 @@ class CommandRequest(Request):
             hang_timeout=self.hang_timeout,
         )
 
+    def take(self) -> None:
+        """Bring what came of it where it belongs, for a caller that has not waited in a task of its own."""
+
+    def drop(self) -> None:
+        """The caller is leaving before it has taken the outcome."""
+        if self.open:
+            self.give_up()
+
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the value, or with the error of this command alone."""
         # An actor that crashed after it had published the command has settled it already.

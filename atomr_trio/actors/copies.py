@@ -37,7 +37,7 @@ from ..worker.engines.memory import (
     COPY_OUT_MANY,
     STAGING_AREA,
 )
-from ..worker.protocol import LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
+from ..worker.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
 from .memory import ask_all, overlap, tear, was_begun
 
 if TYPE_CHECKING:
@@ -533,9 +533,11 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
         raise
 
 
-@trio.lowlevel.enable_ki_protection
-async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
-    """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
+def plan_copy(source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE) -> list[CommandRequest] | None:
+    """The requests that copy between two arrays of one device, of the same shape and dtype.
+
+    None if they would be too many. Raises `InvalidArgument` for arrays that were freed or that share memory.
+    """
     device = target.device
     device._check_usable(source)
     device._check_usable(target)
@@ -546,22 +548,30 @@ async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
     whole = _layout.boxes(packing.shape, target.itemsize, packing.strides, walk)
     boxes = list(itertools.islice(whole, THROUGH_HOST + 1))
     if len(boxes) > THROUGH_HOST:
+        return None
+    to, origin = target.address + packing.offset, source.address + source_offset
+    requests = []
+    for first in range(0, len(boxes), MANY):
+        some = boxes[first : first + MANY]
+        payload = b"".join(_entry(box.side(to), box.other_side(origin), box) for box in some)
+        operands = (
+            (target._block, Role.OVERWRITE if target._covers_block and not first else Role.WRITE),
+            (source._block, Role.READ),
+        )
+        verb = COPY if len(some) == 1 else COPY_MANY
+        keep = (source, target)
+        requests.append(CommandRequest(verb, payload, operands, keep=keep, lane=lane, operation="memory.copy"))
+    return requests
+
+
+@trio.lowlevel.enable_ki_protection
+async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
+    """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
+    requests = plan_copy(source, target)
+    if requests is None:
         # One of them is walked backwards, or across its rows: the host turns that round faster than a copy engine.
         host = np.empty(target.shape, target.dtype)
         await copy_out(source, host)
         await copy_in(target, host)
         return
-    to, origin = target.address + packing.offset, source.address + source_offset
-    heals = target._covers_block
-
-    def request_for(first: int) -> CommandRequest:
-        some = boxes[first : first + MANY]
-        payload = b"".join(_entry(box.side(to), box.other_side(origin), box) for box in some)
-        operands = (
-            (target._block, Role.OVERWRITE if heals and not first else Role.WRITE),
-            (source._block, Role.READ),
-        )
-        verb = COPY if len(some) == 1 else COPY_MANY
-        return CommandRequest(verb, payload, operands, keep=(source, target), operation="memory.copy")
-
-    await ask_all(target, range(0, len(boxes), MANY), request_for)
+    await ask_all(target, requests)

@@ -23,7 +23,7 @@ import numpy as np
 import outcome
 
 from .. import _layout
-from .._arrays import DeviceArray, _check_like
+from .._arrays import DeviceArray, check_like
 from .._errors import CommandFailed, DeviceError, InvalidArgument, RequestError, StaleKernel
 from .._mailbox import Request, RequestState
 from .._memory import Block, ChunkState
@@ -196,7 +196,7 @@ def _copy_step(device: Device, *arguments: object) -> _Step:
     source, target = _two(arguments, "copy", "a source and a target")
     for array in (source, target):
         _check_array(device, array, "copy")
-    _check_like(target, source)
+    check_like(target, source)
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
     packing = _layout.packing(target.shape, target.strides)

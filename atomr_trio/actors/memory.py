@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from .._memory import Block
 from .._requests import CommandRequest
 from .._util import shown
 from ..worker.engines.memory import FILL
-from ..worker.protocol import Role
+from ..worker.protocol import LANE_COMPUTE, Role
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray
@@ -38,19 +38,19 @@ def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None
     """
     finishes = begun == pieces and not isinstance(error, Exception)
     if pieces > 1 and begun and not finishes and not block.freed:
+        block.fast = 0
         block.torn = block.torn or f"a write that did not finish ({type(error).__name__})"
 
 
-async def ask_all(target: DeviceArray, parts: Sequence[T], request_for: Callable[[T], CommandRequest]) -> None:
-    """Overwrite an array by one command for each part, one after the other."""
-    if not parts:
+async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> None:
+    """Overwrite an array by several commands, one after the other."""
+    if not requests:
         await trio.lowlevel.checkpoint()
-    for number, part in enumerate(parts):
-        request = request_for(part)
+    for number, request in enumerate(requests):
         try:
             await target.device._memory_mailbox.ask(request)
         except BaseException as error:
-            tear(target._block, error, begun=number + was_begun(request), pieces=len(parts))
+            tear(target._block, error, begun=number + was_begun(request), pieces=len(requests))
             raise
 
 
@@ -64,23 +64,26 @@ def overlap(first: DeviceArray, second: DeviceArray) -> bool:
     return first.size > 0 and spans[0][0] < spans[1][1] and spans[1][0] < spans[0][1]
 
 
+def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_COMPUTE) -> list[CommandRequest]:
+    """The requests that set every element. Raises `InvalidArgument` for a value that the dtype cannot hold."""
+    array.device._check_usable(array)
+    pattern = pattern_of(value, array.dtype)
+    packing = _layout.packing(array.shape, array.strides)
+    base = array.address + packing.offset
+    role = Role.OVERWRITE if array._covers_block else Role.WRITE
+    requests = []
+    for rows in _layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides):
+        fields = (base + rows.offset, rows.pitch, array.itemsize, rows.width // array.itemsize, rows.height)
+        payload, operands = FILL.struct.pack(*fields, pattern), ((array._block, role),)
+        requests.append(CommandRequest(FILL, payload, operands, keep=array, lane=lane, operation="memory.fill"))
+        role = Role.WRITE
+    return requests
+
+
 @trio.lowlevel.enable_ki_protection
 async def fill(array: DeviceArray, value: complex | np.generic) -> None:
     """Set every element. See `DeviceArray.fill`."""
-    device = array.device
-    device._check_usable(array)
-    pattern = pattern_of(value, array.dtype)
-    packing = _layout.packing(array.shape, array.strides)
-    heals = array._covers_block
-    base = array.address + packing.offset
-
-    def request_for(rows: _layout.Box) -> CommandRequest:
-        fields = (base + rows.offset, rows.pitch, array.itemsize, rows.width // array.itemsize, rows.height)
-        operands = ((array._block, Role.OVERWRITE if heals and rows is planes[0] else Role.WRITE),)
-        return CommandRequest(FILL, FILL.struct.pack(*fields, pattern), operands, keep=array, operation="memory.fill")
-
-    planes = list(_layout.rows(packing.shape, array.itemsize, packing.strides, packing.strides))
-    await ask_all(array, planes, request_for)
+    await ask_all(array, plan_fill(array, value))
 
 
 def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
