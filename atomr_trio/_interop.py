@@ -421,6 +421,11 @@ class Interop:
         return self._consumer
 
     @property
+    def opened(self) -> bool:
+        """Whether an export would not have to make a context first."""
+        return self._consumer is not None or not self._cuda
+
+    @property
     def place(self) -> tuple[int, int]:
         """The device's name in DLPack."""
         return (DeviceType.CUDA, self.consumer.ordinal) if self._cuda else (DeviceType.CPU, 0)
@@ -684,7 +689,8 @@ async def share(array: DeviceArray) -> None:
     device._check_usable(array)
     await device._memory_mailbox.ask(_Settle(array))
     interop = device._shared()
-    await trio.to_thread.run_sync(lambda: interop.place)  # the first time, this makes a context
+    if not interop.opened:
+        await trio.to_thread.run_sync(lambda: interop.consumer)
 
 
 # --- the protocols ----------------------------------------------------------------------------------------------------

@@ -132,6 +132,15 @@ def test_a_version_that_is_not_known_is_not_read():
         _dlpack.Taken(capsule)
 
 
+def test_elements_that_are_vectors_are_not_read():
+    capsule = _dlpack.give(_dlpack.Tensor(64, (2, 0), (1,), (1,), 2, 32), lambda: None, versioned=True)
+    taken = _dlpack.Taken(capsule)
+    taken._managed.dl_tensor.dtype.lanes = 4
+    with pytest.raises(ValueError, match="vectors of 4"):
+        _ = taken.tensor
+    taken.close()
+
+
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_what_numpy_gives_is_read(max_version):
     host = np.arange(24, dtype=np.int16).reshape(4, 6)[::2, 1:]
