@@ -246,7 +246,7 @@ class Batch(metaclass=NoPublicConstructor):
         self._begin_all(array, plan_copy_in(array, host))
 
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
-        """Copy `array` into the writable numpy array `out`, of the same shape and dtype; the bytes are there at the end.
+        """Copy `array` into the writable numpy array `out`, of the same shape and dtype: it has the bytes at the end.
 
         The end is that of the block, or of the next `flush`. Raises as `DeviceArray.copy_to` does, and as `copy_from`.
         """

@@ -486,6 +486,7 @@ class Generation:
             and block.lost is None
             and not block.freed
             and block.chunk.state is ChunkState.READY
+            and not (self.interop is not None and self.interop.uses(block))
         ):
             block.fast = self.token + lane
 

@@ -449,6 +449,7 @@ class Interop:
             window = self._window(block.chunk)
             use = Use(self, block, array._storage if owned else None, fence)
             self._uses.setdefault(block, []).append(use)
+            block.fast = 0  # from now on `order` has a say in every command on it
             try:
                 if fence is not None:
                     for lane, ticket in pending:
@@ -553,6 +554,10 @@ class Interop:
             counters.release()
             self._ended.append(counters)
             self._close_ended()
+
+    def uses(self, block: Block) -> bool:
+        """Whether another library has the block, or had it until just now."""
+        return block in self._uses
 
     # --- taking back --------------------------------------------------------------------------------------------------
 
