@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from ._generation import Generation
 
 
+class _Defect(Request):
+    """Makes an actor crash by what has just happened in its place, so that its supervision hears of it."""
+
+    __slots__ = ("_bug",)
+
+    def __init__(self, bug: Exception, operation: str) -> None:
+        super().__init__(operation, lane=None)
+        self._bug = bug
+
+    def start(self, generation: Generation) -> None:
+        """Crash."""
+        self.settle(outcome.Value(None))
+        raise self._bug
+
+
 class Actor:
     """One library's actor. Its mailbox and the request in its hands outlive the generations it works in."""
 
@@ -26,15 +41,11 @@ class Actor:
         self.mailbox = mailbox
         self.scope: trio.CancelScope | None = None
         """The cancel scope of its present life."""
-        self._current: Request | None = None
+        self.current: Request | None = None
+        """The request in its hands."""
 
     def __repr__(self) -> str:
-        return f"<Actor {self.name} with {self._current!r}>"
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request is waiting for it or in its hands, so that a new one would be the next."""
-        return self._current is None and self.mailbox.posted == self.mailbox.taken
+        return f"<Actor {self.name} with {self.current!r}>"
 
     @trio.lowlevel.enable_ki_protection
     async def run(self, generation: Generation) -> None:
@@ -48,14 +59,14 @@ class Actor:
             return
         with self.mailbox.receiver() as receiver:
             while True:
-                if self._current is None:
+                if self.current is None:
                     try:
-                        self._current = await receiver.receive()
+                        self.current = await receiver.receive()
                         self.mailbox.taken += 1
                     except trio.EndOfChannel:
                         return
                 # Not in a variable of this loop: an idle actor would keep the last request's arrays alive.
-                await self._serve(self._current, generation)
+                await self._serve(self.current, generation)
 
     async def _serve(self, request: Request, generation: Generation) -> None:
         if request.state is RequestState.QUEUED:
@@ -63,7 +74,7 @@ class Actor:
         # Otherwise it was cancelled or settled while it waited, and never runs.
         if request.state is RequestState.QUEUED:
             self._begin(request, generation)
-        self._current = None
+        self.current = None
 
     def _begin(self, request: Request, generation: Generation) -> None:
         try:
@@ -71,7 +82,7 @@ class Actor:
         except RequestError as refused:
             request.settle(outcome.Error(refused))
         except Exception as bug:
-            self._current = None
+            self.current = None
             if request.open:
                 request.settle(outcome.Error(self._crash(bug, request, generation)))
             raise
@@ -106,10 +117,11 @@ class Actor:
             crash = self._crash(bug, request, generation)
             if request.open:
                 request.settle(outcome.Error(crash))
+            self.mailbox.post_defect(_Defect(bug, request.operation))
             raise crash from bug
 
     def close(self, make_error: outcome.Error) -> None:
         """Settle the request in hand, if it was not begun, when no generation will come any more."""
-        request, self._current = self._current, None
+        request, self.current = self.current, None
         if request is not None and request.open:
             request.settle(make_error)

@@ -21,7 +21,7 @@ import trio
 
 from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._errors import ContextLost, DeviceError, InvalidArgument
-from ._launching import Launcher, LaunchPath, PreparedLauncher
+from ._launching import Launcher, LaunchPath
 from ._requests import CommandRequest
 from ._timeline import Launch
 from ._util import NoPublicConstructor
@@ -67,7 +67,6 @@ class Batch(metaclass=NoPublicConstructor):
         "_launchers",
         "_over",
         "_path",
-        "_prepared_launchers",
         "_requests",
     )
 
@@ -80,8 +79,7 @@ class Batch(metaclass=NoPublicConstructor):
         self._over = False
         self._generation: Generation | None = None
         self._path: LaunchPath | None = None
-        self._launchers: dict[Kernel, Launcher] = {}
-        self._prepared_launchers: dict[PreparedLaunch, PreparedLauncher] = {}
+        self._launchers: dict[Kernel | PreparedLaunch, Launcher] = {}
         self._launched = False
         self._requests: collections.deque[CommandRequest] = collections.deque()
         self._errors: list[DeviceError] = []
@@ -102,7 +100,7 @@ class Batch(metaclass=NoPublicConstructor):
         book = generation.timeline.book(self._lane)
         if generation.ring is not None and self._lane_held.ordered:
             self._path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
-            self._launchers, self._prepared_launchers = self._path.launchers, self._path.prepared_launchers
+            self._launchers = self._path.launchers
         return self
 
     @trio.lowlevel.enable_ki_protection
@@ -117,7 +115,6 @@ class Batch(metaclass=NoPublicConstructor):
             self._over = True
             self._lane_held._batches -= 1
             self._launchers = {}
-            self._prepared_launchers = {}
             for request in self._requests:
                 request.drop()
             self._requests.clear()
@@ -130,23 +127,18 @@ class Batch(metaclass=NoPublicConstructor):
         whose error was raised is not heard of again.
         """
         generation = self._check()
-        try:
-            if self._launched:
-                self._launched = False
-                mark = _Mark(self._lane)
-                await generation.admit(mark)
-                self._begin(mark)
-            await trio.lowlevel.checkpoint()
-            while self._requests:
-                request = self._requests[0]
-                try:
-                    await request.wait()
-                    request.take()
-                except DeviceError as error:
-                    self._errors.append(error)
-                self._requests.popleft()
-        finally:
-            errors, self._errors = self._errors, []
+        if self._launched:
+            mark = _Mark(self._lane)
+            while not generation.takes(mark):
+                await generation.wait_room(self._lane)
+                self._check()
+            self._begin(mark)
+            self._launched = False
+        await trio.lowlevel.checkpoint()
+        while self._requests:
+            await self._requests[0].wait_answered()
+            self._hear(self._requests.popleft())
+        errors, self._errors = self._errors, []
         if errors:
             for other in errors[1:4]:
                 errors[0].add_note(f"and: {other}")
@@ -182,17 +174,16 @@ class Batch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
         the batch's generation is lost; `trio.WouldBlock` when 4096 launches are unfinished: `await batch.flush()`.
         """
-        launcher = self._launchers.get(kernel)  # type: ignore[arg-type]
-        if launcher is not None:
-            if not touches and hang_timeout is None and launcher(grid, block, shared_bytes, arguments, self):
-                self._launched = True
-                return
-        elif isinstance(kernel, PreparedLaunch):
-            prepared_launcher = self._prepared_launchers.get(kernel)
-            alone = grid == 0 == block and not (arguments or shared_bytes or touches) and hang_timeout is None
-            if alone and prepared_launcher is not None and prepared_launcher(self):
-                self._launched = True
-                return
+        launcher = self._launchers.get(kernel)
+        if (
+            launcher is not None
+            and not touches
+            and hang_timeout is None
+            and launcher(grid, block, shared_bytes, arguments, self)
+        ):
+            self._launched = True
+            return
+        if isinstance(kernel, PreparedLaunch):
             self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout)
             return
         if not isinstance(kernel, Kernel):

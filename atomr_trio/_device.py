@@ -61,7 +61,7 @@ from ._events import (
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._info import DeviceInfo
 from ._launching import AwaitedLaunch, LaunchPath
-from ._mailbox import Mailbox, Request
+from ._mailbox import Looker, Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
 from ._memory_map import MemoryMap, map_of
 from ._pinned import PinnedMemory
@@ -165,6 +165,8 @@ class Device(metaclass=NoPublicConstructor):
         # What the actors and their mailboxes need.
         memory, module, nvrtc = (Actor(name, Mailbox(name, MAILBOX_CAPACITY, _QuarantineGate(self))) for name in ACTORS)
         self._actors = (memory, module, nvrtc)
+        for actor in (memory, module):
+            actor.mailbox.shortcut = _Shortcut(self, actor)
         self._module_actor = module
         self._memory_mailbox = memory.mailbox
         self._module_mailbox = module.mailbox
@@ -612,27 +614,25 @@ class Device(metaclass=NoPublicConstructor):
     # The short way of an awaited launch, see ``_launching.py``.
 
     def _launched_shortly(
-        self, kernel: Kernel, grid: Dimensions, block: Dimensions, shared_bytes: int, arguments: tuple[object, ...]
+        self,
+        what: Kernel | PreparedLaunch,
+        grid: Dimensions,
+        block: Dimensions,
+        shared_bytes: int,
+        arguments: tuple[object, ...],
     ) -> AwaitedLaunch | None:
-        """Launch the short way and return what can be waited for; None if it must go the general way."""
-        path = self._launch_path
-        if path is None or path.generation is not self._generation or not self._module_actor.idle:
-            return None
-        launcher = path.launchers.get(kernel)
-        if launcher is None:
-            return None
-        awaited = AwaitedLaunch(path, self._module_mailbox)
-        return awaited if launcher(grid, block, shared_bytes, arguments, awaited) else None
+        """Launch the short way and return what can be waited for; None if it must go the general way.
 
-    def _launched_shortly_as_prepared(self, prepared: PreparedLaunch) -> AwaitedLaunch | None:
-        path = self._launch_path
-        if path is None or path.generation is not self._generation or not self._module_actor.idle:
+        It may only if it would be the module actor's next request.
+        """
+        path, mailbox = self._launch_path, self._module_mailbox
+        if path is None or mailbox.posted != mailbox.taken or self._module_actor.current is not None:
             return None
-        launcher = path.prepared_launchers.get(prepared)
+        launcher = path.launchers.get(what)
         if launcher is None:
             return None
-        awaited = AwaitedLaunch(path, self._module_mailbox)
-        return awaited if launcher(awaited) else None
+        awaited = AwaitedLaunch(path, mailbox)
+        return awaited if launcher(grid, block, shared_bytes, arguments, awaited) else None
 
     def _learn_launch(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
         """After a launch by the general way: the next one may go the short way."""
@@ -1260,6 +1260,39 @@ class Device(metaclass=NoPublicConstructor):
             self._arena.close()
 
 
+class _Shortcut:
+    """Begins requests of one actor in their callers' tasks, while it has none of its own."""
+
+    def __init__(self, device: Device, actor: Actor) -> None:
+        self._device = device
+        self._actor = actor
+
+    def begin(self, request: Request) -> Looker | None:
+        generation = self._device._generation
+        if self._actor.current is not None or generation is None or not generation.takes(request):
+            return None
+        if self._device.state is not DeviceState.RUNNING:
+            return None
+        looks = generation.begin_looking()
+        try:
+            self._actor.begin_nowait(request, generation)
+        except BaseException:
+            if looks:
+                generation.end_looking()
+            raise
+        return generation if looks else _NOBODY
+
+
+class _Nobody:
+    """Looks for nothing: somebody else does."""
+
+    async def look_for(self, request: Request) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+
+_NOBODY = _Nobody()
+
+
 class _QuarantineGate:
     """Keeps requests out of the mailboxes while a lost worker may still touch what they work on."""
 
@@ -1367,7 +1400,8 @@ async def open_device(
       about 0.6 GiB of device memory, and is started in the background.
     - `on_fault`: `"survive"`, or `"stale"`: then no array and no kernel survives a lost context, and using one raises
       `StaleArray` or `StaleKernel`.
-    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit.
+    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. It does not count
+      for a copy of more than 4 MiB of ordinary memory, which the host has a part in.
     - `close_timeout`: seconds that leaving the block waits for what was started, before it kills the worker.
     - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
     - `restart_policy`: how many lost contexts are too many; by default 3 within a minute.

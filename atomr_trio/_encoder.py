@@ -22,6 +22,12 @@ _FLOAT = """
     if type(a{i}) is not float:
         return None
 """
+_NARROW = """
+    if type(a{i}) is not float or a{i} > {largest} or a{i} < -{largest}:
+        return None
+"""
+_LARGEST = {2: 65504.0, 4: (2 - 2**-23) * 2.0**127}
+"""The largest number of so many bytes: what does not fit must be seen before anything is noted in a block."""
 _INTEGER = """
     if type(a{i}) is not int or not {low} <= a{i} <= {mask}:
         return None
@@ -81,7 +87,9 @@ def _written(parameters: tuple[tuple[ParameterKind, int], ...]) -> Encode:
         text += f"    {listed} = arguments\n"
     addresses = [i for i, (kind, _) in enumerate(parameters) if kind is ParameterKind.POINTER_OR_INTEGER]
     for i, (kind, size) in enumerate(parameters):
-        text += _PARTS[kind].format(i=i, size=size, low=-(1 << 8 * size - 1), mask=(1 << 8 * size) - 1)
+        part = _NARROW if kind is ParameterKind.FLOAT and size in _LARGEST else _PARTS[kind]
+        numbers = {"low": -(1 << 8 * size - 1), "mask": (1 << 8 * size) - 1, "largest": _LARGEST.get(size)}
+        text += part.format(i=i, size=size, **numbers)
     text += "".join(_CLAIM.format(i=i) for i in addresses)
     text += f"    return ({listed})\n"
     names_of_function: dict[str, Encode] = {}

@@ -42,7 +42,7 @@ from ._lanes import LaneOptions
 from ._mailbox import Request
 from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._realtime import RealTimer, readable_within
-from ._timeline import Command, CommandOwner, LaneBook, Launches, Operand, Timeline
+from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline
 from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
 from .worker.engines import context as context_records
@@ -193,7 +193,8 @@ class Generation:
         """How many records were sent."""
         self._lane_options = lane_options
         self._spin = spin
-        self.patience: float = SPIN_SECONDS
+        self._longest_patience: float = max(spin, SPIN_SECONDS)
+        self.patience: float = self._longest_patience
         """How long it pays to look for an end before blocking."""
         self._looked_for = False
         self.in_service: trio.Event = trio.Event()
@@ -359,17 +360,21 @@ class Generation:
     @trio.lowlevel.enable_ki_protection
     async def admit(self, request: Request) -> None:
         """Wait until a request can begin: its lane has room, and no lost worker may still touch its memory."""
-        lane = request.lane
         while not self.takes(request):
+            await self.wait_room(request.lane)
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_room(self, lane: int | None) -> None:
+        """Wait until a request for a lane that could not begin may be able to, or until the generation is lost."""
+        if lane is not None:
+            self._waiting[lane] += 1
+        event = trio.Event()
+        self._room.append(event)
+        try:
+            await event.wait()
+        finally:
             if lane is not None:
-                self._waiting[lane] += 1
-            event = trio.Event()
-            self._room.append(event)
-            try:
-                await event.wait()
-            finally:
-                if lane is not None:
-                    self._waiting[lane] -= 1
+                self._waiting[lane] -= 1
 
     def takes(self, request: Request) -> bool:
         """Whether a request can begin right now."""
@@ -463,8 +468,7 @@ class Generation:
             header += b"".join(word.to_bytes(8, "little") for word in words)
         book.waited += len(open_waits)
         self._send(header + payload, descriptors)
-        if not self._activity.is_set():
-            self._activity.set()
+        self.wake_settler()
         return command
 
     def promote(self, block: Block, lane: int) -> None:
@@ -496,27 +500,51 @@ class Generation:
         It settles what it finds, for `patience` at most, and says `end_looking` afterwards.
         """
         if self._looked_for or self._activity.is_set():
-            if not self._activity.is_set():
-                self._activity.set()
             return False
         self._looked_for = True
         return True
 
-    def end_looking(self) -> None:
+    async def look_for(self, request: Request) -> None:
+        """Look until a request has its answer or looking does not pay any more; for who was told to `begin_looking`."""
+        until = time.perf_counter() + self.patience
+        try:
+            while True:
+                await trio.lowlevel.checkpoint()
+                self.settle_finished()
+                if request.answered or time.perf_counter() > until:
+                    break
+        finally:
+            self.end_looking()
+
+    def end_looking(self, looker: LaunchOwner | None = None) -> None:
         """Settle what was found; what is still unfinished is the settler's again."""
         self._looked_for = False
-        if self.settle_finished():
-            self.patience = SPIN_SECONDS
+        if (looker is not None and self._settled_alone(looker)) or self.settle_finished():
+            self.patience = self._longest_patience
         elif not self.timeline.idle:
             self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
         if not self.timeline.idle:
             self.wake_settler()
-        else:
+        elif not self._idle.is_set():
             self._idle.set()
 
+    def _settled_alone(self, looker: LaunchOwner) -> bool:
+        """Settle the one launch that there is, if it is this one and has run without failing: the most usual case."""
+        book = self.timeline.lanes[LANE_COMPUTE]
+        launches = book.launches
+        if len(launches) != 1 or book.in_flight or launches[0][1] is not looker:
+            return False
+        if self.page.finished(LANE_COMPUTE) < launches[0][0] or self.page.failures(LANE_COMPUTE) != book.failures:
+            return False
+        launches.popleft()
+        looker.launches_finished(1)
+        if self._room:
+            self.wake_waiters()
+        return True
+
     def wake_settler(self) -> None:
-        """There is something to settle."""
-        if not self._activity.is_set():
+        """There is something to settle: whoever looks already will, otherwise the settler is woken."""
+        if not self._looked_for and not self._activity.is_set():
             self._activity.set()
 
     def _open_lane(self, book: LaneBook) -> None:
@@ -912,7 +940,7 @@ class Generation:
                 last = time.perf_counter()
             if self.settle_finished():
                 last = time.perf_counter()
-                self.patience = SPIN_SECONDS
+                self.patience = self._longest_patience
             if time.perf_counter() - last < self.patience:
                 await trio.lowlevel.checkpoint()
                 continue
@@ -1032,6 +1060,7 @@ class Generation:
             self.loss = loss
             self.refusing = True
             self.relieved.set()
+            self.wake_waiters()
             self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
 
     def settle_reaped(self, make_error: MakeError) -> None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from .actors.module import Dimensions, Kernel, PreparedLaunch
 
 Launcher = Callable[["Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
-"""Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end."""
-PreparedLauncher = Callable[[LaunchOwner], bool]
+"""Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end. That of a
+prepared launch has the first four itself, and takes zeros and nothing for them."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _FENCE_MASK = 15
@@ -61,8 +61,7 @@ class LaunchPath:
         """Records up to this one have a slot without looking at what the worker has read."""
         self.counter: int = counter_word(book.index)
         """Where the page has the ticket that the lane has reached."""
-        self.launchers: dict[Kernel, Launcher] = {}
-        self.prepared_launchers: dict[PreparedLaunch, PreparedLauncher] = {}
+        self.launchers: dict[Kernel | PreparedLaunch, Launcher] = {}
 
     def look_again(self) -> bool:
         """Whether one more launch may go this way, as things are now."""
@@ -81,8 +80,8 @@ class LaunchPath:
 
     def learn_prepared(self, prepared: PreparedLaunch) -> None:
         """The same for a launch with its arguments bound."""
-        if prepared not in self.prepared_launchers and self._may_learn(prepared.kernel):
-            self.prepared_launchers[prepared] = self._prepared_launcher(prepared)
+        if prepared not in self.launchers and self._may_learn(prepared.kernel):
+            self.launchers[prepared] = self._prepared_launcher(prepared)
 
     def _may_learn(self, kernel: Kernel) -> bool:
         module = kernel._module
@@ -120,10 +119,7 @@ class LaunchPath:
             if values is None:
                 return False
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            try:
-                pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
-            except OverflowError:  # a finite float that a narrower parameter cannot hold
-                return False
+            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
             launches.append((ticket, owner, kernel, arguments))
             book.issued = ticket
             generation.sent = words[RECORDS_SENT_WORD] = sent
@@ -137,35 +133,40 @@ class LaunchPath:
 
         return launch
 
-    def _prepared_launcher(self, prepared: PreparedLaunch) -> PreparedLauncher:
+    def _prepared_launcher(self, prepared: PreparedLaunch) -> Launcher:
         path, generation, book, verb = self, self.generation, self.book, self.verb
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, bell = generation.ring, generation.page.words, generation.bell
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         kernel, engine, length = prepared.kernel, LAUNCH.engine_number, prepared.kernel._record_bytes
-        pack_into, header = NUMBERED_HEADER.pack_into, NUMBERED_HEADER.size
+        pack_into, header, end = NUMBERED_HEADER.pack_into, NUMBERED_HEADER.size, NUMBERED_HEADER.size + length
 
-        def launch(owner: LaunchOwner) -> bool:
+        def launch(
+            grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
+        ) -> bool:
+            if arguments or grid or block or shared:
+                return False
             ticket, sent = book.issued + 1, generation.sent + 1
             if (
                 ticket > path.last_ticket or sent > path.last_record or generation.refusing or generation.outbox
             ) and not path.look_again():
                 return False
-            for block in prepared._blocks:
-                if block.fast != token:
-                    return False
+            # What is noted in one block when the next is refused does no harm: the lane's next command has the ticket.
             me = (lane, ticket)
-            for block in prepared._writes:
-                block.writer = me
-                if block.readers:
-                    block.readers = {}
-            for block in prepared._reads:
-                block.readers[lane] = ticket
+            for used in prepared._writes:
+                if used.fast != token:
+                    return False
+                used.writer = me
+                if used.readers:
+                    used.readers = {}
+            for used in prepared._reads:
+                if used.fast != token:
+                    return False
+                used.readers[lane] = ticket
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length)
-            at += header
-            slots[at : at + length] = prepared._payload
+            slots[at + header : at + end] = prepared._payload
             launches.append((ticket, owner, kernel, prepared._arguments))
             book.issued = ticket
             generation.sent = words[RECORDS_SENT_WORD] = sent
@@ -186,33 +187,31 @@ class AwaitedLaunch:
     Its task looks for the end itself, with checkpoints, if nobody else does: that saves waking the settler to wake it.
     """
 
-    __slots__ = ("_abandoned", "_counter", "_done", "_error", "_generation", "_mailbox", "_task", "_ticket")
+    __slots__ = ("_abandoned", "_done", "_error", "_mailbox", "_path", "_task")
 
     def __init__(self, path: LaunchPath, mailbox: Mailbox) -> None:
-        self._generation = path.generation
-        self._counter = path.counter
-        self._ticket = path.book.issued + 1
+        self._path = path
         self._mailbox = mailbox
         self._task: trio.lowlevel.Task | None = None
-        self._done = False
-        self._abandoned = False
+        self._done = self._abandoned = False
         self._error: DeviceError | None = None
 
     @trio.lowlevel.enable_ki_protection
     async def wait(self) -> None:
         """Wait until the launch has run, and raise its error. Cancelling works at once, whatever it is doing."""
-        generation = self._generation
+        path = self._path
+        generation = path.generation
         try:
             if generation.begin_looking():
-                words, counter = generation.page.words, self._counter
-                ticket, until = self._ticket, time.perf_counter() + generation.patience
+                words, counter, ticket = generation.page.words, path.counter, path.book.issued
+                until = time.perf_counter() + generation.patience
                 try:
                     while True:
                         await trio.lowlevel.checkpoint()
                         if self._done or words[counter] >= ticket or time.perf_counter() > until:
                             break
                 finally:
-                    generation.end_looking()
+                    generation.end_looking(self)
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             if not self._done:

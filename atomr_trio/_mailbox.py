@@ -17,6 +17,7 @@ This is the only file that calls ``reschedule``: one sleep, one wake-up, kept in
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -119,6 +120,17 @@ class Request:
         self.give_up()
         return trio.lowlevel.Abort.SUCCEEDED
 
+    @trio.lowlevel.enable_ki_protection
+    async def wait_answered(self) -> None:
+        """Wait until there is an answer, and leave it there. Cancelling does nothing to the request."""
+        if self._outcome is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+
+    def _stop_waiting(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
     def give_up(self) -> None:
         """Nobody wants the answer any more: a queued request never runs, a started one goes on unheard."""
         if self.state is RequestState.QUEUED:
@@ -152,6 +164,20 @@ class Gate(Protocol):
         """Wait until that may have changed."""
 
 
+class Looker(Protocol):
+    """Who settles what has ended, for a caller that looks for the end of its own request."""
+
+    async def look_for(self, request: Request) -> None:
+        """Look until the request has its answer or looking does not pay any more, with checkpoints."""
+
+
+class Shortcut(Protocol):
+    """Lets a caller begin its request itself, when the actor would do nothing else next."""
+
+    def begin(self, request: Request) -> Looker | None:
+        """Begin the request, unless it has to wait for something; then None. Raises what refuses it."""
+
+
 class Mailbox:
     """A bounded memory channel of requests that outlives the actors that serve it, and its accounts."""
 
@@ -163,6 +189,7 @@ class Mailbox:
         self._settled: Counter[Outcome] = Counter()
         self._closed: Callable[[], DeviceError] | None = None
         self.restarts = 0
+        self.shortcut: Shortcut | None = None
         self.posted = 0
         """How many requests were put into the channel, or are being."""
         self.taken = 0
@@ -177,8 +204,19 @@ class Mailbox:
     async def ask(self, request: Request) -> Any:
         """Put the request into the mailbox, waiting for room, and wait for its answer.
 
-        Raises the request's own error, or what `close` was given when the mailbox is closed.
+        With nothing before it, and nothing to wait for, it is begun here and now instead: that saves two turns of the
+        scheduler. Raises the request's own error, or what `close` was given when the mailbox is closed.
         """
+        self._check_open()
+        if self.shortcut is not None and self.posted == self.taken:
+            looker = self.shortcut.begin(request)
+            if looker is not None:
+                try:
+                    await looker.look_for(request)
+                except BaseException:
+                    request.give_up()
+                    raise
+                return await request.wait()
         await self.post(request)
         return await request.wait()
 
@@ -210,6 +248,12 @@ class Mailbox:
             request._mailbox = None
             raise
         self._accepted += 1
+
+    def post_defect(self, defect: Request) -> None:
+        """Give the actor something to crash by, uncounted; it has enough else to do if there is no room."""
+        with contextlib.suppress(trio.WouldBlock):
+            self._send.send_nowait(defect)
+            self.posted += 1
 
     def accept(self, request: Request) -> None:
         """Count a request that its caller begins by itself, past the queue."""

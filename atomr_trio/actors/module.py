@@ -571,7 +571,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         """
         device = self.kernel._module.device
         if lane is None and hang_timeout is None:
-            launched = device._launched_shortly_as_prepared(self)
+            launched = device._launched_shortly(self, 0, 0, 0, ())
             if launched is not None:
                 await launched.wait()
                 return

@@ -121,16 +121,24 @@ class Command:
 class HotLaunch:
     """A launch made ready: what is the same in every record of it, and so need not be read again."""
 
-    __slots__ = ("call", "error", "lane", "unsigned")
+    __slots__ = ("call", "error", "joins", "lane", "verb")
 
     def __init__(
-        self, lane: Lane, call: Callable[[int], int], error: Callable[[int], Exception], *, unsigned: bool
+        self,
+        verb: Verb,
+        lane: Lane,
+        call: Callable[[int], int],
+        error: Callable[[int], Exception],
+        *,
+        unsigned: bool,
     ) -> None:
+        self.verb: Verb = verb
         self.lane: Lane = lane
+        self.joins: Lane | None = lane if unsigned else None
+        """The lane, if others may come before it is signed."""
         self.call: Callable[[int], int] = call
         """Launches with the parameter block at an address; returns the status."""
         self.error: Callable[[int], Exception] = error
-        self.unsigned: bool = unsigned
 
 
 class RequiredCommandFailed(Exception):
@@ -224,11 +232,22 @@ class Lane:
         """Whether the loop thread may make the calls of the command with this ticket, which waits for nothing."""
         return ticket == self.accepted + 1 and not self._services.poisoned and self._takes(ticket)
 
-    def made_hot(self, verb: Verb, ticket: int, status: int, hot: HotLaunch) -> None:
-        """A launch of the loop thread's that was refused, that somebody waits for, or that has to be signed."""
-        if status and not self._failed(verb, ticket, hot.error(status)):
-            return
-        self._made(verb, ticket, unsigned=hot.unsigned)
+    def bound_of_group(self, ticket: int) -> int:
+        """The last ticket that the loop thread may give out, from this one on, before it tells `made_hot`."""
+        return min(max(ticket, self.signed + GROUP_LIMIT), self.room_until)
+
+    def made_hot(self, ticket: int, *, signs: bool) -> None:
+        """The loop thread has made launches up to this ticket, which wants to be signed at once, or can wait."""
+        self.accepted = self.submitted = ticket
+        if self.waiters:
+            with self._changed:
+                self._changed.notify_all()
+        if signs or ticket - self.signed >= GROUP_LIMIT:
+            self._sign(ticket, "launches")
+
+    def failed_hot(self, verb: Verb, ticket: int, error: Exception) -> None:
+        """One of those launches was refused."""
+        self._failed(verb, ticket, error)
 
     def _takes(self, ticket: int) -> bool:
         """Whether the loop thread may make the calls of this command: nothing waits, and not too much is unfinished."""

@@ -38,7 +38,6 @@ from .protocol import (
     EXIT_LOST,
     EXIT_NO_HOST_MEMORY,
     EXIT_ORPHANED,
-    GROUP_LIMIT,
     HEADER,
     HEARTBEAT_WORD,
     LANE_COMPUTE,
@@ -52,7 +51,7 @@ from .protocol import (
     Verb,
     decode_wait,
 )
-from .ring import MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
+from .ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .status import StatusClass, classify
 
 _PR_SET_PDEATHSIG = 1
@@ -60,10 +59,11 @@ _CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _NOT_READY = 600
 _ASSERT = 710
 
-HEARTBEAT_PERIOD = 0.05
+HEARTBEAT_PERIOD = 0.2
 MONITOR_PERIOD = 100e-6
-HOT_MONITOR_PERIOD = 1e-3
-"""While launches come in quick succession: each look takes the interpreter's lock from the thread that makes them."""
+LOOK_PERIOD = 200e-6
+HELD_UP_SECONDS = 0.05
+"""After so long without a turn the loop's thread is taken to be held up inside a call."""
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _LAUNCH = (LAUNCH.engine_number, LAUNCH.number, 0)
 _LAUNCH_FIELDS_BYTES = LAUNCH.struct.size - 4  # but the padding
@@ -120,7 +120,10 @@ class Worker:
         self._lanes: dict[int, Lane] = {}
         self._ring: Ring | None = None
         self._ready: dict[bytes, HotLaunch] = {}
-        self._hot = False
+        self._awake = False
+        """Whether the loop's thread looks after the lanes itself."""
+        self._turns = 0
+        """Goes on while it does."""
         self._spin_seconds = 0.0
         self._signalled: list[int] = []
         self._ended = threading.Event()
@@ -334,25 +337,36 @@ class Worker:
                 return
 
     def _monitor(self) -> None:
-        """While tickets are open: ask busy streams for faults, and wake the parent if it sleeps and a ticket came."""
+        """Look after the lanes whenever the loop's thread does not: while it sleeps, or is held up inside a call.
+
+        While that one is awake it looks itself, every `LOOK_PERIOD`: two threads would fight for the interpreter.
+        """
         self.bind_thread()
+        turns = -1
         while not self._ended.is_set():
-            busy = False
-            for lane in self._lanes.values():
-                if lane.busy:
-                    busy = True
-                    if not self.poisoned:
-                        self._query(lane)
-            self._tell_parent()
-            if busy:
-                time.sleep(HOT_MONITOR_PERIOD if self._hot else MONITOR_PERIOD)
+            if (not self._awake or turns == self._turns) and self._look():
+                time.sleep(MONITOR_PERIOD)
                 continue
-            if self.prints and self._printed and not self.poisoned:
-                self._printed = False
-                self._flush_wanted.set()
+            turns = self._turns
             self._work.clear()
-            if not self._ended.is_set() and not any(lane.busy for lane in self._lanes.values()):
+            if self._awake:
+                self._work.wait(HELD_UP_SECONDS)
+            elif not self._ended.is_set() and not any(lane.busy for lane in self._lanes.values()):
                 self._work.wait()
+
+    def _look(self) -> bool:
+        """Ask busy streams for faults, and wake the parent if it sleeps and a ticket came; whether anything is busy."""
+        busy = False
+        for lane in self._lanes.values():
+            if lane.busy:
+                busy = True
+                if not self.poisoned:
+                    self._query(lane)
+        self._tell_parent()
+        if not busy and self.prints and self._printed and not self.poisoned:
+            self._printed = False
+            self._flush_wanted.set()
+        return busy
 
     def _tell_parent(self) -> None:
         """Wake the parent if it sleeps and a ticket came that nobody has woken it for."""
@@ -407,9 +421,14 @@ class Worker:
                 return end
 
     def _run_ring(self, ring: Ring) -> Verb:
-        """See ``ring.py`` for who writes what. A launch that is ready is made straight from its slot."""
-        words, slots, work, ready = self._page.words, ring.slots, self._work, self._ready
-        unpack = _LAUNCH_RECORD.unpack_from
+        """See ``ring.py`` for who writes what. A launch that is ready is made straight from its slot.
+
+        While launches follow each other on one lane, what has to be kept of it is kept in local variables, and the lane
+        hears of them together, at `bound` at the latest.
+        """
+        words, slots, ready = self._page.words, ring.slots, self._ready
+        unpack, get_ready = _LAUNCH_RECORD.unpack_from, ready.get
+        self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
         read = 0
         while True:
@@ -417,50 +436,53 @@ class Worker:
             if sent == read:
                 self._wait_for_record(read)
                 continue
-            if not work.is_set():
-                work.set()
-            self._hot = sent - read > _READ_MASK
+            self._turns += 1
+            lane: Lane | None = None
+            signs = False
+            last = bound = 0
             while read < sent:
                 at = (read & SLOT_MASK) << SLOT_SHIFT
                 number, ticket, launch = unpack(slots, at)
                 read += 1
                 if number != read:
                     raise ValueError(f"slot {at >> SLOT_SHIFT} of the ring has record {number} instead of {read}")
-                hot = ready.get(launch)
-                if hot is None or hot.lane.pending or ticket != hot.lane.accepted + 1 or ticket > hot.lane.room_until:
-                    hot = self._make_ready(slots, at)
+                hot = get_ready(launch)
+                if hot is None or hot.joins is not lane or ticket > bound or ticket != last + 1:
+                    if lane is not None:
+                        lane.made_hot(last, signs=signs)
+                        lane = None
+                        words[RECORDS_READ_WORD] = read - 1
                     if hot is None:
-                        words[RECORDS_READ_WORD] = read
+                        hot = self._make_ready(slots, at)
+                    if hot is None or not hot.lane.takes_at_once(ticket):
                         if (end := self._take_from_ring(slots, at)) is not None:
+                            words[RECORDS_READ_WORD] = read
                             return end
                         continue
-                lane = hot.lane
+                    lane, signs = hot.lane, hot.joins is None
+                    bound = ticket if signs else lane.bound_of_group(ticket)
                 status = hot.call(base + at)
-                lane.accepted = lane.submitted = ticket
-                if status or lane.waiters or not hot.unsigned or ticket - lane.signed >= GROUP_LIMIT:
-                    lane.made_hot(LAUNCH, ticket, status, hot)
-                if not read & _READ_MASK:
-                    words[RECORDS_READ_WORD] = read
+                last = ticket
+                if status:
+                    hot.lane.failed_hot(hot.verb, ticket, hot.error(status))
+            if lane is not None:
+                lane.made_hot(last, signs=signs)
             words[RECORDS_READ_WORD] = read
             self._printed = True
 
     def _make_ready(self, slots: memoryview, at: int) -> HotLaunch | None:
-        """What makes the launch in a slot; None if it is none, or cannot be made at once."""
-        ticket, lane, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
+        """What makes the launch in a slot; None if it is none."""
+        _, lane, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
         if (engine, verb & ~UNSIGNED, waits) != _LAUNCH or lane not in self._lanes or length > _LONGEST_PAYLOAD:
             return None
-        if not self._lanes[lane].takes_at_once(ticket):
-            return None
         launch = bytes(slots[at + NUMBER.size + 8 : at + _LAUNCH_RECORD.size])
-        hot = self._ready.get(launch)
-        if hot is None:
-            call = self._modules.hot_launch(launch[8:], length, self._lanes[lane])
-            if call is None:
-                return None
-            if len(self._ready) >= _MOST_READY:
-                self._ready.clear()
-            hot = HotLaunch(self._lanes[lane], call, self._modules.launch_error, unsigned=bool(verb & UNSIGNED))
-            self._ready[launch] = hot
+        call = self._modules.hot_launch(launch[8:], length, self._lanes[lane])
+        if call is None:
+            return None
+        if len(self._ready) >= _MOST_READY:
+            self._ready.clear()
+        hot = HotLaunch(LAUNCH, self._lanes[lane], call, self._modules.launch_error, unsigned=bool(verb & UNSIGNED))
+        self._ready[launch] = hot
         return hot
 
     def forget_hot(self) -> None:
@@ -479,29 +501,40 @@ class Worker:
     def _wait_for_record(self, read: int) -> None:
         """Until there are more than `read` records: look for some time, then sleep on the doorbell."""
         words = self._page.words
-        sched_yield = self._libc.sched_yield
-        self._hot = False
+        sched_yield, clock = self._libc.sched_yield, time.perf_counter
         for lane in self._lanes.values():
             lane.sign_when_idle()
-        until = time.perf_counter() + self._spin_seconds
+        now = clock()
+        until, look_at = now + self._spin_seconds, now + LOOK_PERIOD
         while words[RECORDS_SENT_WORD] == read:
             # Through ctypes, so that it gives up the interpreter's lock as well: a spinner starves its neighbours.
             sched_yield()
-            if words[ASLEEP_WORD]:
+            now = clock()
+            if now > look_at:
+                look_at = now + LOOK_PERIOD
+                self._turns += 1
+                self._look()
+            elif words[ASLEEP_WORD]:
                 self._tell_parent()
-            if time.perf_counter() > until:
+            if now > until:
                 self._sleep(read)
 
     def _sleep(self, read: int) -> None:
         words = self._page.words
+        self._awake = False
+        self._work.set()
         words[WORKER_ASLEEP_WORD] = 1
         fence()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
+        net = NET_SECONDS
         while words[RECORDS_SENT_WORD] == read:
-            if poll.poll(NET_SECONDS * 1000):
+            if poll.poll(net * 1000):
                 os.eventfd_read(self._bell)
+            net = LATER_NET_SECONDS
         words[WORKER_ASLEEP_WORD] = 0
+        self._awake = True
+        self._work.set()
 
     def _receive(self) -> tuple[bytes, list[int]]:
         data, descriptors = channel.receive_bytes(self.sock, self._buffer)
@@ -526,7 +559,7 @@ class Worker:
         unsigned = bool(verb_number & UNSIGNED)
         self._lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
         self._printed = True
-        if not self._work.is_set():
+        if not self._awake and not self._work.is_set():
             self._work.set()
         return None
 

@@ -21,7 +21,7 @@ in slot n - 1, modulo the number of slots, and begins with n.
    make a store wait while a later load goes ahead, and if both sides did that at once both would miss the other. So
    each executes a locked instruction between its store and its load (`fence`), which x86 orders with everything. Of a
    batch's launches only every sixteenth does, and the mark at its end: one that is missed waits for the next of those.
-   The worker looks again every `NET_SECONDS` all the same.
+   The worker looks again after `NET_SECONDS` all the same.
 4. A lost worker takes nothing along: slots are read, never written, by it, and each generation has a ring of its own.
 
 **A corrupt ring** is a worker fault, never a wild call: the worker checks that the slot has the number it expects and
@@ -53,7 +53,9 @@ _GROUPS_OFFSET: Final = SLOTS * SLOT_BYTES
 RING_BYTES: Final = _GROUPS_OFFSET + MAX_LANES * GROUPS
 
 NET_SECONDS: Final = 0.1
-"""How long a sleeping worker does not look, at most."""
+"""How long after it has gone to sleep a worker looks again, unless it was woken."""
+LATER_NET_SECONDS: Final = 1.0
+"""And then: who sends now has long seen that it is asleep."""
 
 ORDERED_STORES: Final = platform.machine() == "x86_64"
 """Whether this processor keeps the promises that the ring relies on."""
