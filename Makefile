@@ -5,6 +5,7 @@
 #   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
+#   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
@@ -40,7 +41,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak bench bench-recovery picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak bench anatomy bench-recovery picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -86,6 +87,9 @@ bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif
+
+anatomy:
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/anatomy.py
 
 lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m ruff check .

@@ -22,15 +22,15 @@ MOST_HELPERS = 8
 class Job(Protocol):
     """A piece of work for a helper."""
 
-    def run(self) -> None:
-        """Do it, in the helper's thread. Must not raise."""
+    def run(self) -> bool | None:
+        """Do it, in the helper's thread; true to be run again, behind the jobs that wait. Must not raise."""
 
     def ended(self) -> None:
-        """Called in trio's thread, once, after `run`."""
+        """Called in trio's thread, once, after the last `run`."""
 
 
 class Crew:
-    """The helpers of one device. Made inside trio; everything but `Job.run` happens in trio's thread."""
+    """The helpers of one device. Made inside trio; everything but `Job.run` and `crowded` is of trio's thread."""
 
     def __init__(self, size: int | None = None) -> None:
         self.size: int = size or max(2, min(MOST_HELPERS, len(os.sched_getaffinity(0)) - 1))
@@ -43,6 +43,11 @@ class Crew:
 
     def __repr__(self) -> str:
         return f"<Crew: {self._helpers} of {self.size} at work, {len(self._waiting)} jobs waiting>"
+
+    @property
+    def crowded(self) -> bool:
+        """Whether jobs wait for a helper: who has nothing to do for the moment should give way."""
+        return bool(self._waiting)
 
     def submit(self, job: Job) -> None:
         """Have a helper run the job as soon as one is free. Raises `RuntimeError` if the system has no thread."""
@@ -69,7 +74,10 @@ class Crew:
 
     def _help(self) -> None:
         while (job := self._next()) is not None:
-            job.run()
+            if job.run():
+                with self._lock:
+                    self._waiting.append(job)
+                continue
             self._finished.append(job)
             with contextlib.suppress(trio.RunFinishedError):  # then nobody waits for it any more
                 self._token.run_sync_soon(self._tell, idempotent=True)

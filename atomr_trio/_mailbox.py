@@ -12,7 +12,7 @@ The caller learns of `Cancelled` at once in both cases, so a kernel that never e
 belongs to the supervisor: an actor only gets a clone of the receiving end for each of its lives, because closing the
 last receiver of a channel silently drops what is queued.
 
-This is the only file that calls ``reschedule``: one sleep, one wake-up, kept in one class.
+Only this file and ``_launching.py`` call ``reschedule``: one sleep, one wake-up, kept in one class each.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,12 +18,15 @@ import trio
 from ._errors import DeviceClosed
 from ._util import known
 from .worker.channel import SharedMemory
+from .worker.protocol import CELL
 
 SMALL_SLOT = 64 * 1024
 LARGE_SLOT = 4 * 1024 * 1024
 SMALL_SLOTS = 64
-LARGE_SLOTS = 16
-STAGING_BYTES = SMALL_SLOTS * SMALL_SLOT + LARGE_SLOTS * LARGE_SLOT
+LARGE_SLOTS = 22
+GATE_BYTES = 2 * CELL
+"""Each slot has two words by which helpers and the GPU take turns in it, in cache lines of their own."""
+STAGING_BYTES = SMALL_SLOTS * (SMALL_SLOT + GATE_BYTES) + LARGE_SLOTS * (LARGE_SLOT + GATE_BYTES)
 
 
 def _kind(size: int) -> int:
@@ -33,12 +37,16 @@ def _kind(size: int) -> int:
 class Slot:
     """A piece of the staging area, held until `release`."""
 
-    __slots__ = ("_pool", "offset", "size")
+    __slots__ = ("_pool", "gate", "holders", "offset", "size")
 
-    def __init__(self, pool: StagingPool, offset: int, size: int) -> None:
+    def __init__(self, pool: StagingPool, offset: int, size: int, gate: int) -> None:
         self._pool = pool
         self.offset: int = offset
         self.size: int = size
+        self.gate: int = gate
+        """Where its two words lie in the area."""
+        self.holders: int = 0
+        """How many have to release it before it is free."""
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -47,8 +55,12 @@ class Slot:
             raise DeviceClosed("the device was closed before the copy had taken its bytes")
         return self._pool.bytes[self.offset : self.offset + self.size]
 
+    def share(self) -> None:
+        """There is one more who holds the slot, and will release it."""
+        self.holders += 1
+
     def release(self) -> None:
-        """Give the slot to whoever waits for one."""
+        """Give the slot to whoever waits for one, if nobody else holds it."""
         self._pool.put_back(self)
 
 
@@ -68,13 +80,20 @@ class StagingPool:
     def __init__(self) -> None:
         self.memory: SharedMemory = SharedMemory.create("atomr-trio-staging", STAGING_BYTES)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory.map, np.uint8)
+        self.words: memoryview[int] = memoryview(self.memory.map).cast("Q")
+        """The area as 64-bit words, to be stored and loaded whole."""
         boundary = SMALL_SLOTS * SMALL_SLOT
+        end = boundary + LARGE_SLOTS * LARGE_SLOT
+        gates = itertools.count(end, GATE_BYTES)
         self._free: dict[int, collections.deque[Slot]] = {
-            SMALL_SLOT: collections.deque(Slot(self, at, SMALL_SLOT) for at in range(0, boundary, SMALL_SLOT)),
+            SMALL_SLOT: collections.deque(
+                Slot(self, at, SMALL_SLOT, next(gates)) for at in range(0, boundary, SMALL_SLOT)
+            ),
             LARGE_SLOT: collections.deque(
-                Slot(self, at, LARGE_SLOT) for at in range(boundary, STAGING_BYTES, LARGE_SLOT)
+                Slot(self, at, LARGE_SLOT, next(gates)) for at in range(boundary, end, LARGE_SLOT)
             ),
         }
+        self._sequence = 1
         self.closed: bool = False
         self._held_back: list[Slot] | None = None
         self._waiters: dict[int, collections.deque[_Waiter]] = {size: collections.deque() for size in self._free}
@@ -91,7 +110,15 @@ class StagingPool:
         free = self._free[_kind(size)]
         if not free:
             raise trio.WouldBlock
-        return free.popleft()
+        slot = free.popleft()
+        slot.holders = 1
+        return slot
+
+    def number(self, count: int) -> int:
+        """The first of so many numbers in a row that nobody has been given before; all later ones are higher."""
+        first = self._sequence
+        self._sequence += count
+        return first
 
     async def acquire(self, size: int) -> Slot:
         """The same, waiting for a slot if none is free, in turn."""
@@ -102,7 +129,10 @@ class StagingPool:
         try:
             await waiter.arrived.wait()
         except BaseException:
-            waiters.remove(waiter)  # who was given a slot is not interrupted any more
+            if waiter.slot is None:
+                waiters.remove(waiter)
+            else:  # it came after the cancellation, and before that was heard of
+                waiter.slot.release()
             raise
         return known(waiter.slot, "who was woken has a slot")
 
@@ -121,10 +151,14 @@ class StagingPool:
         if self._held_back is not None:
             self._held_back.append(slot)
             return
+        slot.holders -= 1
+        if slot.holders:
+            return
         if not self._waiters[slot.size]:
             self._free[slot.size].append(slot)
             return
         waiter = self._waiters[slot.size].popleft()
+        slot.holders = 1
         waiter.slot = slot
         waiter.arrived.set()
 
@@ -138,7 +172,7 @@ class StagingPool:
         for slots in self._free.values():
             slots.clear()
         self.closed = True
-        del self.bytes
+        del self.bytes, self.words
         # A cancelled caller's copy may still look at its slot: then the map goes with the last of its views.
         with contextlib.suppress(BufferError):
             self.memory.close()

@@ -8,9 +8,10 @@ import itertools
 import os
 import resource
 import threading
+import time
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -361,11 +362,12 @@ async def test_a_copy_to_the_device_is_left_at_once_while_helpers_are_still_read
             await until(lambda: reading.count == 2)
             scope.cancel()
         assert scope.cancelled_caught
-        assert array.state == "ready"  # no command had been sent
+        assert array.state == "torn"
         assert not dev._staging.idle
         reading.go.set()
         await until(lambda: dev._staging.idle)
         assert reading.count == 2, "what no helper had begun never runs"
+        await array.copy_from(host)
         assert same(await array.to_host(), host)
 
 
@@ -431,6 +433,8 @@ async def test_what_a_memcpy_raises_reaches_the_caller_and_every_slot_comes_back
             with pytest.raises(ZeroDivisionError):
                 await (array.copy_from if name == "load" else array.copy_to)(np.zeros(40 * PIECE, np.uint8))
         await until(lambda: dev._staging.idle)
+        if name == "load":
+            await array.copy_from(numbers(40 * PIECE, np.uint8))
         assert array.state == "ready"
         assert same(await array.to_host(), numbers(40 * PIECE, np.uint8))
 
@@ -448,17 +452,200 @@ async def test_a_copy_whose_helper_outlives_the_device_ends_in_peace(hold, monke
     await until(lambda: repr(dev._crew).startswith("<Crew: 0"))
 
 
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def stand_still_until(condition: Callable[[], bool]) -> None:
+    """Hold the event loop, as a library does that waits for the GPU; for 20 s at most."""
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("slots", [1, 3, 8])
+@pytest.mark.parametrize("helpers", [1, 2, 5])
+async def test_streams_are_exact_with_any_number_of_slots_and_helpers(slots, helpers, monkeypatch):
+    monkeypatch.setattr(copies, "STREAM_SLOTS", slots)
+    async with scenario() as dev:
+        dev._crew.size = helpers
+        array = dev.empty(40 * PIECE + 3, np.uint8)
+        for seed in range(3):
+            host = numbers(40 * PIECE + 3, np.uint8, seed=seed)
+            await array.copy_from(host)
+            assert same(await array.to_host(), host)
+        assert dev._staging.idle
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_a_large_copy_takes_few_commands(direction):
+    async with scenario() as dev:
+        array = dev.empty((copies.STREAM_PIECES + 1) * PIECE, np.uint8)
+        lane = LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
+        await (array.copy_from if direction == "in" else array.copy_to)(np.ones(array.nbytes, np.uint8))
+        assert submitted(dev, lane) == 2
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_large_copies_at_the_same_time_in_one_direction_are_exact(direction):
+    async with scenario() as dev:
+        dev._crew.size = 3
+        hosts = [numbers(50 * PIECE + number, np.uint8, seed=number) for number in range(4)]
+        outs = [np.zeros_like(host) for host in hosts]
+        arrays = [dev.empty(host.shape, np.uint8) for host in hosts]
+        if direction == "out":
+            for array, host in zip(arrays, hosts, strict=True):
+                await array.copy_from(host)
+        async with trio.open_nursery() as nursery:
+            for array, host, out in zip(arrays, hosts, outs, strict=True):
+                nursery.start_soon(*((array.copy_from, host) if direction == "in" else (array.copy_to, out)))
+        for array, host, out in zip(arrays, hosts, outs, strict=True):
+            assert same(await array.to_host() if direction == "in" else out, host)
+        assert dev._staging.idle
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_a_stream_that_is_left_in_the_middle_lets_the_lane_go(direction, hold):
+    async with scenario() as dev:
+        host = numbers(100 * PIECE, np.uint8)
+        array, other = await dev.to_device(host), await dev.to_device(host[::-1].copy())
+        held = hold("load" if direction == "in" else "store")
+        lane = LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
+        before = submitted(dev, lane)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(array.copy_from if direction == "in" else array.copy_to, np.zeros_like(host))
+            await until(lambda: submitted(dev, lane) >= before + 2 and held.count > 0)
+            held.go.set()
+            nursery.cancel_scope.cancel()
+        assert array.state == ("torn" if direction == "in" else "ready")
+        out = np.zeros_like(host)
+        await other.copy_from(host)
+        await other.copy_to(out)
+        assert same(out, host)
+        await until(lambda: dev._staging.idle)
+        assert dev.generation == 1
+
+
+@pytest.mark.usefixtures("small_pieces")
+async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monkeypatch):
+    monkeypatch.setattr(copies, "STREAM_PIECES", 16)
+    monkeypatch.setattr(copies, "STREAM_SLOTS", 11)
+    async with scenario() as dev:
+        array, held = await dev.to_device(np.zeros(30 * PIECE, np.uint8)), hold("load")
+        before, page = submitted(dev, LANE_COPY_IN), dev._generation.page
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(array.copy_from, np.ones(30 * PIECE, np.uint8))
+            await until(lambda: submitted(dev, LANE_COPY_IN) == before + 2 and held.count > 0)
+            nursery.cancel_scope.cancel()
+        assert page.finished(LANE_COPY_IN) == before
+        held.go.set()
+        stand_still_until(lambda: page.finished(LANE_COPY_IN) >= before + 2)
+        assert page.finished(LANE_COPY_IN) == before + 2
+
+
+@pytest.mark.usefixtures("small_pieces")
+async def test_a_stream_that_is_left_when_the_helpers_are_done_goes_on(monkeypatch):
+    async with scenario() as dev:
+        host = numbers(2 * copies.STREAM_SLOTS * PIECE, np.uint8)
+        array = await dev.to_device(np.zeros_like(host))
+        with monkeypatch.context() as patch:
+            patch.setattr(dev._generation, "settle_finished", lambda: False)
+            async with trio.open_nursery() as nursery:
+                before = submitted(dev, LANE_COPY_IN)
+                nursery.start_soon(array.copy_from, host)
+                await until(lambda: submitted(dev, LANE_COPY_IN) > before and repr(dev._crew).startswith("<Crew: 0"))
+                nursery.cancel_scope.cancel()
+        assert array.state == "ready"
+        assert same(await array.to_host(), host)
+        await until(lambda: dev._staging.idle)
+
+
+async def test_helpers_that_wait_for_the_gpu_do_not_keep_others_from_copying():
+    async with scenario() as dev:
+        dev._crew.size = 2
+        host = numbers(copies.STREAM_SLOTS * LARGE_SLOT, np.uint8)
+        waiting, free = await dev.to_device(host), dev.empty(3 * LARGE_SLOT, np.uint8)
+        before, out = submitted(dev, LANE_COPY_OUT), np.zeros_like(host)
+        async with trio.open_nursery() as nursery:
+            async with endless_kernel(dev, waiting) as kernel:
+                nursery.start_soon(waiting.copy_to, out)
+                await until(lambda: submitted(dev, LANE_COPY_OUT) == before + 1)
+                await free.copy_from(host[: free.nbytes])
+                assert not out.any()
+                await kernel.end()
+        assert same(out, host)
+        assert same(await free.to_host(), host[: free.nbytes])
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_a_device_that_is_closed_in_the_middle_of_a_stream_lets_its_helpers_go(direction, hold):
+    ends: list[BaseException] = []
+
+    async def copy(array: Any, out: Any) -> None:
+        try:
+            await (array.copy_from if direction == "in" else array.copy_to)(out)
+        except DeviceClosed as closed:
+            ends.append(closed)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            async with open_test_device(close_timeout=0.1) as dev:
+                array = await dev.to_device(np.ones(40 * PIECE, np.uint8))
+                held = hold("load" if direction == "in" else "store")
+                nursery.start_soon(copy, array, np.zeros(40 * PIECE, np.uint8))
+                await until(lambda: held.count > 0)
+            held.go.set()
+        await until(lambda: repr(dev._crew).startswith("<Crew: 0"))
+    assert len(ends) == 1
+
+
+@pytest.mark.usefixtures("small_pieces")
+async def test_without_a_thread_to_be_had_a_stream_is_refused_and_leaves_nothing(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with scenario() as dev:
+        host = numbers(9 * PIECE, np.uint8)
+        array = await dev.to_device(host)
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.lowlevel, "start_thread_soon", refuse)
+            with pytest.raises(RuntimeError, match="start new thread"):
+                await array.copy_from(np.zeros_like(host))
+        assert dev._staging.idle
+        assert same(await array.to_host(), host)
+
+
+@pytest.mark.usefixtures("small_pieces")
+async def test_what_the_host_takes_for_its_part_is_not_held_against_the_worker(hold):
+    async with scenario(hang_timeout=5) as dev:
+        array = await dev.to_device(np.zeros(40 * PIECE, np.uint8))
+        held, before = hold("load"), submitted(dev, LANE_COPY_IN)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(array.copy_from, np.ones(40 * PIECE, np.uint8))
+            await until(lambda: submitted(dev, LANE_COPY_IN) > before)
+            for moment in (0, 1000):
+                dev._generation._check_hang(time.monotonic() + moment)
+            assert dev._generation.loss is None
+            held.go.set()
+        assert (await array.to_host() == 1).all()
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
-async def test_a_worker_that_dies_in_the_middle_costs_the_copy_and_nothing_else(direction):
+async def test_a_worker_that_dies_in_the_middle_costs_the_copy_and_nothing_else(direction, hold):
     async with scenario(restart_policy=RestartPolicy(intensity=10)) as dev:
         host = numbers((LARGE_SLOTS + 4) * LARGE_SLOT + 7, np.uint8)
         array = await dev.to_device(host)
         lane = LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
         before = submitted(dev, lane)
         failures = []
+        held = hold("load" if direction == "in" else "store")
 
         async def copy() -> None:
             try:
@@ -468,8 +655,9 @@ async def test_a_worker_that_dies_in_the_middle_costs_the_copy_and_nothing_else(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(copy)
-            await until(lambda: submitted(dev, lane) > before + 2)
+            await until(lambda: submitted(dev, lane) > before and held.count > 0)
             kill_worker(dev)
+            held.go.set()
         await next_generation(dev, 1)
         assert [lost.generation for lost in failures] == [1]
         await until(lambda: dev._staging.idle)
@@ -501,7 +689,7 @@ def pinned_mappings(pid: int | str = "self") -> int:
 async def test_pinned_arrays_are_copied_by_one_command_without_a_slot(monkeypatch):
     async with scenario() as dev:
         monkeypatch.setattr(dev._staging, "has_free", None)
-        size = 3 * LARGE_SLOT + 5
+        size = copies.PINNED_PIECE
         host = dev.pinned_empty(size, np.uint8)
         host[:] = expected = numbers(size, np.uint8)
         array = await dev.to_device(host)
@@ -510,13 +698,13 @@ async def test_pinned_arrays_are_copied_by_one_command_without_a_slot(monkeypatc
         await array.copy_to(host)
         assert submitted(dev, LANE_COPY_OUT) == 2
         assert same(host, expected)
-        part = host[LARGE_SLOT : 2 * LARGE_SLOT + 3]
+        part = host[100 : LARGE_SLOT + 103]
         part[:] = 7
         await array[: part.size].copy_from(part)
         assert submitted(dev, LANE_COPY_IN) == 3
         await array.copy_to(host)
-        assert (host[: part.size] == 7).all()
-        assert same(host[part.size :], expected[part.size :])
+        assert (host[: part.size + 100] == np.r_[np.full(part.size, 7, np.uint8), expected[part.size :][:100]]).all()
+        assert same(host[part.size + 100 :], expected[part.size + 100 :])
 
 
 async def test_a_pinned_array_is_a_numpy_array_like_any_other():
@@ -844,6 +1032,7 @@ async def iterate_until(events: Any, last: Any) -> Any:
 async def test_a_copy_that_takes_long_tells_how_far_it_is(monkeypatch):
     monkeypatch.setattr(copies, "PROGRESS_AFTER", 0.0)
     monkeypatch.setattr(copies, "PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(copies, "STREAM_PIECES", 1)
     async with scenario() as dev:
         total = 6 * PIECE + 11
         array = dev.zeros(total, np.uint8)
@@ -861,6 +1050,7 @@ async def test_a_copy_that_takes_long_tells_how_far_it_is(monkeypatch):
 @pytest.mark.usefixtures("small_pieces")
 async def test_progress_is_told_no_more_often_than_it_should_be(monkeypatch):
     clock = iter(range(1000))
+    monkeypatch.setattr(copies, "STREAM_PIECES", 1)
     monkeypatch.setattr(copies.time, "monotonic", lambda: 0.1 * next(clock))
     async with scenario() as dev:
         array = dev.zeros(30 * PIECE, np.uint8)

@@ -600,14 +600,14 @@ async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(o
     """
     size = 128 * MIB
     monkeypatch.setattr(_staging, "LARGE_SLOTS", size // _staging.LARGE_SLOT)
-    monkeypatch.setattr(_staging, "STAGING_BYTES", size + _staging.SMALL_SLOTS * _staging.SMALL_SLOT)
+    monkeypatch.setattr(_staging, "STAGING_BYTES", size + 2 * _staging.SMALL_SLOTS * _staging.SMALL_SLOT)
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             (wild,) = await compile_rogue(dev, "wild")
             targets = [dev.zeros(size, np.uint8) for _ in range(2)]
             for target in targets:
                 await target[:8].to_host()
-            dev._staging.bytes[:] = 0xAA
+            dev._staging.bytes[:size] = 0xAA
             counts = {"finished": 0, "lost": 0}
             generation = dev._generation
             for number in range(LANE_LIMIT - 4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -18,6 +19,7 @@ from atomr_trio._staging import (
     Slot,
     StagingPool,
 )
+from atomr_trio.worker.protocol import CELL
 
 
 @pytest.fixture
@@ -179,6 +181,52 @@ async def test_a_waiter_cancelled_after_it_was_woken_loses_no_slot(pool):
     for slot in taken[1:]:
         slot.release()
     assert pool.idle
+
+
+async def test_a_waiter_given_a_slot_after_it_was_cancelled_gives_it_back(pool):
+    taken = await take_all(pool, LARGE_SLOT)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.acquire, LARGE_SLOT)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            for slot in taken:  # at once, before the waiter runs
+                slot.release()
+    assert pool.idle
+
+
+async def test_a_slot_of_two_holders_is_free_when_both_have_released_it(pool):
+    slot = await pool.acquire(LARGE_SLOT)
+    slot.share()
+    slot.release()
+    assert not pool.idle
+    slot.release()
+    assert pool.idle
+
+
+async def test_what_is_held_back_of_one_holder_is_not_freed_by_the_other(pool):
+    slot = await pool.acquire(LARGE_SLOT)
+    slot.share()
+    with pool.hold_back() as held:
+        slot.release()
+    slot.release()
+    assert held == [slot]
+    assert not pool.idle
+    held[0].release()
+    assert pool.idle
+
+
+async def test_numbers_are_given_once_and_grow(pool):
+    assert pool.number(3) + 3 <= pool.number(1) < pool.number(7)
+
+
+async def test_words_of_slots_share_no_line_and_lie_behind_all_slots(pool):
+    slots = await take_all(pool, SMALL_SLOT) + await take_all(pool, LARGE_SLOT)
+    gates = sorted(slot.gate for slot in slots)
+    assert gates[0] >= max(slot.offset + slot.size for slot in slots)
+    assert all(gate % CELL == 0 for gate in gates)
+    assert all(later - gate >= 2 * CELL for gate, later in itertools.pairwise(gates))
+    assert gates[-1] + 2 * CELL <= STAGING_BYTES
 
 
 def test_closing_gives_the_descriptor_back():

@@ -2,13 +2,22 @@
 
 Ordinary host memory is touched by memcpys of ours, never by DMA, so its owner may be cancelled at any moment: a copy
 goes through slots of the staging area, several at a time. Helpers copy in one half of the slots while the GPU copies
-in the other; the caller's own task drives both and publishes, and it is rung whenever one of them is done with a slot.
-Pinned memory needs none of this: there the GPU does everything, by a single command.
+in the other.
+
+What is more than a slot holds goes as *streams*, if it is one run of bytes in the device's memory: one command each,
+whose pieces pass through a few slots in turn. Helpers and the GPU hand a slot to each other by two words of shared
+memory, and nobody else is asked; see `_Stream`. What is not one run is driven by the caller's own task: a command and a
+memcpy for each piece, and it is rung whenever one of them is done with a slot.
+
+Pinned memory needs none of this: there the GPU does everything.
 """
 
 from __future__ import annotations
 
+import collections
+import ctypes
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -18,12 +27,13 @@ import numpy.typing as npt
 import trio
 
 from .. import _layout
-from .._errors import InvalidArgument
+from .._errors import DeviceError, InvalidArgument
 from .._events import CopyProgress
 from .._layout import Box, Piece
 from .._pinned import PinnedArea
 from .._requests import CommandRequest
 from .._staging import LARGE_SLOT, Slot
+from .._timeline import Command
 from .._util import known
 from ..worker.engines.memory import (
     BOX,
@@ -31,25 +41,43 @@ from ..worker.engines.memory import (
     COPY_IN,
     COPY_IN_BOX,
     COPY_IN_MANY,
+    COPY_IN_STREAM,
     COPY_MANY,
     COPY_OUT,
     COPY_OUT_BOX,
     COPY_OUT_MANY,
+    COPY_OUT_STREAM,
+    SLOT,
     STAGING_AREA,
 )
-from ..worker.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
+from ..worker.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
+from ..worker.ring import ORDERED_STORES
 from .memory import ask_all, overlap, tear, was_begun
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray
+    from .._crew import Crew
     from .._device import Device
     from .._generation import Generation
 
 THREAD_BYTES = 1 << 20
 """A memcpy of at least this many bytes is done by a helper, so that it does not hold up the event loop."""
 
-PINNED_PIECE = 256 << 20
-"""A copy of pinned memory is one command up to this many bytes; others get their turn between two of them."""
+STREAM_PIECES = 64
+"""Pieces of one stream. Others get their turn between two streams."""
+
+STREAM_SLOTS = 16
+"""Slots that a stream takes, at most: one for each helper, and as many for the GPU meanwhile. With 11 of them an H200
+took half as long again."""
+
+SPIN_SECONDS = 200e-6
+"""How long a helper looks for its slot to be handed over before it sleeps between two looks."""
+FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
+"""In seconds: how long it sleeps, at first and when there was nothing to do for a while."""
+
+PINNED_PIECE = 32 << 20
+"""A copy of pinned memory is one command up to this many bytes. The link takes 0.6 ms for them, so that whoever waits
+for the last one has seen one end just before, and is still looking; see `Generation.run_settler`."""
 
 MANY = 32
 """Boxes that one command copies. The driver queues each of them, and takes no more than about a thousand."""
@@ -71,10 +99,14 @@ class _Way(NamedTuple):
     run: Verb
     box: Verb
     many: Verb
+    stream: Verb
 
 
-_IN = _Way("to device", "memory.copy_in", LANE_COPY_IN, COPY_IN, COPY_IN_BOX, COPY_IN_MANY)
-_OUT = _Way("to host", "memory.copy_out", LANE_COPY_OUT, COPY_OUT, COPY_OUT_BOX, COPY_OUT_MANY)
+_IN = _Way("to device", "memory.copy_in", LANE_COPY_IN, COPY_IN, COPY_IN_BOX, COPY_IN_MANY, COPY_IN_STREAM)
+_OUT = _Way("to host", "memory.copy_out", LANE_COPY_OUT, COPY_OUT, COPY_OUT_BOX, COPY_OUT_MANY, COPY_OUT_STREAM)
+
+_yield = ctypes.CDLL(None).sched_yield
+"""Let other threads run. Through ctypes, so that it gives up the interpreter's lock as well."""
 
 _RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 """What elements are moved as, by their size: types of numpy itself, for which it lets other threads run meanwhile."""
@@ -113,11 +145,37 @@ class _Plan:
 
     def request(self, piece: Piece, slot: Slot | None, told: Callable[[], None] | None = None) -> CopyRequest:
         """The command that copies a piece, through a slot, or without one if the host's memory is pinned."""
+        return CopyRequest(self, piece, self.next_role(), slot, told)
+
+    def next_role(self) -> Role:
+        """What the next command does to the array: the first that writes makes up for all that it was to hold."""
         if self.way is _OUT:
-            role = Role.READ
-        else:
-            role, self._heals = Role.OVERWRITE if self._heals else Role.WRITE, False
-        return CopyRequest(self, piece, role, slot, told)
+            return Role.READ
+        role, self._heals = Role.OVERWRITE if self._heals else Role.WRITE, False
+        return role
+
+    @property
+    def is_one_command(self) -> bool:
+        """Whether the caller's task copies it by itself: there is one piece, without much to copy on the host."""
+        return len(self.pieces) == 1 and (self.pinned is not None or self.pieces[0].size < THREAD_BYTES)
+
+    @property
+    def streams(self) -> bool:
+        """Whether its pieces lie one behind the other on the device, and go through slots."""
+        return (
+            ORDERED_STORES
+            and self.pinned is None
+            and len(self.pieces) > 1
+            and all(
+                piece.size == piece.boxes[0].width and piece.start == piece.boxes[0].offset for piece in self.pieces
+            )
+        )
+
+    def record_stream(self, pieces: list[Piece], slots: list[Slot], first: int) -> bytes:
+        """The record of the command that copies pieces of equal size, but for the last, as a stream."""
+        size = sum(piece.size for piece in pieces)
+        head = self.way.stream.struct.pack(self._base + pieces[0].start, size, pieces[0].size, first)
+        return head + b"".join(SLOT.pack(slot.offset, slot.gate) for slot in slots)
 
     def record(self, piece: Piece, slot: Slot | None) -> tuple[Verb, bytes]:
         """The record of that command."""
@@ -341,6 +399,20 @@ class _Flow:
             raise
         self._requests.append(request)
 
+    async def _slot(self, size: int) -> Slot:
+        """A slot, as soon as there is one. It is waited for only while this copy holds none itself."""
+        staging = self._device._staging
+        while not staging.has_free(size):
+            await self._advance()
+            if not self.busy:
+                return await staging.acquire(size)
+            if not staging.has_free(size):
+                await self._rung()
+        return staging.acquire_nowait(size)
+
+    async def still(self) -> None:
+        """Wait until no helper touches the caller's memory any more: a piece of a memcpy at most."""
+
     async def _rung(self) -> None:
         await self._bell.wait()
         self._bell = trio.Event()
@@ -372,17 +444,6 @@ class _SlotFlow(_Flow):
         for memcpy in self._memcpys:
             memcpy.give_up()
         return super().abandon()
-
-    async def _slot(self, size: int) -> Slot:
-        """A slot, as soon as there is one. It is waited for only while this copy holds none itself."""
-        staging = self._device._staging
-        while not staging.has_free(size):
-            await self._advance()
-            if not self.busy:
-                return await staging.acquire(size)
-            if not staging.has_free(size):
-                await self._rung()
-        return staging.acquire_nowait(size)
 
     def _copy(self, piece: Piece, slot: Slot, copy: Callable[[Piece, npt.NDArray[np.uint8]], None]) -> None:
         try:
@@ -439,7 +500,6 @@ class _Outgoing(_SlotFlow):
         self._copy(request.piece, slot, self._plan.store)
 
     async def still(self) -> None:
-        """Wait until no helper touches the caller's memory any more: a piece of a memcpy at most."""
         with trio.CancelScope(shield=True):
             while any(not memcpy.done for memcpy in self._memcpys):
                 await self._rung()
@@ -496,7 +556,293 @@ class _Memcpy:
             self._given_up = True
 
 
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+class _Stream:
+    """Pieces that one command and several helpers copy, by way of a few slots in turn.
+
+    The worker enqueues everything at once; see `COPY_IN_STREAM`. The number of a piece is that of the one before it and
+    one more, and no number is ever used again. Each slot has two words, which only grow: a helper writes the number of
+    the piece that it has finished with into the first, the GPU does the same in the second. A helper that loads a slot
+    waits for the GPU to have finished with the piece that was there before; the GPU waits for the helper to have
+    loaded. The other way round it is the same with the roles changed. So helpers share nothing but the list of the
+    pieces that none of them has begun.
+
+    Neither side must wait for ever. When the command is refused, fails or is lost, or its caller leaves, helpers stop
+    at the next piece, and the last one to go lets the GPU through all that is left: in its own thread, because the
+    event loop may stand still in a library that waits for just this command. Slots are free when both are done.
+    """
+
+    def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: list[Piece], slots: list[Slot]) -> None:
+        self.pieces = pieces
+        self.slots = slots
+        self.crew: Crew = plan.array.device._crew
+        self.stopped: bool = False
+        """Whether no helper is to begin another piece. Anybody may set it, in any thread."""
+        self.error: BaseException | None = None
+        """What a helper's memcpy raised."""
+        self.moved: collections.deque[int] = collections.deque()
+        """The pieces that helpers have finished with."""
+        self.helpers: int = 0
+        """How many are not known to have ended; of trio's thread."""
+        self._working: collections.deque[None] = collections.deque()
+        """An item for each helper that has not ended."""
+        self._flow = flow
+        self._copy = plan.load if plan.way is _IN else plan.store
+        self._behind = len(slots) if plan.way is _IN else 0
+        self._views = [slot.bytes for slot in slots]
+        self._words = plan.array.device._staging.words
+        self.first: int = plan.array.device._staging.number(len(pieces))
+        """The number of the first piece."""
+        self._left = collections.deque(range(len(pieces)))
+        for slot in slots:
+            slot.share()  # one hold is the helpers', one the command's
+
+    def begin(self) -> None:
+        """Call the helpers. Raises `RuntimeError` if the system has no thread."""
+        for _ in range(min(self.crew.size, len(self.pieces))):
+            self.helpers += 1
+            self._working.append(None)
+            try:
+                self.crew.submit(_Share(self))
+            except RuntimeError:
+                self.leave()
+                self.helper_left()
+                if not self.helpers:
+                    raise
+                return
+
+    def take(self) -> int | None:
+        """A piece that no helper has begun; None if there is none, or none is to be begun."""
+        try:
+            return None if self.stopped else self._left.popleft()
+        except IndexError:
+            return None
+
+    def may_touch(self, number: int) -> bool:
+        """Whether the GPU has left the slot of a piece to the helpers."""
+        word = (self.slots[number % len(self.slots)].gate + CELL) // 8
+        return number < self._behind or self._words[word] >= self.first + number - self._behind
+
+    def move(self, number: int) -> None:
+        """Copy a piece, and leave its slot to the GPU; in a helper's thread."""
+        at = number % len(self.slots)
+        self._copy(self.pieces[number], self._views[at])
+        self._words[self.slots[at].gate // 8] = self.first + number
+        self.moved.append(number)
+
+    def leave(self) -> None:
+        """A helper ends, in its own thread. After the last one nobody else writes the words, so that one opens all."""
+        self._working.pop()
+        if not self._working:
+            last = self.first + len(self.pieces) - 1
+            for slot in self.slots:
+                self._words[slot.gate // 8] = last
+
+    def helper_left(self) -> None:
+        """A helper has ended."""
+        self.helpers -= 1
+        if self.helpers:
+            return
+        self._views.clear()  # they keep the staging area mapped
+        for slot in self.slots:
+            slot.release()
+        self._flow.ring()
+
+    def command_answered(self, *, delivered: bool) -> None:
+        """The command has succeeded; or not, or nobody wants to know, and helpers need not go on."""
+        self.stopped = self.stopped or not delivered
+        self._flow.ring()
+
+    def command_left(self) -> None:
+        """The GPU does nothing more for it, or never will."""
+        for slot in self.slots:
+            slot.release()
+
+
+class _StreamRequest(CommandRequest):
+    """The command of a stream. It has no time limit: a part of its work is the host's."""
+
+    __slots__ = ("_sent", "stream")
+
+    def __init__(self, plan: _Plan, stream: _Stream) -> None:
+        way, array = plan.way, plan.array
+        super().__init__(
+            way.stream,
+            plan.record_stream(stream.pieces, stream.slots, stream.first),
+            ((array._block, plan.next_role()),),
+            keep=(array, plan.host),
+            lane=way.lane,
+            operation=way.operation,
+            hang_timeout=math.inf,
+        )
+        self.stream: _Stream = stream
+        self._sent = False
+
+    @property
+    def begun(self) -> int:
+        """Of how many pieces the bytes may have changed, or will; all of them if helpers have finished with all."""
+        return max(1, len(self.stream.moved)) if was_begun(self) else 0
+
+    @property
+    def over(self) -> bool:
+        """Whether there is an outcome, and no helper at work."""
+        return not self.stream.helpers and (not self.open or self.stream.error is not None)
+
+    def start(self, generation: Generation) -> None:
+        super().start(generation)
+        self._sent = True
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        super().command_finished(command, error, value)
+        self.stream.command_left()
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        super().command_lost(command, error)
+        self.stream.command_left()
+
+    def ended(self, *, delivered: bool) -> None:
+        self.stream.command_answered(delivered=delivered)
+        if not self._sent:
+            self.stream.command_left()
+
+
+class _Share:
+    """A helper's part in a stream: one piece after the other, until none is left."""
+
+    __slots__ = ("_nap", "_number", "_stream")
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._number: int | None = None
+        self._nap = 0.0
+
+    def run(self) -> bool:
+        """Copy pieces; true if it is another job's turn, because there is nothing to do for the moment."""
+        stream = self._stream
+        try:
+            if self._number is None:
+                self._number = stream.take()
+            while self._number is not None and self._wait(self._number):
+                stream.move(self._number)
+                self._number = stream.take()
+        except BaseException as error:
+            stream.error = error
+            stream.stopped = True
+        if self._number is not None and not stream.stopped:
+            return True
+        stream.leave()
+        return False
+
+    def _wait(self, number: int) -> bool:
+        """Wait for the slot of a piece; false if others should have the helper meanwhile, or nobody needs it any more.
+
+        Others must get their turn: what the slot waits for may be work of theirs.
+        """
+        stream = self._stream
+        until = 0.0 if self._nap else time.perf_counter() + SPIN_SECONDS
+        while not (stream.stopped or stream.may_touch(number)):
+            if time.perf_counter() < until:
+                _yield()
+                continue
+            self._nap = min(2 * self._nap or FIRST_NAP, LONGEST_NAP)
+            time.sleep(self._nap)
+            if stream.crew.crowded:
+                return False
+        self._nap = 0.0
+        return not stream.stopped
+
+    def ended(self) -> None:
+        """It will not run again."""
+        self._stream.helper_left()
+
+
+class _StreamFlow(_Flow):
+    """A copy by streams."""
+
+    def __init__(self, plan: _Plan) -> None:
+        super().__init__(plan)
+        self._streaming: list[_StreamRequest] = []
+        self._leaving: list[_Stream] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._streaming)
+
+    async def run(self) -> None:
+        pieces = self._plan.pieces
+        for first in range(0, len(pieces), STREAM_PIECES):
+            await self._begin_stream(pieces[first : first + STREAM_PIECES])
+            await self._advance()
+        while self.busy:
+            await self._rung()
+            await self._advance()
+
+    def abandon(self) -> int:
+        begun = self._ended + sum(request.begun for request in self._streaming)
+        for request in self._streaming:
+            request.stream.stopped = True
+            request.drop()
+            if self._plan.way is _OUT:
+                self._leaving.append(request.stream)
+        self._streaming.clear()
+        return begun
+
+    async def still(self) -> None:
+        with trio.CancelScope(shield=True):
+            while any(stream.helpers for stream in self._leaving):
+                await self._rung()
+        self._leaving.clear()
+
+    async def _begin_stream(self, pieces: list[Piece]) -> None:
+        size, staging = pieces[0].size, self._device._staging
+        slots = [await self._slot(size)]
+        while len(slots) < min(len(pieces), STREAM_SLOTS) and staging.has_free(size):
+            slots.append(staging.acquire_nowait(size))
+        try:
+            stream = _Stream(self, self._plan, pieces, slots)
+        except BaseException:
+            for slot in slots:
+                slot.release()
+            raise
+        request = _StreamRequest(self._plan, stream)
+        self._streaming.append(request)
+        stream.begin()
+        await self._device._memory_mailbox.post(request)
+
+    async def _advance(self) -> None:
+        for request in [each for each in self._streaming if each.over]:
+            if request.stream.error is not None:
+                raise request.stream.error
+            self._streaming.remove(request)
+            self._ended += request.begun
+            await request.wait()
+            self._progress.add(sum(piece.size for piece in request.stream.pieces))
+
+
 # --- the verbs --------------------------------------------------------------------------------------------------------
+
+
+def _flow(plan: _Plan, through_slots: type[_Flow]) -> _Flow:
+    if plan.pinned is not None:
+        return _Flow(plan)
+    return _StreamFlow(plan) if plan.streams else through_slots(plan)
+
+
+async def _by_one_command(plan: _Plan) -> None:
+    """Copy what is one command, without helpers and bells: they would take longer than the copy."""
+    device, (piece,) = plan.array.device, plan.pieces
+    slot = None if plan.pinned else await device._staging.acquire(piece.size)
+    request = plan.request(piece, slot)
+    try:
+        if slot is not None and plan.way is _IN:
+            plan.load(piece, slot.bytes)
+        await device._memory_mailbox.ask(request)
+        request.take()
+    except BaseException:
+        request.drop()
+        raise
 
 
 @trio.lowlevel.enable_ki_protection
@@ -507,7 +853,10 @@ async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
         return
-    flow = _Incoming(plan) if plan.pinned is None else _Flow(plan)
+    if plan.is_one_command:
+        await _by_one_command(plan)
+        return
+    flow = _flow(plan, _Incoming)
     try:
         await flow.run()
     except BaseException as error:
@@ -523,13 +872,15 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
         return
-    flow = _Outgoing(plan) if plan.pinned is None else _Flow(plan)
+    if plan.is_one_command:
+        await _by_one_command(plan)
+        return
+    flow = _flow(plan, _Outgoing)
     try:
         await flow.run()
     except BaseException:
         flow.abandon()
-        if isinstance(flow, _Outgoing):
-            await flow.still()
+        await flow.still()
         raise
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..channel import SharedMemory
-from ..protocol import DRIVER_LIMIT, Mode, Role, VerbTable
+from ..protocol import CELL, DRIVER_LIMIT, Mode, Role, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,15 @@ COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
 COPY_OUT_MANY = MEMORY.verb("copy_out_many", Mode.BLOCKS, {"area": "Q"})
 COPY_MANY = MEMORY.verb("copy_many", Mode.BLOCKS, {})
 
+_STREAM_FIELDS = {"address": "Q", "size": "Q", "piece": "Q", "first": "Q"}
+COPY_IN_STREAM = MEMORY.verb("copy_in_stream", Mode.BLOCKS, _STREAM_FIELDS)
+"""Copy `size` bytes in pieces, which pass through slots of the staging area in turn; the tail lists these as `SLOT`.
+
+The number of a piece is `first` plus how many are ahead of it. Whoever is done with it, the host or the GPU, writes the
+number into its own word of the slot; the GPU waits for the host's, and enqueues nothing else until then."""
+
+COPY_OUT_STREAM = MEMORY.verb("copy_out_stream", Mode.BLOCKS, _STREAM_FIELDS)
+
 FILL = MEMORY.verb(
     "fill",
     Mode.ENQUEUES,
@@ -64,6 +73,9 @@ BOX = struct.Struct("<9Q")
 """Address or offset in the area, pitch and rows from plane to plane, of the destination; the same of the source; bytes
 of a row, rows of a plane, planes."""
 
+SLOT = struct.Struct("<2Q")
+"""Offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
+
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 _CU_MEM_ALLOCATION_TYPE_PINNED = 1
@@ -74,6 +86,7 @@ _CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3
 _CU_MEMORYTYPE_HOST = 1
 _CU_MEMORYTYPE_DEVICE = 2
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2
+_CU_STREAM_WAIT_VALUE_GEQ = 0
 _OUT_OF_MEMORY = 2
 _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
@@ -129,6 +142,8 @@ class MemoryEngine:
             COPY_IN_MANY.number: partial(self._copy_boxes, _IN),
             COPY_OUT_MANY.number: partial(self._copy_boxes, _OUT),
             COPY_MANY.number: partial(self._copy_boxes, _ON_DEVICE),
+            COPY_IN_STREAM.number: partial(self._copy_stream, _IN),
+            COPY_OUT_STREAM.number: partial(self._copy_stream, _OUT),
             FILL.number: self._fill,
             REGISTER_HOST.number: self._register_host,
             UNREGISTER_HOST.number: self._unregister_host,
@@ -225,6 +240,24 @@ class MemoryEngine:
     def _copy_out(self, command: Command, lane: Lane) -> None:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
         self._driver.cuMemcpyDtoHAsync(self._services.staging_address + staging, source, size, lane.stream)
+
+    def _copy_stream(self, way: _Way, command: Command, lane: Lane) -> None:
+        driver, base, verb = self._driver, self._services.staging_address, command.verb
+        address, size, piece, first = verb.struct.unpack_from(command.payload)
+        slots = list(SLOT.iter_unpack(memoryview(command.payload)[verb.struct.size :]))
+        count = -(-size // piece)
+        # The host may take a slot over only after the GPU, and the GPU needs what the host has just put there.
+        behind = 0 if way is _IN else len(slots)
+        self._await_room(command, lane, 2 * count)
+        for number in range(count):
+            slot, gate = slots[number % len(slots)]
+            if number >= behind:
+                awaited = first + number - behind
+                driver.cuStreamWaitValue64(lane.stream, base + gate, awaited, _CU_STREAM_WAIT_VALUE_GEQ)
+            host, device = base + slot, address + number * piece
+            destination, source = (device, host) if way is _IN else (host, device)
+            getattr(driver, way.run)(destination, source, min(piece, size - number * piece), lane.stream)
+            driver.cuStreamWriteValue64(lane.stream, base + gate + CELL, first + number, 0)
 
     def _copy_boxes(self, way: _Way, command: Command, lane: Lane) -> None:
         head = command.verb.struct.size

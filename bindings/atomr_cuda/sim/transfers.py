@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .process import Process
 
 _WAIT_FLAGS = driver.CU_STREAM_WAIT_VALUE_FLUSH
-_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+_FIRST_SLEEP, _LONGEST_SLEEP = 5e-6, 50e-6
 
 
 def _submit(process: Process, stream: int | None, work: Callable[[], None], *, wait: bool) -> int | None:
