@@ -8,6 +8,8 @@ A map of the house, in the order in which the files can be read:
 - ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
 - ``_compiler``, ``_parameters``: CUDA C++ to images, Python values to parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
+- ``_lanes``, ``_batch``: more orders of work, and many calls with one wait;
+- ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
 - ``_dlpack``, ``_interop``: arrays in the hands of other libraries of this process;
 - ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._arrays import DeviceArray as DeviceArray
+    from ._batch import Batch as Batch
     from ._compiler import (
         NvrtcOptions as NvrtcOptions,
         compile_to_cubin as compile_to_cubin,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
         WorkerReaped as WorkerReaped,
     )
     from ._info import DeviceInfo as DeviceInfo
+    from ._lanes import Event as Event, Lane as Lane
     from ._memory_map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
     from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
     from ._statistics import (
@@ -72,6 +76,7 @@ if TYPE_CHECKING:
     from .actors.module import (
         Kernel as Kernel,
         Overwrites as Overwrites,
+        PreparedLaunch as PreparedLaunch,
         ReadOnly as ReadOnly,
         overwrites as overwrites,
         read_only as read_only,
@@ -82,6 +87,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "_arrays": ("DeviceArray",),
+    "_batch": ("Batch",),
     "_compiler": ("NvrtcOptions", "compile_to_cubin", "compile_to_ptx"),
     "_device": ("Device", "open_device"),
     "_errors": (
@@ -115,12 +121,13 @@ _HOMES = {
         "WorkerReaped",
     ),
     "_info": ("DeviceInfo",),
+    "_lanes": ("Event", "Lane"),
     "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_supervision": ("DeviceState", "RestartPolicy"),
     "actors.graph": ("Graph", "GraphNode", "GraphRecorder"),
-    "actors.module": ("Kernel", "Overwrites", "ReadOnly", "overwrites", "read_only"),
+    "actors.module": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
     "actors.nvrtc": ("Nvrtc",),
 }
 

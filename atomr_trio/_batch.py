@@ -22,6 +22,7 @@ import trio
 from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._errors import ContextLost, DeviceError, InvalidArgument
 from ._launching import Launcher, LaunchPath
+from ._mailbox import Mailbox
 from ._requests import CommandRequest
 from ._timeline import Launch
 from ._util import NoPublicConstructor
@@ -47,6 +48,30 @@ class _Mark(CommandRequest):
         super().__init__(MARK, b"", (), lane=lane, operation="the end of a batch")
 
 
+class _ShortLaunches:
+    """Hears what became of the launches of a batch that went the short way."""
+
+    __slots__ = ("_errors", "_mailbox")
+
+    def __init__(self, mailbox: Mailbox, errors: list[DeviceError]) -> None:
+        self._mailbox = mailbox
+        self._errors = errors
+
+    def launches_finished(self, count: int) -> None:
+        """Count them as the module actor's."""
+        self._mailbox.count_finished(count)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error for `flush`."""
+        self._errors.append(error)
+
+    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
+        """The end of the batch tells of the loss; the mark behind the launches is lost as well."""
+        self._mailbox.count_finished(1, "lost")
+        if not any(isinstance(each, ContextLost) for each in self._errors):
+            self._errors.append(error)
+
+
 @final
 class Batch(metaclass=NoPublicConstructor):
     """Many calls and one wait for all of them, made by `Device.batch`.
@@ -68,6 +93,7 @@ class Batch(metaclass=NoPublicConstructor):
         "_over",
         "_path",
         "_requests",
+        "_short_launches",
     )
 
     _made_by = "`async with dev.batch()`"
@@ -83,6 +109,7 @@ class Batch(metaclass=NoPublicConstructor):
         self._launched = False
         self._requests: collections.deque[CommandRequest] = collections.deque()
         self._errors: list[DeviceError] = []
+        self._short_launches = _ShortLaunches(device._module_mailbox, self._errors)
 
     def __repr__(self) -> str:
         number = self._generation.number if self._generation is not None else 0
@@ -138,7 +165,8 @@ class Batch(metaclass=NoPublicConstructor):
         while self._requests:
             await self._requests[0].wait_answered()
             self._hear(self._requests.popleft())
-        errors, self._errors = self._errors, []
+        errors = list(self._errors)
+        self._errors.clear()
         if errors:
             for other in errors[1:4]:
                 errors[0].add_note(f"and: {other}")
@@ -165,10 +193,10 @@ class Batch(metaclass=NoPublicConstructor):
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
         hang_timeout: float | None = None,
     ) -> None:
-        """Launch a kernel, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
+        """Launch a `kernel`, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
 
-        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are as for `Kernel.launch`. Up to 16
-        launches that come in quick succession may share the ticket that tells of their end; one that is given a
+        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are those of `Kernel.launch`. Up to
+        16 launches that come in quick succession may share the ticket that tells of their end; one that is given a
         `hang_timeout` has its own.
 
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
@@ -179,7 +207,7 @@ class Batch(metaclass=NoPublicConstructor):
             launcher is not None
             and not touches
             and hang_timeout is None
-            and launcher(grid, block, shared_bytes, arguments, self)
+            and launcher(grid, block, shared_bytes, arguments, self._short_launches)
         ):
             self._launched = True
             return
@@ -188,10 +216,9 @@ class Batch(metaclass=NoPublicConstructor):
             return
         if not isinstance(kernel, Kernel):
             raise InvalidArgument(f"launch takes a kernel or a prepared launch, not {type(kernel).__name__}")
-        generation = self._check()
+        self._check()
         request = kernel._request(grid, block, arguments, shared_bytes, touches, hang_timeout, self._lane)
-        self._begin(request)
-        self._learn(generation, kernel, request)
+        self._begin_launch(kernel, request)
 
     def _launch_prepared_slowly(
         self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
@@ -199,20 +226,22 @@ class Batch(metaclass=NoPublicConstructor):
         shared_bytes, touches, hang_timeout = others
         if grid != 0 or block != 0 or arguments or shared_bytes or touches:
             raise InvalidArgument("a prepared launch brings its grid, its block and its arguments along")
-        generation = self._check()
+        self._check()
         request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
-        self._begin(request)
-        self._learn(generation, prepared.kernel, request)
+        self._begin_launch(prepared.kernel, request)
         if self._path is not None:
             self._path.learn_prepared(prepared)
 
     def launch_graph(self, graph: Graph) -> None:
-        """Launch a graph (``cuGraphLaunch``). Raises as `Graph.launch` does, and as `launch`."""
+        """Launch a `graph` (``cuGraphLaunch``). Raises as `Graph.launch` does, and as `launch`."""
         self._check()
         self._begin(graph._request(None))
 
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
-        """Set every element of `array` to `value`. Raises as `DeviceArray.fill` does, and as `launch`."""
+        """Set every element of `array`, of any shape and dtype, to `value` (``cuMemsetD32Async`` and its kin).
+
+        Raises as `DeviceArray.fill` does, and as `launch`.
+        """
         self._check()
         self._begin_all(array, plan_fill(array, value, self._lane))
 
@@ -221,7 +250,7 @@ class Batch(metaclass=NoPublicConstructor):
 
         What is on the host is read now, unless it is pinned memory: the GPU reads that, when it gets there.
 
-        Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when the staging area, of 64 MiB,
+        Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when the staging area, of 92 MiB,
         has no room; `InvalidArgument` between arrays that only go through the host: do those outside of the batch.
         """
         self._check()
@@ -257,7 +286,7 @@ class Batch(metaclass=NoPublicConstructor):
     def to_device(self, source: npt.ArrayLike) -> DeviceArray:
         """A new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
 
-        Raises as that does, and as `copy_from`.
+        Raises as `Device.to_device` does, and as `copy_from`.
         """
         self._check()
         host = as_host(source)
@@ -274,8 +303,12 @@ class Batch(metaclass=NoPublicConstructor):
         self._check()
         return self._lane_held.record()
 
-    def _learn(self, generation: Generation, kernel: Kernel, request: CommandRequest) -> None:
-        """After a launch that was not as usual: the next one may be."""
+    def _begin_launch(self, kernel: Kernel, request: CommandRequest) -> None:
+        """Launch what is not as usual: the next one may be."""
+        generation = self._check()
+        if generation.timeline.book(self._lane).unfinished >= BATCH_LIMIT:
+            raise trio.WouldBlock
+        self._begin(request)
         if self._path is not None:
             self._path.learn(kernel)
             for block in request.blocks():
@@ -314,20 +347,4 @@ class Batch(metaclass=NoPublicConstructor):
         if error is None:
             request.take()
         elif isinstance(error, DeviceError):
-            self._errors.append(error)
-
-    # --- what became of the launches that went the short way --------------------------------------------------------
-
-    def launches_finished(self, count: int) -> None:
-        """Count them as the module actor's."""
-        self._device._module_mailbox.count_finished(count)
-
-    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
-        """Keep the error for `flush`."""
-        self._errors.append(error)
-
-    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
-        """The end of the batch tells of the loss; the mark behind the launches is lost as well."""
-        self._device._module_mailbox.count_finished(1, "lost")
-        if not any(isinstance(each, ContextLost) for each in self._errors):
             self._errors.append(error)

@@ -561,10 +561,11 @@ class Device(metaclass=NoPublicConstructor):
         """One more lane: `async with dev.lane() as lane: await kernel.launch(..., lane=lane)`.
 
         Its work runs beside that of other lanes. `priority` is the CUDA stream's: among lanes with work that could run,
-        the GPU prefers those with less (``cuStreamCreateWithPriority``); the limits are in `info`. Work on the same
-        arrays is in order across lanes, at the cost of an event for each wait that is needed (`LaneStatistics.waits`
-        counts them); with `ordered=False` it is not, and `Lane.wait_for` is all the order there is. Even so no memory
-        is given to another array while something runs on it. The lane is the same in every generation.
+        the GPU prefers those with the lower number (``cuStreamCreateWithPriority``), from `DeviceInfo.highest_priority`
+        to `DeviceInfo.lowest_priority`. While it is `ordered`, work on the same arrays is in order across lanes, at the
+        cost of an event for each wait that is needed (`LaneStatistics.waits` counts them); if not, `Lane.wait_for` is
+        all the order there is. Even so no memory is given to another array while something runs on it. The lane is the
+        same in every generation.
 
         Raises `InvalidArgument` for a priority that the device does not have, or when 13 lanes are open.
         """
@@ -592,10 +593,12 @@ class Device(metaclass=NoPublicConstructor):
             holder.close_lane(lane._number)
         del self._lanes[lane._number]
 
-    def _lane_number(self, lane: Lane | None) -> int:
+    def _lane_number(self, lane: object) -> int:
         if lane is None:
             return LANE_COMPUTE
-        if getattr(lane, "_device", None) is not self:
+        from ._lanes import Lane
+
+        if not isinstance(lane, Lane) or lane._device is not self:
             raise InvalidArgument(f"not a lane of this device: {lane!r}", device=self._index)
         if lane._closed:
             raise InvalidArgument(f"{lane.name} was closed", device=self._index)

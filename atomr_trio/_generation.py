@@ -847,7 +847,7 @@ class Generation:
             for launch in launches:
                 failure = self._failures.pop((book.index, launch[0]), None)
                 if failure is not None:
-                    launch[1].launch_failed(launch, self._error_of(launch[2].describe(launch[3])[0], failure))
+                    launch[1].launch_failed(launch, self._error_of(launch[2]._describe(launch[3])[0], failure))
         owner, count = launches[0][1], 0
         for launch in launches:
             if launch[1] is not owner:
@@ -1034,7 +1034,7 @@ class Generation:
     def in_flight(self) -> tuple[str, ...]:
         """The operations that have been started and not finished."""
         lanes = self.timeline.lanes
-        launches = tuple(launch[2].describe(launch[3])[0] for lane in lanes for launch in lane.launches)
+        launches = tuple(launch[2]._describe(launch[3])[0] for lane in lanes for launch in lane.launches)
         return tuple(command.operation for lane in lanes for command in lane.in_flight) + launches
 
     def busy_engines(self) -> tuple[str, ...]:
@@ -1093,7 +1093,7 @@ class Generation:
         for command in lost:
             self._tear(command.operation, command.operands)
         for launch in launches:
-            self._tear(*launch[2].describe(launch[3]))
+            self._tear(*launch[2]._describe(launch[3]))
         for launch in launches:
             launch[1].launch_lost(launch, make_error())
         for command in lost:

@@ -42,9 +42,9 @@ class DeviceInfo:
     compute_mode: str
     """``"default"``, ``"prohibited"`` or ``"exclusive-process"``."""
     lowest_priority: int
-    """The least urgent priority that a lane can have."""
+    """The number of the least urgent priority that a lane can have."""
     highest_priority: int
-    """The most urgent priority that a lane can have: less is more urgent."""
+    """The number of the most urgent priority that a lane can have: less is more urgent."""
     durable: bool
     """Whether arrays survive a lost context: whether memory can be held by a descriptor."""
 

@@ -47,8 +47,8 @@ class _Record(CommandRequest):
         operation = "record of an event" if number else "wait for an event"
         super().__init__(verb, payload, (), lane=lane, operation=operation)
         self._after = after
-        self.ticket = 0
-        self.end = trio.Event()
+        self.ticket: int = 0
+        self.end: trio.Event = trio.Event()
         self.error_of_event: DeviceError | None = None
 
     def _publish(self, generation: Generation, requires: Any = ()) -> None:
@@ -135,7 +135,7 @@ class Event(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if theirs was lost.
         """
-        if getattr(earlier, "_device", None) is not self._device:
+        if not _is_event_of(self._device, earlier):
             raise InvalidArgument("the earlier event is not one of this device", device=self._device.index)
         if earlier.generation != self.generation:
             raise InvalidArgument(
@@ -151,11 +151,15 @@ class Event(metaclass=NoPublicConstructor):
         return float(value["milliseconds"]) / 1e3
 
 
+def _is_event_of(device: Device, event: object) -> bool:
+    return isinstance(event, Event) and event._device is device
+
+
 @final
 class Lane(metaclass=NoPublicConstructor):
     """A lane of a device, where work runs in the order in which it was given. Made by `Device.lane`."""
 
-    __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_number", "name", "options")
+    __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_number", "_options", "name")
 
     name: str
     """What it is called in statistics and errors."""
@@ -169,20 +173,20 @@ class Lane(metaclass=NoPublicConstructor):
         self._batches = 0
         """How many that are open work on it."""
         self.name = name
-        self.options = options
+        self._options = options
 
     def __repr__(self) -> str:
         return f"<Lane {self.name}, priority {self.priority}{', closed' if self._closed else ''}>"
 
     @property
     def priority(self) -> int:
-        """Its priority, where less is more urgent (``cuStreamCreateWithPriority``)."""
-        return self.options.priority
+        """Its priority, a number: less is more urgent (``cuStreamCreateWithPriority``)."""
+        return self._options.priority
 
     @property
     def ordered(self) -> bool:
         """Whether its work is in order with the work of other lanes on the same arrays."""
-        return self.options.ordered
+        return self._options.ordered
 
     def _check(self) -> None:
         self._device._check_running()
@@ -205,14 +209,14 @@ class Lane(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def wait_for(self, event: Event) -> None:
-        """Let what the lane is given from now on begin only when an event of another lane is reached. Does not wait.
+        """Let what the lane is given from now on begin only when `event`, of another lane, is reached. Does not wait.
 
         An event of a generation that was lost is over, and waited for by nobody.
 
         Raises `InvalidArgument` for what is no event of this device, `trio.WouldBlock` as `record` does.
         """
         self._check()
-        if getattr(event, "_device", None) is not self._device:
+        if not _is_event_of(self._device, event):
             raise InvalidArgument("not an event of this device", device=self._device.index)
         if event.generation != self._device.generation or event._record.end.is_set():
             return

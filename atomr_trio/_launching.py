@@ -152,17 +152,16 @@ class LaunchPath:
                 ticket > path.last_ticket or sent > path.last_record or generation.refusing or generation.outbox
             ) and not path.look_again():
                 return False
-            # What is noted in one block when the next is refused does no harm: the lane's next command has the ticket.
-            me = (lane, ticket)
-            for used in prepared._writes:
+            # Nothing is noted before all is checked: others would wait for a ticket that may never be issued.
+            for used in prepared._blocks:
                 if used.fast != token:
                     return False
+            me = (lane, ticket)
+            for used in prepared._writes:
                 used.writer = me
                 if used.readers:
                     used.readers = {}
             for used in prepared._reads:
-                if used.fast != token:
-                    return False
                 used.readers[lane] = ticket
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length)

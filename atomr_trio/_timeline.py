@@ -75,7 +75,7 @@ because a batch makes one for each of its launches; what is worked out of it is 
 class Launchable(Protocol):
     """A kernel, or a launch prepared of one."""
 
-    def describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
+    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
         """The operation, in words, and what it does to which memory."""
 
 
@@ -119,19 +119,19 @@ class LaneBook:
     __slots__ = ("failures", "front", "front_since", "in_flight", "index", "issued", "launches", "open", "waited")
 
     def __init__(self, index: int) -> None:
-        self.index = index
+        self.index: int = index
         self.open: bool = index < LANES
         """Whether the worker has it."""
-        self.issued = 0
+        self.issued: int = 0
         self.in_flight: collections.deque[Command] = collections.deque()
         self.launches: collections.deque[Launch] = collections.deque()
-        self.failures = 0
+        self.failures: int = 0
         """How many failed commands are known of."""
-        self.waited = 0
+        self.waited: int = 0
         """How many waits for other lanes its commands have carried."""
-        self.front = 0
+        self.front: int = 0
         """The ticket whose time is being taken."""
-        self.front_since = 0.0
+        self.front_since: float = 0.0
 
     @property
     def busy(self) -> bool:
@@ -246,7 +246,7 @@ class Timeline:
                 continue
             limit = own_limit or default
             if limit is not None and now - lane.front_since > limit * self._sharing(lane.index, ticket):
-                operation = lane.in_flight[0].operation if launch is None else launch[2].describe(launch[3])[0]
+                operation = lane.in_flight[0].operation if launch is None else launch[2]._describe(launch[3])[0]
                 return Overdue(operation, limit)
         return None
 

@@ -154,10 +154,14 @@ class Scene:
         self.hosts[name] += 1
         await self.kernels["touch"].launch(*self._touching(name), touches=[read_only(self.arrays["read"])])
 
-    def touch_nowait(self, name: str) -> None:
-        """The same, and nobody waits for it."""
-        self.hosts[name] += 1
-        self.kernels["touch"].launch_nowait(*self._touching(name), touches=[read_only(self.arrays["read"])])
+    async def touch_in_batch(self, name: str, count: int) -> None:
+        """The same many times in a batch, every other time by a launch that was prepared."""
+        self.hosts[name] += 2 * count
+        prepared = self.kernels["touch"].prepare(*self._touching(name))
+        async with self.dev.batch() as batch:
+            for _ in range(count):
+                batch.launch(self.kernels["touch"], *self._touching(name))
+                batch.launch(prepared)
 
     def _touching(self, name: str) -> tuple[Any, ...]:
         return 8, 128, self.arrays[name], NUMBERS.size

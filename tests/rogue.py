@@ -5,30 +5,35 @@ What `atomr_trio.testing` offers to everybody is taken from there; here is what 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost
+from atomr_trio import ContextLost, DeviceClosed
 from atomr_trio.testing import endless_kernel, kill_worker, worker_pid
 from atomr_trio.testing._faults import SOURCE as FAULTY, WILD
 
 if TYPE_CHECKING:
-    from atomr_trio import Device, Kernel
+    from atomr_trio import Device, DeviceArray, Kernel, Lane
 
 __all__ = [
     "WILD",
+    "Gate",
     "compile_rogue",
     "endless_kernel",
+    "gated",
     "hang",
     "kill_worker",
     "next_generation",
     "process_exists",
     "until",
+    "until_full",
     "worker_pid",
 ]
 
@@ -59,6 +64,40 @@ async def hang(dev: Device, *touches: Any, seconds: float = 0.2) -> None:
             await spin.launch(1, 1, word.address, touches=touches, hang_timeout=seconds)
 
 
+class Gate:
+    """A kernel that holds up a lane until the gate is opened, which a lane of its own does, past all that waits."""
+
+    def __init__(self, spin: Kernel, word: DeviceArray, key: Lane) -> None:
+        self._spin = spin
+        self._word = word
+        self._key = key
+
+    def close(self, lane: Lane | None = None) -> None:
+        """Hold up what the lane is given from now on."""
+        self._spin.launch_nowait(1, 1, self._word.address, lane=lane)
+
+    async def open(self) -> None:
+        """Let it go on."""
+        async with self._word.device.batch(lane=self._key) as batch:
+            batch.fill(self._word, 1)
+
+
+@contextlib.asynccontextmanager
+async def gated(dev: Device, lane: Lane | None = None) -> AsyncIterator[Gate]:
+    """A gate at a lane, by default the compute lane, that is opened at the end of the block if it was not before."""
+    (spin,) = await compile_rogue(dev, "spin")
+    word = dev.zeros(1, np.int32)
+    await word.to_host()
+    async with dev.lane() as key:
+        gate = Gate(spin, word, key)
+        gate.close(lane)
+        try:
+            yield gate
+        finally:
+            with trio.CancelScope(shield=True), contextlib.suppress(ContextLost, DeviceClosed):
+                await gate.open()
+
+
 def process_exists(pid: int) -> bool:
     """Whether there is a process of this number, a zombie included."""
     return os.path.exists(f"/proc/{pid}")
@@ -68,6 +107,16 @@ async def next_generation(dev: Device, after: int, seconds: float = 20) -> int:
     """Wait for the generation that follows `after`."""
     with trio.fail_after(seconds):
         return await dev.wait_generation(after=after)
+
+
+def until_full(launch: Callable[[], None]) -> int:
+    """Launch until there is no room; how many there was room for."""
+    for count in itertools.count():
+        try:
+            launch()
+        except trio.WouldBlock:
+            return count
+    raise AssertionError("there is always room")
 
 
 async def until(condition: Callable[[], object], seconds: float = 20) -> None:

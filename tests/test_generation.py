@@ -118,12 +118,12 @@ class Record:
 class Stage:
     """A generation, and the hands of its worker."""
 
-    def __init__(self, hang_timeout: float | None = None) -> None:
+    def __init__(self, hang_timeout: float | None = None, *, with_ring: bool = False) -> None:
         self.process = FakeProcess()
         self.staging = SharedMemory.create("atomr-test-staging", 4096)
         self.arena = Arena(1 << 44, 1 << 40, 1 << 32)
         process: Any = self.process
-        self.generation = Generation(0, 3, process, self.arena, self.staging, hang_timeout, with_ring=False)
+        self.generation = Generation(0, 3, process, self.arena, self.staging, hang_timeout, with_ring=with_ring)
 
     def ready_block(self, size: int = 512) -> Block:
         """A block whose chunk exists."""

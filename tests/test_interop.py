@@ -617,6 +617,31 @@ async def test_turns_of_two_libraries_and_three_lanes_stay_in_order(dev, library
         each.close()
 
 
+async def test_turns_of_a_batch_and_another_library_stay_in_order(dev, library):
+    (x,) = await numbers(dev, 1)
+    ours = await kernel(dev, "step")
+    prepared = ours.prepare(1, 1, x, 7, 1)
+    theirs = helper.function(helper.load(SOURCE), "step")
+    expected = 1
+    async with dev.batch() as batch:
+        for turn in range(4):  # what is launched the short way is waited for when the array is taken
+            batch.launch(ours, 1, 1, x, 3, turn)
+            batch.launch(prepared)
+            expected = ((expected * 3 + turn) % 1009 * 7 + 1) % 1009
+        await batch.flush()
+        taken = library.take(x)
+        for turn in range(20):
+            batch.launch(ours, 1, 1, x, 3, turn)
+            batch.launch(prepared)
+            expected = ((expected * 3 + turn) % 1009 * 7 + 1) % 1009
+            arguments = c_uint64(taken.tensor.address), ctypes.c_int(5), ctypes.c_int(turn)
+            assert helper.launch(theirs, library.stream, *arguments) == 0
+            expected = (expected * 5 + turn) % 1009
+        seen = batch.to_host(x)
+    assert seen[0] == expected
+    taken.close()
+
+
 async def test_other_arrays_are_not_held_up(dev, library):
     x, y = await numbers(dev, 0, 1)
     taken = library.take(x)

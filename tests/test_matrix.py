@@ -3,7 +3,7 @@
 A fault is a row of `FAULTS`: who causes it and how, what that party sees, what it costs. A moment is a row of
 `MOMENTS`: what the *rest* of the device is doing when the fault strikes. The two multiply, and no cell is left out:
 where a fault has nothing to do with the others' work (source that does not compile, while copies are under way), the
-cell says that they do not notice. "In a batch" is many launches that nobody waits for and one that somebody waits for.
+cell says that they do not notice. "In a batch" is many launches of one batch, plain and prepared, and one beside it.
 
 What holds the moments still is a kernel at a gate (see ``matrix_helper.py``). The request that faults is put behind it
 first, and what bystanders want comes behind that; then the gate is opened, or the fault comes from outside.
@@ -326,9 +326,8 @@ async def copying_out(scene: Scene) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def in_batch(scene: Scene) -> AsyncIterator[None]:
-    """Many launches are in flight that nobody waits for, and one that somebody does."""
-    for _ in range(BATCH):
-        scene.touch_nowait("other")
+    """Many launches of a batch are in flight, whose end waits for all of them, and one beside it."""
+    await scene.start("launches in a batch", scene.touch_in_batch, "other", BATCH)
     async with running(scene):
         yield
 

@@ -136,7 +136,7 @@ def test_a_number_has_a_unit():
 # ---------------------------------------------------------------------------------------------------- arrays
 
 ARRAYS = re.compile(r"npt\.|DeviceArray\b")
-AS_THEY_ARE = {"read_only", "overwrites", "Kernel.launch", "Kernel.launch_nowait"}
+AS_THEY_ARE = {"read_only", "overwrites", "Kernel.launch", "Kernel.launch_nowait", "Batch.launch"}
 """They take arrays of every shape and dtype."""
 
 
@@ -156,7 +156,10 @@ def test_whoever_takes_or_gives_an_array_says_which_shape_and_dtype():
 
 C_FUNCTION = re.compile(r"``((?:cu|nvrtc)[A-Z]\w*)``")
 DECLARED = {re.sub(r"_v\d+$", "", name) for table in (driver, nvrtc) for name in table.library.functions}
-WAITS_ALONE = {"Device.wait_generation", "Device.wait_standby", "Device.restart"}
+WAITS_ALONE = {
+    *("Device.wait_generation", "Device.wait_standby", "Device.restart"),
+    *("Batch.flush", "Event.wait", "Lane.synchronize"),
+}
 """Coroutines that no function of a CUDA library stands behind."""
 
 

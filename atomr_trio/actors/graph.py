@@ -164,8 +164,8 @@ class BuiltGraph:
     __slots__ = ("ancestors", "records", "ticket")
 
     def __init__(self, plan: _Plan) -> None:
-        self.records = plan.records
-        self.ancestors = plan.ancestors
+        self.records: tuple[Records, ...] = plan.records
+        self.ancestors: tuple[int, ...] = plan.ancestors
         """The order that was built; an update leaves it as it is."""
         self.ticket: int = 0
         """The ticket, on the compute lane, of the newest build or update under way; 0 when all are done."""

@@ -358,6 +358,7 @@ class Kernel(metaclass=NoPublicConstructor):
         """
         device = self._module.device
         if lane is None and hang_timeout is None and not touches:
+            await trio.lowlevel.checkpoint_if_cancelled()
             launched = device._launched_shortly(self, grid, block, shared_bytes, arguments)
             if launched is not None:
                 await launched.wait()
@@ -450,7 +451,7 @@ class Kernel(metaclass=NoPublicConstructor):
         payload = LAUNCH.struct.pack(self._number, *dimensions, 0) + block_of_parameters
         return payload, operands, (arguments, touched_arrays)
 
-    def describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
+    def _describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
         """What a launch was called, and what it did to which memory, once its arguments were checked."""
         operands: list[Operand] = []
         for argument in arguments:
@@ -565,12 +566,13 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         self._bind(tuple(arguments))
 
     async def launch(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
-        """Make the launch and wait until it has run; see `Kernel.launch`.
+        """Make the launch and wait until it has run (``cuLaunchKernelEx``).
 
-        Raises as `Kernel.launch` does.
+        `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch` does.
         """
         device = self.kernel._module.device
         if lane is None and hang_timeout is None:
+            await trio.lowlevel.checkpoint_if_cancelled()
             launched = device._launched_shortly(self, 0, 0, 0, ())
             if launched is not None:
                 await launched.wait()
@@ -583,7 +585,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Have the launch made, and do not wait for it; see `Kernel.launch_nowait`.
 
-        Raises as `Kernel.launch_nowait` does.
+        `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch_nowait` does.
         """
         number = self.kernel._module.device._lane_number(lane)
         self.kernel._begin_nowait(self._request(hang_timeout, number))

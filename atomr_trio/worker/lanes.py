@@ -163,7 +163,7 @@ class Lane:
     ) -> None:
         from atomr_cuda import driver
 
-        self.index = index
+        self.index: int = index
         self.submitted: int = page.finished(index)
         """The last ticket whose calls were made."""
         self.failures: dict[int, dict[str, Any]] = {}
@@ -176,16 +176,16 @@ class Lane:
         self._groups = groups
         self._services = services
         self._peers = peers
-        self.pending = 0
+        self.pending: int = 0
         self._queue: collections.deque[Command | None] = collections.deque()
         self._changed = threading.Condition()
-        self.waiters = 0
+        self.waiters: int = 0
         self._thread: threading.Thread | None = None
-        self.accepted = self.submitted
-        self.signed = self.submitted
+        self.accepted: int = self.submitted
+        self.signed: int = self.submitted
         """The last ticket that the GPU was told to write."""
         self._group_began = 0.0
-        self.room_until = 0
+        self.room_until: int = 0
         stream = driver.CUstream()
         driver.cuStreamCreateWithPriority(byref(stream), _CU_STREAM_NON_BLOCKING, priority)
         self.stream = stream
