@@ -26,6 +26,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
+from atomr_trio.actors import copies
 from atomr_trio.worker.engines.memory import COPY_IN
 from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
@@ -375,7 +376,8 @@ async def test_a_cancelled_wait_for_a_kernel_that_never_ends_returns_at_once_and
 # --- the kill, at every moment ----------------------------------------------------------------------------------------
 
 
-async def test_a_kill_while_a_large_copy_is_under_way_loses_that_copy_alone(open_test_device):
+async def test_a_kill_while_a_large_copy_is_under_way_loses_that_copy_alone(open_test_device, monkeypatch):
+    monkeypatch.setattr(copies, "STREAM_PIECES", 1)  # a command for each piece
     async with open_test_device(restart_policy=ANY_NUMBER) as dev:
         host, large = pattern(8), pattern(9, 12 << 20)
         spared, target = await dev.to_device(host), dev.empty(large.shape, np.int32)

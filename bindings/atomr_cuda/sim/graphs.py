@@ -63,7 +63,7 @@ class Node:
     def __init__(self, graph: Graph, task: Task, before: Iterable[Node]) -> None:
         self.graph = graph
         self.task = task
-        self.before = list(before)
+        self.before: list[Node] = list(before)
 
 
 class Graph:
@@ -99,7 +99,7 @@ class ExecutableGraph:
     """A graph as it was when it was instantiated, and where it was launched last."""
 
     def __init__(self, graph: Graph) -> None:
-        self.tasks = {node: node.task for node in graph.in_order()}
+        self.tasks: dict[Node, Task] = {node: node.task for node in graph.in_order()}
         self._last: tuple[Stream, int] | None = None
 
     def launch(self, process: Process, stream_handle: int | None) -> None:

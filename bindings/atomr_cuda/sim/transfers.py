@@ -153,8 +153,9 @@ class BoxCopy:
 
     def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> None:
         source, to = _Side(process, copy, "src"), _Side(process, copy, "dst")
-        self.one_dimensional = source.flat
-        self.from_pageable, self.to_pageable = source.pageable, to.pageable
+        self.one_dimensional: bool = source.flat
+        self.from_pageable: bool = source.pageable
+        self.to_pageable: bool = to.pageable
         self._source, self._to = source.bytes, to.bytes
 
     def read(self) -> None:
@@ -203,8 +204,11 @@ class Fill:
     """What is to be filled: ``height`` rows of ``width`` items of ``size`` bytes, ``pitch`` bytes apart."""
 
     def __init__(self, address: int, size: int, width: int, height: int = 1, pitch: int = 0) -> None:
-        self.address, self.size, self.width, self.height = address, size, width, height
-        self.pitch = pitch or width * size
+        self.address: int = address
+        self.size: int = size
+        self.width: int = width
+        self.height: int = height
+        self.pitch: int = pitch or width * size
 
     @property
     def empty(self) -> bool:
