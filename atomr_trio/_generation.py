@@ -1109,6 +1109,7 @@ class Generation:
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""
+        self.refusing = True
         self.process.forget()
         self.let_worker_go()
 

@@ -209,6 +209,7 @@ class Mailbox:
         """
         self._check_open()
         if self.shortcut is not None and self.posted == self.taken:
+            await trio.lowlevel.checkpoint_if_cancelled()
             looker = self.shortcut.begin(request)
             if looker is not None:
                 try:

@@ -291,7 +291,7 @@ def comparisons(table: Table) -> Iterator[str]:
 
 HEADER: Final = f"  {'':44}  {'':32}  {'min':>9}  {'median':>9}  {'p90':>9}"
 
-_PICTURED = (4 * KIB, MIB, 64 * MIB, 256 * MIB, GIB)
+_PICTURED = (4 * KIB, 256 * MIB)
 _WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 960, 260, 190, 16, 34
 _STYLE = (
     "<style>text{fill:#24292f}.ours{fill:#2f8f6b}.peer{fill:#8aa0b8}.note{fill:#6a737d}"
