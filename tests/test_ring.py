@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import RestartPolicy, _generation
+import atomr_trio
+from atomr_trio import InvalidArgument, RestartPolicy, _generation
 from atomr_trio._generation import Generation
 from atomr_trio.testing import check_actor, hold_worker
 from atomr_trio.worker.engines.module import LAUNCH
@@ -366,3 +367,10 @@ async def test_without_a_ring_a_call_keeps_every_promise(open_test_device, monke
     monkeypatch.setitem(Generation.__init__.__kwdefaults__, "with_ring", False)
     policy = RestartPolicy(intensity=math.inf)
     await check_actor(functools.partial(open_test_device, restart_policy=policy))
+
+
+@pytest.mark.parametrize("spin", [-1, math.inf, math.nan, True, "1"])
+async def test_a_time_to_look_for_records_that_cannot_be_is_refused(spin):
+    with pytest.raises(InvalidArgument, match="spin is a number of seconds"):
+        async with atomr_trio.open_device(backend="sim", spin=spin):
+            raise AssertionError("it was opened")
