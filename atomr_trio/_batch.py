@@ -183,6 +183,7 @@ class Batch(metaclass=NoPublicConstructor):
 
     # --- verbs --------------------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     def launch(
         self,
         kernel: Kernel | PreparedLaunch,
@@ -232,11 +233,13 @@ class Batch(metaclass=NoPublicConstructor):
         if self._path is not None:
             self._path.learn_prepared(prepared)
 
+    @trio.lowlevel.enable_ki_protection
     def launch_graph(self, graph: Graph) -> None:
         """Launch a `graph` (``cuGraphLaunch``). Raises as `Graph.launch` does, and as `launch`."""
         self._check()
         self._begin(graph._request(None))
 
+    @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
         """Set every element of `array`, of any shape and dtype, to `value` (``cuMemsetD32Async`` and its kin).
 
@@ -245,6 +248,7 @@ class Batch(metaclass=NoPublicConstructor):
         self._check()
         self._begin_all(array, plan_fill(array, value, self._lane))
 
+    @trio.lowlevel.enable_ki_protection
     def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite `array` with `source`, of the same shape and dtype, on the host or on this device.
 
@@ -265,6 +269,7 @@ class Batch(metaclass=NoPublicConstructor):
         check_host(array, host)
         self._begin_all(array, plan_copy_in(array, host))
 
+    @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
         """Copy `array` into the writable numpy array `out`, of the same shape and dtype: it has the bytes at the end.
 
@@ -274,6 +279,7 @@ class Batch(metaclass=NoPublicConstructor):
         check_host(array, out, writable=True)
         self._begin_all(array, plan_copy_out(array, np.asarray(out)), writes=False)
 
+    @trio.lowlevel.enable_ki_protection
     def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
         """A new numpy array of the shape and dtype of `array`, whose elements are there at the end; see `copy_to`.
 
@@ -283,6 +289,7 @@ class Batch(metaclass=NoPublicConstructor):
         self.copy_to(array, host)
         return host
 
+    @trio.lowlevel.enable_ki_protection
     def to_device(self, source: npt.ArrayLike) -> DeviceArray:
         """A new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
 
@@ -298,6 +305,7 @@ class Batch(metaclass=NoPublicConstructor):
             raise
         return array
 
+    @trio.lowlevel.enable_ki_protection
     def record(self) -> Event:
         """An event behind what the batch's lane has been given so far. Raises as `Lane.record` does."""
         self._check()

@@ -101,6 +101,7 @@ class LaunchPath:
         last_shared: object = None
         dimensions = b""
 
+        @trio.lowlevel.enable_ki_protection
         def launch(
             grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
         ) -> bool:
@@ -142,6 +143,7 @@ class LaunchPath:
         kernel, engine, length = prepared.kernel, LAUNCH.engine_number, prepared.kernel._record_bytes
         pack_into, header, end = NUMBERED_HEADER.pack_into, NUMBERED_HEADER.size, NUMBERED_HEADER.size + length
 
+        @trio.lowlevel.enable_ki_protection
         def launch(
             grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
         ) -> bool:

@@ -6,6 +6,7 @@ Naming the lane makes a launch go the general way (`lane=dev.compute_lane`), so 
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, overwrites, read_only
+from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, _launching, overwrites, read_only
 from atomr_trio.actors.memory import tear
 from atomr_trio.testing import hold_worker
 from atomr_trio.worker.engines.module import LAUNCH
@@ -537,3 +538,32 @@ async def test_a_prepared_launch_outlives_a_generation(dev):
         for _ in range(3):
             batch.launch(prepared)
     assert (await x.to_host() == NUMBERS + 9).all()
+
+
+def test_an_interrupt_in_the_middle_of_a_launch_waits_for_its_end(open_test_device, monkeypatch):
+    """What is half noted would give the next launch the same ticket."""
+    launched: list[int] = []
+
+    async def main() -> None:
+        async with open_test_device() as dev:
+            x, add = await dev.to_device(NUMBERS), await compiled(dev, "add")
+            async with dev.batch() as batch:
+                batch.launch(add, 1, N, x, 1)
+                await batch.flush()
+                book = dev._generation.timeline.lanes[0]
+                before = book.issued
+                monkeypatch.setattr(_launching, "fence", lambda: signal.raise_signal(signal.SIGINT))
+                try:
+                    for _ in range(32):
+                        batch.launch(add, 1, N, x, 1)
+                        launched.append(book.issued - before)
+                    await trio.sleep_forever()
+                finally:
+                    monkeypatch.undo()
+                    with trio.CancelScope(shield=True):
+                        result = await x.to_host()
+                    assert (result == NUMBERS + 1 + len(launched)).all()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert launched[-1] == len(launched) >= 15
