@@ -567,3 +567,26 @@ def test_an_interrupt_in_the_middle_of_a_launch_waits_for_its_end(open_test_devi
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
     assert launched[-1] == len(launched) >= 15
+
+
+async def test_a_launch_that_is_waited_for_joins_no_group_that_has_ended(open_test_device):
+    """In one stretch of records: a launch of a batch, work of another lane, an awaited launch, other work."""
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev:
+            x, y, add = await dev.to_device(NUMBERS), await dev.to_device(NUMBERS), await compiled(dev, "add")
+            z = await dev.to_device(NUMBERS)
+            for _ in range(2):
+                await add.launch(1, N, x, 1)
+            async with dev.batch() as batch, trio.open_nursery() as nursery:
+                batch.launch(add, 1, N, x, 1)
+                await batch.flush()
+                with hold_worker(dev):
+                    batch.launch(add, 1, N, x, 1)
+                    batch.copy_from(y, NUMBERS + 5)
+                    nursery.start_soon(add.launch, 1, N, x, 1)
+                    await trio.testing.wait_all_tasks_blocked()
+                    batch.fill(z, 7)
+            assert dev.generation == 1
+            assert (await x.to_host() == NUMBERS + 5).all()
+            assert (await y.to_host() == NUMBERS + 5).all()
+            assert (await z.to_host() == 7).all()

@@ -450,7 +450,7 @@ class Worker:
                 if hot is None or hot.joins is not lane or ticket > bound or ticket != last + 1:
                     if lane is not None:
                         lane.made_hot(last, signs=signs)
-                        lane = None
+                        lane, bound = None, 0  # no launch may join what the lane has heard of
                         words[RECORDS_READ_WORD] = read - 1
                     if hot is None:
                         hot = self._make_ready(slots, at)
