@@ -70,11 +70,11 @@ from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
-from ._timeline import LaneBook, lane_name
+from ._timeline import LaneBook
 from ._trim import Trim
 from ._util import NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
-from .worker.protocol import LANE_COMPUTE, LANE_LIMIT, LANE_NAMES, LANES, MAX_LANES, Verb
+from .worker.protocol import LANE_COMPUTE, LANE_LIMIT, LANE_NAMES, Verb
 
 if TYPE_CHECKING:
     from ._batch import Batch
@@ -146,7 +146,7 @@ class Device(metaclass=NoPublicConstructor):
         workers: WorkerSource | None,
         spin: float,
     ) -> None:
-        from ._lanes import Lane, LaneOptions
+        from ._lanes import Lanes
         from .actors.nvrtc import Nvrtc
 
         self._index = index
@@ -189,11 +189,9 @@ class Device(metaclass=NoPublicConstructor):
         self._crew = Crew()
         # Lanes.
         self._spin = spin
-        self.compute_lane = Lane._create(self, LANE_COMPUTE, LANE_NAMES[LANE_COMPUTE])
-        self._lanes: dict[int, Lane] = {}
+        self._lanes = Lanes(self)
+        self.compute_lane = self._lanes.compute
         self._launch_path: LaunchPath | None = None
-        self._lane_options: dict[int, LaneOptions] = {}
-        self._orphan_events: collections.deque[tuple[int, int]] = collections.deque()
         # Generations, and the end.
         self._generation: Generation | None = None
         self._generation_changed = trio.Event()
@@ -304,7 +302,10 @@ class Device(metaclass=NoPublicConstructor):
         """Counters of this moment."""
         generation = self._generation
         lanes = []
-        for index, name in (*enumerate(LANE_NAMES), *((each._number, each.name) for each in self._lanes.values())):
+        for index, name in (
+            *enumerate(LANE_NAMES),
+            *((each._number, each.name) for each in self._lanes.opened.values()),
+        ):
             book = generation.timeline.book(index) if generation is not None else LaneBook(index)
             lanes.append(
                 LaneStatistics(
@@ -554,8 +555,7 @@ class Device(metaclass=NoPublicConstructor):
         """
         from ._batch import Batch
 
-        number = self._lane_number(lane)
-        return Batch._create(self, self._lanes.get(number, self.compute_lane))
+        return Batch._create(self, self._lanes.chosen(lane))
 
     def lane(self, *, priority: int = 0, ordered: bool = True) -> Lane:
         """One more lane: `async with dev.lane() as lane: await kernel.launch(..., lane=lane)`.
@@ -569,40 +569,8 @@ class Device(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a priority that the device does not have, or when 13 lanes are open.
         """
-        from ._lanes import Lane, check_options
-
         self._check_open()
-        options = check_options(priority, ordered, self.info.lowest_priority, self.info.highest_priority)
-        for closed in [each for each in self._lanes.values() if each._closed]:
-            self._close_lane(closed)
-        free = next((number for number in range(LANES, MAX_LANES) if number not in self._lanes), None)
-        if free is None:
-            raise InvalidArgument(f"{MAX_LANES - LANES} lanes are open, and more there cannot be", device=self._index)
-        self._lane_options[free] = options
-        self._lanes[free] = lane = Lane._create(self, free, lane_name(free), options)
-        return lane
-
-    def _close_lane(self, lane: Lane) -> None:
-        """Give a lane back if nothing uses it any more; otherwise the next `lane` tries again."""
-        if lane._batches or self._lanes.get(lane._number) is not lane:
-            return
-        generation = self._generation
-        if generation is not None and generation.timeline.book(lane._number).busy:
-            return
-        for holder in self._all_generations():
-            holder.close_lane(lane._number)
-        del self._lanes[lane._number]
-
-    def _lane_number(self, lane: object) -> int:
-        if lane is None:
-            return LANE_COMPUTE
-        from ._lanes import Lane
-
-        if not isinstance(lane, Lane) or lane._device is not self:
-            raise InvalidArgument(f"not a lane of this device: {lane!r}", device=self._index)
-        if lane._closed:
-            raise InvalidArgument(f"{lane.name} was closed", device=self._index)
-        return lane._number
+        return self._lanes.open(priority, ordered=ordered)
 
     @trio.lowlevel.enable_ki_protection
     async def _running_generation(self) -> Generation:
@@ -654,16 +622,6 @@ class Device(metaclass=NoPublicConstructor):
     def _actor_of(self, verb: Verb) -> Actor:
         """Whose work a verb of a batch is."""
         return next((actor for actor in self._actors if actor.name == verb.engine), self._module_actor)
-
-    def _drop_orphan_events(self) -> None:
-        """Tell the worker which events nobody has any more."""
-        from ._lanes import publish_drop
-
-        generation = self._generation
-        while self._orphan_events and generation is not None and generation.loss is None:
-            number, event = self._orphan_events.popleft()
-            if number == generation.number:
-                publish_drop(generation, event)
 
     def _lost_error(self, generation: int, operation: str) -> DeviceError:
         return ContextLost(
@@ -773,7 +731,7 @@ class Device(metaclass=NoPublicConstructor):
                 self._staging.memory,
                 self._hang_timeout,
                 self._standbys.generations,
-                lane_options=self._lane_options,
+                lane_options=self._lanes.options,
                 spin=self._spin,
             )
         except BaseException as error:

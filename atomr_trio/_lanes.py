@@ -6,6 +6,7 @@ array is in order whatever its lane, unless a lane was opened with ``ordered=Fal
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
@@ -15,10 +16,10 @@ import trio
 
 from ._errors import DeviceError, InvalidArgument, fresh
 from ._requests import CommandRequest
-from ._timeline import Command
+from ._timeline import Command, lane_name
 from ._util import NoPublicConstructor
 from .worker.engines.event import DROP, ELAPSED, MARK, RECORD
-from .worker.protocol import LANE_COMPUTE
+from .worker.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -88,11 +89,6 @@ class _DropOwner:
         """Nothing to do: the worker is gone, and the event with it."""
 
 
-def publish_drop(generation: Generation, number: int) -> None:
-    """Tell the worker that nobody has an event any more."""
-    generation.publish(LANE_COMPUTE, DROP, DROP.struct.pack(number), (), _DropOwner())
-
-
 @final
 class Event(metaclass=NoPublicConstructor):
     """A point in the work of a lane, made by `Lane.record`; it belongs to the generation that it was recorded in."""
@@ -117,7 +113,8 @@ class Event(metaclass=NoPublicConstructor):
         return f"<Event on {self.lane.name}, {'reached' if self.reached else 'not reached'}>"
 
     def __del__(self) -> None:
-        self._device._orphan_events.append((self.generation, self._number))
+        recorded = (self.lane._number, self._record.ticket)
+        self._device._lanes.orphan_events.append((self.generation, self._number, recorded))
 
     @property
     def reached(self) -> bool:
@@ -201,7 +198,7 @@ class Lane(metaclass=NoPublicConstructor):
         """
         self._check()
         device = self._device
-        device._drop_orphan_events()
+        device._lanes.drop_orphan_events(device._generation)
         number = device._next_number()
         record = _Record(self._number, number)
         device._module_actor.begin_nowait(record, device._generation)
@@ -236,7 +233,7 @@ class Lane(metaclass=NoPublicConstructor):
     ) -> None:
         """Take no more work. What it was given goes on; its stream is given back when that is done."""
         self._closed = True
-        self._device._close_lane(self)
+        self._device._lanes.close(self)
         await trio.lowlevel.checkpoint()
 
 
@@ -247,3 +244,60 @@ def check_options(priority: object, ordered: object, lowest: int, highest: int) 
     if type(ordered) is not bool:
         raise InvalidArgument(f"ordered is True or False, not {ordered!r}")
     return LaneOptions(priority, ordered)
+
+
+class Lanes:
+    """The lanes of one device, whatever its generation, and the events that nobody has any more."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.compute: Lane = Lane._create(device, LANE_COMPUTE, LANE_NAMES[LANE_COMPUTE])
+        self.opened: dict[int, Lane] = {}
+        """Those that the program has opened, by number."""
+        self.options: dict[int, LaneOptions] = {}
+        """Theirs, for every generation to look up."""
+        self.orphan_events: collections.deque[tuple[int, int, Ticket]] = collections.deque()
+        """Noted by whatever thread collects an event: its generation, its number, and where it was recorded."""
+
+    def open(self, priority: int, *, ordered: bool) -> Lane:
+        """See `Device.lane`."""
+        device = self._device
+        options = check_options(priority, ordered, device.info.lowest_priority, device.info.highest_priority)
+        for closed in [each for each in self.opened.values() if each._closed]:
+            self.close(closed)
+        free = next((number for number in range(LANES, MAX_LANES) if number not in self.opened), None)
+        if free is None:
+            raise InvalidArgument(f"{MAX_LANES - LANES} lanes are open, and more there cannot be", device=device.index)
+        self.options[free] = options
+        self.opened[free] = lane = Lane._create(device, free, lane_name(free), options)
+        return lane
+
+    def close(self, lane: Lane) -> None:
+        """Give a lane back if nothing uses it any more; otherwise the next `open` tries again."""
+        if lane._batches or self.opened.get(lane._number) is not lane:
+            return
+        generation = self._device._generation
+        if generation is not None and generation.timeline.book(lane._number).busy:
+            return
+        for holder in self._device._all_generations():
+            holder.close_lane(lane._number)
+        del self.opened[lane._number]
+
+    def chosen(self, lane: object) -> Lane:
+        """The lane that a caller named, the compute lane for None; raises `InvalidArgument` for what is none."""
+        if lane is None:
+            return self.compute
+        if not isinstance(lane, Lane) or lane._device is not self._device:
+            raise InvalidArgument(f"not a lane of this device: {lane!r}", device=self._device.index)
+        if lane._closed:
+            raise InvalidArgument(f"{lane.name} was closed", device=self._device.index)
+        return lane
+
+    def drop_orphan_events(self, generation: Generation | None) -> None:
+        """Tell the worker which events nobody has any more."""
+        while self.orphan_events and generation is not None and generation.loss is None:
+            number, event, recorded = self.orphan_events.popleft()
+            if number == generation.number:
+                # Behind its recording, which may be waiting on another lane.
+                payload = DROP.struct.pack(event)
+                generation.publish(LANE_COMPUTE, DROP, payload, (), _DropOwner(), after=(recorded,))

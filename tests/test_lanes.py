@@ -12,6 +12,7 @@ import trio.testing
 
 from atomr_trio import ContextLost, DeviceClosed, Event, InvalidArgument, Lane, overwrites, read_only
 from atomr_trio.testing import hold_rebuild, hold_worker
+from atomr_trio.worker.engines.event import DROP
 from atomr_trio.worker.protocol import LANES, MAX_LANES
 from rogue import compile_rogue, gated, kill_worker, next_generation, until
 
@@ -266,7 +267,28 @@ async def test_events_that_nobody_has_are_given_back(dev):
     gc.collect()
     last = dev.compute_lane.record()
     await last.wait()
-    assert len(dev._orphan_events) <= 1
+    assert len(dev._lanes.orphan_events) <= 1
+
+
+async def test_an_event_is_given_back_behind_its_recording_on_whatever_lane(dev, monkeypatch):
+    """Or the worker would have nothing to give back yet, and keep it for ever."""
+    generation, dropped = dev._generation, []
+    publish = generation.publish
+
+    def seen(lane: int, verb: Any, *arguments: Any, **more: Any) -> Any:
+        if verb is DROP:
+            dropped.append(more["after"])
+        return publish(lane, verb, *arguments, **more)
+
+    monkeypatch.setattr(generation, "publish", seen)
+    async with dev.lane() as lane:
+        event = lane.record()
+        recorded = (lane._number, event._record.ticket)
+        await event.wait()
+        del event
+        gc.collect()
+        await dev.compute_lane.record().wait()
+    assert (recorded,) in dropped
 
 
 # --- the life of a lane -----------------------------------------------------------------------------------------------

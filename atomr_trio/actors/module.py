@@ -363,7 +363,7 @@ class Kernel(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        number = device._lane_number(lane)
+        number = device._lanes.chosen(lane)._number
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number)
         await device._module_mailbox.ask(request)
         device._learn_launch(request, number)
@@ -387,7 +387,7 @@ class Kernel(metaclass=NoPublicConstructor):
         Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
         `launch` raises before anything is sent.
         """
-        number = self._module.device._lane_number(lane)
+        number = self._module.device._lanes.chosen(lane)._number
         self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number))
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
@@ -577,7 +577,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        number = device._lane_number(lane)
+        number = device._lanes.chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device._module_mailbox.ask(request)
         device._learn_launch(request, number, self)
@@ -587,7 +587,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
 
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch_nowait` does.
         """
-        number = self.kernel._module.device._lane_number(lane)
+        number = self.kernel._module.device._lanes.chosen(lane)._number
         self.kernel._begin_nowait(self._request(hang_timeout, number))
 
     def _request(self, hang_timeout: float | None, lane: int) -> LaunchRequest:
