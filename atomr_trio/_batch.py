@@ -235,7 +235,10 @@ class Batch(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def launch_graph(self, graph: Graph) -> None:
-        """Launch a `graph` (``cuGraphLaunch``). Raises as `Graph.launch` does, and as `launch`."""
+        """Launch a `graph`, on the compute lane whatever the batch's (``cuGraphLaunch``).
+
+        Raises as `Graph.launch` does, and as `launch`.
+        """
         self._check()
         self._begin(graph._request(None))
 

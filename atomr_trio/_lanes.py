@@ -226,6 +226,8 @@ class Lane(metaclass=NoPublicConstructor):
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
+        if self is self._device.compute_lane:
+            raise InvalidArgument("the compute lane is the device's own: it is never closed", device=self._device.index)
         return self
 
     async def __aexit__(

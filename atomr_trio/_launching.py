@@ -4,7 +4,8 @@ The ordinary launch is of a kernel that is loaded, on arrays that only its lane 
 (`Block.fast`), with arguments of the usual types. Nothing has to be asked, waited for or brought along, so it can go
 straight from its arguments into its slot: that takes a microsecond or two, where the general way takes thirty. A
 `LaunchPath` makes, for each kernel, a function in which all that stays the same has been worked out. The function
-returns false, having done nothing, whenever something is not as usual, and the caller goes the general way.
+returns false, having done nothing, whenever something is not as usual, and the caller goes the general way. That of a
+prepared launch begins and ends with the same lines as that of a kernel: a call for them would cost a tenth of either.
 """
 
 from __future__ import annotations

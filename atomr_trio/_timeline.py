@@ -232,11 +232,12 @@ class Timeline:
                 lane.front = 0
                 continue
             launch = lane.next_launch
+            limit, waits = default, tuple[Ticket, ...]()  # a launch with others is no short one
             if launch is not None:
-                ticket, own_limit, waits = self._of_launch(launch)
+                ticket = launch[0]
             else:
                 front = lane.in_flight[0]
-                ticket, own_limit, waits = front.ticket, front.hang_timeout, front.waits
+                ticket, limit, waits = front.ticket, front.hang_timeout or default, front.waits
             # The worker waits by an event, which covers all that the other lane had been given by then. So a command
             # that waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
             held_up = any(self.lanes[other].busy or not self.reached((other, on)) for other, on in waits)
@@ -244,16 +245,10 @@ class Timeline:
                 lane.front = ticket
                 lane.front_since = now
                 continue
-            limit = own_limit or default
             if limit is not None and now - lane.front_since > limit * self._sharing(lane.index, ticket):
                 operation = lane.in_flight[0].operation if launch is None else launch[2]._describe(launch[3])[0]
                 return Overdue(operation, limit)
         return None
-
-    @staticmethod
-    def _of_launch(launch: Launch) -> tuple[int, float | None, tuple[Ticket, ...]]:
-        """Its ticket, its own limit, and what it waits for; a launch with either is no short one."""
-        return launch[0], None, ()
 
     def _sharing(self, lane: int, ticket: int) -> int:
         """How many commands share the ticket of the one that the lane goes on with; 1 or more."""

@@ -413,3 +413,13 @@ async def test_a_hang_on_a_lane_is_noticed_there_and_names_its_kernel(open_test_
             await next_generation(dev, 1)
             await add.launch(1, N, x, 1, lane=lane)
         assert (await x.to_host() == NUMBERS + 1).all()
+
+
+async def test_the_compute_lane_is_not_opened_and_so_never_closed(dev):
+    add = await compiled(dev, "add")
+    x = await dev.to_device(NUMBERS)
+    with pytest.raises(InvalidArgument, match="never closed"):
+        async with dev.compute_lane:
+            raise AssertionError
+    await add.launch(1, N, x, 1, lane=dev.compute_lane)
+    assert (await x.to_host() == NUMBERS + 1).all()

@@ -848,39 +848,33 @@ async def _by_one_command(plan: _Plan) -> None:
 @trio.lowlevel.enable_ki_protection
 async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     """Overwrite a device array with a host array of the same shape and dtype. See `DeviceArray.copy_from`."""
-    array.device._check_usable(array)
-    plan = _Plan(array, host, _IN)
-    if not plan.pieces:
-        await trio.lowlevel.checkpoint()
-        return
-    if plan.is_one_command:
-        await _by_one_command(plan)
-        return
-    flow = _flow(plan, _Incoming)
-    try:
-        await flow.run()
-    except BaseException as error:
-        tear(array._block, error, begun=flow.abandon(), pieces=len(plan.pieces))
-        raise
+    await _copy(array, host, _IN, _Incoming)
 
 
 @trio.lowlevel.enable_ki_protection
 async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     """Copy a device array into a host array of the same shape and dtype. See `DeviceArray.copy_to`."""
+    await _copy(array, host, _OUT, _Outgoing)
+
+
+async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_slots: type[_Flow]) -> None:
     array.device._check_usable(array)
-    plan = _Plan(array, host, _OUT)
+    plan = _Plan(array, host, way)
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
         return
     if plan.is_one_command:
         await _by_one_command(plan)
         return
-    flow = _flow(plan, _Outgoing)
+    flow = _flow(plan, through_slots)
     try:
         await flow.run()
-    except BaseException:
-        flow.abandon()
-        await flow.still()
+    except BaseException as error:
+        begun = flow.abandon()
+        if way is _IN:
+            tear(array._block, error, begun=begun, pieces=len(plan.pieces))
+        else:
+            await flow.still()
         raise
 
 
