@@ -6,7 +6,8 @@ A map of the house, in the order in which the files can be read:
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
 - ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
-- ``_compiler``, ``_parameters``: CUDA C++ to images, Python values to parameter blocks;
+- ``_nvrtc_options``, ``_compiler``, ``_compile_service``, ``_parameters``: CUDA C++ to images, Python values to
+  parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
 - ``_lanes``, ``_batch``: more orders of work, and many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
@@ -25,11 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._arrays import DeviceArray as DeviceArray
     from ._batch import Batch as Batch
-    from ._compiler import (
-        NvrtcOptions as NvrtcOptions,
-        compile_to_cubin as compile_to_cubin,
-        compile_to_ptx as compile_to_ptx,
-    )
+    from ._compiler import compile_to_cubin as compile_to_cubin, compile_to_ptx as compile_to_ptx
     from ._device import Device as Device, open_device as open_device
     from ._errors import (
         ActorCrashed as ActorCrashed,
@@ -64,6 +61,7 @@ if TYPE_CHECKING:
     from ._info import DeviceInfo as DeviceInfo
     from ._lanes import Event as Event, Lane as Lane
     from ._memory_map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
+    from ._nvrtc_options import NvrtcOptions as NvrtcOptions
     from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
     from ._statistics import (
         ActorStatistics as ActorStatistics,
@@ -73,7 +71,7 @@ if TYPE_CHECKING:
     )
     from ._supervision import DeviceState as DeviceState, RestartPolicy as RestartPolicy
     from .actors.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
-    from .actors.module import (
+    from .actors.kernel import (
         Kernel as Kernel,
         Overwrites as Overwrites,
         PreparedLaunch as PreparedLaunch,
@@ -88,7 +86,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "_arrays": ("DeviceArray",),
     "_batch": ("Batch",),
-    "_compiler": ("NvrtcOptions", "compile_to_cubin", "compile_to_ptx"),
+    "_compiler": ("compile_to_cubin", "compile_to_ptx"),
     "_device": ("Device", "open_device"),
     "_errors": (
         "ActorCrashed",
@@ -123,11 +121,12 @@ _HOMES = {
     "_info": ("DeviceInfo",),
     "_lanes": ("Event", "Lane"),
     "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
+    "_nvrtc_options": ("NvrtcOptions",),
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_supervision": ("DeviceState", "RestartPolicy"),
     "actors.graph": ("Graph", "GraphNode", "GraphRecorder"),
-    "actors.module": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
+    "actors.kernel": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
     "actors.nvrtc": ("Nvrtc",),
 }
 

@@ -27,8 +27,8 @@ from ._requests import CommandRequest
 from ._timeline import Launch
 from ._util import NoPublicConstructor
 from .actors.copies import plan_copy, plan_copy_in, plan_copy_out
+from .actors.kernel import Dimensions, Kernel, Overwrites, PreparedLaunch, ReadOnly
 from .actors.memory import plan_fill, tear
-from .actors.module import Dimensions, Kernel, Overwrites, PreparedLaunch, ReadOnly
 from .worker.engines.event import MARK
 from .worker.protocol import BATCH_LIMIT, LANE_COMPUTE, LANE_LIMIT
 

@@ -36,7 +36,7 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
-from ._compiler import CompileService
+from ._compile_service import CompileService
 from ._crew import Crew
 from ._dtypes import check_dtype
 from ._errors import (
@@ -82,7 +82,8 @@ if TYPE_CHECKING:
     from ._interop import Interop
     from ._lanes import Lane
     from .actors.graph import Graph, GraphRecorder
-    from .actors.module import Dimensions, Kernel, LaunchRequest, Module, PreparedLaunch
+    from .actors.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
+    from .actors.module import Module
     from .actors.nvrtc import Nvrtc
 
 log = logging.getLogger("atomr_trio.device")

@@ -35,7 +35,7 @@ from .worker.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLO
 
 if TYPE_CHECKING:
     from ._generation import Generation
-    from .actors.module import Dimensions, Kernel, PreparedLaunch
+    from .actors.kernel import Dimensions, Kernel, PreparedLaunch
 
 Launcher = Callable[["Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
 """Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end. That of a

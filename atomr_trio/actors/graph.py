@@ -34,8 +34,9 @@ from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, e
 from ..worker.engines.memory import BOX, COPY, FILL
 from ..worker.engines.module import LAUNCH
 from ..worker.protocol import LANE_COMPUTE, Role, Verb
+from .kernel import Dimensions, Kernel, Overwrites, ReadOnly, _tuple_of_touched
 from .memory import overlap, pattern_of
-from .module import Dimensions, Kernel, Module, Overwrites, ReadOnly, UnloadOwner, _tuple_of_touched
+from .module import Module, UnloadOwner
 
 if TYPE_CHECKING:
     from .._device import Device

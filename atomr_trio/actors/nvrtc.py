@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, final
 
 import outcome
 
-from .._compiler import CompiledProgram, NvrtcOptions, check_source, resolve_target
+from .._compiler import CompiledProgram, check_source
 from .._errors import DeviceError, InvalidArgument
 from .._mailbox import Request, RequestState
-from .module import Kernel, load_program
+from .._nvrtc_options import NvrtcOptions, resolve_target
+from .kernel import Kernel
+from .module import load_program
 
 if TYPE_CHECKING:
     from .._device import Device
