@@ -28,7 +28,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import atomr_trio
 from atomr_trio import _device, _generation, testing
 from atomr_trio._supervision import DeviceState, RestartPolicy
-from atomr_trio.actors import copies, module as module_actor
+from atomr_trio.actors import copies, kernel as kernel_actor, module as module_actor
 from support import child_environment, open_test_device
 
 GATE = """
@@ -991,7 +991,7 @@ async def test_an_actor_that_crashes_restarts_alone(monkeypatch, nursery, caplog
             running = start(nursery, gate.wait)
             await until(lambda: dev.statistics().lanes[0].unfinished)
             generation, scopes = dev._generation, {actor.name: actor.scope for actor in dev._actors}
-            crash_on_start(monkeypatch, module_actor.LaunchRequest, 1)
+            crash_on_start(monkeypatch, kernel_actor.LaunchRequest, 1)
             with pytest.raises(atomr_trio.ActorCrashed) as caught:
                 await gate.wait()
             error = caught.value
@@ -1042,7 +1042,7 @@ async def test_two_actors_that_crash_at_the_same_time_both_come_back(monkeypatch
         async with open_test_device() as dev:
             gate = await Gate.make(dev)
             await gate.open()
-            crash_on_start(monkeypatch, module_actor.LaunchRequest, 1)
+            crash_on_start(monkeypatch, kernel_actor.LaunchRequest, 1)
             crash_on_start(monkeypatch, copies.CopyRequest, 1)
             waiters = [start(nursery, gate.wait), start(nursery, gate.flag.to_host)]
             assert {type(error) for error in await ends_of(*waiters)} == {atomr_trio.ActorCrashed}
@@ -1052,17 +1052,17 @@ async def test_two_actors_that_crash_at_the_same_time_both_come_back(monkeypatch
 
 
 async def test_an_actor_that_crashes_after_it_has_published_settles_once(monkeypatch, dev):
-    real = module_actor.LaunchRequest.start
+    real = kernel_actor.LaunchRequest.start
 
     def publish_and_crash(request, generation):
         real(request, generation)
-        monkeypatch.setattr(module_actor.LaunchRequest, "start", real)
+        monkeypatch.setattr(kernel_actor.LaunchRequest, "start", real)
         raise Boom("late")
 
     with trio.fail_after(30):
         gate = await Gate.make(dev)
         await gate.open()
-        monkeypatch.setattr(module_actor.LaunchRequest, "start", publish_and_crash)
+        monkeypatch.setattr(kernel_actor.LaunchRequest, "start", publish_and_crash)
         with pytest.raises(atomr_trio.ActorCrashed):
             await gate.wait()
         await gate.wait()
@@ -1097,7 +1097,7 @@ async def test_an_actor_that_keeps_crashing_costs_the_context(monkeypatch, nurse
         async with open_test_device() as dev:
             gate = await Gate.make(dev)
             await gate.open()
-            crash_on_start(monkeypatch, module_actor.LaunchRequest, 4)
+            crash_on_start(monkeypatch, kernel_actor.LaunchRequest, 4)
             for _ in range(4):
                 with pytest.raises(atomr_trio.ActorCrashed):
                     await gate.wait()
@@ -1114,7 +1114,7 @@ async def test_leaving_while_an_actor_keeps_crashing_is_bounded(monkeypatch, nur
         async with open_test_device(close_timeout=0.3) as dev:
             gate = await Gate.make(dev)
             os.kill(worker(dev).pid, signal.SIGSTOP)  # the probe that follows a crash is not answered
-            crash_on_start(monkeypatch, module_actor.LaunchRequest, 1)
+            crash_on_start(monkeypatch, kernel_actor.LaunchRequest, 1)
             with pytest.raises(atomr_trio.ActorCrashed):
                 await gate.wait()
     assert dev.state is DeviceState.CLOSED

@@ -250,7 +250,7 @@ class Ours:
     async def graphs(self) -> AsyncIterator[Measure]:
         def record(recorder: Any) -> None:
             for _ in range(NODES):
-                recorder.launch(self.empty, 1, 1)
+                recorder.launch(self.empty, 1, 1, touches=[self.y])  # one after the other, as the others record them
 
         graph = await self.dev.capture(record)
         rows = (graph_row("caller"), graph_row("end to end"))
@@ -297,9 +297,10 @@ class Ours:
         values = []
         for _ in range(self.plan.repetitions):
             await trio.sleep(self.plan.idle_seconds / 2)
-            begun, used = clock(), cpu_seconds()
+            begun, first, second = clock(), cpu_seconds(), cpu_seconds()
             await trio.sleep(self.plan.idle_seconds)
-            values.append((cpu_seconds() - used) / (clock() - begun))
+            used = used_between(second, cpu_seconds()) - used_between(first, second)  # less what one reading takes
+            values.append(max(0.0, used) / (clock() - begun))
         yield Measure(IDLE_ROW, OURS, values, "share")
 
 
@@ -314,12 +315,17 @@ def check(source: np.ndarray, out: np.ndarray) -> None:
         raise AssertionError("the copies have lost data")
 
 
-def cpu_seconds() -> float:
-    """What every thread of this process and of its children has run, to the nanosecond, by the scheduler's accounts."""
+def cpu_seconds() -> dict[Path, float]:
+    """What each thread of this process and of its children has run, to the nanosecond, by the scheduler's accounts."""
     tasks = Path("/proc/self/task").glob("*/children")
     children = [number for task in tasks for number in task.read_text(encoding="ascii").split()]
     schedules = (path for number in ("self", *children) for path in Path(f"/proc/{number}/task").glob("*/schedstat"))
-    return sum(int(path.read_text(encoding="ascii").split()[0]) for path in schedules) / 1e9
+    return {path: int(path.read_text(encoding="ascii").split()[0]) / 1e9 for path in schedules}
+
+
+def used_between(earlier: dict[Path, float], later: dict[Path, float]) -> float:
+    """What the threads that are still there have run between two readings."""
+    return sum(seconds - earlier.get(path, 0.0) for path, seconds in later.items())
 
 
 async def run_ours(backend: Any, plan: Plan) -> None:
