@@ -211,9 +211,19 @@ def test_what_a_table_lost_is_reported(section, name, reported):
     assert set(in_both(f"{reported}: is not declared")) <= set(found)
 
 
-def test_a_function_that_a_complete_table_lacks_is_reported():
-    facts = [replace(facts, functions={**facts.functions, "nvrtcNew": "enum(i32)"}) for facts in FACTS["nvrtc"]]
-    assert mismatches(TABLES["nvrtc"], facts) == in_both("nvrtcNew: is not declared")
+@pytest.mark.parametrize(("library", "new"), [("nvrtc", "nvrtcNew"), ("nvjitlink", "nvJitLinkNew")])
+def test_a_function_that_a_complete_table_lacks_is_reported(library, new):
+    facts = [replace(facts, functions={**facts.functions, new: "enum(i32)"}) for facts in FACTS[library]]
+    assert mismatches(TABLES[library], facts) == in_both(f"{new}: is not declared")
+
+
+def test_a_function_that_the_older_linker_lacks_is_said_to_be_newer():
+    """12.9 exports no ``nvJitLinkGetLinkedLTOIR``: the table says so, and the comparison would miss it otherwise."""
+    right = TABLES["nvjitlink"].functions["nvJitLinkGetLinkedLTOIR"]
+    wrong = Function(right.library, right.symbol, right.argtypes, right.restype)
+    assert mismatches(planted("functions", right.symbol, wrong, "nvjitlink"), FACTS["nvjitlink"]) == [
+        "nvJitLinkGetLinkedLTOIR: the header has no such function (cu12)"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from ctypes import byref, c_int
+from ctypes import byref, c_int, c_uint
 from typing import Any
 
-from . import driver, nvrtc
+from . import driver, nvjitlink, nvrtc
 from ._library import CudaError, Library, LibraryMissing
 
 
@@ -33,9 +33,16 @@ def _nvrtc_facts() -> dict[str, Any]:
     return {"version": f"{major.value}.{minor.value}"}
 
 
+def _nvjitlink_facts() -> dict[str, Any]:
+    major, minor = c_uint(), c_uint()
+    nvjitlink.nvJitLinkVersion(byref(major), byref(minor))
+    return {"version": f"{major.value}.{minor.value}"}
+
+
 _KNOWN: tuple[tuple[Library, Callable[[], dict[str, Any]]], ...] = (
     (driver.library, _driver_facts),
     (nvrtc.library, _nvrtc_facts),
+    (nvjitlink.library, _nvjitlink_facts),
 )
 
 

@@ -45,6 +45,11 @@ LIBRARIES = {
         {"cu12": ("nvidia-cuda-nvrtc-cu12",), "cu13": ("nvidia-cuda-nvrtc<14",)},
         complete=r"nvrtc(?!GetNVVM)",  # nvrtcGetNVVM and its size are deprecated in 12 and gone in 13
     ),
+    "nvjitlink": Header(
+        ("nvJitLink.h",),
+        {"cu12": ("nvidia-nvjitlink-cu12",), "cu13": ("nvidia-nvjitlink<14",)},
+        complete=r"nvJitLink",  # and not what they are mapped to, which has the library's version in its name
+    ),
 }
 
 
