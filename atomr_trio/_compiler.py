@@ -1,36 +1,54 @@
 """One compile of CUDA C++ by NVRTC, in the calling thread.
 
-NVRTC needs neither a GPU nor a CUDA context, so this file knows no device, no task and no worker. NVRTC is kept from
-finding headers by itself (`--no-source-include`), so they come from `NvrtcOptions.headers`, from `include_paths`, or
-from an absolute `#include`.
+NVRTC needs neither a GPU nor a CUDA context, so this file knows no device, no task and no worker.
+
+A compile must not depend on the working directory, which NVRTC searches for what a source or a header in memory
+includes in quotes: it takes their names for relative paths. Its own option against that (`--no-source-include`) also
+keeps a header on disk from including its neighbours, which CUDA's headers do. So source and headers get names in a
+folder that never exists, and a `#line` that says what they are called.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 import attrs
 
-from atomr_cuda import CudaError, LibraryMissing, nvrtc
-from atomr_trio._errors import CompileError, ErrorContext, InvalidArgument, LibraryNotFound
-from atomr_trio._nvrtc_options import ARCH, NvrtcOptions, dotted, refuse
+from atomr_cuda import nvrtc
+from atomr_trio._architectures import ARCH, dotted, is_compiled_by, virtual
+from atomr_trio._errors import CompileError, InvalidArgument
+from atomr_trio._nvrtc_flags import parse_flags, refuse
+from atomr_trio._nvrtc_library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
+from atomr_trio._nvrtc_options import NvrtcOptions, check_options
 from atomr_trio._parameters import KernelSignature, parse_signatures
 
-__all__ = ["CompiledProgram", "check_source", "compile_program", "compile_to_cubin", "compile_to_ptx"]
+__all__ = [
+    "NOWHERE",
+    "CompiledProgram",
+    "check_source",
+    "compile_program",
+    "compile_to_cubin",
+    "compile_to_ltoir",
+    "compile_to_ptx",
+]
+
+NOWHERE: Final = "/proc/0/"
+"""Where source and headers in memory seem to be: there is no process 0, so there is no file in this folder."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class CompiledProgram:
-    """What one compile gave. Two of them are equal only when they are the same object."""
+    """What one compile gave."""
 
     ptx: bytes
-    """The PTX text, without the NUL at its end."""
+    """The PTX text, without the NUL at its end; empty when LTO-IR was asked for."""
     cubin: bytes | None
     """The machine code; None when the target was a virtual architecture."""
     lowered_names: Mapping[str, str]
@@ -43,47 +61,66 @@ class CompiledProgram:
     """What it was compiled for: "compute_80", "sm_90"."""
     nvrtc_version: tuple[int, int]
     """The compiler's version."""
+    ltoir: bytes | None = None
+    """The intermediate code for the linker; None unless it was asked for, and then there are no other images."""
 
     @property
     def image(self) -> bytes:
-        """What a driver loads: the cubin when there is one, else the PTX with the NUL that it needs."""
-        return self.ptx + b"\0" if self.cubin is None else self.cubin
+        """What a driver loads or a linker takes: cubin or LTO-IR when there is one, else PTX with the NUL it needs."""
+        return self.cubin or self.ltoir or self.ptx + b"\0"
 
     def lowered(self, name: str) -> str:
-        """Return the name in the image of a name expression, or of a kernel given by its name in the image."""
+        """Return the name in the image of a name expression, or of a kernel given by its name in the image.
+
+        Spaces in a name expression do not matter.
+        """
         if name in self.lowered_names:
             return self.lowered_names[name]
         if name in self.entries:
             return name
-        known = ", ".join(map(repr, (*self.lowered_names, *self.entries))) or "none"
+        for expression, lowered in self.lowered_names.items():
+            if _without_spaces(expression) == _without_spaces(name):
+                return lowered
+        known = ", ".join(map(repr, self._names)) or "none"
         raise InvalidArgument(
             f"there is no kernel {name!r}; the program has: {known}", advice=self._naming_advice(name)
         )
 
     def signature(self, name: str) -> KernelSignature:
-        """Return the parameters of a kernel by the name that `lowered` takes; a variable is refused."""
+        """Return the parameters of a kernel by any name that `lowered` takes; a variable is refused."""
         lowered = self.lowered(name)
-        if lowered not in self.entries:
-            raise InvalidArgument(f"{name!r} is not a kernel", advice="kernels are `__global__` functions.")
-        return self.entries[lowered]
+        if lowered in self.entries:
+            return self.entries[lowered]
+        if self.ltoir is not None:
+            raise InvalidArgument(f"{name!r} has no parameters yet", advice="they are known once LTO-IR is linked.")
+        raise InvalidArgument(f"{name!r} is not a kernel", advice="kernels are `__global__` functions.")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*self.lowered_names, *self.entries)
 
     def _naming_advice(self, name: str) -> str:
         plain = name.partition("<")[0].rpartition("::")[2].strip()
         if name and any(f"{len(plain)}{plain}" in entry for entry in self.entries):
             return f'its C++ name is mangled: declare it `extern "C"`, or pass name_expressions=[{name!r}].'
+        near = difflib.get_close_matches(name, self._names, n=1)
+        if near:
+            return f"did you mean {near[0]!r}?"
+        if self.ltoir is not None:
+            return "LTO-IR tells no names: pass those that are needed as name_expressions."
         return 'a template needs its instance in name_expressions; another kernel `extern "C"` or the same.'
 
 
-def check_source(source: object, file_name: object = "kernel.cu") -> str:
+def _without_spaces(name: str) -> str:
+    return "".join(name.split())
+
+
+def check_source(source: object) -> str:
     """Return `source`, or raise `InvalidArgument` for what cannot be a source text."""
-    for what, value in (("the source", source), ("file_name", file_name)):
-        if not isinstance(value, str):
-            raise InvalidArgument(f"{what} has to be a string, got {type(value).__name__}")
-        if "\0" in value:
-            raise InvalidArgument(f"{what} contains a NUL character at position {value.index(chr(0))}")
-    if not file_name:
-        raise InvalidArgument("file_name is empty")
-    assert isinstance(source, str)
+    if not isinstance(source, str):
+        raise InvalidArgument(f"the source has to be a string, got {type(source).__name__}")
+    if "\0" in source:
+        raise InvalidArgument(f"the source contains a NUL character at position {source.index(chr(0))}")
     try:
         source.encode()
     except UnicodeEncodeError as error:
@@ -92,81 +129,73 @@ def check_source(source: object, file_name: object = "kernel.cu") -> str:
 
 
 def compile_program(
-    source: str, options: NvrtcOptions, target: str, *, file_name: str = "kernel.cu"
+    source: str,
+    options: NvrtcOptions,
+    target: str,
+    *,
+    extra_flags: tuple[str, ...] = (),
+    prepare: Callable[[ctypes.c_void_p], None] | None = None,
 ) -> CompiledProgram:
     """Compile `source` for `target` and return the result. Blocks the calling thread, and needs no GPU.
 
-    Raises `CompileError` with the log when NVRTC refuses source or options, `InvalidArgument` for what is wrong before
-    NVRTC runs, `LibraryNotFound` when there is no NVRTC.
+    A real target gives a cubin and the PTX it was made of, a virtual one PTX; `options.lto` gives LTO-IR alone.
+    `extra_flags` are for what changes no result; `prepare` is called with the NVRTC program before it is compiled.
+
+    Raises `CompileError` with the log when NVRTC refuses the source, `InvalidArgument` for what is wrong before NVRTC
+    runs, `LibraryNotFound` when there is no NVRTC or when it has no headers to bundle.
     """
-    check_source(source, file_name)
+    check_source(source)
     for path in options.include_paths:
         if not os.path.isdir(path):
-            refuse("include_paths", f"{os.fspath(path)!r} is not a folder")
-    with _nvrtc_errors():
-        version = _version()
+            refuse("include_paths", f"{path!r} is not a folder")
+    target = virtual(target) if options.lto else target
+    with nvrtc_errors():
+        version = nvrtc_version()
+        check_options(options, version)
         _check_target(target, version)
-        with _program(source, options, file_name) as program:
-            log = _compile(program, options, target)
-            ptx = _output(program, "PTX").rstrip(b"\0")
-            cubin = _output(program, "CUBIN") or None
+        flags = options.flags(target)
+        with _program(source, options) as program:
+            if prepare is not None:
+                prepare(program)
+            log = _compile(program, (*flags, *extra_flags), options.name)
+            images = {what: _output(program, what) for what in _IMAGES}
             lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
-    if not ptx or (cubin is None and target.startswith("sm_")):
-        raise CompileError(
-            f"NVRTC made nothing to load for {target}; the options were {options.flags(target)}", log=log
-        )
-    entries = MappingProxyType(parse_signatures(ptx.decode()))
-    return CompiledProgram(ptx, cubin, MappingProxyType(lowered), entries, log, target, version)
-
-
-@contextlib.contextmanager
-def _nvrtc_errors() -> Iterator[None]:
-    """The only place where a failure of the NVRTC library becomes one of our exceptions."""
-    try:
-        yield
-    except LibraryMissing as error:
-        raise LibraryNotFound(str(error), library="nvrtc", operation="nvrtc.compile") from error
-    except CudaError as error:
-        raise CompileError(f"{error.function} failed", **_context(error)) from error
-
-
-def _context(error: CudaError) -> ErrorContext:
-    return {"status": error.status, "status_name": error.name, "library": "nvrtc", "operation": "nvrtc.compile"}
-
-
-def _version() -> tuple[int, int]:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    return major.value, minor.value
-
-
-def _supported() -> list[int]:
-    """Return the architectures this NVRTC compiles for, ascending: 75, 80, ..."""
-    count = ctypes.c_int()
-    nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-    numbers = (ctypes.c_int * count.value)()
-    nvrtc.nvrtcGetSupportedArchs(numbers)
-    return sorted(numbers)
+    if not images["LTOIR" if options.lto else "CUBIN" if target.startswith("sm_") else "PTX"]:
+        raise CompileError(f"NVRTC made nothing to load for {target}; the options were {flags}", log=log)
+    ptx = images["PTX"].rstrip(b"\0")
+    return CompiledProgram(
+        ptx=ptx,
+        cubin=images["CUBIN"] or None,
+        ltoir=images["LTOIR"] or None,
+        lowered_names=MappingProxyType(lowered),
+        entries=MappingProxyType(parse_signatures(ptx.decode())),
+        log=log,
+        target=target,
+        nvrtc_version=version,
+    )
 
 
 def _check_target(target: str, version: tuple[int, int]) -> None:
+    supported = supported_architectures()
+    if is_compiled_by(target, version, supported):
+        return
     match = ARCH.fullmatch(target)
-    supported = _supported()
-    if match is None or int(match[2]) not in supported:
-        advice = f'arch="compute_{supported[-1]}" gives PTX, which the driver of a newer GPU compiles further.'
-        numbers = ", ".join(map(str, supported))
-        problem = f"NVRTC {dotted(version)} does not compile for {target!r}; it knows {numbers}"
-        refuse("arch", problem, advice if match and int(match[2]) > supported[-1] else None)
+    advice = f'arch="compute_{supported[-1]}" gives PTX, which the driver of a newer GPU compiles further.'
+    numbers = ", ".join(map(str, supported))
+    problem = f"NVRTC {dotted(version)} does not compile for {target!r}; it knows {numbers}"
+    refuse("arch", problem, advice if match and int(match[2]) > supported[-1] else None)
 
 
 @contextlib.contextmanager
-def _program(source: str, options: NvrtcOptions, file_name: str) -> Iterator[ctypes.c_void_p]:
+def _program(source: str, options: NvrtcOptions) -> Iterator[ctypes.c_void_p]:
     """Create an NVRTC program, and destroy it in any case."""
     program = nvrtc.nvrtcProgram()
-    count = len(options.headers)
-    names = _strings(name for name, _ in options.headers)
-    texts = _strings(text for _, text in options.headers)
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), file_name.encode(), count, texts, names)
+    titled = _plain if _precompiles_headers(options) else _titled
+    headers = dict(_placed(options.headers, titled))
+    nvrtc.nvrtcCreateProgram(
+        *(ctypes.byref(program), titled(options.name, source).encode(), f"{NOWHERE}source".encode()),
+        *(len(headers), _strings(headers.values()), _strings(headers)),
+    )
     try:
         for name in options.name_expressions:
             nvrtc.nvrtcAddNameExpression(program, name.encode())
@@ -175,23 +204,47 @@ def _program(source: str, options: NvrtcOptions, file_name: str) -> Iterator[cty
         nvrtc.nvrtcDestroyProgram.status(ctypes.byref(program))
 
 
+def _placed(headers: Iterable[tuple[str, str]], titled: Callable[[str, str], str]) -> Iterator[tuple[str, str]]:
+    """Move headers in memory to where they have no neighbours; under its own name, each leads there."""
+    for name, text in headers:
+        yield name, f"#include <{NOWHERE}{name}>\n"
+        yield f"{NOWHERE}{name}", titled(name, text)
+
+
+def _titled(name: str, text: str) -> str:
+    """A text that says what it is called."""
+    return f'#line 1 "{name}"\n{text}'
+
+
+def _plain(name: str, text: str) -> str:
+    """A text that does not. NVRTC precompiles no header after a `#line`; without one, `__FILE__` is wrong."""
+    return text
+
+
+def _precompiles_headers(options: NvrtcOptions) -> bool:
+    return any(each.flag.name in _PRECOMPILING for each in parse_flags(options.extra_options))
+
+
+_PRECOMPILING: Final = ("--pch", "--create-pch", "--use-pch")
+
+
 def _strings(values: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
     encoded = [value.encode() for value in values]
     return (ctypes.c_char_p * len(encoded))(*encoded)
 
 
-def _compile(program: ctypes.c_void_p, options: NvrtcOptions, target: str) -> str:
+def _compile(program: ctypes.c_void_p, flags: tuple[str, ...], name: str) -> str:
     """Run the compiler and return its log."""
-    flags = options.flags(target)
     status = nvrtc.nvrtcCompileProgram.status(program, len(flags), _strings(flags))
     log = _output(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+    log = log.replace(f"{NOWHERE}source", name).replace(NOWHERE, "")
     if status:
         error = nvrtc.library.error(status, "nvrtcCompileProgram")
-        raise CompileError(_first_error(log) or str(error), log=log, **_context(error)) from error
+        raise CompileError(_first_error(log) or str(error), log=log, **error_context(error)) from error
     return log
 
 
-def _output(program: ctypes.c_void_p, what: Literal["PTX", "CUBIN", "ProgramLog"]) -> bytes:
+def _output(program: ctypes.c_void_p, what: str) -> bytes:
     """Copy one of the program's outputs out of NVRTC; the bytes are exactly those it reports."""
     size = ctypes.c_size_t()
     size_of, get = _OUTPUTS[what]
@@ -207,9 +260,13 @@ _OUTPUTS: Final = MappingProxyType(
     {
         "PTX": (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
         "CUBIN": (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+        "LTOIR": (nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR),
         "ProgramLog": (nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog),
     }
 )
+
+
+_IMAGES: Final = ("PTX", "CUBIN", "LTOIR")
 
 
 def _lowered_name(program: ctypes.c_void_p, name: str) -> str:
@@ -230,34 +287,58 @@ def _first_error(log: str) -> str:
     return _NAME_MAP.sub("a name expression is not valid: ", match[0].strip()) if match else ""
 
 
-def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None, file_name: str = "kernel.cu") -> str:
+def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None) -> str:
     """Compile `source` to PTX and return its text. Synchronous; needs no GPU.
 
     `options` say how. Their `arch="native"` names no device here, so it stands for the oldest architecture this NVRTC
     supports: its PTX runs on every GPU that the compiler knows. Name an architecture to use the instructions of a newer
-    one; "sm_90" gives what "compute_90" does, since PTX is written for virtual architectures. `file_name` is what the
-    compiler calls the source in its messages. The functions are ``nvrtcCompileProgram`` and ``nvrtcGetPTX``.
+    one; "sm_90" gives what "compute_90" does, since PTX is written for virtual architectures. The functions are
+    ``nvrtcCompileProgram`` and ``nvrtcGetPTX``.
 
-    Raises `CompileError` with the compiler's log, `InvalidArgument` for what cannot be a source, and `LibraryNotFound`
-    when there is no NVRTC.
+    Raises `CompileError` with the compiler's log, `InvalidArgument` for what cannot be a source, for options that this
+    NVRTC does not have or that ask for LTO-IR, and `LibraryNotFound` when there is no NVRTC.
     """
     options = NvrtcOptions() if options is None else options
-    with _nvrtc_errors():
-        target = f"compute_{_supported()[0]}" if options.arch == "native" else options.arch.replace("sm_", "compute_")
-    return compile_program(source, options, target, file_name=file_name).ptx.decode()
+    if options.lto:
+        refuse("lto", "True gives LTO-IR and no PTX", "call compile_to_ltoir.")
+    return compile_program(source, options, _virtual_target(options)).ptx.decode()
 
 
-def compile_to_cubin(source: str, *, options: NvrtcOptions, file_name: str = "kernel.cu") -> bytes:
+def compile_to_ltoir(source: str, *, options: NvrtcOptions | None = None) -> bytes:
+    """Compile `source` to LTO-IR, the linker's input, and return its bytes. Synchronous; needs no GPU.
+
+    `options` say how; their `lto` need not be set. `arch` is read as `compile_to_ptx` reads it, and code is linked for
+    that architecture or a newer one. The functions are ``nvrtcCompileProgram`` and ``nvrtcGetLTOIR``.
+
+    Raises what `compile_to_ptx` raises, except that `InvalidArgument` is for options that contradict LTO-IR.
+    """
+    options = attrs.evolve(NvrtcOptions() if options is None else options, lto=True)
+    ltoir = compile_program(source, options, _virtual_target(options)).ltoir
+    assert ltoir is not None
+    return ltoir
+
+
+def compile_to_cubin(source: str, *, options: NvrtcOptions) -> bytes:
     """Compile `source` to a cubin for one real architecture and return its bytes. Synchronous; needs no GPU.
 
-    The architecture is the one that `options` name by `arch` ("sm_90"); `file_name` is what the compiler calls the
-    source in its messages. The functions are ``nvrtcCompileProgram`` and ``nvrtcGetCUBIN``.
+    The architecture is the one that `options` name by `arch` ("sm_90"). The functions are ``nvrtcCompileProgram`` and
+    ``nvrtcGetCUBIN``.
 
     Raises as `compile_to_ptx` does, and `InvalidArgument` when `options` name no real architecture.
     """
+    if options.lto:
+        refuse("lto", "True gives LTO-IR and no cubin", "call compile_to_ltoir, and link its result.")
     if not options.arch.startswith("sm_"):
         problem = f"a cubin is for one real architecture, and {options.arch!r} does not name one"
         refuse("arch", problem, 'name the GPU\'s, for example arch="sm_90".')
-    cubin = compile_program(source, options, options.arch, file_name=file_name).cubin
+    cubin = compile_program(source, options, options.arch).cubin
     assert cubin is not None
     return cubin
+
+
+def _virtual_target(options: NvrtcOptions) -> str:
+    """The virtual architecture that options name; the oldest one when they name none."""
+    if options.arch != "native":
+        return virtual(options.arch)
+    with nvrtc_errors():
+        return f"compute_{supported_architectures()[0]}"

@@ -1,74 +1,64 @@
-"""How to compile CUDA C++: the options of NVRTC, and the architectures that code is compiled for.
+"""How to compile CUDA C++: the options of a compile, and the target that follows from them and the device.
 
-Everything here is decided before a compiler is looked for: this file loads no library and knows no device.
+Everything here is decided before a compiler is looked for: this file loads no library and knows no device. The one
+exception are the headers that NVRTC carries: `NvrtcOptions.flags` has to find out where they are.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 
-from atomr_trio._errors import InvalidArgument
+from atomr_trio._architectures import ARCH, SmArch, capability_of, dotted, virtual
+from atomr_trio._nvrtc_flags import GivenFlag, check_contradictions, check_version, parse_flags, refuse
 
-__all__ = ["ARCH", "NvrtcOptions", "dotted", "refuse", "resolve_target"]
+__all__ = ["ARCH", "NvrtcOptions", "check_options", "dotted", "refuse", "resolve_target"]
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Define: TypeAlias = tuple[str, str | None]
 Header: TypeAlias = tuple[str, str]
 
-ARCH = re.compile(r"(compute|sm)_(\d{2,3})([af]?)", re.ASCII)
 _MACRO = re.compile(r"([A-Za-z_]\w*)(\([\w\s,.]*\))?", re.ASCII)
+_IN_NO_FILE_NAME = re.compile(r'["<>\\\x00-\x1f\x7f]')
+"""What cannot stand in an `#include` and in line information."""
 _STANDARDS: Final[Mapping[int, str]] = MappingProxyType(
     {3: "c++03", 11: "c++11", 14: "c++14", 17: "c++17", 20: "c++20", 23: "c++23"}
 )
+_STANDARD_CAME_WITH: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({23: (13, 3)})
+"""Versions of NVRTC, for the standards that the oldest does not have."""
 _MOST_REGISTERS: Final = 255
-
-_NO_IMAGE: Final = "its output is neither PTX nor a cubin"
-_REFUSED_EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "gpu-architecture": "use arch=",
-        "arch": "use arch=",
-        "std": "use cpp_std=",
-        "use_fast_math": "use use_fast_math=",
-        "ftz": "use ftz=",
-        "prec-div": "use prec_div=",
-        "prec-sqrt": "use prec_sqrt=",
-        "fmad": "use fmad=",
-        "maxrregcount": "use max_registers=",
-        "device-debug": "use debug=",
-        "G": "use debug=",
-        "generate-line-info": "use lineinfo=",
-        "lineinfo": "use lineinfo=",
-        "dlink-time-opt": _NO_IMAGE,
-        "dlto": _NO_IMAGE,
-        "gen-opt-lto": _NO_IMAGE,
-        "optix-ir": _NO_IMAGE,
-        "fdevice-syntax-only": _NO_IMAGE,
-        "tile-only": _NO_IMAGE,
-    }
-)
-"""Extra options (without dashes and value) that would contradict a field or leave nothing to load."""
 
 _FAST_MATH_IMPLIES: Final[Mapping[str, bool]] = MappingProxyType(
     {"ftz": True, "prec_div": False, "prec_sqrt": False, "fmad": True}
 )
 
 _FLAG_OF_SWITCH: Final[Mapping[str, str]] = MappingProxyType(
-    {"use_fast_math": "--use_fast_math", "debug": "--device-debug", "lineinfo": "--generate-line-info"}
+    {
+        "use_fast_math": "--use_fast_math",
+        "debug": "--device-debug",
+        "lineinfo": "--generate-line-info",
+        "lto": "--dlink-time-opt",
+    }
 )
 
-_HERMETIC: Final = ("--no-source-include", "--modify-stack-limit=false")
-"""The first keeps NVRTC from finding headers in the working directory. The second keeps it from raising the stack
-limit of the whole process while it compiles, which a worker started at that moment would inherit."""
+_KEEP_STACK_LIMIT: Final = "--modify-stack-limit=false"
+"""NVRTC would raise the stack limit of the whole process while it compiles, which a worker started at that moment would
+inherit."""
 
-
-def refuse(option: str, problem: str, advice: str | None = None) -> NoReturn:
-    raise InvalidArgument(f"NvrtcOptions: {option}: {problem}", advice=advice)
+_DECIDED_BY_THE_LINKER: Final = ("prec_div", "fmad", "max_registers")
+"""NVRTC takes these and writes the same LTO-IR with and without them."""
+_CONTRADICTS_LTO: Final = (
+    "--device-w",
+    "--extensible-whole-program",
+    "--relocatable-device-code=false",
+    "--ptxas-options",
+)
+_PART_OF_LTO: Final = "--gen-opt-lto"
 
 
 def _text(option: str, value: object) -> str:
@@ -116,6 +106,11 @@ def _pairs(option: str, values: object) -> list[tuple[str, object]]:
     return [(_text(option, name), value) for name, value in values]
 
 
+def _macro_name(define: str) -> str:
+    """The name of a macro, without its parameters."""
+    return define.partition("(")[0]
+
+
 def _defines(values: Mapping[str, str | int | None] | tuple[Define, ...]) -> tuple[Define, ...]:
     defines: dict[str, Define] = {}
     for name, value in _pairs("defines", values):
@@ -141,10 +136,8 @@ def _definition(name: str, value: object) -> str | None:
 
 
 def _headers(values: Mapping[str, str] | tuple[Header, ...]) -> tuple[Header, ...]:
-    headers = [(name, _text(f"headers[{name!r}]", text)) for name, text in _pairs("headers", values)]
-    if not all(name.strip() for name, _ in headers):
-        refuse("headers", "a header needs a name")
-    return tuple(sorted(headers))
+    pairs = _pairs("headers", values)
+    return tuple(sorted((_file_name("headers", name), _text(f"headers[{name!r}]", text)) for name, text in pairs))
 
 
 def _paths(values: Iterable[Path]) -> tuple[str, ...]:
@@ -160,19 +153,34 @@ def _paths(values: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _extras(values: Iterable[str]) -> tuple[str, ...]:
-    options = _words("extra_options", values)
-    for option in options:
-        name = option.lstrip("-").partition("=")[0].strip()
-        if option.startswith("-") and name in _REFUSED_EXTRAS:
-            refuse("extra_options", f"{option!r} is not accepted: {_REFUSED_EXTRAS[name]}")
+    options = tuple(option.strip() for option in _words("extra_options", values))
+    given = parse_flags(options)
+    for each in given:
+        if each.flag.refusal:
+            refuse("extra_options", f"{each.text!r} is not accepted: {each.flag.refusal}")
+    check_contradictions(given)
     return options
 
 
-def _arch(value: str) -> str:
-    arch = _text("arch", value)
+def _arch(value: str | SmArch) -> str:
+    arch = value.value if isinstance(value, SmArch) else _text("arch", value)
     if arch != "native" and ARCH.fullmatch(arch) is None:
-        refuse("arch", f'expected "native" or a name such as "compute_80" or "sm_90a", got {arch!r}')
+        _refuse_arch(arch)
     return arch
+
+
+def _refuse_arch(arch: str) -> NoReturn:
+    refuse("arch", f'expected "native", an SmArch or a name such as "compute_80" or "sm_90a", got {arch!r}')
+
+
+def _name(value: str) -> str:
+    return _file_name("name", _text("name", value))
+
+
+def _file_name(option: str, name: str) -> str:
+    if not name.strip() or _IN_NO_FILE_NAME.search(name):
+        refuse(option, f"{name!r} cannot be the name of a file")
+    return name
 
 
 def _standard(value: int | None) -> int | None:
@@ -200,8 +208,12 @@ def _check_switch(options: object, attribute: attrs.Attribute[Any], value: objec
 class NvrtcOptions:
     """How to compile a source. A value: hashable, comparable, and checked when it is made.
 
-    Raises `InvalidArgument` for what can be known without a compiler; what only this NVRTC can know (an extra option it
-    does not have, a C++ standard newer than itself) comes as `CompileError` from the compile.
+    Headers are looked for among `headers`, then beside the header that includes them (a quoted `#include` in a file),
+    then in the folders of `include_paths`, then in those of `bundled_headers`; never in the working directory.
+
+    Raises `InvalidArgument` for what is wrong whatever the compiler's version is, and for options that contradict each
+    other. What the installed NVRTC does not have (a newer C++ standard, an option, an architecture) is refused the same
+    way by the compile, before NVRTC runs.
     """
 
     defines: tuple[Define, ...] = attrs.field(default=(), converter=_defines)
@@ -210,11 +222,14 @@ class NvrtcOptions:
     """Folders to look for headers in, in this order; made absolute at once."""
     arch: str = attrs.field(default="native", converter=_arch)
     """ "native", a virtual architecture ("compute_80": PTX, runs on that GPU and newer ones), or a real one
-    ("sm_90": a cubin for that GPU). "native" is a cubin for the open device, PTX on the simulator."""
+    ("sm_90" or `SmArch.SM_90`: a cubin for that GPU). "native" is a cubin for the open device, PTX on the simulator."""
     name_expressions: tuple[str, ...] = attrs.field(default=(), converter=_name_expressions)
     """C++ names to make available by that spelling: "scale<float, 4>", "&table"."""
+    name: str = attrs.field(default="kernel.cu", converter=_name)
+    """What the compiler calls the source: in messages, in line information, and (unless headers are precompiled) as
+    `__FILE__`. No file is read."""
     cpp_std: int | None = attrs.field(default=17, converter=_standard)
-    """The C++ standard; None is NVRTC's own default."""
+    """The C++ standard; None is NVRTC's own default. 23 needs NVRTC 13.3."""
     use_fast_math: bool = attrs.field(default=False, validator=_check_switch)
     """Faster and less exact float arithmetic; implies ftz, fmad, and neither prec_div nor prec_sqrt."""
     ftz: bool | None = attrs.field(default=None, validator=_check_switch)
@@ -227,25 +242,63 @@ class NvrtcOptions:
     """Contract multiply and add to one operation."""
     max_registers: int | None = attrs.field(default=None, converter=_registers)
     """Registers a thread may have at most."""
+    lto: bool = attrs.field(default=False, validator=_check_switch)
+    """Stop at LTO-IR, which nvJitLink optimises and compiles together with other parts. There is no PTX and no cubin
+    then, and `arch` stands for the virtual architecture of its number."""
     debug: bool = attrs.field(default=False, validator=_check_switch)
     """Debug information for the device code, and no optimisation."""
     lineinfo: bool = attrs.field(default=False, validator=_check_switch)
     """Line numbers for profilers and sanitizers."""
     headers: tuple[Header, ...] = attrs.field(default=(), converter=_headers)
     """Headers in memory: the name as `#include` spells it, and the text. Found before any on disk."""
+    bundled_headers: bool = attrs.field(default=False, validator=_check_switch)
+    """Find CUDA's own headers (cuda_fp16.h, cooperative_groups.h, CUB, libcu++): those that NVRTC carries since 13.3,
+    unpacked once into the cache folder; with an older one, those of the installed wheels for its version."""
     extra_options: tuple[str, ...] = attrs.field(default=(), converter=_extras)
-    """More options, as NVRTC spells them, passed on after ours."""
+    """More options, as NVRTC documents and spells them, passed on after ours."""
 
     def __attrs_post_init__(self) -> None:
-        if not self.use_fast_math:
-            return
+        given = parse_flags(self.extra_options)
+        self._check_fast_math()
+        self._check_lto(given)
+        for each in given:
+            self._check_extra(each)
+
+    def _check_fast_math(self) -> None:
         for name, implied in _FAST_MATH_IMPLIES.items():
-            if getattr(self, name) is (not implied):
+            if self.use_fast_math and getattr(self, name) is (not implied):
                 refuse(name, f"{not implied} contradicts use_fast_math=True, which means {name}={implied}")
 
+    def _check_lto(self, given: Sequence[GivenFlag]) -> None:
+        if not self.lto:
+            lone = [each.text for each in given if each.means(_PART_OF_LTO)]
+            if lone:
+                refuse("extra_options", f"{lone[0]!r} says how to make LTO-IR, which lto=True asks for")
+            return
+        if self.debug:
+            refuse("lto", "True contradicts debug=True, which is code that nothing optimises")
+        for name in _DECIDED_BY_THE_LINKER:
+            if getattr(self, name) is not None:
+                refuse(name, "with lto=True this is decided when the parts are linked", "give it to the linker.")
+        for each in given:
+            if any(map(each.means, _CONTRADICTS_LTO)):
+                refuse("extra_options", f"{each.text!r} contradicts lto=True")
+
+    def _check_extra(self, given: GivenFlag) -> None:
+        if self.bundled_headers and given.means("--use-bundled-headers"):
+            refuse("extra_options", f"{given.text!r} contradicts bundled_headers=True, which chooses the folder")
+        if given.flag.name in ("--define-macro", "--undefine-macro"):
+            macro = _MACRO.match((given.value or "").strip())
+            if macro and macro[1] in {_macro_name(define) for define, _ in self.defines}:
+                refuse("extra_options", f"{given.text!r} contradicts defines, which has {macro[1]!r} too")
+
     def flags(self, target: str) -> tuple[str, ...]:
-        """Return the options that NVRTC gets, for a `target` such as "compute_80" or "sm_90". Raises nothing."""
-        flags = [f"--gpu-architecture={target}", *_HERMETIC]
+        """Return the options that NVRTC gets, for a `target` such as "compute_80" or "sm_90".
+
+        Raises nothing, except with `bundled_headers`: `LibraryNotFound` when there are none. They are unpacked when
+        they are not there yet.
+        """
+        flags = [f"--gpu-architecture={virtual(target) if self.lto else target}", _KEEP_STACK_LIMIT]
         if self.cpp_std is not None:
             flags.append(f"--std={_STANDARDS[self.cpp_std]}")
         flags += [flag for name, flag in _FLAG_OF_SWITCH.items() if getattr(self, name)]
@@ -256,19 +309,34 @@ class NvrtcOptions:
         if self.max_registers is not None:
             flags.append(f"--maxrregcount={self.max_registers}")
         flags += [f"--define-macro={name}" + ("" if text is None else f"={text}") for name, text in self.defines]
-        flags += [f"--include-path={path}" for path in self.include_paths]
+        flags += [f"--include-path={path}" for path in (*self.include_paths, *self._bundled_folders())]
         return (*flags, *self.extra_options)
+
+    def _bundled_folders(self) -> tuple[str, ...]:
+        if not self.bundled_headers:
+            return ()
+        from atomr_trio._bundled_headers import bundled_header_folders
+
+        return bundled_header_folders()
+
+    def identity(self) -> tuple[tuple[str, object], ...]:
+        """Return all fields as pairs of name and value, made of tuples, strings, numbers and None alone.
+
+        Two options have the same identity exactly when they are equal, in every process and on every machine.
+        """
+        return tuple((field.name, getattr(self, field.name)) for field in attrs.fields(type(self)))
+
+
+def check_options(options: NvrtcOptions, version: tuple[int, int]) -> None:
+    """Raise `InvalidArgument` for what an NVRTC of this version does not have."""
+    standard = options.cpp_std
+    came = _STANDARD_CAME_WITH.get(standard, version) if standard is not None else version
+    if came > version:
+        refuse("cpp_std", f"C++{standard} came with NVRTC {dotted(came)}, and this one is {dotted(version)}")
+    check_version(parse_flags(options.extra_options), version)
 
 
 # ---------------------------------------------------------------------------------------------------- targets
-
-
-def _capability(digits: str) -> tuple[int, int]:
-    return int(digits[:-1]), int(digits[-1])
-
-
-def dotted(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
 
 
 def resolve_target(arch: str, capability: tuple[int, int], accepts_cubin: bool) -> str:
@@ -282,8 +350,8 @@ def resolve_target(arch: str, capability: tuple[int, int], accepts_cubin: bool) 
         return f"sm_{number}" if accepts_cubin else f"compute_{number}"
     match = ARCH.fullmatch(arch)
     if match is None:
-        refuse("arch", f'expected "native" or a name such as "compute_80" or "sm_90a", got {arch!r}')
-    form, wanted, variant = match[1], _capability(match[2]), match[3]
+        _refuse_arch(arch)
+    form, wanted, variant = match[1], capability_of(arch), match[3]
     if form == "sm" and not accepts_cubin:
         refuse("arch", f"{arch!r} asks for a cubin, and the simulator only runs PTX", f'use "compute_{number}".')
     problem = _misfit(form, wanted, variant, capability)

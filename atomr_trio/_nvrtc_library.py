@@ -1,0 +1,47 @@
+"""What the installed NVRTC is, and its failures as exceptions of this package.
+
+This file asks the library about itself. What is compiled, and how, is not its matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+
+from atomr_cuda import CudaError, LibraryMissing, nvrtc
+from atomr_trio._errors import CompileError, ErrorContext, LibraryNotFound
+
+__all__ = ["error_context", "nvrtc_errors", "nvrtc_version", "supported_architectures"]
+
+
+@contextlib.contextmanager
+def nvrtc_errors() -> Iterator[None]:
+    """The only place where a failure of the NVRTC library becomes one of our exceptions."""
+    try:
+        yield
+    except LibraryMissing as error:
+        raise LibraryNotFound(str(error), library="nvrtc", operation="nvrtc.compile") from error
+    except CudaError as error:
+        raise CompileError(f"{error.function} failed", **error_context(error)) from error
+
+
+def error_context(error: CudaError) -> ErrorContext:
+    """Return what an exception of ours says of a status of NVRTC."""
+    return {"status": error.status, "status_name": error.name, "library": "nvrtc", "operation": "nvrtc.compile"}
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Return the compiler's version, major and minor."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def supported_architectures() -> list[int]:
+    """Return the numbers of the architectures that this NVRTC compiles for, ascending: 75, 80, ..."""
+    count = ctypes.c_int()
+    nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    numbers = (ctypes.c_int * count.value)()
+    nvrtc.nvrtcGetSupportedArchs(numbers)
+    return sorted(numbers)

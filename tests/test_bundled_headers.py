@@ -1,0 +1,180 @@
+"""CUDA's own headers: those that NVRTC carries, and those of wheels."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from atomr_cuda import nvrtc
+from atomr_trio import _bundled_headers, _cache_folder
+from atomr_trio._bundled_headers import bundled_header_folders
+from atomr_trio._compiler import compile_program, compile_to_cubin
+from atomr_trio._errors import LibraryNotFound
+from atomr_trio._nvrtc_library import nvrtc_version
+from atomr_trio._nvrtc_options import NvrtcOptions
+
+carried = pytest.mark.skipif(nvrtc_version() < (13, 3), reason="this NVRTC carries no headers")
+
+COOPERATIVE = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+extern "C" __global__ void k(int* p) {
+    auto warp = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+    *p = cooperative_groups::reduce(warp, *p, cooperative_groups::plus<int>());
+}
+"""
+CORE = """
+#include <cub/block/block_reduce.cuh>
+#include <cuda/std/type_traits>
+#include <cuda_fp16.h>
+#include <mma.h>
+static_assert(cuda::std::is_same_v<decltype(half() + half()), half>);
+extern "C" __global__ void k(int* p) {
+    __shared__ cub::BlockReduce<int, 128>::TempStorage storage;
+    *p = cub::BlockReduce<int, 128>(storage).Sum(p[threadIdx.x]);
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of this test alone, in which nothing is unpacked yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(folder))
+    monkeypatch.setattr(_bundled_headers, "_unpacked", {})
+    monkeypatch.setattr(_cache_folder, "_warned", set())
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------- carried by NVRTC
+
+
+@carried
+@pytest.mark.parametrize("source", [COOPERATIVE, CORE], ids=["cooperative groups", "core libraries"])
+def test_the_headers_of_cuda_are_found_with_one_option(source: str) -> None:
+    assert compile_to_cubin(source, options=NvrtcOptions(bundled_headers=True, arch="sm_90")).startswith(b"\x7fELF")
+
+
+@carried
+def test_flags_show_the_folders_after_those_of_the_user(cache: Path, tmp_path: Path) -> None:
+    options = NvrtcOptions(bundled_headers=True, include_paths=[tmp_path])
+    paths = [flag.partition("=")[2] for flag in options.flags("sm_90") if flag.startswith("--include-path=")]
+    assert paths == [str(tmp_path), *bundled_header_folders()]
+    assert Path(paths[1]).parent == cache
+    assert Path(paths[1]).name.startswith(f"headers-{nvrtc_version()[0]}.{nvrtc_version()[1]}-")
+    assert Path(paths[1], "cooperative_groups.h").is_file()
+    assert Path(paths[2], "cub").is_dir()
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+@carried
+def test_headers_are_unpacked_once_and_again_when_they_are_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    install = nvrtc.nvrtcInstallBundledHeaders.status
+
+    class Counting:
+        @staticmethod
+        def status(*arguments: object) -> int:
+            calls.append(arguments)
+            return install(*arguments)
+
+    monkeypatch.setattr(nvrtc, "nvrtcInstallBundledHeaders", Counting)
+    first = bundled_header_folders()
+    assert bundled_header_folders() == first
+    assert len(calls) == 1
+    shutil.rmtree(cache)
+    assert bundled_header_folders() == first
+    assert Path(first[0], "cuda_fp16.h").is_file()
+    assert len(calls) == 2
+
+
+@carried
+@pytest.mark.parametrize("trouble", ["switched off", "cannot be made", "open to everybody", "another user's files"])
+def test_without_a_safe_cache_folder_the_headers_are_this_processes_own(
+    trouble: str, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header that somebody else could write would be code of theirs in our kernels."""
+    match trouble:
+        case "switched off":
+            monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", "")
+        case "cannot be made":
+            monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", "/proc/nowhere")
+        case "open to everybody":
+            cache.mkdir()
+            cache.chmod(0o777)
+        case _:
+            folder = Path(bundled_header_folders()[0])
+            folder.chmod(0o777)
+            monkeypatch.setattr(_bundled_headers, "_unpacked", {})
+    with caplog.at_level(logging.WARNING):
+        folders = bundled_header_folders()
+        assert bundled_header_folders() == folders
+    assert not Path(folders[0]).is_relative_to(cache)
+    assert Path(folders[0]).stat().st_mode & 0o777 == 0o700
+    assert Path(folders[0], "cuda_fp16.h").is_file()
+    assert len(caplog.records) == (trouble != "switched off")
+
+
+@carried
+def test_what_nvrtc_cannot_unpack_anywhere_is_an_error_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bundled_headers, "_install", lambda folder: "no space left")
+    with pytest.raises(LibraryNotFound, match="cannot unpack them: no space left") as caught:
+        NvrtcOptions(bundled_headers=True).flags("sm_90")
+    assert "ATOMR_TRIO_CACHE_DIR" in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------- wheels
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """What cuda-pathfinder finds for an NVRTC 12.9: the folders of two wheels, by name."""
+    runtime, core = tmp_path / "runtime", tmp_path / "cccl"
+    (core / "cuda" / "std").mkdir(parents=True)
+    (core / "cuda" / "std" / "version").write_text("#define CORE 1\n")
+    runtime.mkdir()
+    (runtime / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  12080\n")
+    found: dict[str, str | None] = {"cudart": str(runtime), "cccl": str(core)}
+    monkeypatch.setattr(_bundled_headers, "nvrtc_version", lambda: (12, 9))
+    monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", found.get, raising=False)
+    return found
+
+
+def test_an_nvrtc_without_headers_gets_those_of_the_wheels(wheels: dict[str, str | None]) -> None:
+    assert bundled_header_folders() == (wheels["cudart"], wheels["cccl"])
+    source = (
+        "#include <cuda_runtime_api.h>\n#include <cuda/std/version>\nstatic_assert(CUDART_VERSION + CORE == 12081);"
+    )
+    assert compile_program(source, NvrtcOptions(bundled_headers=True), "compute_80").entries == {}
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        (["cccl"], "no cccl headers are installed.*pip install 'nvidia-cuda-cccl-cu12==12.9.\\*'"),
+        (
+            ["cudart", "cccl"],
+            "no runtime and no cccl headers.*'nvidia-cuda-runtime-cu12==12.9.\\*' 'nvidia-cuda-cccl-cu12==12.9.\\*'",
+        ),
+    ],
+)
+def test_without_the_wheels_the_error_names_them(wheels: dict[str, str | None], gone: list[str], said: str) -> None:
+    for name in gone:
+        wheels[name] = None
+    with pytest.raises(LibraryNotFound, match=f"(?s)NVRTC 12.9 carries no CUDA headers, and {said}"):
+        NvrtcOptions(bundled_headers=True).flags("sm_90")
+
+
+def test_the_wheels_of_another_cuda_are_not_used(wheels: dict[str, str | None]) -> None:
+    Path(wheels["cudart"] or "", "cuda_runtime_api.h").write_text("#define CUDART_VERSION 13050\n")
+    with pytest.raises(LibraryNotFound, match=r"the installed headers are of CUDA 13\.5"):
+        bundled_header_folders()
+
+
+def test_a_folder_that_was_found_and_is_empty_counts_as_missing(wheels: dict[str, str | None]) -> None:
+    Path(wheels["cccl"] or "", "cuda", "std", "version").unlink()
+    with pytest.raises(LibraryNotFound, match="no cccl headers are installed"):
+        bundled_header_folders()
