@@ -22,7 +22,8 @@ import trio
 import atomr_trio
 import support
 from atomr_trio.__main__ import main
-from atomr_trio._cli import choice, demo, doctor, png, progress, run
+from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
+from atomr_trio._compiler import compile_program
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 
@@ -521,6 +522,89 @@ async def test_a_device_that_computes_wrongly_fails_its_self_test(monkeypatch, c
     await doctor.examine(report, choice.Choice(0, backend))
     assert report.broken
     assert "element 77" in capsys.readouterr().out
+
+
+# -- cache -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """A cache with two compiled sources, where the command looks for it."""
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("ATOMR_TRIO_CACHE_MAX_BYTES", raising=False)
+    kernels = atomr_trio.NvrtcCache()
+    options = atomr_trio.NvrtcOptions(name_expressions=["twice<float>", "saxpy"], defines={"SCALE": "3"})
+    for target in ("compute_80", "sm_90"):
+        key = atomr_trio.NvrtcCacheKey.of(SAXPY, options, target, (13, 5), "build")
+        kernels.insert(key, compile_program(SAXPY, options, target))
+    return kernels
+
+
+def test_the_cache_is_listed_with_names_targets_and_sizes(kernels, capsys):
+    assert main(["cache", "list"]) == 0
+    *entries, total = capsys.readouterr().out.splitlines()
+    assert sorted(line.split("  ")[:2] for line in entries) == [
+        ["twice<float>, saxpy, _Z5plainPf", target] for target in ("compute_80", "sm_90")
+    ]
+    assert sorted("cubin" in line for line in entries) == [False, True]
+    assert all(line.endswith(" s old") for line in entries)
+    assert total.startswith("2 entries, ")
+    assert total.endswith(" KiB of 1.0 GiB")
+
+
+def test_the_folder_of_the_cache_is_printed_alone(kernels, capsys):
+    assert main(["cache", "path"]) == 0
+    assert capsys.readouterr().out == f"{kernels.directory}\n"
+
+
+def test_verifying_the_cache_fails_when_an_entry_is_damaged(kernels, capsys):
+    assert main(["cache", "verify"]) == 0
+    assert capsys.readouterr().out == "all good\n"
+    damaged = min(kernels.directory.iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert main(["cache", "verify"]) == 1
+    assert capsys.readouterr().out == f"{damaged}: is damaged\n1 bad\n"
+
+
+def test_verifying_many_files_shows_how_far_it_is(kernels, capsys):
+    for number in range(cache._MANY - 2):
+        kernels.put_manifest(number.to_bytes(32, "big"), b"text")
+    assert main(["cache", "verify"]) == 0
+    *lines, result = capsys.readouterr().out.splitlines()
+    done = [cache._MANY * quarter // 4 for quarter in (1, 2, 3, 4)]
+    assert [line.partition(",")[0] for line in lines] == [f"verifying: file {n} of {cache._MANY}" for n in done]
+    assert result == "all good"
+
+
+def test_the_cache_is_cleared(kernels, capsys):
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == "2 files deleted\n"
+    assert list(kernels.directory.iterdir()) == []
+    assert main(["cache", "list"]) == 0
+    assert capsys.readouterr().out == "0 entries, 0 B of 1.0 GiB\n"
+
+
+@pytest.mark.parametrize("action", ["list", "path", "verify", "clear"])
+def test_a_cache_that_is_switched_off_is_no_failure(monkeypatch, capsys, action):
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", "0")
+    assert main(["cache", action]) == 0
+    assert capsys.readouterr().out == "there is no cache on disk\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")],
+)
+def test_sizes_are_shown_in_the_unit_that_fits(count, shown):
+    assert cache.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (60, "1 min"), (7200, "2 h"), (86400 * 400, "400 d")],
+)
+def test_ages_are_shown_in_the_unit_that_fits(seconds, shown):
+    assert cache.age(seconds) == shown
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ _REDRAW_SECONDS = 0.1
 
 
 class Progress:
-    """Shows how many of `total` steps are done. A bar is redrawn in place; a pipe gets a line each quarter."""
+    """Shows how many of `total` units are done. A bar is redrawn in place; a pipe gets a line each quarter."""
 
-    def __init__(self, label: str, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, label: str, total: int, stream: TextIO | None = None, *, unit: str = "step") -> None:
         self._label = label
         self._total = total
+        self._unit = unit
         self._stream = sys.stdout if stream is None else stream
         self._terminal = self._stream.isatty()
         self._started = time.monotonic()
@@ -26,7 +27,7 @@ class Progress:
         self._quarter = 0
 
     def update(self, done: int) -> None:
-        """Say that `done` steps are finished; cheap enough to call for each of them."""
+        """Say that `done` units are finished; cheap enough to call for each of them."""
         if self._terminal:
             now = time.monotonic()
             if done == self._total or now - self._drawn_at >= _REDRAW_SECONDS:
@@ -57,7 +58,7 @@ class Progress:
     def _counts(self, done: int) -> str:
         seconds = time.monotonic() - self._started
         rate = done / seconds if seconds else 0.0
-        return f"step {done} of {self._total}, {rate:.0f} steps/s"
+        return f"{self._unit} {done} of {self._total}, {rate:.0f} {self._unit}s/s"
 
     def _line(self, text: str) -> None:
         self._stream.write(text + "\n")

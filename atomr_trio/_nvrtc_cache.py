@@ -1,0 +1,377 @@
+"""What was compiled, kept for the next time: in memory, and on disk for the next process.
+
+An entry is a whole `CompiledProgram`: the images, the names, the parameters of each kernel, the log. It is found by
+`NvrtcCacheKey`, a hash of everything that decides what the compiler makes. A file holds a table in JSON and the images
+as they are; nothing in it is code of Python's.
+
+This file knows what a program and its key consist of. How files get to the disk and who may have written them is the
+matter of `_cache_folder`; it may not know devices, tasks or the compiler library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import json
+import os
+import struct
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import attrs
+
+from atomr_trio._cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
+from atomr_trio._compiler import CompiledProgram
+from atomr_trio._errors import InvalidArgument
+from atomr_trio._nvrtc_options import NvrtcOptions
+from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
+
+__all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
+
+_FORMAT: Final = 1
+"""Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
+
+_DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
+_LIMIT_VARIABLE: Final = "ATOMR_TRIO_CACHE_MAX_BYTES"
+_DEFAULT_MAX_BYTES: Final = 1 << 30
+
+_MEMORY_BYTES: Final = 256 << 20
+_MEMORY_KERNELS: Final = 1024
+
+_KERNEL: Final = ".kernel"
+_MANIFEST: Final = ".manifest"
+
+_IMAGES: Final = ("ptx", "cubin", "ltoir")
+_LENGTH = struct.Struct("<Q")
+_DIGEST_BYTES: Final = 32
+
+
+# ---------------------------------------------------------------------------------------------------- keys
+
+
+@attrs.frozen
+class NvrtcCacheKey:
+    """Which compile it is: a hash of everything that decides its result. Made by `NvrtcCacheKey.of`."""
+
+    digest: bytes
+    """SHA-256, 32 bytes."""
+
+    def __str__(self) -> str:
+        return self.digest.hex()
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        options: NvrtcOptions,
+        target: str,
+        nvrtc_version: tuple[int, int],
+        nvrtc_build: str,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> NvrtcCacheKey:
+        """Return the key of one compile.
+
+        `source` is the text, `options` are all of its options, and `target` is the architecture they come to:
+        "compute_80", "sm_90". `nvrtc_version` is the compiler's version, major and minor; `nvrtc_build` tells builds of
+        one version apart. `headers` are the files that the compiler reads, each by the name that is included and the
+        SHA-256 of its content. Every part goes into the hash with its type and its length, so that no two compiles
+        share the same bytes.
+
+        Raises nothing.
+        """
+        # The bundled headers' folder would have to be asked of the library; what is read there is among the headers.
+        flags = attrs.evolve(options, bundled_headers=False).flags(target)
+        parts = (_FORMAT, source, options, flags, target, nvrtc_version, nvrtc_build, tuple(headers))
+        return cls(hashlib.sha256(b"".join(_canonical(parts))).digest())
+
+
+def _canonical(value: object) -> list[bytes]:
+    """A value as bytes that no other value has: the type, the length of what follows, and that."""
+    kind: Any = type(value)
+    match value:
+        case enum.Enum():
+            content = _canonical(value.name)
+        case None | bool() | int():
+            content = [repr(value).encode()]
+        case str():
+            content = [value.encode("utf-8", "surrogatepass")]
+        case bytes():
+            content = [value]
+        case tuple() | list():
+            content = [piece for item in value for piece in _canonical(item)]
+        case Mapping():
+            content = _canonical(tuple(value.items()))
+        case _ if attrs.has(kind):
+            content = _canonical(tuple((field.name, getattr(value, field.name)) for field in attrs.fields(kind)))
+        case _:
+            raise TypeError(f"{kind.__name__} cannot be part of a key")
+    name = kind.__name__.encode()
+    return [_LENGTH.pack(len(name)), name, _LENGTH.pack(sum(map(len, content))), *content]
+
+
+# ---------------------------------------------------------------------------------------------------- entries
+
+
+@attrs.frozen(eq=False)
+class CachedKernel:
+    """An entry of an `NvrtcCache`. Two of them are equal only when they are the same object."""
+
+    key: NvrtcCacheKey
+    """Which compile it is."""
+    program: CompiledProgram
+    """What the compile gave: images, names, parameters, log."""
+    bytes: int
+    """What its images and tables take, in bytes."""
+    created: float
+    """When it was compiled, in seconds since the epoch."""
+
+
+def _encode(program: CompiledProgram, created: float) -> list[bytes]:
+    """An entry's parts: a table in JSON, and the images. One that is not there is empty and named in the table."""
+    images = [getattr(program, name) for name in _IMAGES]
+    table = {
+        "created": created,
+        "missing": [name for name, image in zip(_IMAGES, images, strict=True) if image is None],
+        "lowered_names": dict(program.lowered_names),
+        "entries": {name: _plain_signature(signature) for name, signature in program.entries.items()},
+        "log": program.log,
+        "target": program.target,
+        "nvrtc_version": program.nvrtc_version,
+    }
+    return [json.dumps(table, separators=(",", ":")).encode(), *(image or b"" for image in images)]
+
+
+def _decode(key: NvrtcCacheKey, parts: list[bytes]) -> CachedKernel:
+    """Read what `_encode` wrote. Raises ValueError and its like for anything else."""
+    table = json.loads(parts[0])
+    images: dict[str, Any] = dict(zip(_IMAGES, parts[1:], strict=True))
+    program = CompiledProgram(
+        **{**images, **dict.fromkeys(table["missing"])},
+        lowered_names=MappingProxyType(table["lowered_names"]),
+        entries=MappingProxyType({name: _signature(fields) for name, fields in table["entries"].items()}),
+        log=table["log"],
+        target=table["target"],
+        nvrtc_version=tuple(table["nvrtc_version"]),
+    )
+    return CachedKernel(key, program, sum(map(len, parts)), table["created"])
+
+
+def _plain_signature(signature: KernelSignature) -> dict[str, Any]:
+    return attrs.asdict(signature, value_serializer=lambda _, field, value: _plain(value))
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _signature(fields: dict[str, Any]) -> KernelSignature:
+    parameters = (Parameter(**{**each, "kind": ParameterKind(each["kind"])}) for each in fields["parameters"])
+    return KernelSignature(**{**fields, "parameters": tuple(parameters)})
+
+
+# ---------------------------------------------------------------------------------------------------- the cache
+
+
+class NvrtcCache:
+    """Compiled kernels, in memory and in a folder that processes share.
+
+    `directory` is the folder, made with mode 0700 when it is first needed; None stands for
+    `NvrtcCache.default_directory()`. `max_bytes` limits the sum of its files, in bytes: when there are more, those
+    that were not used for longest are deleted. None stands for ``ATOMR_TRIO_CACHE_MAX_BYTES`` in the environment or
+    1 GiB, and 0 for no files. In memory there are at most 256 MiB.
+
+    The methods block, so call them from a thread; many threads and processes may. Whatever is wrong with the folder or
+    a file (full, read-only, damaged, written by somebody else) makes for a slower run and one warning in the log
+    ``atomr_trio.nvrtc``, and never for an error.
+
+    Raises `InvalidArgument` for a limit that is no number of bytes.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
+        limit = _limit_of_environment() if max_bytes is None else _checked_limit("max_bytes", max_bytes)
+        place = self.default_directory() if directory is None else Path(os.path.abspath(directory))
+        self._max_bytes = limit
+        self._folder = CacheFolder(place, limit) if place is not None and limit and SUPPORTED else None
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[NvrtcCacheKey, CachedKernel] = OrderedDict()
+        self._recent_bytes = 0
+
+    @staticmethod
+    def default_directory() -> Path | None:
+        """Return the folder that a cache uses when none is named, or None when there is to be none.
+
+        ``ATOMR_TRIO_CACHE_DIR`` names it; empty or "0" switches the cache on disk off. Otherwise it is the user's
+        cache folder, ``~/.cache/atomr_trio/nvrtc`` on most systems, and None when the user has no home.
+        """
+        chosen = os.environ.get(_DIRECTORY_VARIABLE)
+        if chosen is not None:
+            return None if chosen in ("", "0") else Path(os.path.abspath(os.path.expanduser(chosen)))
+        import platformdirs  # here, because few processes need it
+
+        with contextlib.suppress(RuntimeError):  # what it raises, or did not yet, for a user without a home
+            directory = platformdirs.user_cache_path("atomr_trio", appauthor=False) / "nvrtc"
+            if directory.is_absolute():
+                return directory
+        warn_once("", "home", f"there is no home for a kernel cache, and {_DIRECTORY_VARIABLE} names no folder")
+        return None
+
+    @property
+    def directory(self) -> Path | None:
+        """The folder; None when nothing is kept on disk."""
+        return None if self._folder is None else self._folder.path
+
+    @property
+    def max_bytes(self) -> int:
+        """The limit of the folder, in bytes."""
+        return self._max_bytes
+
+    def get(self, key: NvrtcCacheKey) -> CachedKernel | None:
+        """Return what was compiled under `key`, from memory or from disk; None when there is nothing good.
+
+        Raises nothing.
+        """
+        with self._lock:
+            kernel = self._recent.get(key)
+            if kernel is not None:
+                self._recent.move_to_end(key)
+                return kernel
+        parts = self._read_file(f"{key}{_KERNEL}")
+        if parts is None:
+            return None
+        try:
+            kernel = _decode(key, parts)
+        except _UNREADABLE as error:
+            warn_once(str(self.directory), "unreadable", f"the kernel cache {self.directory}: {key}: {error!r}")
+            return None
+        self._remember(kernel)
+        return kernel
+
+    def insert(self, key: NvrtcCacheKey, program: CompiledProgram) -> CachedKernel:
+        """Keep `program` under `key`, and return the entry. Raises nothing."""
+        created = time.time()
+        parts = _encode(program, created)
+        kernel = CachedKernel(key, program, sum(map(len, parts)), created)
+        self._remember(kernel)
+        if self._folder is not None:
+            self._folder.write(f"{key}{_KERNEL}", *parts)
+        return kernel
+
+    def get_manifest(self, digest: bytes) -> bytes | None:
+        """Return what `put_manifest` kept under `digest`, 32 bytes; None when there is nothing good.
+
+        Raises `InvalidArgument` for a digest of another length.
+        """
+        parts = self._read_file(_manifest_name(digest))
+        return None if parts is None else parts[0]
+
+    def put_manifest(self, digest: bytes, content: bytes) -> None:
+        """Keep `content` on disk under `digest`, 32 bytes, beside the kernels and as safely as they.
+
+        Raises `InvalidArgument` for a digest of another length.
+        """
+        name = _manifest_name(digest)
+        if self._folder is not None:
+            self._folder.write(name, content)
+
+    def clear_in_memory(self) -> None:
+        """Forget the kernels in memory; those on disk stay."""
+        with self._lock:
+            self._recent.clear()
+            self._recent_bytes = 0
+
+    def clear(self) -> int:
+        """Forget the kernels in memory, delete the files on disk, and return the number of files deleted.
+
+        Files in the folder that are no cache's stay.
+        """
+        self.clear_in_memory()
+        return 0 if self._folder is None else self._folder.clear()
+
+    def entries(self) -> Iterator[CachedKernel]:
+        """Read the kernels on disk, the last used first. A file that is not good is left out."""
+        for name in self._names(_KERNEL):
+            with contextlib.suppress(OSError, *_UNREADABLE):
+                yield self._read(name)
+
+    def verify(self, progress: Callable[[int, int], object] | None = None) -> dict[Path, str]:
+        """Read all files on disk, and return those that are not good, with what is wrong.
+
+        `progress` is called after each file with two numbers: how many were read, and how many there are. What it
+        raises passes through.
+
+        Raises nothing by itself.
+        """
+        names = self._names("")
+        problems = {} if self._folder is None else self._folder.refusal()
+        for done, name in enumerate(names, start=1):
+            problem = self._problem(name)
+            if problem is not None:
+                assert self._folder is not None
+                problems[self._folder.path / name] = problem
+            if progress is not None:
+                progress(done, len(names))
+        return problems
+
+    def _read_file(self, name: str) -> list[bytes] | None:
+        return None if self._folder is None else self._folder.read(name)
+
+    def _names(self, suffix: str) -> list[str]:
+        files = [] if self._folder is None else self._folder.files()
+        return [file.name for file in files if file.name.endswith(suffix)]
+
+    def _read(self, name: str) -> CachedKernel:
+        assert self._folder is not None
+        return _decode(NvrtcCacheKey(bytes.fromhex(name.removesuffix(_KERNEL))), self._folder.load(name))
+
+    def _problem(self, name: str) -> str | None:
+        """Say what is wrong with a file; nothing is wrong with one that is gone by now."""
+        assert self._folder is not None
+        try:
+            self._read(name) if name.endswith(_KERNEL) else self._folder.load(name)
+        except FileNotFoundError:
+            pass
+        except Unusable as problem:
+            return problem.cause
+        except (OSError, *_UNREADABLE) as error:
+            return f"cannot be read: {error!r}"
+        return None
+
+    def _remember(self, kernel: CachedKernel) -> None:
+        with self._lock:
+            self._forget(kernel.key)
+            self._recent[kernel.key] = kernel
+            self._recent_bytes += kernel.bytes
+            while self._recent_bytes > _MEMORY_BYTES or len(self._recent) > _MEMORY_KERNELS:
+                self._forget(next(iter(self._recent)))
+
+    def _forget(self, key: NvrtcCacheKey) -> None:
+        kernel = self._recent.pop(key, None)
+        if kernel is not None:
+            self._recent_bytes -= kernel.bytes
+
+
+_UNREADABLE: Final = (Unusable, ValueError, KeyError, TypeError, AttributeError, struct.error)
+"""What reading raises on a file that is whole, and yet no entry of ours."""
+
+
+def _manifest_name(digest: bytes) -> str:
+    if len(digest) != _DIGEST_BYTES:
+        raise InvalidArgument(f"a digest has {_DIGEST_BYTES} bytes, not {digest!r}")
+    return digest.hex() + _MANIFEST
+
+
+def _checked_limit(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidArgument(f"{name} is a number of bytes, 0 or more, not {value!r}")
+    return value
+
+
+def _limit_of_environment() -> int:
+    text = os.environ.get(_LIMIT_VARIABLE, "").strip()
+    return _checked_limit(_LIMIT_VARIABLE, int(text) if text.isdecimal() else text) if text else _DEFAULT_MAX_BYTES
