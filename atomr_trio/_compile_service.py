@@ -1,8 +1,9 @@
 """Many compiles at once: `CompileService` runs them in threads, and shares their results among tasks.
 
-What decides the result of a compile is the source, the options, the target and nothing else, with one exception:
-headers on disk. A source that includes nothing from disk is cached by its text; a source that does is compiled again
-each time, because a header may have been edited since.
+Whatever may block (reading headers, the cache on disk, NVRTC) happens in the threads. The trio thread answers by itself
+only what it has answered before and what depends on no file. Who asks for what is being compiled joins that compile.
+Where files decide the result, one of them may have been edited since the compile began; so those who joined late are
+asked for anew when it is over, which is quick if nothing has changed.
 """
 
 from __future__ import annotations
@@ -10,68 +11,59 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import outcome
 import trio
 
-from atomr_trio._compiler import CompiledProgram, check_source, compile_program
+from atomr_trio._caching_compiler import Answer, CachingCompiler, Job
+from atomr_trio._compiler import check_source
 from atomr_trio._errors import AtomrInternalError, DeviceError, InvalidArgument, fresh
+from atomr_trio._headers import Dependence
 from atomr_trio._nvrtc_options import NvrtcOptions
 
-__all__ = ["CompileService", "CompileStatistics"]
+__all__ = ["CompileService", "CompileStatistics", "Waiter"]
 
 _log = logging.getLogger("atomr_trio.nvrtc")
 
-Compile: TypeAlias = Callable[[str, NvrtcOptions, str], CompiledProgram]
-Deliver: TypeAlias = Callable[["outcome.Outcome[CompiledProgram]"], None]
+Deliver: TypeAlias = Callable[["outcome.Outcome[Answer]"], None]
 _Key: TypeAlias = tuple[str, NvrtcOptions, str]
-
-_FILE_OPTIONS: Final = ("I", "include", "pre-include", "use-bundled-headers", "pch", "create-pch", "use-pch")
-_OUTPUT_OPTIONS: Final = ("time", "fdevice-time-trace")
-"""How the names of extra options begin that read files, and that write them."""
-
-_LINE_SPLICE = re.compile(r"\\[ \t]*\r?\n")
-_DIRECTIVE = re.compile(
-    r"""(?:\#|%:|\?\?=) (?:\s|/\*.*?\*/)* (?:include|include_next|import|embed)\b [ \t]* (?:[<"]([^>"\n]+)[>"])?
-        | __has_(?:include|embed)""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def depends_on_files(source: str, options: NvrtcOptions) -> bool:
-    """Tell whether a compile may read or write a file, so that its key does not say all about it.
-
-    Errs on the safe side: an `#include` in a comment counts.
-    """
-    if any(option.lstrip("-").startswith(_FILE_OPTIONS + _OUTPUT_OPTIONS) for option in options.extra_options):
-        return True
-    in_memory = {name for name, _ in options.headers}
-    texts = (source, *(text for _, text in options.headers))
-    directives = (match for text in texts for match in _DIRECTIVE.finditer(_LINE_SPLICE.sub("", text)))
-    return any(match[1] not in in_memory for match in directives)
 
 
 @attrs.frozen
 class CompileStatistics:
-    """What a `CompileService` is doing and has done."""
+    """What the compiler's service is doing and has done. All devices of a `trio.run` share it."""
 
     in_flight: int
     """Compiles that run in a thread now."""
     waiting: int
     """Compiles that wait for a thread."""
-    cached: int
-    """Programs in the cache."""
+    remembered: int
+    """How many programs are at hand without a thread."""
     hits: int
-    """Requests answered from the cache."""
+    """Requests answered from memory."""
+    disk_hits: int
+    """Requests answered from the disk."""
     joined: int
-    """Requests that joined a compile of the same key."""
+    """Requests that joined a compile of the same source and options."""
     misses: int
-    """Requests that started a compile of their own."""
+    """Requests that made NVRTC compile, or that failed."""
+    cancelled: int
+    """How many compiles were given up because nobody waited for them any more."""
+
+
+@attrs.define(eq=False)
+class Waiter:
+    """One who asked, from `CompileService.submit` to the delivery."""
+
+    deliver: Deliver
+    flight: _Flight | None = None
+    late: bool = False
+    """Whether the compile ran already when it was joined."""
+    wanted: bool = True
 
 
 @attrs.define(eq=False)
@@ -79,75 +71,120 @@ class _Flight:
     """One compile that runs or waits, and everyone who wants its result."""
 
     key: _Key
+    job: Job
     token: trio.lowlevel.TrioToken
-    waiters: list[Deliver]
-    cacheable: bool
+    waiters: list[Waiter]
+    running: bool = False
+    over: bool = False
 
 
 class CompileService:
     """Compiles in threads of its own; asks NVRTC once per key however many ask, and remembers what came out.
 
-    It outlives the generations of a device, since what it holds depends on no context. A caller that is cancelled just
-    ignores what is delivered: the compile goes on and fills the cache. All methods belong to the trio thread.
+    It outlives the generations of a device, since what it holds depends on no context. All methods belong to the trio
+    thread.
     """
 
     def __init__(
-        self, *, threads: int | None = None, capacity: int = 256, compile_with: Compile = compile_program
+        self, *, threads: int | None = None, capacity: int = 256, compiler: CachingCompiler | None = None
     ) -> None:
-        self._compile = compile_with
+        self._compiler = CachingCompiler() if compiler is None else compiler
         self._threads = min(4, os.cpu_count() or 1) if threads is None else threads
         self._capacity = capacity
-        self._cache: OrderedDict[_Key, CompiledProgram] = OrderedDict()
+        self._cache: OrderedDict[_Key, Answer] = OrderedDict()
         self._flights: dict[_Key, _Flight] = {}
         self._queue: deque[_Flight] = deque()
-        self._running = self._hits = self._joined = self._misses = 0
+        self._running = self._hits = self._disk_hits = self._joined = self._misses = self._cancelled = 0
+
+    @classmethod
+    def of_this_run(cls) -> CompileService:
+        """Return the service that all devices of this `trio.run` share."""
+        try:
+            return _service.get()
+        except LookupError:
+            service = cls()
+            _service.set(service)
+            return service
 
     @trio.lowlevel.enable_ki_protection
-    def submit(self, source: str, options: NvrtcOptions, target: str, deliver: Deliver) -> None:
+    def submit(self, source: str, options: NvrtcOptions, target: str, deliver: Deliver) -> Waiter:
         """Have `source` compiled and `deliver` called with the outcome, in the trio thread.
 
-        `deliver` is called before `submit` returns when the result is in the cache or `source` is no source text, and
-        later otherwise. Failures of every kind are delivered, not raised, each waiter getting an exception object of
-        its own; they are not cached.
+        `deliver` is called before `submit` returns when the result is at hand or `source` is no source text, and later
+        otherwise. Failures of every kind are delivered, not raised, each waiter getting an exception object of its own;
+        they are not cached. `abandon` takes what is returned.
         """
+        waiter = Waiter(deliver)
         try:
             check_source(source)
         except InvalidArgument as error:
             deliver(outcome.Error(error))
-            return
+            return waiter
         key = (source, options, target)
-        program = self._cache.get(key)
-        if program is not None:
+        answer = self._cache.get(key)
+        if answer is not None:
             self._hits += 1
             self._cache.move_to_end(key)
-            deliver(outcome.Value(program))
-            return
+            deliver(outcome.Value(answer))
+            return waiter
         flight = self._flights.get(key)
-        if flight is not None:
+        if flight is None:
+            self._depart(key, [waiter])
+        else:
             self._joined += 1
-            flight.waiters.append(deliver)
+            waiter.flight, waiter.late = flight, flight.running
+            flight.waiters.append(waiter)
+        return waiter
+
+    @trio.lowlevel.enable_ki_protection
+    def abandon(self, waiter: Waiter) -> None:
+        """Deliver nothing to `waiter`. A compile that nobody waits for is not begun, or ended where NVRTC can do that.
+
+        Harmless when it has been delivered, and when it has been abandoned. Raises nothing.
+        """
+        flight = waiter.flight
+        waiter.wanted = False
+        if flight is None or flight.over or any(each.wanted for each in flight.waiters):
             return
-        self._misses += 1
-        token = trio.lowlevel.current_trio_token()
-        flight = _Flight(key, token, [deliver], not depends_on_files(source, options))
-        self._flights[key] = flight
-        self._queue.append(flight)
-        self._start_waiting()
+        flight.over = True
+        self._cancelled += 1
+        # Who asks from now on needs a compile of his own.
+        del self._flights[flight.key]
+        flight.job.cancellation.request()
+        if not flight.running:
+            self._queue.remove(flight)
 
     def statistics(self) -> CompileStatistics:
         """Return what the service is doing and has done."""
         return CompileStatistics(
-            self._running, len(self._queue), len(self._cache), self._hits, self._joined, self._misses
+            in_flight=self._running,
+            waiting=len(self._queue),
+            remembered=len(self._cache),
+            hits=self._hits,
+            disk_hits=self._disk_hits,
+            joined=self._joined,
+            misses=self._misses,
+            cancelled=self._cancelled,
         )
 
     def clear(self) -> None:
-        """Forget every cached program; compiles under way are not touched."""
+        """Forget what is in memory; the disk and the compiles under way are not touched."""
         self._cache.clear()
+        self._compiler.forget()
+
+    def _depart(self, key: _Key, waiters: list[Waiter]) -> None:
+        flight = _Flight(key, Job(*key), trio.lowlevel.current_trio_token(), waiters)
+        for waiter in waiters:
+            waiter.flight, waiter.late = flight, False
+        self._flights[key] = flight
+        self._queue.append(flight)
+        self._start_waiting()
 
     def _start_waiting(self) -> None:
         """Give threads to the compiles that wait, first come first served."""
         while self._queue and self._running < self._threads:
             flight = self._queue.popleft()
+            flight.running = True
             self._running += 1
             try:
                 self._start(flight)
@@ -155,37 +192,73 @@ class CompileService:
                 flight.token.run_sync_soon(self._finish, flight, outcome.Error(error))
 
     def _start(self, flight: _Flight) -> None:
-        def compile_it() -> CompiledProgram:
-            return self._compile(*flight.key)
+        def answer() -> Answer:
+            return self._compiler.answer(flight.job)
 
-        def done(result: outcome.Outcome[CompiledProgram]) -> None:
+        def done(result: outcome.Outcome[Answer]) -> None:
             # Runs in the thread. When the run is over, nobody is left to tell.
             with contextlib.suppress(trio.RunFinishedError):
                 flight.token.run_sync_soon(self._finish, flight, result)
 
-        trio.lowlevel.start_thread_soon(compile_it, done, name="nvrtc")
+        trio.lowlevel.start_thread_soon(answer, done, name="nvrtc")
 
     @trio.lowlevel.enable_ki_protection
-    def _finish(self, flight: _Flight, result: outcome.Outcome[CompiledProgram]) -> None:
+    def _finish(self, flight: _Flight, result: outcome.Outcome[Answer]) -> None:
         """Settle everyone who waits for a compile. It may not raise: trio would end the whole run."""
         self._running -= 1
-        del self._flights[flight.key]
-        if isinstance(result, outcome.Value) and flight.cacheable:
-            self._remember(flight.key, result.value)
-        for deliver in flight.waiters:
-            try:
-                deliver(_own_copy(result))
-            except Exception:
-                _log.exception("a receiver of a compiled program failed")
+        if not flight.over:
+            flight.over = True
+            del self._flights[flight.key]
+        self._count(result)
+        by_files = flight.job.dependence is not Dependence.NOTHING
+        if not by_files:
+            self._remember(flight.key, result)
+        for waiter in flight.waiters:
+            if not (by_files and waiter.late):
+                self._settle(waiter, result)
+        late = [waiter for waiter in flight.waiters if by_files and waiter.late and waiter.wanted]
+        if late:
+            self._ask_again(flight.key, late)
         self._start_waiting()
 
-    def _remember(self, key: _Key, program: CompiledProgram) -> None:
-        self._cache[key] = program
-        while len(self._cache) > self._capacity:
-            self._cache.popitem(last=False)
+    def _ask_again(self, key: _Key, waiters: list[Waiter]) -> None:
+        flight = self._flights.get(key)
+        if flight is None:
+            self._depart(key, waiters)
+            return
+        for waiter in waiters:
+            waiter.flight, waiter.late = flight, flight.running
+        flight.waiters += waiters
+
+    def _settle(self, waiter: Waiter, result: outcome.Outcome[Answer]) -> None:
+        if not waiter.wanted:
+            return
+        waiter.wanted = False
+        try:
+            waiter.deliver(_own_copy(result))
+        except Exception:
+            _log.exception("a receiver of a compiled program failed")
+
+    def _count(self, result: outcome.Outcome[Answer]) -> None:
+        match result:
+            case outcome.Value(Answer(origin="memory")):
+                self._hits += 1
+            case outcome.Value(Answer(origin="disk")):
+                self._disk_hits += 1
+            case _:
+                self._misses += 1
+
+    def _remember(self, key: _Key, result: outcome.Outcome[Answer]) -> None:
+        if isinstance(result, outcome.Value):
+            self._cache[key] = attrs.evolve(result.value, origin="memory")
+            while len(self._cache) > self._capacity:
+                self._cache.popitem(last=False)
 
 
-def _own_copy(result: outcome.Outcome[CompiledProgram]) -> outcome.Outcome[CompiledProgram]:
+_service: trio.lowlevel.RunVar[CompileService] = trio.lowlevel.RunVar("atomr_trio.compile_service")
+
+
+def _own_copy(result: outcome.Outcome[Answer]) -> outcome.Outcome[Answer]:
     """Return an outcome for one waiter: a value can be unwrapped once, and an exception belongs to one task."""
     if isinstance(result, outcome.Value):
         return outcome.Value(result.value)

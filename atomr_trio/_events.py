@@ -16,6 +16,8 @@ import trio
 
 __all__ = [
     "ActorRestarted",
+    "CompileFinished",
+    "CompileStarted",
     "ContextRebuilt",
     "ContextWasLost",
     "CopyProgress",
@@ -138,6 +140,39 @@ class CopyProgress(DeviceEvent):
 
 @final
 @attrs.frozen(kw_only=True)
+class CompileStarted(DeviceEvent):
+    """Somebody asked for a program. `CompileFinished` follows."""
+
+    program: str
+    """What the source is called: `NvrtcOptions.name`."""
+
+    target: str
+    """What it is compiled for: "compute_80", "sm_90"."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class CompileFinished(DeviceEvent):
+    """The program is there, or will not be."""
+
+    program: str
+    """What the source is called: `NvrtcOptions.name`."""
+
+    target: str
+    """What it is compiled for."""
+
+    seconds: float
+    """Time since it was asked for, in seconds, the wait for a thread included."""
+
+    cached: Literal["memory", "disk"] | None
+    """Where it was found; None when NVRTC compiled it, for this request or one that it joined."""
+
+    error: str | None
+    """What went wrong, or "cancelled" when nobody waits for it any more; None when there is a program."""
+
+
+@final
+@attrs.frozen(kw_only=True)
 class DeviceGaveUp(DeviceEvent):
     """Supervision gave up; `DeviceFailed` leaves the block of `open_device`. The last event."""
 
@@ -168,6 +203,12 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
         CopyProgress: (
             logging.DEBUG,
             "device %(device)s has copied %(bytes_done)s of %(bytes_total)s bytes %(direction)s",
+        ),
+        CompileStarted: (logging.DEBUG, "device %(device)s compiles %(program)s for %(target)s"),
+        CompileFinished: (
+            logging.DEBUG,
+            "device %(device)s has %(program)s for %(target)s after %(seconds).3f s"
+            " (cached: %(cached)s, error: %(error)s)",
         ),
         DeviceGaveUp: (logging.ERROR, "device %(device)s is given up: %(reason)s"),
     }

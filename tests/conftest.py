@@ -29,6 +29,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "determini
 collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["test_wheel.py"])]
 
 
+# What a test compiles is neither taken from the user's disk nor left there; tests of the cache name a folder.
+os.environ["ATOMR_TRIO_CACHE_DIR"] = ""
+
+
 def pytest_configure() -> None:
     """Hear Ctrl-C, which several tests press, also where a shell has started this in the background to ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

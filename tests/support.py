@@ -52,3 +52,13 @@ def open_test_device(index: int = 0, **options: Any) -> AbstractAsyncContextMana
     import atomr_trio
 
     return atomr_trio.open_device(index, **{"backend": chosen_backend(), **options})
+
+
+async def next_event(events: Any) -> Any:
+    """The next event of a subscription that is none of the compiler's."""
+    from atomr_trio import CompileFinished, CompileStarted
+
+    while True:
+        event = await anext(events)
+        if not isinstance(event, CompileStarted | CompileFinished):
+            return event

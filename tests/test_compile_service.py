@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import outcome
 import pytest
 import trio
 
-from atomr_trio._compile_service import CompileService, depends_on_files
-from atomr_trio._compiler import CompiledProgram
+from atomr_cuda import nvrtc
+from atomr_trio._caching_compiler import Answer, CachingCompiler, Cancellation
+from atomr_trio._compile_service import CompileService, Waiter
+from atomr_trio._compiler import CompiledProgram, compile_program
 from atomr_trio._errors import AtomrInternalError, CompileError, DeviceError
+from atomr_trio._nvrtc_cache import NvrtcCache
+from atomr_trio._nvrtc_identity import NvrtcIdentity
 from atomr_trio._nvrtc_options import NvrtcOptions
+from support import child_environment
 
 SAXPY = """
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
@@ -25,14 +35,14 @@ extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
 # ---------------------------------------------------------------------------------------------------- many compiles
 
 
-class Outcomes(list["outcome.Outcome[CompiledProgram]"]):
+class Outcomes(list["outcome.Outcome[Answer]"]):
     """Collects what is delivered, and lets a test wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._more = trio.Event()
 
-    def deliver(self, result: outcome.Outcome[CompiledProgram]) -> None:
+    def deliver(self, result: outcome.Outcome[Answer]) -> None:
         self.append(result)
         self._more.set()
         self._more = trio.Event()
@@ -52,13 +62,44 @@ class Gate:
         self.started: list[str] = []
         self.error: Exception | None = None
 
-    def __call__(self, source: str, options: NvrtcOptions, target: str) -> CompiledProgram:
+    def __call__(
+        self,
+        source: str,
+        options: NvrtcOptions,
+        target: str,
+        *,
+        extra_flags: tuple[str, ...] = (),
+        prepare: Callable[[Any], None] | None = None,
+    ) -> CompiledProgram:
         self.started.append(source)
         self.entered.release()
         assert self.open.wait(20)
         if self.error is not None:
             raise self.error
-        return CompiledProgram(b"", None, {}, {}, "", target, (13, 0))
+        return a_program(target)
+
+
+def a_program(target: str = "compute_80") -> CompiledProgram:
+    return CompiledProgram(
+        ptx=b"",
+        cubin=None,
+        ltoir=None,
+        lowered_names={},
+        entries={},
+        log="",
+        target=target,
+        nvrtc_version=(13, 0),
+    )
+
+
+def service_with(
+    compile_with: Any = compile_program, cache: NvrtcCache | None = None, **options: Any
+) -> CompileService:
+    """A service of its own, which keeps nothing on the disk unless it is given a cache."""
+    cache = NvrtcCache(max_bytes=0) if cache is None else cache
+    identity = NvrtcIdentity((13, 0), "a build")
+    compiler = CachingCompiler(lambda: cache, compile_with, lambda cache: identity)
+    return CompileService(compiler=compiler, **options)
 
 
 @pytest.fixture
@@ -69,13 +110,13 @@ def gate() -> Iterator[Gate]:
 
 
 async def test_the_service_compiles_and_then_answers_from_its_cache_at_once() -> None:
-    service, outcomes = CompileService(), Outcomes()
+    service, outcomes = service_with(), Outcomes()
     service.submit(SAXPY, NvrtcOptions(), "compute_80", outcomes.deliver)
     assert outcomes == []
     await outcomes.wait(1)
     service.submit(SAXPY, NvrtcOptions(), "compute_80", outcomes.deliver)
     assert len(outcomes) == 2
-    first, second = (result.unwrap() for result in outcomes)
+    first, second = (result.unwrap().program for result in outcomes)
     assert first is second
     assert "saxpy" in first.entries
     service.clear()
@@ -86,14 +127,14 @@ async def test_the_service_compiles_and_then_answers_from_its_cache_at_once() ->
 
 
 async def test_the_same_source_with_other_options_is_another_program() -> None:
-    service, outcomes = CompileService(), Outcomes()
+    service, outcomes = service_with(), Outcomes()
     source = '__device__ int n = N; extern "C" __global__ void k() {}'
     for count, n in enumerate((1, 2, 1), start=1):
         service.submit(source, NvrtcOptions(defines={"N": n}), "compute_80", outcomes.deliver)
         await outcomes.wait(count)
     service.submit(source, NvrtcOptions(defines={"N": 1}), "compute_90", outcomes.deliver)
     await outcomes.wait(4)
-    one, two, again, newer = (result.unwrap() for result in outcomes)
+    one, two, again, newer = (result.unwrap().program for result in outcomes)
     assert b"n = 1" in one.ptx
     assert b"n = 2" in two.ptx
     assert again is one
@@ -101,31 +142,31 @@ async def test_the_same_source_with_other_options_is_another_program() -> None:
 
 
 async def test_one_compile_serves_everyone_who_asks_for_the_same(gate: Gate) -> None:
-    service, outcomes = CompileService(compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate), Outcomes()
     for _ in range(10):
         service.submit("same", NvrtcOptions(), "compute_80", outcomes.deliver)
     gate.open.set()
     await outcomes.wait(10)
     assert gate.started == ["same"]
-    assert len({id(result.unwrap()) for result in outcomes}) == 1
+    assert len({id(result.unwrap().program) for result in outcomes}) == 1
     assert (service.statistics().misses, service.statistics().joined) == (1, 9)
 
 
 async def test_threads_are_limited_and_the_rest_wait_in_order(gate: Gate) -> None:
-    service, outcomes = CompileService(threads=1, compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate, threads=1), Outcomes()
     for index in range(5):
         service.submit(str(index), NvrtcOptions(), "compute_80", outcomes.deliver)
     statistics = service.statistics()
-    assert (statistics.in_flight, statistics.waiting, statistics.cached) == (1, 4, 0)
+    assert (statistics.in_flight, statistics.waiting, statistics.remembered) == (1, 4, 0)
     gate.open.set()
     await outcomes.wait(5)
     assert gate.started == ["0", "1", "2", "3", "4"]
     statistics = service.statistics()
-    assert (statistics.in_flight, statistics.waiting, statistics.cached) == (0, 0, 5)
+    assert (statistics.in_flight, statistics.waiting, statistics.remembered) == (0, 0, 5)
 
 
 async def test_the_limit_is_reached_and_not_passed(gate: Gate) -> None:
-    service, outcomes = CompileService(threads=3, compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate, threads=3), Outcomes()
     for index in range(7):
         service.submit(str(index), NvrtcOptions(), "compute_80", outcomes.deliver)
     for _ in range(3):
@@ -137,7 +178,7 @@ async def test_the_limit_is_reached_and_not_passed(gate: Gate) -> None:
 
 
 async def test_a_failure_reaches_every_waiter_as_its_own_exception_and_is_not_cached(gate: Gate) -> None:
-    service, outcomes = CompileService(compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate), Outcomes()
     cause = ValueError("the cause")
     gate.error = CompileError("kernel.cu(1): error: no", log="the log")
     gate.error.__cause__ = cause
@@ -158,7 +199,7 @@ async def test_a_failure_reaches_every_waiter_as_its_own_exception_and_is_not_ca
 
 @pytest.mark.parametrize("source", ["?", "a\0", 3, ["x"]])
 async def test_bad_input_is_delivered_not_raised(source: str) -> None:
-    service, outcomes = CompileService(), Outcomes()
+    service, outcomes = service_with(), Outcomes()
     service.submit(source, NvrtcOptions(), "compute_80", outcomes.deliver)
     await outcomes.wait(1)
     with pytest.raises(DeviceError):
@@ -166,7 +207,7 @@ async def test_bad_input_is_delivered_not_raised(source: str) -> None:
 
 
 async def test_a_bug_in_the_compiler_is_delivered_as_an_internal_error(gate: Gate) -> None:
-    service, outcomes = CompileService(compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate), Outcomes()
     gate.error = ZeroDivisionError()
     gate.open.set()
     service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver)
@@ -177,10 +218,10 @@ async def test_a_bug_in_the_compiler_is_delivered_as_an_internal_error(gate: Gat
 
 
 async def test_results_are_delivered_in_the_trio_thread(gate: Gate) -> None:
-    service, seen, done = CompileService(compile_with=gate), list[int](), trio.Event()
+    service, seen, done = service_with(gate), list[int](), trio.Event()
     gate.open.set()
 
-    def deliver(result: outcome.Outcome[CompiledProgram]) -> None:
+    def deliver(result: outcome.Outcome[Answer]) -> None:
         seen.append(threading.get_ident())
         done.set()
 
@@ -191,9 +232,9 @@ async def test_results_are_delivered_in_the_trio_thread(gate: Gate) -> None:
 
 
 async def test_a_receiver_that_fails_harms_nobody_else(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    service, outcomes = CompileService(compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate), Outcomes()
 
-    def fail(result: outcome.Outcome[CompiledProgram]) -> None:
+    def fail(result: outcome.Outcome[Answer]) -> None:
         raise RuntimeError("receiver")
 
     service.submit("x", NvrtcOptions(), "compute_80", fail)
@@ -204,10 +245,10 @@ async def test_a_receiver_that_fails_harms_nobody_else(gate: Gate, caplog: pytes
 
 
 async def test_a_receiver_may_submit_again(gate: Gate) -> None:
-    service, outcomes = CompileService(threads=1, compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate, threads=1), Outcomes()
     gate.open.set()
 
-    def again(result: outcome.Outcome[CompiledProgram]) -> None:
+    def again(result: outcome.Outcome[Answer]) -> None:
         service.submit("second", NvrtcOptions(), "compute_80", outcomes.deliver)
 
     service.submit("first", NvrtcOptions(), "compute_80", again)
@@ -215,14 +256,17 @@ async def test_a_receiver_may_submit_again(gate: Gate) -> None:
     assert gate.started == ["first", "second"]
 
 
-async def test_the_cache_forgets_what_was_used_longest_ago(gate: Gate) -> None:
-    service, outcomes = CompileService(capacity=2, compile_with=gate), Outcomes()
+async def test_what_the_loop_answers_by_itself_is_limited_to_what_was_used_last(gate: Gate) -> None:
+    service, outcomes = service_with(gate, capacity=2), Outcomes()
     gate.open.set()
+    at_once = list[bool]()
     for count, source in enumerate(("a", "b", "a", "c", "a", "b"), start=1):
         service.submit(source, NvrtcOptions(), "compute_80", outcomes.deliver)
+        at_once.append(len(outcomes) == count)
         await outcomes.wait(count)
-    assert gate.started == ["a", "b", "c", "b"]
-    assert service.statistics().cached == 2
+    assert at_once == [False, False, True, False, True, False]
+    assert service.statistics().remembered == 2
+    assert gate.started == ["a", "b", "c"]
 
 
 def test_a_compile_that_outlives_the_run_is_dropped(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +274,7 @@ def test_a_compile_that_outlives_the_run_is_dropped(gate: Gate, monkeypatch: pyt
     gate.open.set()
 
     async def main() -> None:
-        service = CompileService(compile_with=gate)
+        service = service_with(gate)
         with monkeypatch.context() as patch:
             patch.setattr(trio.lowlevel, "start_thread_soon", lambda fn, done, name: threads.append((fn, done)))
             service.submit("x", NvrtcOptions(), "compute_80", delivered.append)
@@ -245,7 +289,7 @@ def test_a_compile_that_outlives_the_run_is_dropped(gate: Gate, monkeypatch: pyt
 async def test_the_service_starts_when_the_system_has_threads_again(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, outcomes = CompileService(compile_with=gate), Outcomes()
+    service, outcomes = service_with(gate), Outcomes()
     gate.open.set()
 
     def none_left(*arguments: object, **named: object) -> None:
@@ -263,40 +307,264 @@ async def test_the_service_starts_when_the_system_has_threads_again(
     assert isinstance(outcomes[1], outcome.Value)
 
 
-async def test_an_edited_header_is_seen(tmp_path: Path) -> None:
-    service, outcomes = CompileService(), Outcomes()
-    source = '#include "value.h"\n__device__ int n = VALUE; extern "C" __global__ void k() {}'
-    options = NvrtcOptions(include_paths=[tmp_path])
-    for value in (1, 2):
-        (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+async def test_who_joins_a_compile_that_may_have_read_its_headers_already_is_asked_for_again(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    source = '#include "a.h"'
+    service.submit(source, NvrtcOptions(), "compute_80", outcomes.deliver)
+    await enter(gate)
+    late = [service.submit(source, NvrtcOptions(), "compute_80", outcomes.deliver) for _ in range(3)]
+    service.abandon(late[1])
+    gate.open.set()
+    await outcomes.wait(3)
+    await idle(service)
+    assert len(outcomes) == 3
+    assert gate.started == [source, source]
+    first, *others = (result.unwrap().program for result in outcomes)
+    assert first is not others[0]
+    assert others[0] is others[1]
+
+
+async def test_who_joins_before_the_compile_begins_shares_it_whatever_it_reads(gate: Gate) -> None:
+    service, outcomes = service_with(gate, threads=1), Outcomes()
+    service.submit("first", NvrtcOptions(), "compute_80", outcomes.deliver)
+    for _ in range(3):
+        service.submit('#include "a.h"', NvrtcOptions(), "compute_80", outcomes.deliver)
+    gate.open.set()
+    await outcomes.wait(4)
+    assert gate.started == ["first", '#include "a.h"']
+
+
+# ---------------------------------------------------------------------------------------------------- giving up
+
+
+async def enter(gate: Gate) -> None:
+    """Wait until a compile has begun in a thread."""
+    assert await trio.to_thread.run_sync(gate.entered.acquire, True, 20)
+
+
+async def idle(service: CompileService) -> None:
+    with trio.fail_after(20):
+        while service.statistics().in_flight:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_compile_that_nobody_waits_for_is_not_begun(gate: Gate) -> None:
+    service, outcomes = service_with(gate, threads=1), Outcomes()
+    service.submit("first", NvrtcOptions(), "compute_80", outcomes.deliver)
+    await enter(gate)
+    waiter = service.submit("second", NvrtcOptions(), "compute_80", outcomes.deliver)
+    service.abandon(waiter)
+    assert service.statistics().waiting == 0
+    gate.open.set()
+    await outcomes.wait(1)
+    assert gate.started == ["first"]
+    assert service.statistics().cancelled == 1
+
+
+async def test_a_compile_goes_on_while_anybody_waits_for_it(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    waiters = [service.submit("same", NvrtcOptions(), "compute_80", outcomes.deliver) for _ in range(3)]
+    await enter(gate)
+    for waiter in (*waiters[:2], waiters[0]):
+        service.abandon(waiter)
+    assert service.statistics().cancelled == 0
+    gate.open.set()
+    await outcomes.wait(1)
+    await idle(service)
+    assert len(outcomes) == 1
+
+
+async def test_who_asks_after_the_last_has_left_gets_a_compile_of_his_own(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    service.abandon(service.submit("same", NvrtcOptions(), "compute_80", outcomes.deliver))
+    service.submit("same", NvrtcOptions(), "compute_80", outcomes.deliver)
+    gate.open.set()
+    await outcomes.wait(1)
+    await idle(service)
+    assert isinstance(outcomes[0], outcome.Value)
+    assert len(outcomes) == 1
+
+
+async def test_a_compile_that_nobody_waits_for_and_that_cannot_be_ended_fills_the_cache(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    waiter = service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver)
+    await enter(gate)
+    service.abandon(waiter)
+    gate.open.set()
+    await idle(service)
+    assert outcomes == []
+    service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver)
+    assert outcomes[0].unwrap().origin == "memory"
+    assert gate.started == ["x"]
+
+
+async def test_giving_up_after_the_delivery_is_harmless(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    gate.open.set()
+    waiters = [service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver)]
+    await outcomes.wait(1)
+    waiters.append(service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver))
+    for waiter in waiters:
+        service.abandon(waiter)
+    assert service.statistics().cancelled == 0
+
+
+async def test_a_receiver_may_make_another_one_give_up(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    others: list[Waiter] = []
+
+    def first(result: outcome.Outcome[Answer]) -> None:
+        service.abandon(others[0])
+
+    service.submit("x", NvrtcOptions(), "compute_80", first)
+    others.append(service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver))
+    service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver)
+    gate.open.set()
+    await outcomes.wait(1)
+    await idle(service)
+    assert len(outcomes) == 1
+
+
+HEAVY = """
+template <int N> struct Tree { static __device__ int value(int x) { return Tree<N - 1>::value(x * N) + x; } };
+template <> struct Tree<0> { static __device__ int value(int x) { return x; } };
+template <int N> __device__ int all(int x) { return Tree<N>::value(x) + all<N - 1>(x); }
+template <> __device__ int all<0>(int x) { return x; }
+extern "C" __global__ void k(int* p) { *p = all<180>(*p); }
+"""
+
+
+def test_nvrtc_ends_a_compile_that_is_cancelled() -> None:
+    cancellation, asked = Cancellation(), list[int]()
+
+    def cancel_then_attach(program: Any) -> None:
+        cancellation.attach(program)
+        asked.append(1)
+        cancellation.request()
+
+    with pytest.raises(CompileError) as caught:
+        compile_program(HEAVY, NvrtcOptions(), "compute_80", prepare=cancel_then_attach)
+    assert caught.value.status_name == "NVRTC_ERROR_CANCELLED"
+    assert asked == [1]
+
+
+def test_a_compile_that_is_not_cancelled_is_not_disturbed() -> None:
+    cancellation = Cancellation()
+    with_it = compile_program(SAXPY, NvrtcOptions(), "compute_80", prepare=cancellation.attach)
+    assert with_it.ptx == compile_program(SAXPY, NvrtcOptions(), "compute_80").ptx
+    assert not cancellation.requested
+
+
+def test_the_compiler_asks_a_function_that_needs_no_interpreter() -> None:
+    """A callback in Python would take the interpreter's lock thousands of times per compile, from NVRTC's threads."""
+    cancellation = Cancellation()
+    with mock.patch.object(nvrtc.nvrtcSetFlowCallback, "_bound", mock.Mock(return_value=0)) as bound:
+        cancellation.attach(ctypes.c_void_p(1))
+    ((_, function, payload), _) = bound.call_args
+    assert ctypes.cast(function, ctypes.c_void_p).value == ctypes.cast(ctypes.CDLL(None).atoi, ctypes.c_void_p).value
+    assert function(payload, None) == 0
+    cancellation.request()
+    assert function(payload, None) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- the disk
+
+
+async def one_after_the_other(
+    service: CompileService, *asked: tuple[str, NvrtcOptions]
+) -> list[tuple[CompiledProgram, str | None]]:
+    outcomes = Outcomes()
+    for count, (source, options) in enumerate(asked, start=1):
         service.submit(source, options, "compute_80", outcomes.deliver)
-        await outcomes.wait(value)
-        assert f"n = {value}".encode() in outcomes[-1].unwrap().ptx
+        await outcomes.wait(count)
+    return [(answer.program, answer.origin) for answer in (result.unwrap() for result in outcomes)]
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "expected"),
-    [
-        (SAXPY, {}, False),
-        (SAXPY, {"include_paths": ["/usr/include"]}, False),
-        ("// an include would be #pragma", {}, False),
-        ('#include "a.h"', {}, True),
-        ("  # /* odd */ include <a.h>", {}, True),
-        ("#inc\\\nlude <a.h>", {}, True),
-        ("%:include <a.h>", {}, True),
-        ("#define A <a.h>\n#include A", {"headers": {"A": ""}}, True),
-        ("#if __has_include(<a.h>)\n#endif", {}, True),
-        ('#include "a.h"', {"headers": {"a.h": ""}}, False),
-        ('#include "a.h"', {"headers": {"a.h": "#include <b.h>"}}, True),
-        ('#include "a.h"', {"headers": {"a.h": "#include <b.h>", "b.h": ""}}, False),
-        (SAXPY, {"extra_options": ["-w", "--device-int128"]}, False),
-        (SAXPY, {"extra_options": ["-I/usr/include"]}, True),
-        (SAXPY, {"extra_options": ["-include=a.h"]}, True),
-        (SAXPY, {"extra_options": ["--pre-include=a.h"]}, True),
-        (SAXPY, {"extra_options": ["--use-bundled-headers=/tmp/x"]}, True),
-        (SAXPY, {"extra_options": ["--pch"]}, True),
-        (SAXPY, {"extra_options": ["--time=-"]}, True),
-    ],
-)
-def test_only_what_depends_on_no_file_is_cached(source: str, options: dict[str, object], expected: bool) -> None:
-    assert depends_on_files(source, NvrtcOptions(**options)) is expected  # type: ignore[arg-type]
+N = '__device__ int n = N; extern "C" __global__ void k() {}'
+ONE_TWO_ONE = [(N, NvrtcOptions(defines={"N": n})) for n in (1, 2, 1)]
+
+
+async def test_a_define_makes_another_program_through_the_disk(tmp_path: Path) -> None:
+    first = await one_after_the_other(service_with(cache=NvrtcCache(tmp_path)), *ONE_TWO_ONE)
+    again = await one_after_the_other(service_with(cache=NvrtcCache(tmp_path)), *ONE_TWO_ONE)
+    assert [origin for _, origin in first] == [None, None, "memory"]
+    assert [origin for _, origin in again] == ["disk", "disk", "memory"]
+    for program, n in zip((program for program, _ in (*first, *again)), (1, 2, 1, 1, 2, 1), strict=True):
+        assert f"n = {n};".encode() in program.ptx
+
+
+async def test_a_target_of_one_architecture_alone_is_another_program(tmp_path: Path) -> None:
+    cache = NvrtcCache(tmp_path)
+    outcomes = Outcomes()
+    for count, target in enumerate(("sm_90", "sm_90a", "sm_90", "sm_90a"), start=1):
+        service_with(cache=cache).submit(SAXPY, NvrtcOptions(), target, outcomes.deliver)
+        await outcomes.wait(count)
+    answers = [result.unwrap() for result in outcomes]
+    assert [answer.program.target for answer in answers] == ["sm_90", "sm_90a"] * 2
+    assert [answer.origin for answer in answers[:2]] == [None, None]
+    assert None not in [answer.origin for answer in answers[2:]]
+
+
+@pytest.mark.parametrize("other", [NvrtcIdentity((13, 1), "a build"), NvrtcIdentity((13, 0), "another build")])
+async def test_another_nvrtc_does_not_use_what_the_one_before_made(
+    gate: Gate, tmp_path: Path, other: NvrtcIdentity
+) -> None:
+    gate.open.set()
+    for identity in (NvrtcIdentity((13, 0), "a build"), other, other):
+        compiler = CachingCompiler(lambda: NvrtcCache(tmp_path), gate, lambda cache, identity=identity: identity)
+        await one_after_the_other(CompileService(compiler=compiler), ("x", NvrtcOptions()))
+    assert gate.started == ["x", "x"]
+
+
+async def test_an_nvrtc_that_was_another_one_when_it_was_loaded_keeps_nothing_under_the_wrong_name(
+    gate: Gate, tmp_path: Path
+) -> None:
+    gate.open.set()
+    on_record, loaded = NvrtcIdentity((13, 0), "on record"), NvrtcIdentity((13, 1), "loaded")
+
+    async def ask_when(identify: Callable[[NvrtcCache], NvrtcIdentity]) -> str | None:
+        compiler = CachingCompiler(lambda: NvrtcCache(tmp_path), gate, identify)
+        ((_, origin),) = await one_after_the_other(CompileService(compiler=compiler), ("x", NvrtcOptions()))
+        return origin
+
+    assert await ask_when(lambda cache: loaded if gate.started else on_record) is None
+    assert await ask_when(lambda cache: on_record) is None
+    assert await ask_when(lambda cache: on_record) == "disk"
+    assert gate.started == ["x", "x"]
+
+
+ASK = """
+import sys, trio
+from atomr_trio._compile_service import CompileService
+from atomr_trio._nvrtc_options import NvrtcOptions
+
+async def main():
+    done = trio.Event()
+    def deliver(result):
+        answer = result.unwrap()
+        print(answer.origin, b"n = %d;" % n in answer.program.ptx)
+        done.set()
+    for n in map(int, sys.argv[2:]):
+        CompileService().submit(sys.argv[1], NvrtcOptions(defines={"N": n}), "compute_80", deliver)
+        await done.wait()
+        done = trio.Event()
+    print("libnvrtc" in open("/proc/self/maps").read())
+
+trio.run(main)
+"""
+
+
+def ask(folder: Path, *numbers: int) -> list[str]:
+    """Compile in a process of its own; what it says."""
+    environment = {**child_environment(), "ATOMR_TRIO_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-P", "-c", ASK, N, *map(str, numbers)]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.split()
+
+
+def test_a_process_finds_what_another_compiled_and_loads_no_compiler_for_it(tmp_path: Path) -> None:
+    assert ask(tmp_path, 1) == ["None", "True", "True"]
+    assert ask(tmp_path, 1) == ["disk", "True", "False"]
+    assert ask(tmp_path, 1, 2) == ["disk", "True", "None", "True", "True"]
+    assert ask(tmp_path, 2, 1) == ["disk", "True", "disk", "True", "False"]

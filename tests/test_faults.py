@@ -30,6 +30,7 @@ from atomr_trio.actors import copies
 from atomr_trio.worker.engines.memory import COPY_IN
 from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
+from support import next_event
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 MIB = 1 << 20
@@ -154,7 +155,7 @@ async def test_a_worker_that_is_killed_stopped_or_crashes_is_replaced(open_test_
                         old = worker_pid(dev)
                         kill_worker(dev, how)
                         await next_generation(dev, number)
-                    event = await events.__anext__()
+                    event = await next_event(events)
                 assert words in event.reason
                 assert (event.generation, event.status) == (number, None)
                 assert "launch of touch" in event.in_flight

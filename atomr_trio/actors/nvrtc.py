@@ -1,31 +1,35 @@
 """Compiling CUDA C++: the verbs of the NVRTC actor.
 
-NVRTC needs no GPU and no context. Its compiles run in threads of this process, shared by the whole device
-(``_compiler.py``), so neither a slow compile nor a lost generation stands in the way of the other.
+NVRTC needs no GPU and no context. Its compiles run in threads of this process, shared by all devices
+(``_compile_service.py``), so neither a slow compile nor a lost generation stands in the way of the other.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, final
 
 import outcome
 
+from .._caching_compiler import Answer, Origin
+from .._compile_service import CompileStatistics, Waiter
 from .._compiler import CompiledProgram, check_source
 from .._errors import DeviceError, InvalidArgument
+from .._events import CompileFinished, CompileStarted
 from .._mailbox import Request, RequestState
 from .._nvrtc_options import NvrtcOptions, resolve_target
-from .kernel import Kernel
-from .module import load_program
+from .module import Program, check_name, load_apart, load_program
 
 if TYPE_CHECKING:
     from .._device import Device
     from .._generation import Generation
+    from .kernel import Kernel
 
 
 class _CompileRequest(Request):
     """One compile. It belongs to no generation: a loss does not touch it."""
 
-    __slots__ = ("_device", "_options", "_source", "_target")
+    __slots__ = ("_began", "_device", "_options", "_source", "_target", "_waiter")
 
     def __init__(self, device: Device, source: str, options: NvrtcOptions, target: str) -> None:
         super().__init__("nvrtc.compile", lane=None)
@@ -33,19 +37,50 @@ class _CompileRequest(Request):
         self._source = source
         self._options = options
         self._target = target
+        self._began = 0.0
+        self._waiter: Waiter | None = None
 
     def start(self, generation: Generation) -> None:
         self.state = RequestState.STARTED
+        self._began = time.monotonic()
         self._device._compiling.add(self)
-        self._device._compiler.submit(self._source, self._options, self._target, self._deliver)
+        self._device._events.publish(CompileStarted(program=self._options.name, target=self._target))
+        self._waiter = self._device._compiler.submit(self._source, self._options, self._target, self._deliver)
 
-    def _deliver(self, result: outcome.Outcome[CompiledProgram]) -> None:
+    def give_up(self) -> None:
+        """Nobody waits: the compile ends as well, unless others wait for the same."""
+        super().give_up()
+        if self.abandoned:
+            self._tell(None, "cancelled")
+            self.settle(outcome.Value(None))
+
+    def _deliver(self, result: outcome.Outcome[Answer]) -> None:
         # A device that was closed meanwhile has settled it already.
-        if self.open:
+        if not self.open:
+            return
+        if isinstance(result, outcome.Value):
+            self._tell(result.value.origin, None)
+            self.settle(outcome.Value(result.value.program))
+        else:
+            assert isinstance(result, outcome.Error)
+            self._tell(None, str(result.error))
             self.settle(result)
+
+    def _tell(self, origin: Origin | None, error: str | None) -> None:
+        self._device._events.publish(
+            CompileFinished(
+                program=self._options.name,
+                target=self._target,
+                seconds=time.monotonic() - self._began,
+                cached=origin,
+                error=error,
+            )
+        )
 
     def ended(self, *, delivered: bool) -> None:
         self._device._compiling.discard(self)
+        if self._waiter is not None:
+            self._device._compiler.abandon(self._waiter)
 
 
 @final
@@ -60,18 +95,41 @@ class Nvrtc:
 
         `source` is the text of the program, and `options` say how to compile it, by default for the open device.
         ``nvrtcCompileProgram`` runs in a thread here, ``cuModuleLoadDataEx`` in the worker. The same source with the
-        same options is compiled once, however many ask; cancelling leaves the compile to finish for the others.
+        same options and headers is compiled once, however many ask, and kept on disk for other processes. Cancelling
+        ends the compile when nobody else waits for it and NVRTC is 12.8 or newer; otherwise it goes on to be kept.
 
         Raises `CompileError` with the compiler's log, `InvalidArgument` for a name that is not there,
         `LibraryNotFound` when there is no NVRTC, `ContextLost` if the context is lost while the image is loaded.
         """
+        check_name("kernel", name)
+        program = await self._compiled(source, options)
+        if program.ltoir is None:
+            program.signature(name)
+        module = await load_program(self._device, program)
+        return module.function(name)
+
+    async def compile_program(self, source: str, options: NvrtcOptions | None = None) -> Program:
+        """Compile CUDA C++ and load all of it: kernels and variables by their names in the source.
+
+        `source` and `options` are those of `compile`, and so are the functions, ``nvrtcCompileProgram`` and
+        ``cuModuleLoadDataEx``. Each call loads a module with variables of its own, which can be unloaded; those of the
+        kernels that `compile` gives are shared by everyone who compiles the same.
+
+        Raises as `compile` does.
+        """
+        return await load_apart(self._device, await self._compiled(source, options))
+
+    def statistics(self) -> CompileStatistics:
+        """Return what the compiler's threads and caches are doing and have done, for all devices of this run."""
+        return self._device._compiler.statistics()
+
+    async def _compiled(self, source: str, options: NvrtcOptions | None) -> CompiledProgram:
         device = self._device
         device._check_open()
         options = NvrtcOptions() if options is None else options
         if not isinstance(options, NvrtcOptions):
             raise InvalidArgument(f"options is an NvrtcOptions, not {type(options).__name__}")
         check_source(source)
-        _check_name(name)
         info = device.info
         target = resolve_target(options.arch, info.capability, info.backend != "sim")
         request = _CompileRequest(device, source, options, target)
@@ -81,11 +139,4 @@ class Nvrtc:
             error.device = device.index if error.device is None else error.device
             error.generation = device.generation if error.generation is None else error.generation
             raise
-        program.signature(name)
-        module = await load_program(device, program)
-        return Kernel._create(module, name)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"a kernel's name is a string that is not empty, not {name!r}")
+        return program

@@ -1,0 +1,287 @@
+"""What compiling costs, cold and from the disk cache: `make bench-nvrtc`.
+
+Two translation units, a small one and one with CUB's radix sort, are compiled into an empty cache and then found in it,
+each time in a fresh process: from the request to the image in memory, which is what the cache adds to loading it. On a
+GPU the image is loaded as well, and another fresh process loads the same image by a bare `cuModuleLoadData`; without
+one, the other process reads the image from a file.
+
+Then 64 programs are compiled at once while kernels that are ready are launched, and every step of trio's loop is timed.
+
+The figures belong to this machine; only ratios within one run carry over to others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import attrs
+import numpy as np
+import trio
+
+import atomr_trio
+from atomr_trio import NvrtcOptions
+from atomr_trio._caching_compiler import CachingCompiler, Job
+from atomr_trio._cli.progress import Progress
+
+Backend = Literal["cuda", "sim"]
+Phase = Literal["cold", "hot", "bare"]
+
+SMALL: Final = r"""
+extern "C" __global__ void saxpy(float a, const float* x, float* y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+RADIX_SORT: Final = r"""
+#include <cub/block/block_load.cuh>
+#include <cub/block/block_radix_sort.cuh>
+#include <cub/block/block_scan.cuh>
+#include <cub/block/block_store.cuh>
+
+template <typename Key, int THREADS, int ITEMS>
+__device__ void sort(Key* keys)
+{
+    using Load = cub::BlockLoad<Key, THREADS, ITEMS, cub::BLOCK_LOAD_TRANSPOSE>;
+    using Store = cub::BlockStore<Key, THREADS, ITEMS, cub::BLOCK_STORE_TRANSPOSE>;
+    using Sort = cub::BlockRadixSort<Key, THREADS, ITEMS>;
+    __shared__ union {
+        typename Load::TempStorage load;
+        typename Store::TempStorage store;
+        typename Sort::TempStorage sort;
+    } shared;
+    Key items[ITEMS];
+    keys += blockIdx.x * THREADS * ITEMS;
+    Load(shared.load).Load(keys, items);
+    __syncthreads();
+    Sort(shared.sort).Sort(items);
+    __syncthreads();
+    Store(shared.store).Store(keys, items);
+}
+extern "C" __global__ void sort_u32(unsigned* keys) { sort<unsigned, 256, 16>(keys); }
+extern "C" __global__ void sort_u64(unsigned long long* keys) { sort<unsigned long long, 256, 8>(keys); }
+extern "C" __global__ void sort_f32(float* keys) { sort<float, 128, 16>(keys); }
+"""
+UNITS: Final = {"small": (SMALL, False), "radix sort": (RADIX_SORT, True)}
+"""The source by its name, and whether it needs CUDA's own headers."""
+
+PROGRAMS: Final = 64
+ARCH_WITHOUT_GPU: Final = "sm_90"
+
+ADD = 'extern "C" __global__ void add(int* x) { x[threadIdx.x] += N; }'
+
+
+# ---------------------------------------------------------------------------------------------------- one process
+
+
+def job(unit: str, target: str) -> Job:
+    source, headers = UNITS[unit]
+    return Job(source, NvrtcOptions(bundled_headers=headers, name=f"{unit}.cu"), target)
+
+
+def loader(backend: Backend) -> Callable[[bytes], object]:
+    """What is done with an image: loaded on a GPU, which is ready for it, and nothing without one."""
+    if backend == "sim":
+        return len
+    from atomr_cuda import driver
+
+    context, module = driver.CUcontext(), driver.CUmodule()
+    driver.cuInit(0)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    driver.cuCtxSetCurrent(context)
+    return lambda image: driver.cuModuleLoadData(ctypes.byref(module), image)
+
+
+def measure(phase: Phase, unit: str, target: str, backend: Backend, image: Path) -> dict[str, Any]:
+    """In a fresh process: seconds from the request to the image, and until it is loaded."""
+    load = loader(backend)
+    compiler = CachingCompiler()
+    wanted = job(unit, target)
+    started = time.perf_counter()
+    if phase == "bare":
+        content, origin = image.read_bytes(), None
+        if backend == "cuda":
+            started = time.perf_counter()  # the load alone
+    else:
+        answer = compiler.answer(wanted)
+        content, origin = answer.program.image, answer.origin
+    there = time.perf_counter()
+    load(content)
+    done = time.perf_counter()
+    if phase == "cold":
+        image.write_bytes(content)
+    return {"image": there - started, "loaded": done - started, "bytes": len(content), "origin": origin}
+
+
+def in_fresh_process(phase: Phase, unit: str, target: str, backend: Backend, folder: Path) -> dict[str, Any]:
+    arguments = ["--measure", phase, unit, target, str(folder / f"{unit}.image"), "--backend", backend]
+    environment = {**os.environ, "ATOMR_TRIO_CACHE_DIR": str(folder / "cache")}
+    answer = subprocess.run(
+        [sys.executable, __file__, *arguments], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    result: dict[str, Any] = json.loads(answer.stdout)
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------- cold and hot
+
+
+@attrs.define
+class Row:
+    """What one translation unit costs, in seconds."""
+
+    unit: str
+    nbytes: int = 0
+    cold: list[float] = attrs.Factory(list)
+    hot_image: list[float] = attrs.Factory(list)
+    hot_loaded: list[float] = attrs.Factory(list)
+    bare: list[float] = attrs.Factory(list)
+
+    @property
+    def overhead(self) -> float:
+        """What the cache adds to a bare load."""
+        return statistics.median(self.hot_loaded) - statistics.median(self.bare)
+
+
+def cold_and_hot(backend: Backend, target: str, repetitions: int) -> Iterator[Row]:
+    progress = Progress("compiling", len(UNITS) * 3 * repetitions, sys.stderr, unit="process")
+    done = 0
+    for unit in UNITS:
+        row = Row(unit)
+        for _ in range(repetitions):
+            with tempfile.TemporaryDirectory(prefix="atomr-trio-bench-") as name:
+                for phase in ("cold", "hot", "bare"):
+                    result = in_fresh_process(phase, unit, target, backend, Path(name))
+                    note(row, phase, result)
+                    done += 1
+                    progress.update(done)
+        yield row
+    progress.finish()
+
+
+def note(row: Row, phase: str, result: dict[str, Any]) -> None:
+    if phase == "cold":
+        row.cold.append(result["loaded"])
+        row.nbytes = result["bytes"]
+    elif phase == "hot":
+        if result["origin"] != "disk":
+            raise SystemExit(f"{row.unit}: expected a hit on the disk, got {result['origin']}")
+        row.hot_image.append(result["image"])
+        row.hot_loaded.append(result["loaded"])
+    else:
+        row.bare.append(result["loaded"])
+
+
+def show(rows: list[Row], backend: Backend) -> None:
+    bare = "bare cuModuleLoadData" if backend == "cuda" else "bare read of a file"
+    print(f"\n{'':12}{'image':>10}{'cold':>12}{'hot, image':>14}{'hot, loaded':>14}{bare:>24}{'hot - bare':>14}")
+    for row in rows:
+        seconds = (row.cold, row.hot_image, row.hot_loaded, row.bare)
+        cold, image, loaded, alone = (f"{statistics.median(each) * 1e3:.2f} ms" for each in seconds)
+        print(
+            f"{row.unit:12}{row.nbytes / 1024:>7.0f} KiB{cold:>12}{image:>14}{loaded:>14}{alone:>24}"
+            f"{row.overhead * 1e3:>11.2f} ms"
+        )
+    print(f"medians of {len(rows[0].cold)} fresh processes each")
+
+
+# ---------------------------------------------------------------------------------------------------- the loop
+
+
+class StepTimer(trio.abc.Instrument):
+    """Times each step of each task, by the clock and by what the thread computed."""
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.computed: list[float] = []
+        self._began: tuple[float, float] | None = None
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = (time.perf_counter(), time.thread_time())
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        # The step that has put the timer there is not timed.
+        if self._began is not None:
+            self.wall.append(time.perf_counter() - self._began[0])
+            self.computed.append(time.thread_time() - self._began[1])
+
+
+async def loop_under_load(backend: Backend) -> None:
+    """Compile many programs at once, launch a kernel all the while, and print what the loop's steps took."""
+    async with atomr_trio.open_device(0, backend=backend) as dev:
+        x = dev.zeros(32, np.int32)
+        kernel = await dev.nvrtc.compile(ADD, "add", NvrtcOptions(defines={"N": 1}))
+        await kernel.launch(1, 32, x)
+        timer = StepTimer()
+        launches: list[float] = []
+        progress = Progress("compiling at once", PROGRAMS, sys.stderr, unit="program")
+        finished = 0
+
+        async def compile_one(number: int) -> None:
+            nonlocal finished
+            await dev.nvrtc.compile(ADD, "add", NvrtcOptions(defines={"N": 1000 + number}))
+            finished += 1
+            progress.update(finished)
+
+        trio.lowlevel.add_instrument(timer)
+        started = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for number in range(PROGRAMS):
+                nursery.start_soon(compile_one, number)
+            while finished < PROGRAMS:
+                before = time.perf_counter()
+                await kernel.launch(1, 32, x)
+                launches.append(time.perf_counter() - before)
+        seconds = time.perf_counter() - started
+        trio.lowlevel.remove_instrument(timer)
+        progress.finish()
+    print(f"\n{PROGRAMS} programs at once: {seconds:.2f} s; {len(launches)} launches meanwhile, median")
+    print(f"  {statistics.median(launches) * 1e6:.0f} us, longest {max(launches) * 1e3:.2f} ms")
+    for what, values in (("by the clock", timer.wall), ("of computing", timer.computed)):
+        ordered = sorted(values)
+        print(
+            f"  steps of the loop, {what}: median {statistics.median(ordered) * 1e6:.0f} us,"
+            f" 99.9 % {ordered[int(len(ordered) * 0.999)] * 1e3:.2f} ms, longest {ordered[-1] * 1e3:.2f} ms"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+async def native_target(backend: Backend) -> str:
+    if backend == "sim":
+        return ARCH_WITHOUT_GPU
+    async with atomr_trio.open_device(0, backend=backend) as dev:
+        major, minor = dev.info.capability
+        return f"sm_{major}{minor}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--measure", nargs=4, metavar=("PHASE", "UNIT", "TARGET", "IMAGE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        phase, unit, target, image = arguments.measure
+        print(json.dumps(measure(phase, unit, target, arguments.backend, Path(image))))
+        return
+    target = trio.run(native_target, arguments.backend)
+    show(list(cold_and_hot(arguments.backend, target, arguments.repetitions)), arguments.backend)
+    os.environ["ATOMR_TRIO_CACHE_DIR"] = ""
+    trio.run(loop_under_load, arguments.backend)
+
+
+if __name__ == "__main__":
+    main()
