@@ -1,0 +1,97 @@
+"""One link by nvJitLink, in a process of its own: the library can crash or hang, and only this process with it.
+
+It reads a line of JSON and the images behind it from the standard input: the library's options (`flags`), whether PTX
+is wanted (`ptx`), and the kind, name and size of each input. It answers on the standard output in the same form: the
+status that the library returned (`status`), of which function and about which input, its log, and the image behind.
+
+Imports the standard library and the bindings alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any, BinaryIO
+
+from atomr_cuda import CudaError, LibraryMissing, nvjitlink
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Failed(Exception):
+    """A function of the library returned a status; `number` is that of the input that it was about."""
+
+    def __init__(self, function: str, status: int, number: int | None = None) -> None:
+        super().__init__(function, status, number)
+        self.function = function
+        self.status = status
+        self.number = number
+
+
+def linked(request: dict[str, Any], source: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    """Make the link that is asked for; the images are read from `source`."""
+    handle = nvjitlink.nvJitLinkHandle()
+    try:
+        image = _image(handle, request, source)
+        return {"status": 0, "log": _log(handle, "InfoLog")}, image
+    except LibraryMissing as missing:
+        return {"missing": str(missing)}, b""
+    except CudaError as error:  # of an output: no input is at fault
+        failed = _Failed(error.function, error.status)
+    except _Failed as error:
+        failed = error
+    log = _log(handle, "ErrorLog") if handle.value else ""
+    return {"status": failed.status, "function": failed.function, "input": failed.number, "log": log}, b""
+
+
+def _image(handle: ctypes.c_void_p, request: dict[str, Any], source: BinaryIO) -> bytes:
+    flags = [flag.encode() for flag in request["flags"]]
+    options = (ctypes.c_char_p * len(flags))(*flags)
+    _check("nvJitLinkCreate", nvjitlink.nvJitLinkCreate.status(ctypes.byref(handle), len(flags), options))
+    for number, (kind, name, size) in enumerate(request["inputs"]):
+        image = source.read(size)
+        status = nvjitlink.nvJitLinkAddData.status(handle, kind, image, size, name.encode(errors="replace"))
+        _check("nvJitLinkAddData", status, number)
+    _check("nvJitLinkComplete", nvjitlink.nvJitLinkComplete.status(handle))
+    return _output(handle, "LinkedPtx" if request["ptx"] else "LinkedCubin")
+
+
+def _check(function: str, status: int, number: int | None = None) -> None:
+    if status:
+        raise _Failed(function, status, number)
+
+
+def _output(handle: ctypes.c_void_p, what: str) -> bytes:
+    """Copy one of the outputs of a link; the bytes are exactly those that it reports."""
+    size = ctypes.c_size_t()
+    getattr(nvjitlink, f"nvJitLinkGet{what}Size")(handle, ctypes.byref(size))
+    if not size.value:
+        return b""
+    buffer = ctypes.create_string_buffer(size.value)
+    getattr(nvjitlink, f"nvJitLinkGet{what}")(handle, buffer)
+    return buffer.raw
+
+
+def _log(handle: ctypes.c_void_p, what: str) -> str:
+    return _output(handle, what).rstrip(b"\0").decode(errors="replace")
+
+
+def main() -> None:
+    """Read the request, make the link, write the answer."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints, and that is no answer
+    source = sys.stdin.buffer
+    answer, image = linked(json.loads(source.readline()), source)
+    with answers:
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.write(image)
+        answers.flush()
+    os._exit(0)  # what the library does on the way out is nobody's concern
+
+
+if __name__ == "__main__":
+    main()
