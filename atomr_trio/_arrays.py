@@ -26,6 +26,7 @@ from ._util import NoPublicConstructor, shown
 if TYPE_CHECKING:
     from ._device import Device
     from ._interop import Use
+    from .actors.module import Module
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64
@@ -110,6 +111,42 @@ class Storage:
         elif not self.block.freed:
             self.device._arena_orphans.append(self.block)
 
+    def free(self) -> None:
+        """Give the block back now."""
+        self.device._free(self.block)
+
+    def check_shareable(self) -> None:
+        """Raise `InvalidArgument` for memory that no other library can be given."""
+
+    async def placed(self) -> None:
+        """Wait until it is known where the memory is, for what is about to use it."""
+
+
+class ModuleStorage(Storage):
+    """Holds a variable of a module, which the module has for as long as it lives: in another block each generation."""
+
+    __slots__ = ("__weakref__", "module")
+
+    def __init__(self, device: Device, block: Block, module: Module) -> None:
+        super().__init__(device, block)
+        self.module: Module = module
+
+    def __del__(self) -> None:
+        """There is nothing to give back."""
+
+    def free(self) -> None:
+        raise InvalidArgument("the array is a variable of a module and goes with that: `await module.unload()`")
+
+    def check_shareable(self) -> None:
+        raise InvalidArgument(
+            "the array is a variable of a module, whose memory has no descriptor: copy it to an array of its own"
+        )
+
+    async def placed(self) -> None:
+        generation = self.device._generation
+        if self.block.lost is not None or generation is None or generation.refusing:
+            await self.device._running_generation()
+
 
 @final
 class DeviceArray(metaclass=NoPublicConstructor):
@@ -185,7 +222,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
     @property
     def address(self) -> int:
-        """The device address of the first element; the same in every generation."""
+        """The device address of the first element; the same in every generation, but for a variable of a module."""
         return self._storage.block.address + self._offset
 
     @property
@@ -297,6 +334,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         from .actors.copies import copy_out
 
         host = np.empty(self.shape, self.dtype)
+        await self._storage.placed()
         await copy_out(self, host)
         return host
 
@@ -311,6 +349,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         from .actors.copies import copy_out
 
         check_host(self, out, writable=True)
+        await self._storage.placed()
         await copy_out(self, np.asarray(out))  # a matrix has rules of its own for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
@@ -330,10 +369,13 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         if isinstance(source, DeviceArray):
             check_like(self, source)
+            await source._storage.placed()
+            await self._storage.placed()
             await copy_on_device(source, self)
             return
         host = as_host(source)
         check_host(self, host)
+        await self._storage.placed()
         await copy_in(self, host)
 
     async def fill(self, value: complex | np.generic) -> None:
@@ -345,6 +387,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         from .actors.memory import fill
 
+        await self._storage.placed()
         await fill(self, value)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -353,8 +396,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """Give the memory back now, for this array and every view of it. Freeing twice does nothing.
 
         What is still running on it goes on undisturbed: whoever gets the memory next waits for that.
+
+        Raises `InvalidArgument` for a variable of a module (`Module.global_`).
         """
-        self._storage.device._free(self._storage.block)
+        self._storage.free()
 
     def __enter__(self) -> DeviceArray:
         return self

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ from .worker.status import StatusClass, classify
 
 if TYPE_CHECKING:
     from ._interop import Interop
+    from ._launching import LaunchPath
     from .actors.graph import BuiltGraph
 
 log = logging.getLogger("atomr_trio.worker")
@@ -207,6 +209,10 @@ class Generation:
         """Puts commands in order with other libraries of this process, once an array is shared with one."""
         self.modules: dict[int, int] = {}
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
+        self.variables: dict[int, dict[str, int]] = {}
+        """The addresses of the variables of each module that its worker has loaded."""
+        self.launch_paths: weakref.WeakSet[LaunchPath] = weakref.WeakSet()
+        """The short ways into it, to be told of modules that are unloaded."""
         self.graphs: dict[int, BuiltGraph] = {}
         """The graphs that its worker was told to build, by number."""
         self.loss: Loss | None = None
@@ -1175,7 +1181,9 @@ async def reap(process: WorkerProcess) -> None:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
 
 
-_WITH_RESULT = frozenset({"module.load", "memory.create_chunk", "event.elapsed"})
+_WITH_RESULT = frozenset(
+    {"module.load", "module.occupancy", "module.suggest_block", "memory.create_chunk", "event.elapsed"}
+)
 """Operations whose messages must be read before their ticket is settled."""
 
 

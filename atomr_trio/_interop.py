@@ -463,6 +463,7 @@ class Interop:
         """Raise unless the array's memory is there and good; returns the generation in service."""
         device, block = self._device, array._block
         device._check_usable(array)
+        array._storage.check_shareable()
         if block.lost is not None or block.torn is not None:
             raise StaleArray(f"the array is {block.state}: {block.lost or block.torn}", device=device.index)
         if not device.info.durable:
@@ -692,6 +693,7 @@ async def share(array: DeviceArray) -> None:
     """Make an array ready to be exported. See `Device.share`."""
     device = array.device
     device._check_usable(array)
+    array._storage.check_shareable()
     await device._memory_mailbox.ask(_Settle(array))
     interop = device._shared()
     if not interop.opened:
