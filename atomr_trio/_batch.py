@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, Unpack, final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,17 @@ from ._requests import CommandRequest
 from ._timeline import Launch
 from ._util import NoPublicConstructor
 from .actors.copies import plan_copy, plan_copy_in, plan_copy_out
-from .actors.kernel import Dimensions, Kernel, Overwrites, PreparedLaunch, ReadOnly
+from .actors.kernel import (
+    ORDINARY,
+    AttributeKeywords,
+    Dimensions,
+    Kernel,
+    LaunchKeywords,
+    Overwrites,
+    PreparedLaunch,
+    ReadOnly,
+    _options,
+)
 from .actors.memory import plan_fill, tear
 from .worker.engines.event import MARK
 from .worker.protocol import BATCH_LIMIT, LANE_COMPUTE, LANE_LIMIT
@@ -191,42 +201,58 @@ class Batch(metaclass=NoPublicConstructor):
         block: Dimensions = 0,
         *arguments: object,
         shared_bytes: int = 0,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
-        hang_timeout: float | None = None,
+        **options: Unpack[LaunchKeywords],
     ) -> None:
         """Launch a `kernel`, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
 
-        `grid`, `block`, `arguments`, `shared_bytes`, `touches` and `hang_timeout` are those of `Kernel.launch`. Up to
-        16 launches that come in quick succession may share the ticket that tells of their end; one that is given a
-        `hang_timeout` has its own.
+        `grid`, `block`, `arguments`, `shared_bytes` and the `options`, which are `touches`, `hang_timeout`,
+        `cooperative`, `cluster`, `programmatic` and `priority`, are those of `Kernel.launch`; a cooperative grid is
+        checked as by `Kernel.launch_nowait`. Up to 16 launches that come in quick succession may share the ticket that
+        tells of their end, and only between those can a programmatic launch begin early; one that is given a
+        `hang_timeout` has its own. Launches with attributes are fastest when they are prepared.
 
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
         the batch's generation is lost; `trio.WouldBlock` when 4096 launches are unfinished: `await batch.flush()`.
         """
+        # Keywords with defaults would take a tenth of a launch's time, each time that they are not given.
         launcher = self._launchers.get(kernel)
         if (
             launcher is not None
-            and not touches
-            and hang_timeout is None
+            and (not options or _are_ordinary(**options))
             and launcher(grid, block, shared_bytes, arguments, self._short_launches)
         ):
             self._launched = True
             return
+        self._launch_slowly(kernel, grid, block, arguments, shared_bytes, **options)
+
+    def _launch_slowly(
+        self,
+        kernel: Kernel | PreparedLaunch,
+        grid: Dimensions,
+        block: Dimensions,
+        arguments: tuple[object, ...],
+        shared_bytes: int,
+        *,
+        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        hang_timeout: float | None = None,
+        **attributes: Unpack[AttributeKeywords],
+    ) -> None:
+        options = _options(**attributes)
         if isinstance(kernel, PreparedLaunch):
-            self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout)
+            self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout, options)
             return
         if not isinstance(kernel, Kernel):
             raise InvalidArgument(f"launch takes a kernel or a prepared launch, not {type(kernel).__name__}")
         self._check()
-        request = kernel._request(grid, block, arguments, shared_bytes, touches, hang_timeout, self._lane)
+        request = kernel._request(grid, block, arguments, shared_bytes, touches, hang_timeout, self._lane, options)
         self._begin_launch(kernel, request)
 
     def _launch_prepared_slowly(
         self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
     ) -> None:
-        shared_bytes, touches, hang_timeout = others
-        if grid != 0 or block != 0 or arguments or shared_bytes or touches:
-            raise InvalidArgument("a prepared launch brings its grid, its block and its arguments along")
+        shared_bytes, touches, hang_timeout, options = others
+        if grid != 0 or block != 0 or arguments or shared_bytes or touches or options is not ORDINARY:
+            raise InvalidArgument("a prepared launch brings its grid, its block, its arguments and its options along")
         self._check()
         request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
         self._begin_launch(prepared.kernel, request)
@@ -359,3 +385,8 @@ class Batch(metaclass=NoPublicConstructor):
             request.take()
         elif isinstance(error, DeviceError):
             self._errors.append(error)
+
+
+def _are_ordinary(touches: object = (), hang_timeout: object = None, **attributes: Unpack[AttributeKeywords]) -> bool:
+    """Whether options that were given say what holds without them."""
+    return not touches and hang_timeout is None and _options(**attributes) is ORDINARY

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from ._lanes import Lane
     from .actors.graph import Graph, GraphRecorder
     from .actors.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
-    from .actors.module import Module
+    from .actors.module import Module, ModuleLoader, Program
     from .actors.nvrtc import Nvrtc
 
 log = logging.getLogger("atomr_trio.device")
@@ -127,6 +127,8 @@ class Device(metaclass=NoPublicConstructor):
 
     nvrtc: Nvrtc
     """The compiler."""
+    module: ModuleLoader
+    """Loads images that were compiled elsewhere."""
     compute_lane: Lane
     """The lane that every kernel runs on which is not given another."""
 
@@ -148,6 +150,7 @@ class Device(metaclass=NoPublicConstructor):
         spin: float,
     ) -> None:
         from ._lanes import Lanes
+        from .actors.module import ModuleLoader
         from .actors.nvrtc import Nvrtc
 
         self._index = index
@@ -172,9 +175,11 @@ class Device(metaclass=NoPublicConstructor):
         self._memory_mailbox = memory.mailbox
         self._module_mailbox = module.mailbox
         self._nvrtc_mailbox = nvrtc.mailbox
-        self._compiler = CompileService()
+        self._compiler = CompileService.of_this_run()
         self._compiling: set[Request] = set()
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
+        self._programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
+        """By the identity of what was compiled, the module that everybody shares who compiles the same."""
         self._orphan_modules: collections.deque[int] = collections.deque()
         self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         self._orphan_graphs: collections.deque[int] = collections.deque()
@@ -207,6 +212,7 @@ class Device(metaclass=NoPublicConstructor):
         self._body_scope = trio.CancelScope()
         self._failure: Exception | None = None
         self.nvrtc = Nvrtc(self)
+        self.module = ModuleLoader(self)
 
     def __repr__(self) -> str:
         name = self._info.name if self._info is not None else self._backend
@@ -799,6 +805,8 @@ class Device(metaclass=NoPublicConstructor):
             generation.arena = self._arena
         self._supervision.started(trio.current_time())
         self._generation = generation
+        for module in list(self._modules.values()):
+            module._settle_in(generation)
         self._generation_started = trio.current_time()
         generation.interop = self._interop
         generation.in_service.set()
@@ -1036,6 +1044,22 @@ class Device(metaclass=NoPublicConstructor):
     def _forget_generation(self, generation: Generation) -> None:
         """Decide what survives the generation, all of whose commands are settled."""
         generation.arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
+        for module in list(self._modules.values()):
+            module._generation_lost(generation.number)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _load_variables(self, generation: Generation) -> None:
+        """Have a generation that is to begin its service load the modules with variables: their addresses are new."""
+        moving = [module for module in self._modules.values() if module._begins_anew(generation)]
+        for module in moving:
+            if module._number not in generation.modules:
+                module._load(generation)
+        try:
+            while generation.loss is None and any(generation.modules.get(module._number) for module in moving):
+                await generation.wait_room(None)
+        except BaseException:
+            await self._retire(generation)
+            raise
 
     @trio.lowlevel.enable_ki_protection
     async def _rebuild(
@@ -1053,6 +1077,7 @@ class Device(metaclass=NoPublicConstructor):
                         self._watch(background, generation)
                     else:
                         generation.take_over(self._supervision.next_generation)
+                    await self._load_variables(generation)
                     if self._closing.is_set():
                         await self._retire(generation)
                         return None
@@ -1104,7 +1129,7 @@ class Device(metaclass=NoPublicConstructor):
         standby = await self._build(show=show)
         self._watch(known(self._background, "a standby is started while the device is supervised"), standby)
         for module in list(self._modules.values()):
-            module.warm(standby)
+            module._warm(standby)
         for graph in list(self._graphs):
             graph._warm(standby)
         return standby
@@ -1195,7 +1220,7 @@ class Device(metaclass=NoPublicConstructor):
         self._staging.close()
         self._pinned.close()
         for module in list(self._modules.values()):
-            module.forget()
+            module._forget()
         if self._interop is not None:
             self._interop.close()
         if self._arena is not None:
@@ -1215,7 +1240,7 @@ class Device(metaclass=NoPublicConstructor):
         for generation in self._all_generations():
             generation.forget()
         for module in list(self._modules.values()):
-            module.forget()
+            module._forget()
         self._staging.close()
         self._pinned.close()
         if self._arena is not None:

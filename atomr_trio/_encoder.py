@@ -54,6 +54,9 @@ _STRUCT = """
     if type(a{i}) is not bytes or len(a{i}) != {size}:
         return None
 """
+_UNKNOWN = """
+    return None
+"""
 _CLAIM = """
     if block{i} is not None:
         if reads{i}:
@@ -68,6 +71,7 @@ _PARTS = {
     ParameterKind.INTEGER: _INTEGER,
     ParameterKind.POINTER_OR_INTEGER: _ADDRESS,
     ParameterKind.STRUCT: _STRUCT,
+    ParameterKind.BYTES: _UNKNOWN,
 }
 
 

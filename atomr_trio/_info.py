@@ -39,6 +39,8 @@ class DeviceInfo:
     """Most blocks of a grid in each dimension."""
     max_shared_bytes: int
     """Most shared memory of one block, in bytes, when a kernel asks for it."""
+    max_threads_per_multiprocessor: int
+    """Most threads that a multiprocessor has at a time."""
     compute_mode: str
     """``"default"``, ``"prohibited"`` or ``"exclusive-process"``."""
     lowest_priority: int
@@ -68,8 +70,68 @@ class DeviceInfo:
             max_block=(facts["max_block_x"], facts["max_block_y"], facts["max_block_z"]),
             max_grid=(facts["max_grid_x"], facts["max_grid_y"], facts["max_grid_z"]),
             max_shared_bytes=facts["max_shared_bytes"],
+            max_threads_per_multiprocessor=facts["max_threads_per_multiprocessor"],
             compute_mode=modes.get(facts["compute_mode"], str(facts["compute_mode"])),
             lowest_priority=facts["lowest_priority"],
             highest_priority=facts["highest_priority"],
             durable=facts["durable"],
         )
+
+
+@attrs.frozen
+class KernelAttributes:
+    """What a kernel takes of its device. Source: ``cuFuncGetAttribute``, asked by the worker."""
+
+    registers: int
+    """Registers of each thread."""
+    max_threads_per_block: int
+    """Most threads that a block can have, given its registers and its launch bounds."""
+    static_shared_bytes: int
+    """Bytes of shared memory that it declares, of each block."""
+    constant_bytes: int
+    """Bytes of constant memory that its module declares."""
+    local_bytes: int
+    """Bytes of local memory of each thread."""
+    ptx_version: tuple[int, int]
+    """The compute capability that its PTX was compiled for, major and minor."""
+    binary_version: tuple[int, int]
+    """The compute capability that its machine code is for, major and minor."""
+    caches_globals: bool
+    """Whether it was compiled to cache global loads in L1 (``-Xptxas -dlcm=ca``)."""
+    cluster: tuple[int, int, int] | None
+    """The clusters of blocks that it was compiled for (``__cluster_dims__``); None if it leaves that to the launch."""
+
+    @classmethod
+    def _from_worker(cls, facts: dict[str, Any]) -> KernelAttributes:
+        """Read what the engine says about a function."""
+        cluster = facts["cluster_x"], facts["cluster_y"], facts["cluster_z"]
+        return cls(
+            registers=facts["registers"],
+            max_threads_per_block=facts["max_threads_per_block"],
+            static_shared_bytes=facts["static_shared_bytes"],
+            constant_bytes=facts["constant_bytes"],
+            local_bytes=facts["local_bytes"],
+            ptx_version=divmod(facts["ptx_version"], 10),
+            binary_version=divmod(facts["binary_version"], 10),
+            caches_globals=bool(facts["cache_mode_ca"]),
+            cluster=cluster if cluster[0] else None,
+        )
+
+
+@attrs.frozen
+class Occupancy:
+    """How much of a device the blocks of a kernel fill, what `Kernel.occupancy` returns."""
+
+    blocks_per_multiprocessor: int
+    """Blocks that a multiprocessor holds at a time."""
+    device_blocks: int
+    """Blocks that the whole device holds at a time: the largest cooperative grid."""
+    fraction: float
+    """The share of its warps that a multiprocessor has then, from 0 to 1."""
+
+    @classmethod
+    def _of(cls, blocks: int, threads: int, info: DeviceInfo) -> Occupancy:
+        """From the number of blocks of so many threads on a multiprocessor."""
+        warps = -(-threads // info.warp_size)
+        most = info.max_threads_per_multiprocessor // info.warp_size
+        return cls(blocks, blocks * info.multiprocessors, blocks * warps / most)

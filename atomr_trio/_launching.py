@@ -11,6 +11,7 @@ prepared launch begins and ends with the same lines as that of a kernel: a call 
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from .worker.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLO
 if TYPE_CHECKING:
     from ._generation import Generation
     from .actors.kernel import Dimensions, Kernel, PreparedLaunch
+    from .actors.module import Module
 
 Launcher = Callable[["Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
 """Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end. That of a
@@ -63,6 +65,7 @@ class LaunchPath:
         self.counter: int = counter_word(book.index)
         """Where the page has the ticket that the lane has reached."""
         self.launchers: dict[Kernel | PreparedLaunch, Launcher] = {}
+        generation.launch_paths.add(self)
 
     def look_again(self) -> bool:
         """Whether one more launch may go this way, as things are now."""
@@ -84,9 +87,14 @@ class LaunchPath:
         if prepared not in self.launchers and self._may_learn(prepared.kernel):
             self.launchers[prepared] = self._prepared_launcher(prepared)
 
+    def forget(self, module: Module) -> None:
+        """The module is unloaded: its kernels go the general way from now on, which refuses them."""
+        for what in [what for what in self.launchers if what._of(module)]:
+            del self.launchers[what]
+
     def _may_learn(self, kernel: Kernel) -> bool:
         module = kernel._module
-        loaded = self.generation.modules.get(module.number) == 0
+        loaded = self.generation.modules.get(module._number) == 0
         return loaded and not module.device._strict and kernel._record_bytes <= _LONGEST_PAYLOAD
 
     def _launcher(self, kernel: Kernel) -> Launcher:
@@ -142,7 +150,7 @@ class LaunchPath:
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         kernel, engine, length = prepared.kernel, LAUNCH.engine_number, prepared.kernel._record_bytes
-        pack_into, header, end = NUMBERED_HEADER.pack_into, NUMBERED_HEADER.size, NUMBERED_HEADER.size + length
+        pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{length}s").pack_into
 
         @trio.lowlevel.enable_ki_protection
         def launch(
@@ -167,8 +175,7 @@ class LaunchPath:
             for used in prepared._reads:
                 used.readers[lane] = ticket
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length)
-            slots[at + header : at + end] = prepared._payload
+            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
             launches.append((ticket, owner, kernel, prepared._arguments))
             book.issued = ticket
             generation.sent = words[RECORDS_SENT_WORD] = sent

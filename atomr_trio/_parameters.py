@@ -28,7 +28,7 @@ from atomr_trio._dtypes import NARROW_FLOATS, is_of_ml_dtypes, narrow_floats, nu
 from atomr_trio._errors import InvalidArgument
 from atomr_trio._util import shown
 
-__all__ = ["KernelSignature", "Parameter", "ParameterKind", "parse_signatures"]
+__all__ = ["KernelSignature", "Parameter", "ParameterKind", "code_of", "parse_signatures", "signature_of_layout"]
 
 AddressOf: TypeAlias = Callable[[object], "int | None"]
 """Returns the device address of a device array, and None for every other object. What it raises passes through."""
@@ -45,6 +45,8 @@ class ParameterKind(enum.Enum):
     """An integer of 8 bytes: a number, an address or a device array."""
     STRUCT = "struct"
     """Bytes laid out by the C++ compiler: a struct, a vector type such as float4, a complex, a half or a bfloat16."""
+    BYTES = "bytes"
+    """A value of the parameter's size, of which the image does not tell more: it has no PTX."""
 
 
 @attrs.frozen
@@ -72,6 +74,7 @@ class Parameter:
             ParameterKind.INTEGER: _plural(self.size, "an integer of {} byte"),
             ParameterKind.POINTER_OR_INTEGER: "a device array or an integer of 8 bytes",
             ParameterKind.STRUCT: _plural(self.size, "a struct of {} byte"),
+            ParameterKind.BYTES: _plural(self.size, "a value of exactly {} byte"),
         }
         return f"{words[self.kind]} ({self.type_name})"
 
@@ -168,8 +171,27 @@ def parse_signatures(ptx: str) -> dict[str, KernelSignature]:
 
     Raises `InvalidArgument` for a header that is not understood: a guess would launch with a wrong parameter block.
     """
-    code = _NOT_CODE.sub(" ", ptx)
-    return {match[1]: _signature(match[1], match[2] or "") for match in _ENTRY.finditer(code)}
+    return {match[1]: _signature(match[1], match[2] or "") for match in _ENTRY.finditer(code_of(ptx))}
+
+
+def code_of(ptx: str) -> str:
+    """A PTX text without its strings and comments."""
+    return _NOT_CODE.sub(" ", ptx)
+
+
+def signature_of_layout(name: str, layout: Sequence[Sequence[int]]) -> KernelSignature:
+    """The signature of a kernel of which only offset and size of each parameter are known, in bytes."""
+    parameters = tuple(
+        Parameter(index, ParameterKind.BYTES, size, _alignment_at(offset, size), offset, f".b8[{size}]")
+        for index, (offset, size) in enumerate(layout)
+    )
+    return KernelSignature(name, parameters, max((each.offset + each.size for each in parameters), default=0))
+
+
+def _alignment_at(offset: int, size: int) -> int:
+    """The largest alignment that a parameter there can have."""
+    together = offset | size | 16
+    return together & -together
 
 
 def _signature(name: str, header: str) -> KernelSignature:
@@ -233,6 +255,7 @@ _FORMATS: Final[Mapping[ParameterKind, Callable[[Parameter], str]]] = MappingPro
         ParameterKind.INTEGER: lambda parameter: _INTEGER_CODES[parameter.size],
         ParameterKind.POINTER_OR_INTEGER: lambda parameter: _INTEGER_CODES[parameter.size],
         ParameterKind.STRUCT: lambda parameter: f"{parameter.size}s",
+        ParameterKind.BYTES: lambda parameter: f"{parameter.size}s",
     }
 )
 
@@ -292,12 +315,38 @@ def _struct_converter(kernel: str, parameter: Parameter) -> _Converter:
     return convert
 
 
+def _bytes_converter(kernel: str, parameter: Parameter) -> _Converter:
+    """Of a parameter whose kind nobody knows: what it is given has to say itself how it is written in bytes."""
+    size = parameter.size
+
+    def convert(value: object, address_of: AddressOf, /) -> bytes:
+        if size == _ADDRESS_BYTES:
+            address = address_of(value)
+            if address is not None:
+                return address.to_bytes(size, "little")
+        if size in _INTEGER_CODES and isinstance(value, int):
+            return _slow_integer(kernel, parameter, value, _no_array).to_bytes(size, "little")
+        if isinstance(value, float) and not isinstance(value, np.generic):
+            advice = "np.float32(x) has 4 bytes, np.float64(x) 8."
+            _refuse(kernel, parameter, value, "the image has no PTX, so its type is not known", advice)
+        if isinstance(value, np.generic):
+            if value.itemsize != size or value.dtype.hasobject or not value.dtype.isnative:
+                _refuse(kernel, parameter, value, f"it is a {value.dtype} of {_plural(value.itemsize, '{} byte')}")
+            return value.tobytes()
+        return _slow_struct(kernel, parameter, value, address_of)
+
+    return convert
+
+
+_ADDRESS_BYTES: Final = 8
+
 _CONVERTERS: Final[Mapping[ParameterKind, Callable[[str, Parameter], _Converter]]] = MappingProxyType(
     {
         ParameterKind.FLOAT: _float_converter,
         ParameterKind.INTEGER: _integer_converter,
         ParameterKind.POINTER_OR_INTEGER: _address_converter,
         ParameterKind.STRUCT: _struct_converter,
+        ParameterKind.BYTES: _bytes_converter,
     }
 )
 

@@ -5,6 +5,7 @@ The kernels are made up for the signatures that hypothesis draws: they store eac
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import math
 import struct
@@ -294,6 +295,199 @@ async def test_a_kernel_sees_its_arguments_in_whatever_order_its_parameters_are_
 @check_on_device(1.5, spoiled_rows(EVERY_TYPE))
 async def test_an_argument_that_does_not_fit_is_refused_and_nothing_is_sent(dev, row):
     await check_launch(dev, EVERY_TYPE, row)
+
+
+# --- structs ----------------------------------------------------------------------------------------------------------
+
+SCALARS: dict[str, tuple[str, Any]] = {
+    "signed char": ("i1", ctypes.c_int8),
+    "unsigned char": ("u1", ctypes.c_uint8),
+    "short": ("i2", ctypes.c_int16),
+    "unsigned short": ("u2", ctypes.c_uint16),
+    "int": ("i4", ctypes.c_int32),
+    "unsigned int": ("u4", ctypes.c_uint32),
+    "long long": ("i8", ctypes.c_int64),
+    "unsigned long long": ("u8", ctypes.c_uint64),
+    "float": ("f4", ctypes.c_float),
+    "double": ("f8", ctypes.c_double),
+    "void *": ("u8", ctypes.c_void_p),
+}
+"""C++ types of members and parameters, with what numpy and ctypes call them."""
+
+
+@attrs.frozen
+class Member:
+    """A member of a struct, or a parameter of a kernel."""
+
+    kind: str | Struct
+    length: int = 0
+    """Of an array; 0 for a single one."""
+    alignas: int = 0
+
+    @property
+    def element(self) -> np.dtype:
+        return np.dtype(SCALARS[self.kind][0]) if isinstance(self.kind, str) else self.kind.dtype
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype((self.element, (self.length,))) if self.length else self.element
+
+    @property
+    def alignment(self) -> int:
+        own = self.element.itemsize if isinstance(self.kind, str) else self.kind.alignment
+        return max(own, self.alignas)
+
+    @property
+    def ctype(self) -> Any:
+        one = SCALARS[self.kind][1] if isinstance(self.kind, str) else self.kind.ctype
+        return one * self.length if self.length else one
+
+    def declared(self, name: str) -> str:
+        kind = self.kind if isinstance(self.kind, str) else f"struct {{ {self.kind.body} }}"
+        aligned = f"alignas({self.alignas}) " if self.alignas and self.alignas == self.alignment else ""
+        return f"{aligned}{kind} {name}{f'[{self.length}]' if self.length else ''};"
+
+    def leaves(self, path: str) -> list[str]:
+        """C++ expressions for all numbers in it, in the order of memory."""
+        paths = [f"{path}[{index}]" for index in range(self.length)] if self.length else [path]
+        if isinstance(self.kind, str):
+            return paths
+        return [leaf for each in paths for leaf in self.kind.leaves(each)]
+
+
+@attrs.frozen
+class Struct:
+    """A struct of C++, laid out by its rules: each member at the next multiple of its alignment."""
+
+    members: tuple[Member, ...]
+
+    @property
+    def alignment(self) -> int:
+        return max(member.alignment for member in self.members)
+
+    @property
+    def natural(self) -> bool:
+        """Whether nothing in it is aligned more than it has to be: `ctypes` and numpy know no more than that."""
+        return all(
+            not member.alignas and (isinstance(member.kind, str) or member.kind.natural) for member in self.members
+        )
+
+    @property
+    def dtype(self) -> np.dtype:
+        offsets, end = [], 0
+        for member in self.members:
+            offsets.append(-(-end // member.alignment) * member.alignment)
+            end = offsets[-1] + member.dtype.itemsize
+        size = -(-end // self.alignment) * self.alignment
+        names = [f"m{index}" for index in range(len(offsets))]
+        formats = [member.dtype for member in self.members]
+        return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+    @property
+    def ctype(self) -> type[ctypes.Structure]:
+        fields = [(f"m{index}", member.ctype) for index, member in enumerate(self.members)]
+        return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+    @property
+    def body(self) -> str:
+        return " ".join(member.declared(f"m{index}") for index, member in enumerate(self.members))
+
+    def leaves(self, path: str) -> list[str]:
+        return [leaf for index, member in enumerate(self.members) for leaf in member.leaves(f"{path}.m{index}")]
+
+
+def values_in(value: Any) -> bytes:
+    """The bytes of all numbers in a scalar, an array or a struct, without what lies between them."""
+    if value.dtype.names:
+        rows = value.reshape(-1) if isinstance(value, np.ndarray) else [value]
+        return b"".join(values_in(row[name]) for row in rows for name in value.dtype.names)
+    return value.tobytes()
+
+
+scalar_members = st.builds(
+    Member, st.sampled_from(list(SCALARS)), st.sampled_from([0, 0, 0, 2, 3]), st.sampled_from([0, 0, 0, 0, 8, 16])
+)
+
+
+def structs(members: st.SearchStrategy[Member], most: int) -> st.SearchStrategy[Struct]:
+    return st.builds(Struct, st.lists(members, min_size=1, max_size=most).map(tuple))
+
+
+inner_members = st.builds(Member, structs(scalar_members, 3), st.sampled_from([0, 0, 2]))
+parameters = st.builds(Member, st.sampled_from(list(SCALARS)) | structs(scalar_members | inner_members, 4))
+
+
+@attrs.frozen
+class Echo:
+    """A kernel that stores all numbers in its parameters, and how it is given them."""
+
+    parameters: list[Member]
+    seed: int
+    forms: list[str]
+
+    def source(self, name: str) -> str:
+        structs = [
+            (f"{name}_{index}", parameter.kind)
+            for index, parameter in enumerate(self.parameters)
+            if isinstance(parameter.kind, Struct)
+        ]
+        declared = " ".join(f"struct {struct} {{ {kind.body} }};" for struct, kind in structs)
+        names = dict(structs)
+        listed = ", ".join(
+            f"{f'{name}_{index}' if f'{name}_{index}' in names else parameter.kind} p{index}"
+            for index, parameter in enumerate(self.parameters)
+        )
+        leaves = [leaf for index, parameter in enumerate(self.parameters) for leaf in parameter.leaves(f"p{index}")]
+        stores = " ".join(f"out = put(out, {leaf});" for leaf in leaves)
+        return f'{declared}\nextern "C" __global__ void {name}({listed}, unsigned char *out) {{ {stores} }}'
+
+    def arguments(self) -> tuple[list[Any], bytes]:
+        """What the kernel is given, and what it is to store."""
+        arguments, expected = [], b""
+        for index, parameter in enumerate(self.parameters):
+            value = numbers((), parameter.dtype, self.seed + index)[()]
+            if isinstance(parameter.kind, str) and parameter.dtype.kind == "f":
+                value = parameter.dtype.type(self.seed + index)  # a NaN need not keep its bits
+            expected += values_in(value)
+            arguments.append(self._given(parameter, value, self.forms[index]))
+        return arguments, expected
+
+    @staticmethod
+    def _given(parameter: Member, value: Any, form: str) -> Any:
+        if isinstance(parameter.kind, str):
+            return value
+        if form == "bytes":
+            return value.tobytes()
+        if form == "ctypes" and parameter.kind.natural:
+            return parameter.kind.ctype.from_buffer_copy(value.tobytes())
+        return value
+
+
+def echoes_of(drawn: list[Member]) -> st.SearchStrategy[Echo]:
+    forms = st.lists(st.sampled_from(["numpy", "ctypes", "bytes"]), min_size=len(drawn), max_size=len(drawn))
+    return st.builds(Echo, st.just(drawn), seeds, forms)
+
+
+echoes = st.lists(parameters, min_size=1, max_size=5).flatmap(echoes_of)
+
+PUT = """
+template <class T> __device__ unsigned char *put(unsigned char *out, const T &value)
+{
+    for (unsigned i = 0; i < sizeof(T); i++) out[i] = ((const unsigned char *)&value)[i];
+    return out + sizeof(T);
+}
+"""
+
+
+@check_on_device(0.25, st.lists(echoes, min_size=6, max_size=6))
+async def test_structs_of_any_members_are_laid_out_as_the_compiler_lays_them_out(dev, drawn):
+    source = PUT + "\n".join(echo.source(f"echo{index}") for index, echo in enumerate(drawn))
+    for index, echo in enumerate(drawn):
+        kernel = await dev.nvrtc.compile(source, f"echo{index}")
+        arguments, expected = echo.arguments()
+        with dev.zeros(len(expected) + 8, np.uint8) as out:
+            await kernel.launch(1, 1, *arguments, out)
+            assert (await out.to_host()).tobytes() == expected + bytes(8)
 
 
 # --- grids and blocks -------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, e
 from ..worker.engines.memory import BOX, COPY, FILL
 from ..worker.engines.module import LAUNCH
 from ..worker.protocol import LANE_COMPUTE, Role, Verb
-from .kernel import Dimensions, Kernel, Overwrites, ReadOnly, _tuple_of_touched
+from .kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
 from .memory import overlap, pattern_of
 from .module import Module, UnloadOwner
 
@@ -180,14 +180,20 @@ class BuiltGraph:
 
 
 def _launch_step(
-    kernel: Kernel, grid: Dimensions, block: Dimensions, shared_bytes: int, touches: Any, *arguments: object
+    kernel: Kernel,
+    grid: Dimensions,
+    block: Dimensions,
+    shared_bytes: int,
+    touches: Any,
+    options: GivenOptions,
+    *arguments: object,
 ) -> _Step:
-    payload, operands, keep = kernel._checked(grid, block, arguments, shared_bytes, touches)
+    payload, operands, keep = kernel._checked(grid, block, arguments, shared_bytes, touches, options)
     return _Step(
         kernel._operation,
         ((LAUNCH, payload),),
         _combined(operands),
-        functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches),
+        functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches, options),
         (kernel, keep),
         kernel._module,
     )
@@ -307,19 +313,29 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         *arguments: object,
         shared_bytes: int = 0,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        cooperative: bool = False,
+        cluster: Dimensions | None = None,
+        programmatic: bool = False,
+        priority: int | None = None,
     ) -> GraphNode:
         """Record the launch of a `kernel` (``cuGraphAddKernelNode``).
 
-        `grid`, `block`, `arguments`, `shared_bytes` and `touches` are those of `Kernel.launch`; arrays may have every
-        shape and dtype.
+        `grid`, `block`, `arguments`, `shared_bytes`, `touches`, `cooperative`, `cluster`, `programmatic` and `priority`
+        are those of `Kernel.launch`, a cooperative grid is checked as by `Kernel.launch_nowait`; arrays may have every
+        shape and dtype. The node keeps its options when `Graph.update` changes its arguments.
 
-        Raises `InvalidArgument` for what `Kernel.launch` refuses, and for a kernel of another device.
+        Raises `InvalidArgument` for what `Kernel.launch` refuses, for a kernel of another device, and for a
+        programmatic launch: a node of a graph begins when those before it have ended.
         """
+        if programmatic:
+            raise InvalidArgument("a programmatic launch cannot be captured: its node begins when others have ended")
         if not isinstance(kernel, Kernel):
             raise InvalidArgument(f"launch takes a kernel, not {type(kernel).__name__}")
         if kernel._module.device is not self._device:
             raise InvalidArgument(f"the kernel belongs to another device than the graph: {kernel!r}")
-        return self._add(_launch_step(kernel, grid, block, shared_bytes, _tuple_of_touched(touches), *arguments))
+        options = _options(cooperative, cluster, programmatic, priority)
+        touched = _tuple_of_touched(touches)
+        return self._add(_launch_step(kernel, grid, block, shared_bytes, touched, options, *arguments))
 
     def copy(self, source: DeviceArray, target: DeviceArray) -> GraphNode:
         """Record that the elements of `target` are overwritten with those of `source` (``cuGraphAddMemcpyNode``).
@@ -498,7 +514,7 @@ class Graph(metaclass=NoPublicConstructor):
         plan.check_freed()
         self._device._unload_orphans(generation)
         built = BuiltGraph(plan)
-        required = {ticket for module in plan.modules for ticket in module.require(generation)}
+        required = {ticket for module in plan.modules for ticket in module._require(generation)}
         self._require_chunks(generation, plan, required)
         owner = _Preparation(self, generation, built, request)
         payload = BUILD.struct.pack(self._number)
@@ -565,6 +581,8 @@ class _LaunchRequest(CommandRequest):
 
     def start(self, generation: Generation) -> None:
         _check_born(self._graph._device, "the graph", self._graph._born, generation, "capture it again")
+        for module in self._plan.modules:
+            module._check_usable(generation, self.operation, self._operands)
         self._publish(generation, requires=self._graph._require(generation, self._plan))
         self.state = RequestState.STARTED
 
@@ -584,7 +602,7 @@ class _CaptureRequest(Request):
     def start(self, generation: Generation) -> None:
         """Build the graph."""
         for module in self._plan.modules:
-            _check_born(self._device, "a kernel of the graph", module.born, generation, "compile it again")
+            module._check_usable(generation, "graph.capture", self._plan.operands)
         self.graph = Graph._create(self._device, self._plan, self._recording, generation.number)
         self.graph._build(generation, self._plan, self)
         self.state = RequestState.STARTED

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, final
 
 import trio
 
 from .._arrays import DeviceArray
-from .._errors import InvalidArgument, StaleKernel
+from .._errors import InvalidArgument
+from .._info import KernelAttributes, Occupancy
 from .._mailbox import RequestState
 from .._parameters import KernelSignature, Parameter
 from .._requests import CommandRequest
 from .._timeline import Operand
 from .._util import NoPublicConstructor, check_seconds, shown
-from ..worker.engines.module import LAUNCH
-from ..worker.protocol import Role
+from ..worker.engines.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
+from ..worker.protocol import Role, Verb
 from ..worker.ring import NUMBERED_HEADER
-from .module import Module
+from .module import Module, placed
 
 if TYPE_CHECKING:
     from .._generation import Generation
@@ -30,6 +32,8 @@ Dimensions = SupportsIndex | Sequence[SupportsIndex]
 _RECORD_FIELDS = NUMBERED_HEADER.format + "Q24sI4x"
 _SIX = struct.Struct("<6I")
 _MOST_CHECKED = 1024
+_LARGEST_CLUSTER = 16
+_CLUSTER_CAPABILITY = _PROGRAMMATIC_CAPABILITY = (9, 0)
 
 
 class _Marked:
@@ -85,10 +89,61 @@ def overwrites(array: DeviceArray) -> Overwrites:
     return Overwrites(array, Role.OVERWRITE)
 
 
-class LaunchRequest(CommandRequest):
-    """One launch."""
+class AttributeKeywords(TypedDict, total=False):
+    """The attributes of a launch, as keywords; `Kernel.launch` says what they are."""
+
+    cooperative: bool
+    cluster: Dimensions | None
+    programmatic: bool
+    priority: int | None
+
+
+class LaunchKeywords(AttributeKeywords, total=False):
+    """What else a launch of a batch may be given."""
+
+    touches: Iterable[DeviceArray | ReadOnly | Overwrites]
+    hang_timeout: float | None
+
+
+class GivenOptions(NamedTuple):
+    """The options of a launch as the caller gave them; `Kernel.launch` says what they are."""
+
+    cooperative: object
+    cluster: object
+    programmatic: object
+    priority: object
+
+
+ORDINARY = GivenOptions(False, None, False, None)
+
+
+class KernelRequest(CommandRequest):
+    """One command that needs a kernel's module to be loaded: a launch, or a question."""
 
     __slots__ = ("_kernel",)
+
+    def __init__(
+        self, kernel: Kernel, verb: Verb, payload: bytes, operands: Sequence[Operand] = (), **rest: Any
+    ) -> None:
+        super().__init__(verb, payload, operands, **rest)
+        self._kernel = kernel
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it is about."""
+        return self._kernel
+
+    def start(self, generation: Generation) -> None:
+        module = self._kernel._module
+        module._check_usable(generation, self.operation, self._operands)
+        self._publish(generation, requires=module._require(generation))
+        self.state = RequestState.STARTED
+
+
+class LaunchRequest(KernelRequest):
+    """One launch."""
+
+    __slots__ = ()
 
     def __init__(
         self,
@@ -99,28 +154,10 @@ class LaunchRequest(CommandRequest):
         hang_timeout: float | None,
         lane: int,
     ) -> None:
+        operation = kernel._operation
         super().__init__(
-            LAUNCH, payload, operands, keep=keep, lane=lane, operation=kernel._operation, hang_timeout=hang_timeout
+            kernel, LAUNCH, payload, operands, keep=keep, lane=lane, operation=operation, hang_timeout=hang_timeout
         )
-        self._kernel = kernel
-
-    @property
-    def kernel(self) -> Kernel:
-        """What is launched."""
-        return self._kernel
-
-    def start(self, generation: Generation) -> None:
-        module = self._kernel._module
-        if module.device._strict and module.born != generation.number:
-            raise StaleKernel(
-                f'the kernel belongs to generation {module.born} and the device was opened with on_fault="stale"',
-                device=generation.device,
-                generation=generation.number,
-                operation=self.operation,
-                advice="compile it again",
-            )
-        self._publish(generation, requires=module.require(generation))
-        self.state = RequestState.STARTED
 
 
 @final
@@ -130,12 +167,13 @@ class Kernel(metaclass=NoPublicConstructor):
     __slots__ = (
         "__weakref__",
         "_checked_dimensions",
-        "_facts",
         "_module",
         "_number",
         "_operation",
         "_record",
         "_record_bytes",
+        "_resident",
+        "attributes",
         "name",
         "signature",
     )
@@ -144,25 +182,29 @@ class Kernel(metaclass=NoPublicConstructor):
     """The name that it was asked for by."""
     signature: KernelSignature
     """Its parameters, as the compiler laid them out."""
+    attributes: KernelAttributes
+    """What it takes of the device: registers, memory, threads."""
 
     _made_by = "`await dev.nvrtc.compile(source, name)`"
 
     def __init__(self, module: Module, name: str) -> None:
-        lowered = module.program.lowered(name)
+        lowered = module._lowered(name)
         self._module = module
-        self._facts = module.facts[lowered]
-        self._number = module.kernel_numbers[lowered]
+        self._number = module._kernel_numbers[lowered]
         self._operation = f"launch of {name}"
         self.name = name
-        self.signature = module.program.signature(name)
+        self.signature = module._signature(lowered)
+        self.attributes = KernelAttributes._from_worker(module._facts[lowered])
         self._checked_dimensions: dict[Hashable, bytes] = {}
         """What `_check_dimensions` has let through, for the next launch with the same."""
+        self._resident: dict[tuple[int, int], int] = {}
+        """How many blocks of so many threads and bytes a multiprocessor holds, as far as it was asked."""
         self._record_bytes = LAUNCH.struct.size + self.signature.bytes
         self._record = struct.Struct(_RECORD_FIELDS + self.signature.layout)
         """A whole record of a launch, from its number in the ring on."""
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.program.target}>"
+        return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.target}>"
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -170,39 +212,24 @@ class Kernel(metaclass=NoPublicConstructor):
         return self.signature.parameters
 
     @property
-    def max_threads_per_block(self) -> int:
-        """Most threads that a block of this kernel can have, given its registers (``cuFuncGetAttribute``)."""
-        return int(self._facts["max_threads_per_block"])
+    def module(self) -> Module:
+        """What it was loaded with: its own `Program`, or the `Module` that it is a function of."""
+        return self._module
 
     @property
-    def static_shared_bytes(self) -> int:
-        """Bytes of shared memory that the kernel declares (``cuFuncGetAttribute``)."""
-        return int(self._facts["static_shared_bytes"])
-
-    @property
-    def local_bytes(self) -> int:
-        """Bytes of local memory of each thread (``cuFuncGetAttribute``)."""
-        return int(self._facts["local_bytes"])
-
-    @property
-    def registers(self) -> int:
-        """Registers of each thread (``cuFuncGetAttribute``)."""
-        return int(self._facts["registers"])
-
-    @property
-    def ptx(self) -> str:
-        """The PTX that the compiler made."""
-        return self._module.program.ptx.decode()
+    def ptx(self) -> str | None:
+        """The PTX that the compiler made; None where there is none."""
+        return self._module.ptx
 
     @property
     def cubin(self) -> bytes | None:
         """The machine code that the compiler made; None when it was asked for PTX alone."""
-        return self._module.program.cubin
+        return self._module.cubin
 
     @property
     def log(self) -> str:
         """What the compiler said, for example warnings."""
-        return self._module.program.log
+        return self._module.log
 
     async def launch(
         self,
@@ -213,6 +240,10 @@ class Kernel(metaclass=NoPublicConstructor):
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
         hang_timeout: float | None = None,
         lane: Lane | None = None,
+        cooperative: bool = False,
+        cluster: Dimensions | None = None,
+        programmatic: bool = False,
+        priority: int | None = None,
     ) -> None:
         """Launch the kernel and wait until it has run (``cuLaunchKernelEx``).
 
@@ -223,18 +254,34 @@ class Kernel(metaclass=NoPublicConstructor):
         is how many seconds this launch may run before its worker is killed; by default what `open_device` was given.
         `lane` is one of `Device.lane`; by default the one that all kernels share.
 
-        Raises `InvalidArgument` before anything is sent; `StaleArray` for an array that a fault has torn;
-        `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel gives.
+        The attributes of a launch: `cooperative` has all blocks on the device at once, so that they may wait for each
+        other (``grid.sync()`` of ``cooperative_groups``); such a grid has at most `Occupancy.device_blocks` blocks.
+        `cluster` is how many neighbouring blocks share their shared memory, an int or up to three; it divides the grid.
+        `programmatic` lets the kernel begin before the one ahead of it in its lane has ended: the kernel itself waits,
+        by ``cudaGridDependencySynchronize()``, before it touches what earlier ones write. Among launches of a batch
+        that can save time; elsewhere the lane's own work lies between two kernels. The lane counts a launch as done
+        only when it and all before it have ended, so nothing else is ordered less. `priority` is that of its blocks,
+        from `DeviceInfo.highest_priority` to `DeviceInfo.lowest_priority`; by default the lane's. Clusters and
+        programmatic launches need compute capability 9.0.
+
+        Raises `InvalidArgument` before anything is sent, with the limit where one is passed; `StaleArray` for an array
+        that a fault has torn; `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel
+        gives.
         """
         device = self._module.device
-        if lane is None and hang_timeout is None and not touches:
+        bare = cluster is None and priority is None and not cooperative and not programmatic
+        if bare and lane is None and hang_timeout is None and not touches:
             await trio.lowlevel.checkpoint_if_cancelled()
             launched = device._launched_shortly(self, grid, block, shared_bytes, arguments)
             if launched is not None:
                 await launched.wait()
                 return
+        await placed(arguments)
         number = device._lanes.chosen(lane)._number
-        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number)
+        options = _options(cooperative, cluster, programmatic, priority)
+        if cooperative:
+            await self.occupancy(block, shared_bytes)
+        request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
         await device._module_mailbox.ask(request)
         device._learn_launch(request, number)
 
@@ -247,18 +294,25 @@ class Kernel(metaclass=NoPublicConstructor):
         touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
         hang_timeout: float | None = None,
         lane: Lane | None = None,
+        cooperative: bool = False,
+        cluster: Dimensions | None = None,
+        programmatic: bool = False,
+        priority: int | None = None,
     ) -> None:
         """Have the kernel launched, and do not wait for it.
 
         It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
         it ends is seen in `dev.statistics()` alone. `grid`, `block`, `arguments`, `shared_bytes`, `touches`,
-        `hang_timeout` and `lane` are those of `launch`.
+        `hang_timeout`, `lane`, `cooperative`, `cluster`, `programmatic` and `priority` are those of `launch`. Whether
+        a cooperative grid is too large is known here if `occupancy` was asked for its blocks before; else the worker
+        finds it, and the launch has failed in the statistics.
 
         Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
         `launch` raises before anything is sent.
         """
         number = self._module.device._lanes.chosen(lane)._number
-        self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number))
+        options = _options(cooperative, cluster, programmatic, priority)
+        self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options))
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
         device = self._module.device
@@ -274,8 +328,9 @@ class Kernel(metaclass=NoPublicConstructor):
         touches: Iterable[DeviceArray | ReadOnly | Overwrites],
         hang_timeout: float | None,
         lane: int,
+        options: GivenOptions,
     ) -> LaunchRequest:
-        payload, operands, keep = self._checked(grid, block, arguments, shared_bytes, touches)
+        payload, operands, keep = self._checked(grid, block, arguments, shared_bytes, touches, options)
         if hang_timeout is not None:
             check_seconds("hang_timeout", hang_timeout)
         return LaunchRequest(self, payload, operands, keep, hang_timeout, lane)
@@ -287,6 +342,7 @@ class Kernel(metaclass=NoPublicConstructor):
         arguments: Sequence[object],
         shared_bytes: int,
         touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+        options: GivenOptions,
     ) -> tuple[bytes, list[Operand], object]:
         """The payload of a launch's record, what it does to which memory, and what must be kept alive meanwhile."""
         device = self._module.device
@@ -318,8 +374,12 @@ class Kernel(metaclass=NoPublicConstructor):
             if address_of(touched) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
         dimensions = self._check_dimensions(grid, block, shared_bytes)
-        payload = LAUNCH.struct.pack(self._number, *dimensions, 0) + block_of_parameters
+        word = 0 if options is ORDINARY else self._check_options(options, dimensions)
+        payload = LAUNCH.struct.pack(self._number, *dimensions, word) + block_of_parameters
         return payload, operands, (arguments, touched_arrays)
+
+    def _of(self, module: Module) -> bool:
+        return self._module is module
 
     def _describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
         """What a launch was called, and what it did to which memory, once its arguments were checked."""
@@ -332,21 +392,11 @@ class Kernel(metaclass=NoPublicConstructor):
         return self._operation, operands
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
-        info = self._module.device.info
-        blocks = _three("grid", grid, info.max_grid, "blocks")
-        threads = _three("block", block, info.max_block, "threads")
-        count = threads[0] * threads[1] * threads[2]
-        limit = min(info.max_threads_per_block, self.max_threads_per_block)
-        if count > limit:
-            whose = "the device" if limit == info.max_threads_per_block else f"{self.name}, given its registers,"
-            raise InvalidArgument(f"block {threads} has {count} threads; {whose} takes at most {limit}")
-        shared = _byte_count("shared_bytes", shared_bytes)
-        room = info.max_shared_bytes - self.static_shared_bytes
-        if shared > room:
-            raise InvalidArgument(
-                f"shared_bytes={shown(shared)} is more than the {room} bytes that the device has left for a block of "
-                f"{self.name}, which declares {self.static_shared_bytes} itself"
-            )
+        blocks = _three("grid", grid, self._module.device.info.max_grid, "blocks")
+        threads = self._check_block(block)
+        shared = self._check_shared(shared_bytes)
+        if self.attributes.cluster is not None:
+            _check_divides(self.attributes.cluster, blocks)
         if len(self._checked_dimensions) >= _MOST_CHECKED:
             self._checked_dimensions.clear()
         key = exact_key(grid, block, shared_bytes)
@@ -354,19 +404,160 @@ class Kernel(metaclass=NoPublicConstructor):
             self._checked_dimensions[key] = _SIX.pack(*blocks, *threads)
         return (*blocks, *threads, shared)
 
+    def _check_block(self, block: Dimensions) -> tuple[int, int, int]:
+        info = self._module.device.info
+        threads = _three("block", block, info.max_block, "threads")
+        count = math.prod(threads)
+        limit = min(info.max_threads_per_block, self.attributes.max_threads_per_block)
+        if count > limit:
+            whose = "the device" if limit == info.max_threads_per_block else f"{self.name}, given its registers,"
+            raise InvalidArgument(f"block {threads} has {count} threads; {whose} takes at most {limit}")
+        return threads
+
+    def _check_shared(self, shared_bytes: object) -> int:
+        shared, static = _byte_count("shared_bytes", shared_bytes), self.attributes.static_shared_bytes
+        room = self._module.device.info.max_shared_bytes - static
+        if shared > room:
+            raise InvalidArgument(
+                f"shared_bytes={shown(shared)} is more than the {room} bytes that the device has left for a block of "
+                f"{self.name}, which declares {static} itself"
+            )
+        return shared
+
+    def _check_options(self, options: GivenOptions, dimensions: tuple[int, ...]) -> int:
+        """The options as a record has them."""
+        for name in ("cooperative", "programmatic"):
+            if type(getattr(options, name)) is not bool:
+                raise InvalidArgument(f"{name} is True or False, not {shown(getattr(options, name))}")
+        if options.programmatic:
+            self._check_capability("a programmatic launch needs", _PROGRAMMATIC_CAPABILITY)
+        cluster = None if options.cluster is None else self._check_cluster(options.cluster, dimensions[:3])
+        if options.cooperative:
+            self._check_cooperative(math.prod(dimensions[:3]), math.prod(dimensions[3:6]), dimensions[6])
+        priority = None if options.priority is None else self._check_priority(options.priority)
+        return LaunchOptions(bool(options.cooperative), bool(options.programmatic), cluster, priority).encode()
+
+    def _check_capability(self, what: str, needed: tuple[int, int]) -> None:
+        major, minor = self._module.device.info.capability
+        if (major, minor) < needed:
+            raise InvalidArgument(f"{what} compute capability {needed[0]}.{needed[1]}; the device has {major}.{minor}")
+
+    def _check_cluster(self, given: Any, blocks: tuple[int, ...]) -> tuple[int, int, int]:
+        self._check_capability("clusters need", _CLUSTER_CAPABILITY)
+        cluster, own = _three("cluster", given, (_LARGEST_CLUSTER,) * 3, "blocks"), self.attributes.cluster
+        if own is not None and own != cluster:
+            raise InvalidArgument(f"cluster {cluster} is asked of {self.name}, which declares clusters of {own}")
+        count = math.prod(cluster)
+        if count > _LARGEST_CLUSTER:
+            raise InvalidArgument(
+                f"cluster {cluster} has {count} blocks; every device with clusters takes {PORTABLE_CLUSTER}, and none "
+                f"more than {_LARGEST_CLUSTER}"
+            )
+        _check_divides(cluster, blocks)
+        return cluster
+
+    def _check_cooperative(self, blocks: int, threads: int, shared: int) -> None:
+        """Refuse a grid that the device does not hold at once, if that is known; else the worker finds it."""
+        resident = self._resident.get((threads, shared))
+        if resident is None:
+            return
+        multiprocessors = self._module.device.info.multiprocessors
+        if blocks > resident * multiprocessors:
+            raise InvalidArgument(
+                f"the grid has {blocks} blocks; a cooperative one has at most {resident * multiprocessors}, {resident} "
+                f"on each of {multiprocessors} multiprocessors"
+            )
+
+    def _check_priority(self, priority: Any) -> int:
+        info = self._module.device.info
+        try:
+            number = _integer(priority)
+        except TypeError:
+            raise InvalidArgument(f"priority is an int, not {shown(priority)}") from None
+        if not info.highest_priority <= number <= info.lowest_priority:
+            raise InvalidArgument(
+                f"priority is {shown(number)}; the device takes {info.highest_priority}, the most urgent, to "
+                f"{info.lowest_priority}"
+            )
+        return number
+
     def _known_dimensions(self, grid: object, block: object, shared_bytes: object) -> bytes | None:
         """What `_check_dimensions` has let through before, as a launch's record has it."""
         return self._checked_dimensions.get(exact_key(grid, block, shared_bytes))
 
-    def prepare(self, grid: Dimensions, block: Dimensions, *arguments: object, shared_bytes: int = 0) -> PreparedLaunch:
+    def prepare(
+        self,
+        grid: Dimensions,
+        block: Dimensions,
+        *arguments: object,
+        shared_bytes: int = 0,
+        cooperative: bool = False,
+        cluster: Dimensions | None = None,
+        programmatic: bool = False,
+        priority: int | None = None,
+    ) -> PreparedLaunch:
         """A launch with everything bound, to be made again and again, alone or in a batch.
 
-        `grid`, `block`, `arguments` and `shared_bytes` are those of `launch`, and are checked now; an argument can be
-        changed in place, ``prepared[0] = 3.0``. It stays valid when a generation is lost.
+        `grid`, `block`, `arguments`, `shared_bytes`, `cooperative`, `cluster`, `programmatic` and `priority` are those
+        of `launch`, and are checked now, a cooperative grid as by `launch_nowait`; an argument can be changed in place,
+        ``prepared[0] = 3.0``. It stays valid when a generation is lost.
 
         Raises `InvalidArgument` as `launch` does.
         """
-        return PreparedLaunch._create(self, grid, block, arguments, shared_bytes)
+        options = _options(cooperative, cluster, programmatic, priority)
+        return PreparedLaunch._create(self, grid, block, arguments, shared_bytes, options)
+
+    # --- shapes -------------------------------------------------------------------------------------------------------
+
+    async def occupancy(self, block: Dimensions, shared_bytes: int = 0) -> Occupancy:
+        """How much of the device blocks of the kernel fill (``cuOccupancyMaxActiveBlocksPerMultiprocessor``).
+
+        `block` (threads, an int or up to three) and `shared_bytes` (bytes of dynamic shared memory) are those of
+        `launch`. The device is asked once for each.
+
+        Raises `InvalidArgument` for a block that cannot be launched; `ContextLost` if the context is lost meanwhile.
+        """
+        device = self._module.device
+        threads, shared = math.prod(self._check_block(block)), self._check_shared(shared_bytes)
+        if (threads, shared) in self._resident:
+            device._check_open()
+            await trio.lowlevel.checkpoint()
+        else:
+            answer = await self._ask(OCCUPANCY, threads, shared)
+            self._resident[threads, shared] = answer["blocks"]
+        return Occupancy._of(self._resident[threads, shared], threads, device.info)
+
+    async def suggest_block(self, shared_bytes: int = 0) -> int:
+        """Threads that a block should have, for the most warps on the device (``cuOccupancyMaxPotentialBlockSize``).
+
+        `shared_bytes` is what each block takes of dynamic shared memory, in bytes, whatever its size.
+
+        Raises `InvalidArgument` for more than the device has; `ContextLost` if the context is lost meanwhile.
+        """
+        answer = await self._ask(SUGGEST_BLOCK, self._check_shared(shared_bytes))
+        return int(answer["threads"])
+
+    async def _ask(self, verb: Verb, *fields: int) -> Any:
+        device = self._module.device
+        device._check_open()
+        return await device._module_mailbox.ask(KernelRequest(self, verb, verb.struct.pack(self._number, *fields)))
+
+    def grid_for(self, n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
+        """The grid that has a thread for each of `n` elements, in blocks of `block` threads, an int or up to three.
+
+        An int `n` gives the number of blocks, rounded up. Up to three lengths, along x, y and z, give as many numbers;
+        each is divided by the block's length there. The last blocks reach beyond the end, so the kernel compares its
+        index with `n`. A grid has at least one block, also for no elements.
+
+        Raises `InvalidArgument` for a block that the kernel cannot have, and for more blocks than the device takes.
+        """
+        threads, most = self._check_block(block), self._module.device.info.max_grid
+        flat = not isinstance(n, Sequence)
+        lengths = _lengths(n)
+        each = (math.prod(threads),) if flat else threads
+        grid = tuple(max(1, -(-length // size)) for length, size in zip(lengths, each, strict=False))
+        _three("grid", grid, most, "blocks")
+        return grid[0] if flat else grid
 
 
 @final
@@ -380,6 +571,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         "_blocks",
         "_grid",
         "_operands",
+        "_options",
         "_payload",
         "_reads",
         "_shared_bytes",
@@ -393,19 +585,29 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
     _made_by = "`kernel.prepare(grid, block, ...)`"
 
     def __init__(
-        self, kernel: Kernel, grid: Dimensions, block: Dimensions, arguments: tuple[object, ...], shared_bytes: int
+        self,
+        kernel: Kernel,
+        grid: Dimensions,
+        block: Dimensions,
+        arguments: tuple[object, ...],
+        shared_bytes: int,
+        options: GivenOptions,
     ) -> None:
         self.kernel = kernel
         self._grid = grid
         self._block = block
         self._shared_bytes = shared_bytes
+        self._options = options
         self._bind(arguments)
 
     def __repr__(self) -> str:
         return f"<PreparedLaunch of {self.kernel.name}, grid {self._grid}, block {self._block}>"
 
+    def _of(self, module: Module) -> bool:
+        return self.kernel._module is module
+
     def _bind(self, arguments: tuple[object, ...]) -> None:
-        checked = self.kernel._checked(self._grid, self._block, arguments, self._shared_bytes, ())
+        checked = self.kernel._checked(self._grid, self._block, arguments, self._shared_bytes, (), self._options)
         self._payload, self._operands, _ = checked
         self._arguments = arguments
         # One that is overwritten whole is no matter for the short way: it may be torn.
@@ -447,6 +649,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
+        await placed(self._arguments)
         number = device._lanes.chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device._module_mailbox.ask(request)
@@ -462,9 +665,20 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
 
     def _request(self, hang_timeout: float | None, lane: int) -> LaunchRequest:
         self.kernel._module.device._check_open()
+        if any(block.lost is not None for block in self._blocks):
+            self._bind(self._arguments)  # a variable of a module has moved
         if hang_timeout is not None:
             check_seconds("hang_timeout", hang_timeout)
         return LaunchRequest(self.kernel, self._payload, self._operands, self._arguments, hang_timeout, lane)
+
+
+def _options(
+    cooperative: object = False, cluster: object = None, programmatic: object = False, priority: object = None
+) -> GivenOptions:
+    """What a launch was asked for; `ORDINARY` itself if that is nothing."""
+    if cluster is None and priority is None and cooperative is False and programmatic is False:
+        return ORDINARY
+    return GivenOptions(cooperative, cluster, programmatic, priority)
 
 
 def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
@@ -520,3 +734,23 @@ def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str
         if not 1 <= length <= limit:
             raise InvalidArgument(f"{what}.{axis} is {shown(length)}; the device takes 1 to {limit} {unit} there")
     return x, y, z
+
+
+def _check_divides(cluster: tuple[int, ...], blocks: Sequence[int]) -> None:
+    for axis, size, length in zip("xyz", cluster, blocks, strict=True):
+        if length % size:
+            raise InvalidArgument(f"grid.{axis} is {length}, which is no multiple of the {size} blocks of a cluster")
+
+
+def _lengths(n: Dimensions) -> tuple[int, ...]:
+    """How many elements there are along each axis."""
+    parts = n if isinstance(n, Sequence) else (n,)
+    try:
+        if isinstance(n, str | bytes):
+            raise TypeError
+        lengths = tuple(map(_integer, parts))
+    except TypeError:
+        lengths = ()
+    if not 1 <= len(lengths) <= 3 or min(lengths) < 0:
+        raise InvalidArgument(f"n is a number of elements or up to three, not {shown(n)}")
+    return lengths

@@ -66,8 +66,7 @@ HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _LAUNCH = (LAUNCH.engine_number, LAUNCH.number, 0)
-_LAUNCH_FIELDS_BYTES = LAUNCH.struct.size - 4  # but the padding
-_LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - 8 + _LAUNCH_FIELDS_BYTES}s")
+_LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - 8 + LAUNCH.struct.size}s")
 """The record's number, its ticket, and what is the same in every record of one launch."""
 _MOST_READY = 65536
 _READ_MASK = 15
@@ -85,6 +84,7 @@ _ATTRIBUTES = {
     "max_grid_y": 6,
     "max_grid_z": 7,
     "max_shared_bytes": 97,
+    "max_threads_per_multiprocessor": 39,
     "warp_size": 10,
     "multiprocessors": 16,
     "compute_mode": 20,

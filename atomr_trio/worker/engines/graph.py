@@ -92,6 +92,8 @@ _CU_MEMORYTYPE_DEVICE = 2
 _PARAM_END, _PARAM_BUFFER_POINTER, _PARAM_BUFFER_SIZE = 0, 1, 2
 _INVALID_VALUE = 1
 _GRAPH_EXEC_UPDATE_FAILURE = 910
+_CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
+_USE_NODE_PRIORITY = 8
 _LONGEST_ROW = 1 << 30
 """A copy node is described by rows with a pitch, and a pitch has 31 bits."""
 
@@ -114,18 +116,22 @@ class _Part(NamedTuple):
     kind: _Kind
     parameters: Any
     keep: object = None
+    attributes: Sequence[Any] = ()
+    """Of a kernel: ``CUlaunchAttribute``. They stay with the node when its parameters change."""
 
 
 class _BuiltGraph:
     """What the driver has of a graph: the nodes of each step, and the graph that is launched."""
 
-    __slots__ = ("executable", "graph", "nodes", "steps")
+    __slots__ = ("executable", "graph", "has_priorities", "nodes", "steps")
 
     def __init__(self, steps: list[Step], graph: Any) -> None:
         self.steps = steps
         self.graph = graph
         self.nodes: list[list[Any]] = []
         self.executable: Any = None
+        self.has_priorities = False
+        """Whether a node has a priority of its own; the others then have that of a stream by default."""
 
 
 class GraphEngine:
@@ -210,7 +216,7 @@ class GraphEngine:
             for step in steps:
                 built.nodes.append(self._add_step(built, step))
             executable = driver.CUgraphExec()
-            driver.cuGraphInstantiate(byref(executable), graph, 0)
+            driver.cuGraphInstantiate(byref(executable), graph, _USE_NODE_PRIORITY if built.has_priorities else 0)
         except BaseException:
             driver.cuGraphDestroy.status(graph)
             raise
@@ -225,6 +231,9 @@ class GraphEngine:
         for part in self._parts_of(step):
             context = (self._context(),) if part.kind.takes_context else ()
             nodes.append(self._add(built.graph, part.kind.add, before, byref(part.parameters), *context))
+            for attribute in part.attributes:
+                self._driver.cuGraphKernelNodeSetAttribute(nodes[-1], attribute.id, byref(attribute.value))
+                built.has_priorities |= attribute.id == _CU_LAUNCH_ATTRIBUTE_PRIORITY
             before = nodes[-1:]
         # A copy of no elements moves nothing, and keeps its place.
         return nodes or [self._add(built.graph, self._driver.cuGraphAddEmptyNode, before)]
@@ -263,15 +272,15 @@ class GraphEngine:
             yield from self._parts[verb](payload)
 
     def _launch_parts(self, payload: bytes) -> Iterator[_Part]:
-        number, gx, gy, gz, bx, by, bz, shared = LAUNCH.struct.unpack_from(payload)[:8]
-        function = self._modules.function_for(number, shared)
+        _, gx, gy, gz, bx, by, bz, shared, _ = LAUNCH.struct.unpack_from(payload)
+        function, attributes = self._modules.for_graph(payload)
         block = payload[LAUNCH.struct.size :]
         size, buffer = c_size_t(len(block)), create_string_buffer(block, max(len(block), 1))
         marks = (_PARAM_BUFFER_POINTER, addressof(buffer), _PARAM_BUFFER_SIZE, addressof(size), _PARAM_END)
         extra = (c_void_p * len(marks))(*marks)
         where = addressof(extra) if block else None
         parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(function, gx, gy, gz, bx, by, bz, shared, None, where)
-        yield _Part(self._kernel, parameters, (size, buffer, extra))
+        yield _Part(self._kernel, parameters, (size, buffer, extra), attributes)
 
     def _copy_parts(self, payload: bytes) -> Iterator[_Part]:
         for *sides, width, height, depth in BOX.iter_unpack(payload):

@@ -6,8 +6,8 @@ import json
 import mmap
 import os
 import struct
-from ctypes import addressof, byref, c_int, c_size_t, c_uint64, c_void_p, cast, create_string_buffer
-from typing import TYPE_CHECKING, Any
+from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, cast, create_string_buffer
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..protocol import Mode, VerbTable
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 MODULE = VerbTable("module", 2)
 
 LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q", "image_bytes": "Q"})
-"""Load the image in the record's descriptor. Behind it is JSON: the kernels wanted, as pairs of number and name."""
+"""Load the image in the record's descriptor. Behind it is JSON: `kernels`, their names, or null for all that the driver
+can list, and `globals`, names of variables. The answer has what the driver tells about each kernel by its name, and
+address and bytes of each variable by its name behind an ampersand; a variable that is not there has no answer."""
 
 UNLOAD = MODULE.verb("unload", Mode.BLOCKS, {"module": "Q"})
 
@@ -37,10 +39,58 @@ LAUNCH = MODULE.verb(
         "block_y": "I",
         "block_z": "I",
         "shared": "I",
-        "padding": "I",
+        "options": "I",
     },
 )
-"""Launch a kernel of a loaded module. The tail is the parameter block; each launch names the roles of its arrays."""
+"""Launch a kernel of a loaded module. The tail is the parameter block; each launch names the roles of its arrays.
+
+`options` is what `LaunchOptions.encode` makes of the rest: 0 for the ordinary launch, in a word that was padding
+before. It is one of the fields that are the same in every launch of a kind, so the worker takes it apart once."""
+
+OCCUPANCY = MODULE.verb("occupancy", Mode.BLOCKS, {"kernel": "Q", "threads": "I", "shared": "I"})
+"""How many blocks of so many threads and bytes of dynamic shared memory a multiprocessor holds at a time."""
+
+SUGGEST_BLOCK = MODULE.verb("suggest_block", Mode.BLOCKS, {"kernel": "Q", "shared": "I"})
+"""How many threads a block should have, for the most warps on a multiprocessor."""
+
+
+class LaunchOptions(NamedTuple):
+    """How a kernel is launched, besides its shape: the attributes of ``cuLaunchKernelEx``."""
+
+    cooperative: bool = False
+    """All blocks of the grid are on the device at once, so they may wait for each other."""
+    programmatic: bool = False
+    """It may begin before the kernel ahead of it in its stream has ended."""
+    cluster: tuple[int, int, int] | None = None
+    """Blocks of a cluster, each less than 32."""
+    priority: int | None = None
+    """Less is more urgent; from -128 to 127."""
+
+    def encode(self) -> int:
+        """The options as the 32 bits that a launch's record has for them; 0 if none is asked for."""
+        word = self.cooperative | self.programmatic << 1
+        if self.priority is not None:
+            word |= 1 << 2 | (self.priority & 0xFF) << 8
+        for place, size in enumerate(self.cluster or ()):
+            word |= size << 16 + 5 * place
+        return word
+
+    @classmethod
+    def decode(cls, word: int) -> LaunchOptions:
+        """The options that `encode` has written."""
+        x, y, z = (word >> 16 + 5 * place & 31 for place in range(3))
+        priority = (word >> 8 & 0xFF ^ 0x80) - 0x80 if word & 4 else None
+        return cls(bool(word & 1), bool(word & 2), (x, y, z) if x else None, priority)
+
+
+_KERNEL_BITS = 20
+"""Of a kernel's number: a module has fewer kernels than that many bits can count."""
+
+
+def kernel_number(module: int, index: int) -> int:
+    """The number of the kernel with this index among the names that a load has given or was given."""
+    return module << _KERNEL_BITS | index
+
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
@@ -54,17 +104,28 @@ _FUNCTION_ATTRIBUTES = {
     "constant_bytes": 2,
     "local_bytes": 3,
     "registers": 4,
+    "ptx_version": 5,
     "binary_version": 6,
+    "cache_mode_ca": 7,
+    "cluster_x": 11,
+    "cluster_y": 12,
+    "cluster_z": 13,
 }
 """``CUfunction_attribute`` numbers of what a kernel tells about itself."""
 
 _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+_CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
+_COOPERATIVE_LAUNCH_TOO_LARGE = 720
+_INVALID_CLUSTER_SIZE = 912
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every device with clusters can have."""
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024
 
 
 _DIMENSIONS = struct.Struct("<6I")
-_LAUNCH_FIELDS = struct.Struct(f"<Q{_DIMENSIONS.size}sI")
-"""A launch's fields but the last, with the dimensions as one piece."""
+_LAUNCH_FIELDS = struct.Struct(f"<Q{_DIMENSIONS.size}sII")
+"""A launch's fields, with the dimensions as one piece."""
 
 _CU_LAUNCH_PARAM_BUFFER_POINTER = 1
 _CU_LAUNCH_PARAM_BUFFER_SIZE = 2
@@ -74,22 +135,26 @@ _MOST_PREPARED = 4096
 class _LoadedKernel:
     """A function, and what a launch of it needs, prepared once for each lane: lanes run in threads of their own."""
 
-    __slots__ = ("function", "parameter_bytes", "prepared", "shared_granted")
+    __slots__ = ("function", "non_portable", "parameter_bytes", "prepared", "shared_granted")
 
     def __init__(self, function: int | None, layout: list[tuple[int, int]]) -> None:
         self.function = function
         self.parameter_bytes = max((offset + width for offset, width in layout), default=0)
-        self.prepared: dict[tuple[int, bytes, int], _PreparedLaunch] = {}
-        """By the lane, the dimensions and the dynamic shared memory."""
+        self.prepared: dict[tuple[int, bytes, int, int], _PreparedLaunch] = {}
+        """By the lane, the dimensions, the dynamic shared memory and the options."""
         self.shared_granted = _DEFAULT_DYNAMIC_SHARED
+        self.non_portable = False
+        """Whether it may have clusters that not every device has."""
 
 
 class _PreparedLaunch:
     """Everything of a launch but its parameters: the configuration, and where the driver is told to find those."""
 
-    __slots__ = ("_config", "_extra", "_size", "config_address", "extra", "extra_address")
+    __slots__ = ("_extra", "_size", "attributes", "config", "config_address", "extra", "extra_address")
 
-    def __init__(self, driver: Any, stream: Any, kernel: _LoadedKernel, dimensions: bytes, shared: int) -> None:
+    def __init__(
+        self, driver: Any, stream: Any, kernel: _LoadedKernel, dimensions: bytes, shared: int, attributes: Any
+    ) -> None:
         config = driver.CUlaunchConfig()
         (
             config.gridDimX,
@@ -101,7 +166,11 @@ class _PreparedLaunch:
         ) = _DIMENSIONS.unpack(dimensions)
         config.sharedMemBytes = shared
         config.hStream = stream
-        self._config = config
+        config.numAttrs = len(attributes)
+        if attributes:
+            config.attrs = attributes
+        self.config: Any = config
+        self.attributes: Any = attributes
         self._size = c_size_t(kernel.parameter_bytes)
         marks = (_CU_LAUNCH_PARAM_BUFFER_POINTER, 0, _CU_LAUNCH_PARAM_BUFFER_SIZE, addressof(self._size), 0)
         self._extra = (c_uint64 * len(marks))(*marks)
@@ -127,6 +196,8 @@ class ModuleEngine:
             LOAD.number: self._load,
             UNLOAD.number: self._unload,
             LAUNCH.number: self._launch,
+            OCCUPANCY.number: self._occupancy,
+            SUGGEST_BLOCK.number: self._suggest_block,
         }
         self._launch_kernel = driver.cuLaunchKernelEx.bind()
 
@@ -140,18 +211,42 @@ class ModuleEngine:
         kernels: dict[int, _LoadedKernel] = {}
         facts: dict[str, Any] = {}
         try:
-            for kernel_id, name in wanted:
+            names = self._kernel_names(module) if wanted["kernels"] is None else wanted["kernels"]
+            for index, name in enumerate(names):
                 function = self._driver.CUfunction()
                 self._driver.cuModuleGetFunction(byref(function), module, name.encode())
                 layout = self._layout(function)
-                kernels[kernel_id] = _LoadedKernel(function.value, layout)
+                kernels[kernel_number(module_id, index)] = _LoadedKernel(function.value, layout)
                 facts[name] = {**self._attributes(function), "parameters": layout}
+            facts.update(self._variables(module, wanted["globals"]))
         except BaseException:
             self._driver.cuModuleUnload.status(module)
             raise
         self._modules[module_id] = (module, list(kernels))
         self._kernels.update(kernels)
         return facts
+
+    def _kernel_names(self, module: Any) -> list[str]:
+        """The names of all kernels, in an order that every load of the image gives."""
+        driver, count = self._driver, c_uint()
+        driver.cuModuleGetFunctionCount(byref(count), module)
+        functions = (driver.CUfunction * count.value)()
+        driver.cuModuleEnumerateFunctions(functions, count, module)
+        name = c_char_p()
+        names = []
+        for function in functions:
+            driver.cuFuncGetName(byref(name), function)
+            names.append((name.value or b"").decode())
+        return sorted(names)
+
+    def _variables(self, module: Any, names: list[str]) -> dict[str, tuple[int, int]]:
+        """Address and bytes of those variables that the driver knows by name: one that nothing uses may be gone."""
+        address, size = self._driver.CUdeviceptr(), c_size_t()
+        found = {}
+        for name in names:
+            if self._driver.cuModuleGetGlobal.status(byref(address), byref(size), module, name.encode()) == 0:
+                found[f"&{name}"] = (address.value or 0, size.value)
+        return found
 
     def _read(self, descriptor: int) -> bytes:
         try:
@@ -216,17 +311,102 @@ class ModuleEngine:
             raise self.launch_error(status)
 
     def _prepare(self, fields: bytes, lane: Lane) -> tuple[_LoadedKernel, _PreparedLaunch]:
-        kernel_id, dimensions, shared = _LAUNCH_FIELDS.unpack_from(fields)
+        kernel_id, dimensions, shared, word = _LAUNCH_FIELDS.unpack_from(fields)
         kernel = self._kernels[kernel_id]
-        key = (lane.index, dimensions, shared)
+        key = (lane.index, dimensions, shared, word)
         prepared = kernel.prepared.get(key)
         if prepared is None:
-            self._grant_shared(kernel, shared)
             if len(kernel.prepared) >= _MOST_PREPARED:
                 kernel.prepared.clear()
-            prepared = _PreparedLaunch(self._driver, lane.stream, kernel, dimensions, shared)
+            prepared = self._configured(kernel, lane.stream, dimensions, shared, word)
             kernel.prepared[key] = prepared
         return kernel, prepared
+
+    def _configured(
+        self, kernel: _LoadedKernel, stream: Any, dimensions: bytes, shared: int, word: int
+    ) -> _PreparedLaunch:
+        self._grant_shared(kernel, shared)
+        options = LaunchOptions.decode(word)
+        prepared = _PreparedLaunch(self._driver, stream, kernel, dimensions, shared, self._attributes_of(options))
+        if options.cluster is not None:
+            self._check_cluster(kernel, prepared.config, options.cluster)
+        if options.cooperative:
+            self._check_cooperative(kernel, prepared.config)
+        return prepared
+
+    def _attributes_of(self, options: LaunchOptions) -> Any:
+        """The options as the driver takes them: an array of ``CUlaunchAttribute``."""
+        identity = self._driver.CUlaunchAttributeID
+        asked = {
+            identity.CU_LAUNCH_ATTRIBUTE_COOPERATIVE: ("cooperative", options.cooperative or None),
+            identity.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: (
+                "programmaticStreamSerializationAllowed",
+                options.programmatic or None,
+            ),
+            identity.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: ("clusterDim", options.cluster),
+            identity.CU_LAUNCH_ATTRIBUTE_PRIORITY: ("priority", options.priority),
+        }
+        given = [(number, field, value) for number, (field, value) in asked.items() if value is not None]
+        attributes = (self._driver.CUlaunchAttribute * len(given))()
+        for attribute, (number, field, value) in zip(attributes, given, strict=True):
+            attribute.id = number
+            setattr(attribute.value, field, value)
+        return attributes
+
+    def _check_cluster(self, kernel: _LoadedKernel, config: Any, cluster: tuple[int, int, int]) -> None:
+        """A cluster of more blocks than every device can have is allowed here, and the device has its own limit."""
+        blocks = cluster[0] * cluster[1] * cluster[2]
+        if blocks <= PORTABLE_CLUSTER:
+            return
+        if not kernel.non_portable:
+            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+            kernel.non_portable = True
+        most = c_int()
+        self._driver.cuOccupancyMaxPotentialClusterSize(byref(most), kernel.function, byref(config))
+        if blocks > most.value:
+            self._refuse(
+                _INVALID_CLUSTER_SIZE,
+                f"a cluster has {blocks} blocks; of this kernel in this shape the device takes at most {most.value}",
+            )
+
+    def _check_cooperative(self, kernel: _LoadedKernel, config: Any) -> None:
+        """Refuse, with the limit, what the driver would refuse without a word."""
+        blocks = config.gridDimX * config.gridDimY * config.gridDimZ
+        threads = config.blockDimX * config.blockDimY * config.blockDimZ
+        each, device, multiprocessors = self._resident(kernel, threads, config.sharedMemBytes), c_int(), c_int()
+        self._driver.cuCtxGetDevice(byref(device))
+        self._driver.cuDeviceGetAttribute(byref(multiprocessors), _CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
+        if blocks > each * multiprocessors.value:
+            self._refuse(
+                _COOPERATIVE_LAUNCH_TOO_LARGE,
+                f"the grid has {blocks} blocks; a cooperative one has at most {each * multiprocessors.value}, "
+                f"{each} on each of {multiprocessors.value} multiprocessors",
+            )
+
+    def _refuse(self, status: int, text: str) -> NoReturn:
+        error = self.launch_error(status)
+        error.text = text  # type: ignore[attr-defined]
+        raise error
+
+    def _resident(self, kernel: _LoadedKernel, threads: int, shared: int) -> int:
+        """Blocks that a multiprocessor holds at a time."""
+        blocks = c_int()
+        self._grant_shared(kernel, shared)
+        self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(blocks), kernel.function, threads, shared)
+        return blocks.value
+
+    def _occupancy(self, command: Command, lane: Lane) -> dict[str, int]:
+        number, threads, shared = OCCUPANCY.struct.unpack(command.payload)
+        return {"blocks": self._resident(self._kernels[number], threads, shared)}
+
+    def _suggest_block(self, command: Command, lane: Lane) -> dict[str, int]:
+        number, shared = SUGGEST_BLOCK.struct.unpack(command.payload)
+        kernel, grid, block = self._kernels[number], c_int(), c_int()
+        self._grant_shared(kernel, shared)
+        self._driver.cuOccupancyMaxPotentialBlockSize(
+            byref(grid), byref(block), kernel.function, self._driver.CUoccupancyB2DSize(), shared, 0
+        )
+        return {"threads": block.value}
 
     def hot_launch(self, fields: bytes, length: int, lane: Lane) -> Callable[[int], int] | None:
         """A function that launches what `fields` say with the parameter block at an address, and returns the status.
@@ -235,7 +415,10 @@ class ModuleEngine:
         """
         if _LAUNCH_FIELDS.unpack_from(fields)[0] not in self._kernels:
             return None
-        kernel, prepared = self._prepare(fields, lane)
+        try:
+            kernel, prepared = self._prepare(fields, lane)
+        except self._services.cuda_error:
+            return None  # the general way is refused too, and tells
         if length != LAUNCH.struct.size + kernel.parameter_bytes:
             return None
         launch_kernel, extra = self._launch_kernel, prepared.extra
@@ -264,11 +447,11 @@ class ModuleEngine:
             self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
             kernel.shared_granted = shared
 
-    def function_for(self, number: int, shared: int) -> int | None:
-        """The function of a kernel, which may be given so much dynamic shared memory."""
+    def for_graph(self, payload: bytes) -> tuple[int | None, Any]:
+        """The function of a launch that becomes a node of a graph, and its attributes."""
+        number, dimensions, shared, word = _LAUNCH_FIELDS.unpack_from(payload)
         kernel = self._kernels[number]
-        self._grant_shared(kernel, shared)
-        return kernel.function
+        return kernel.function, self._configured(kernel, None, dimensions, shared, word).attributes
 
     def close(self) -> None:
         """Unload every module."""

@@ -24,6 +24,8 @@ OUT_OF_RESOURCES = int(CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
 CONTEXT_IS_DESTROYED = int(CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 ALREADY_REGISTERED = int(CUresult.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
 NOT_REGISTERED = int(CUresult.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+COOPERATIVE_TOO_LARGE = int(CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
+INVALID_CLUSTER_SIZE = int(CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE)
 NOT_SUPPORTED = int(CUresult.CUDA_ERROR_NOT_SUPPORTED)
 UNKNOWN = int(CUresult.CUDA_ERROR_UNKNOWN)
 
@@ -41,6 +43,8 @@ _TEXTS = {
     NOT_FOUND: "the name was not found",
     NOT_READY: "work is still pending",
     int(CUresult.CUDA_ERROR_ILLEGAL_ADDRESS): "an illegal memory access was encountered",
+    COOPERATIVE_TOO_LARGE: "too many blocks in a cooperative launch",
+    INVALID_CLUSTER_SIZE: "a cluster has more blocks than the function may have",
     OUT_OF_RESOURCES: "too many resources requested for the launch",
     int(CUresult.CUDA_ERROR_ASSERT): "an assertion failed in device code",
     int(CUresult.CUDA_ERROR_MISALIGNED_ADDRESS): "a misaligned address was accessed",

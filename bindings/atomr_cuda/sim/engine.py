@@ -77,6 +77,7 @@ class Launch:
     helpers: Namespace
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
     parameters: Array
     """The launch's buffer, which kernels can read through a pointer too."""
     shared: dict[str, int]
@@ -190,14 +191,21 @@ class Chunk:
 
     def _special(self, name: str) -> Array:
         number = self.first + self.layout.block_of
-        width, height, _ = self.launch.grid
         if name == "smid":
             return number % MULTIPROCESSORS
+        sizes = self.launch.cluster
+        if name == "cluster_ctarank":
+            x, y, z = (self.special(f"cluster_ctaid.{axis}") for axis in "xyz")
+            return x + sizes[0] * (y + sizes[1] * z)
+        register, _, axis = name.partition(".")
+        at = "xyz".index(axis)
+        width, height, _ = self.launch.grid
+        mine = (number, number // width, number // (width * height))[at] % self.launch.grid[at]
         return {
-            "ctaid.x": lambda: number % width,
-            "ctaid.y": lambda: number // width % height,
-            "ctaid.z": lambda: number // (width * height),
-        }[name]()
+            "ctaid": lambda: mine,
+            "clusterid": lambda: mine // sizes[at],
+            "cluster_ctaid": lambda: mine % sizes[at],
+        }[register]()
 
     # The schedule
 

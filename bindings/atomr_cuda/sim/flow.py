@@ -32,8 +32,8 @@ BARRIER_VALUE = Register("%bar")
 """What a lane brings to `bar.red`, kept until the whole block has come."""
 
 UNIFORM_SPECIALS = frozenset(
-    {f"{name}.{axis}" for name in ("ntid", "nctaid") for axis in "xyz"}
-    | {"nwarpid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size"}
+    {f"{name}.{axis}" for name in ("ntid", "nctaid", "nclusterid", "cluster_nctaid") for axis in "xyz"}
+    | {"nwarpid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size", "cluster_nctarank", "envreg1", "envreg2"}
 )
 BUILTINS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
 _SYNCHRONIZING = frozenset({"shfl", "vote", "match", "redux", "elect"})

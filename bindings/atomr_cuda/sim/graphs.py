@@ -20,7 +20,7 @@ from ..driver import (
     CUgraphNodeType,
 )
 from ._status import INVALID_VALUE, NOT_SUPPORTED, Refused, require
-from .launches import prepared as prepared_launch
+from .launches import Attributes, PreparedKernel, prepared as prepared_launch
 from .memory import ILLEGAL_ADDRESS, DeviceFault
 from .process import Context, Process
 from .streams import Stream
@@ -55,6 +55,12 @@ class Task:
         if self.kind is _MEMCPY:
             return not any((*self.extent, *other.extent))
         return self.extent == other.extent
+
+    def keeping_attributes_of(self, other: Task) -> Task:
+        """This task, with the attributes of the one that it takes the place of, if it is a kernel."""
+        if isinstance(self.work, PreparedKernel) and isinstance(other.work, PreparedKernel):
+            return Task(self.kind, self.work.with_attributes(other.work.attributes))
+        return self
 
 
 class Node:
@@ -130,7 +136,18 @@ def _kernel(process: Process, given: Any) -> Task:
     grid = (wanted.gridDimX, wanted.gridDimY, wanted.gridDimZ)
     block = (wanted.blockDimX, wanted.blockDimY, wanted.blockDimZ)
     shared, parameters, extra = wanted.sharedMemBytes, wanted.kernelParams, wanted.extra
-    return Task(_KERNEL, prepared_launch(process, wanted.func, grid, block, shared, parameters, extra))
+    kernel = prepared_launch(process, wanted.func, grid, block, shared, parameters, extra)
+    return Task(_KERNEL, kernel.with_attributes(Attributes()))
+
+
+@entry(driver.cuGraphKernelNodeSetAttribute)
+def _set_attribute(process: Process, handle: int | None, number: int, value: Any) -> None:
+    require(value)
+    node = process.handles.get(handle, Node, INVALID_VALUE)
+    kernel = node.task.work
+    require(isinstance(kernel, PreparedKernel))
+    assert isinstance(kernel, PreparedKernel)
+    node.task = Task(_KERNEL, kernel.with_attributes(kernel.attributes.having(number, value[0])))
 
 
 def _memcpy(process: Process, given: Any, context: int | None) -> Task:
@@ -259,7 +276,7 @@ def _exchange(process: Process, handle: int | None, node_handle: int | None, tas
     tasks = _executable(process, handle).tasks
     node = process.handles.get(node_handle, Node, INVALID_VALUE)
     require(node in tasks and tasks[node].replaceable_by(task))
-    tasks[node] = task
+    tasks[node] = task.keeping_attributes_of(tasks[node])
 
 
 def _define_kind(name: str, make: Callable[..., Task]) -> None:

@@ -7,19 +7,25 @@ its parameters are read before the call returns, and the kernel runs when its st
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import driver
 from ..driver import CUfunction_attribute as F, CUjit_option, CUlaunchAttributeID, CUlaunchConfig
 from . import device
 from ._status import (
+    COOPERATIVE_TOO_LARGE,
+    INVALID_CLUSTER_SIZE,
     INVALID_PTX,
     INVALID_VALUE,
     NO_BINARY_FOR_GPU,
     NOT_FOUND,
     NOT_SUPPORTED,
+    OUT_OF_MEMORY,
     OUT_OF_RESOURCES,
     Refused,
     require,
@@ -86,6 +92,14 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
         log.write(str(error))
         complain(f"a module was refused: {error}")
         raise Refused(error.status) from None
+    except Refused:
+        raise
+    except Exception as error:
+        # No check looks for every way in which a text can be damaged; a number in it may ask for any memory.
+        message = f"the text cannot be read: {error!r}"
+        log.write(message)
+        complain(f"a module was refused: {message}")
+        raise Refused(OUT_OF_MEMORY if isinstance(error, MemoryError) else INVALID_PTX) from None
     context.flush_output()
     give(result, process.handles.add(Module(loaded, context), context.handle))
 
@@ -125,12 +139,29 @@ def _module_get_function(process: Process, result: Any, handle: int | None, name
     require(result)
     wanted = _name(name)
     module = process.handles.get(handle, Module)
-    kernel = module.loaded.functions.get(wanted)
-    if kernel is None:
-        raise Refused(NOT_FOUND)
-    if wanted not in module.handles:
-        module.handles[wanted] = process.handles.add(Function(kernel, module), module.context.handle)
-    give(result, module.handles[wanted])
+    require(wanted in module.loaded.functions, NOT_FOUND)
+    give(result, _function(process, module, wanted))
+
+
+def _function(process: Process, module: Module, name: str) -> int:
+    """The handle of a kernel that the module has."""
+    if name not in module.handles:
+        function = Function(module.loaded.functions[name], module)
+        module.handles[name] = process.handles.add(function, module.context.handle)
+    return module.handles[name]
+
+
+@entry(driver.cuModuleGetFunctionCount)
+def _module_get_function_count(process: Process, result: Any, handle: int | None) -> None:
+    give(result, len(process.handles.get(handle, Module).loaded.functions))
+
+
+@entry(driver.cuModuleEnumerateFunctions)
+def _module_enumerate_functions(process: Process, result: Any, count: int, handle: int | None) -> None:
+    module = process.handles.get(handle, Module)
+    require(result)
+    for at, name in enumerate(itertools.islice(module.loaded.functions, count)):
+        result[at] = _function(process, module, name)
 
 
 @entry(driver.cuModuleGetGlobal)
@@ -168,6 +199,11 @@ _FUNCTION_ATTRIBUTES: dict[int, Any] = {
     F.CU_FUNC_ATTRIBUTE_BINARY_VERSION: lambda function: _VERSION,
     F.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: _dynamic_shared,
     F.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: lambda function: function.carveout,
+    F.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: lambda function: int(any(function.kernel.cluster)),
+    F.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: lambda function: function.kernel.cluster[0],
+    F.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: lambda function: function.kernel.cluster[1],
+    F.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: lambda function: function.kernel.cluster[2],
+    F.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: lambda function: int(function.non_portable_clusters),
 }
 _KNOWN_ATTRIBUTES = frozenset(map(int, F))
 
@@ -193,6 +229,9 @@ def _func_set_attribute(process: Process, handle: int | None, attribute: int, va
     elif attribute == F.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
         require(-1 <= value <= 100)
         function.carveout = value
+    elif attribute == F.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+        require(value in (0, 1))
+        function.non_portable_clusters = bool(value)
     else:
         raise Refused(INVALID_VALUE)
 
@@ -211,25 +250,69 @@ def _func_get_name(process: Process, result: Any, handle: int | None) -> None:
     device.give_string(result, process.handles.get(handle, Function).kernel.name)
 
 
+# Occupancy.
+
+_REGISTER_UNIT = 256
+"""Registers are given to a warp in pieces of so many."""
+_SHARED_UNIT = 128
+"""Shared memory is given to a block in pieces of so many bytes."""
+_PORTABLE_CLUSTER = 8
+_LARGEST_CLUSTER = 16
+
+
+def _pieces(amount: int, unit: int) -> int:
+    return -(-amount // unit) * unit
+
+
+def resident_blocks(function: Function, threads: int, shared: int) -> int:
+    """How many blocks a multiprocessor holds: as many as its slots, its threads, its shared memory and its registers
+    suffice for, by the limits of the device that this one is described as. Registers are those that the simulator
+    estimates, and it runs as many blocks at a time as it likes: the number is for programs that ask for it."""
+    if threads > _thread_limit(function) or shared > _dynamic_shared(function):
+        return 0
+    warps = -(-threads // 32)
+    used = _pieces(shared + function.kernel.static_shared_bytes, _SHARED_UNIT) + device.RESERVED_SHARED
+    registers = _pieces(max(1, function.kernel.registers) * 32, _REGISTER_UNIT) * warps
+    return min(
+        device.BLOCKS_PER_MULTIPROCESSOR,
+        device.THREADS_PER_MULTIPROCESSOR // (warps * 32),
+        device.SHARED_PER_MULTIPROCESSOR // used,
+        device.REGISTERS // registers,
+    )
+
+
 @entry(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor)
 def _occupancy(process: Process, result: Any, handle: int | None, threads: int, shared: int) -> None:
     function = process.handles.get(handle, Function)
     require(threads > 0)
-    if threads > _thread_limit(function) or shared > _dynamic_shared(function):
-        give(result, 0)
-        return
-    warps = -(-threads // 32)
-    used = shared + function.kernel.static_shared_bytes + 1024
-    per_thread = max(1, function.kernel.registers)
-    give(
-        result,
-        min(
-            device.BLOCKS_PER_MULTIPROCESSOR,
-            device.THREADS_PER_MULTIPROCESSOR // (warps * 32),
-            device.SHARED_PER_MULTIPROCESSOR // used,
-            device.REGISTERS // (per_thread * warps * 32),
-        ),
-    )
+    give(result, resident_blocks(function, threads, shared))
+
+
+@entry(driver.cuOccupancyMaxPotentialBlockSize)
+def _potential_block(
+    process: Process, grid: Any, block: Any, handle: int | None, dynamic: Any, shared: int, limit: int
+) -> None:
+    """The block with which a multiprocessor has the most threads; of several, the largest."""
+    function = process.handles.get(handle, Function)
+    most = min(_thread_limit(function), limit or device.MAX_THREADS_PER_BLOCK)
+    resident = {
+        threads: resident_blocks(function, threads, dynamic(threads) if dynamic else shared)
+        for threads in {most, *range(32, most + 1, 32)}
+    }
+    best = max(resident, key=lambda threads: (threads * resident[threads], threads))
+    give(block, best)
+    give(grid, resident[best] * device.MULTIPROCESSORS)
+
+
+@entry(driver.cuOccupancyMaxPotentialClusterSize)
+def _potential_cluster(process: Process, result: Any, handle: int | None, config: Any) -> None:
+    require(config)
+    give(result, _largest_cluster(process.handles.get(handle, Function)))
+
+
+def _largest_cluster(function: Function) -> int:
+    require(device.HAS_CLUSTERS, NOT_SUPPORTED)
+    return _LARGEST_CLUSTER if function.non_portable_clusters else _PORTABLE_CLUSTER
 
 
 # Launching.
@@ -244,7 +327,15 @@ def _launch_kernel(
     *rest: Any,
 ) -> None:
     *sizes, shared, stream, parameters, extra = rest
-    _launch(process, handle, tuple(sizes[:3]), tuple(sizes[3:]), shared, stream, parameters, extra)
+    kernel = prepared(process, handle, tuple(sizes[:3]), tuple(sizes[3:]), shared, parameters, extra)
+    process.submit(stream, kernel.with_attributes(Attributes()), kernel=True)
+
+
+@entry(driver.cuLaunchCooperativeKernel)
+def _launch_cooperative_kernel(process: Process, handle: int | None, *rest: Any) -> None:
+    *sizes, shared, stream, parameters = rest
+    kernel = prepared(process, handle, tuple(sizes[:3]), tuple(sizes[3:]), shared, parameters, None)
+    process.submit(stream, kernel.with_attributes(Attributes(cooperative=True)), kernel=True)
 
 
 @entry(driver.cuLaunchKernelEx)
@@ -253,11 +344,13 @@ def _launch_kernel_ex(
 ) -> None:
     require(config_address)
     config = CUlaunchConfig.from_address(config_address or 0)
+    attributes = Attributes()
     for at in range(config.numAttrs):
-        _check_attribute(config.attrs[at])
+        attributes = attributes.having(config.attrs[at].id, config.attrs[at].value)
     grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
     block = (config.blockDimX, config.blockDimY, config.blockDimZ)
-    _launch(process, handle, grid, block, config.sharedMemBytes, config.hStream, parameters, extra)
+    kernel = prepared(process, handle, grid, block, config.sharedMemBytes, parameters, extra)
+    process.submit(config.hStream, kernel.with_attributes(attributes), kernel=True)
 
 
 _HARMLESS_ATTRIBUTES = frozenset(
@@ -274,28 +367,61 @@ _HARMLESS_ATTRIBUTES = frozenset(
 )
 
 
-def _check_attribute(attribute: Any) -> None:
-    """Attributes that change what a kernel may do are refused, unless they ask for what happens anyway."""
-    if attribute.id == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        require(not attribute.value.cooperative, NOT_SUPPORTED)
-    elif attribute.id == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-        size = attribute.value.clusterDim
-        require((size.x, size.y, size.z) == (1, 1, 1), NOT_SUPPORTED)
-    else:
-        require(attribute.id in _HARMLESS_ATTRIBUTES, NOT_SUPPORTED)
+@dataclass(frozen=True)
+class Attributes:
+    """What is special about a launch, of what makes a difference here."""
+
+    cooperative: bool = False
+    cluster: Three | None = None
+
+    def having(self, number: int, value: Any) -> Attributes:
+        """The attributes with one more: a ``CUlaunchAttributeID`` and a ``CUlaunchAttributeValue``."""
+        if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+            return replace(self, cooperative=bool(value.cooperative))
+        if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            size = value.clusterDim
+            return replace(self, cluster=(size.x, size.y, size.z))
+        require(number in _HARMLESS_ATTRIBUTES, NOT_SUPPORTED)
+        return self
 
 
-def _launch(
-    process: Process,
-    handle: int | None,
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    shared: int,
-    stream: int | None,
-    parameters: int | None,
-    extra: int | None,
-) -> None:
-    process.submit(stream, prepared(process, handle, grid, block, shared, parameters, extra), kernel=True)
+@dataclass(frozen=True)
+class PreparedKernel:
+    """A kernel with its parameters as they were when it was prepared. Called, it runs."""
+
+    function: Function
+    grid: Three
+    block: Three
+    shared: int
+    data: bytes
+    say: Callable[[bytes], None]
+    attributes: Attributes = Attributes()
+
+    def __call__(self) -> None:
+        attributes, cluster = self.attributes, self._cluster(self.attributes) or (1, 1, 1)
+        kernel = self.function.kernel
+        kernel.launch(self.grid, self.block, self.shared, self.data, self.say, cluster, attributes.cooperative)
+
+    def with_attributes(self, attributes: Attributes) -> PreparedKernel:
+        """The same with other attributes; refuses those that cannot be."""
+        self._check_cluster(self._cluster(attributes))
+        if attributes.cooperative:
+            resident = resident_blocks(self.function, math.prod(self.block), self.shared) * device.MULTIPROCESSORS
+            require(math.prod(self.grid) <= resident, COOPERATIVE_TOO_LARGE)
+        return replace(self, attributes=attributes)
+
+    def _cluster(self, attributes: Attributes) -> Three | None:
+        x, y, z = self.function.kernel.cluster
+        return attributes.cluster or ((x, y, z) if x else None)
+
+    def _check_cluster(self, cluster: Three | None) -> None:
+        if cluster in (None, (1, 1, 1)):
+            return
+        own = self.function.kernel.cluster
+        require(device.HAS_CLUSTERS, NOT_SUPPORTED)
+        require(min(cluster) >= 1 and (not any(own) or cluster == own))
+        require(math.prod(cluster) <= _largest_cluster(self.function), INVALID_CLUSTER_SIZE)
+        require(all(blocks % size == 0 for blocks, size in zip(self.grid, cluster, strict=True)))
 
 
 def prepared(
@@ -306,15 +432,13 @@ def prepared(
     shared: int,
     parameters: int | None,
     extra: int | None,
-) -> Callable[[], None]:
-    """What runs a kernel with its parameters as they are now; refuses a launch that cannot be."""
+) -> PreparedKernel:
+    """A kernel ready to run; refuses a launch that cannot be."""
     function = process.handles.get(handle, Function)
     _check_shape(function, grid, block, shared)
     data = _parameter_block(function, parameters, extra)
-    context = process.current()
-    kernel = function.kernel
     at, size = (grid[0], grid[1], grid[2]), (block[0], block[1], block[2])
-    return lambda: kernel.launch(at, size, shared, data, context.say)
+    return PreparedKernel(function, at, size, shared, data, process.current().say)
 
 
 def _check_shape(function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> None:

@@ -59,6 +59,7 @@ class Function:
         self.module = module
         self.dynamic_shared_limit: int | None = None
         self.carveout = -1
+        self.non_portable_clusters = False
 
 
 class Handles:

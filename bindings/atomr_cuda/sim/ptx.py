@@ -205,8 +205,14 @@ _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$")
 _PREDEFINED = {"WARP_SZ": Immediate(32)}
 _NUMBERED = re.compile(r"(%?[A-Za-z_$]+[\w$]*?)(\d+)$")
 _SUM = re.compile(rf"({_NAME}|-?\d\w*)\s*(?:([+-])\s*(-?\w+))?$")
-_SPECIALS = frozenset(f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz") | frozenset(
+_THREEFOLD = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_SPECIALS = frozenset(f"{name}.{axis}" for name in _THREEFOLD for axis in "xyz") | frozenset(
     [
+        "cluster_ctarank",
+        "cluster_nctarank",
+        # Where the workspace of a cooperative launch lies: what cooperative_groups reads for its grid's barrier.
+        "envreg1",
+        "envreg2",
         "laneid",
         "warpid",
         "nwarpid",

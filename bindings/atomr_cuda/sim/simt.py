@@ -25,6 +25,8 @@ _GAP = 64
 """Bytes between two module variables, so that a pointer that runs out of one is caught."""
 _HEAP_BYTES = 8 << 20
 _MAX_REGISTERS = 255
+_WORKSPACE_BYTES = 64
+"""What a cooperative launch has for the barrier of its grid."""
 
 # glibc gives memory back to the kernel above thresholds that begin at 128 KiB, and raises them to the largest block
 # that it has seen freed.  The engine's temporaries are just above: without this, each of them costs page faults.
@@ -173,6 +175,8 @@ class KernelFunction:
             variable.size for variable in code.function.variables.values() if variable.space == "local"
         )
         self.max_threads_per_block: int = _thread_limit(code.function)
+        self.cluster: tuple[int, ...] = code.function.limits.get("reqnctapercluster", (0, 0, 0))
+        """The blocks of a cluster that the kernel declares; zeros if it declares none."""
         self.registers: int = _register_estimate(code)
 
     def __repr__(self) -> str:
@@ -185,6 +189,8 @@ class KernelFunction:
         shared_bytes: int,
         parameters: bytes,
         output: Callable[[bytes], None],
+        cluster: tuple[int, int, int] = (1, 1, 1),
+        cooperative: bool = False,
     ) -> None:
         """Run the whole grid in this thread.  A `DeviceFault` ends it; what was written before stays written."""
         if len(parameters) != self.parameter_bytes:
@@ -196,6 +202,7 @@ class KernelFunction:
         skipped = -buffer.ctypes.data % 16
         held = buffer[skipped : skipped + max(self.parameter_bytes, 1)]
         held[: len(parameters)] = np.frombuffer(parameters, np.uint8)
+        workspace: Array = np.zeros(_WORKSPACE_BYTES, np.uint8)
         total = max([self.static_shared_bytes, *self._shared.values()]) + shared_bytes
         module = self._module
         launch = Launch(
@@ -208,34 +215,47 @@ class KernelFunction:
             helpers=_HELPERS,
             grid=grid,
             block=block,
+            cluster=cluster,
             parameters=held,
             shared=self._shared,
             shared_bytes=total,
             output=output,
-            shape=_shape(grid, block, shared_bytes, total),
+            shape=_shape(grid, block, cluster, shared_bytes, total),
         )
-        address = int(held.ctypes.data)
-        module.memory.add(address, held.size)
+        accessible = [held, workspace] if cooperative else [held]
+        if cooperative:
+            launch.shape["envreg1"], launch.shape["envreg2"] = divmod(int(workspace.ctypes.data), 1 << 32)
+        for part in accessible:
+            module.memory.add(int(part.ctypes.data), part.size)
         try:
             with np.errstate(all="ignore"):
                 launch.run()
         finally:
-            module.memory.remove(address)
+            for part in accessible:
+                module.memory.remove(int(part.ctypes.data))
 
 
-def _shape(grid: tuple[int, int, int], block: tuple[int, int, int], dynamic: int, total: int) -> dict[str, int]:
+Three = tuple[int, int, int]
+
+
+def _shape(grid: Three, block: Three, cluster: Three, dynamic: int, total: int) -> dict[str, int]:
     """The special registers that are the same for every lane of a launch."""
     threads = block[0] * block[1] * block[2]
     shape = {
+        "envreg1": 0,
+        "envreg2": 0,
+        "cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
         "nwarpid": -(-threads // 32),
         "nsmid": 108,
         "gridid": 1,
         "dynamic_smem_size": dynamic,
         "total_smem_size": total,
     }
-    for axis, blocks, lanes in zip("xyz", grid, block, strict=True):
+    for axis, blocks, lanes, together in zip("xyz", grid, block, cluster, strict=True):
         shape[f"nctaid.{axis}"] = blocks
         shape[f"ntid.{axis}"] = lanes
+        shape[f"cluster_nctaid.{axis}"] = together
+        shape[f"nclusterid.{axis}"] = blocks // together
     return shape
 
 
