@@ -8,6 +8,7 @@
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
+#   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them
@@ -34,14 +35,15 @@ WHEEL = $$(echo $(abspath $(VENV))/wheel/*.whl)
 # The folders too, so that a file that is deleted makes a new wheel.
 PACKAGED := pyproject.toml README.md LICENSE $(shell find atomr_trio bindings -name __pycache__ -prune -o -print)
 # The tests run on the installed package: the current folder is on nobody's path, and tests/test_wheel.py checks that.
-TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
+TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12="$(abspath $(VENV))/cuda12" \
+  ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
 # The real device needs no environment of ours.
 GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
 SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak bench anatomy bench-recovery picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak bench anatomy bench-recovery bench-nvrtc picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -50,7 +52,7 @@ help:
 demo: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P -m atomr_trio demo $(DEMO_ARGS)
 
-test: $(VENV)/.dev-ready $(VENV)/.installed
+test: $(VENV)/.dev-ready $(VENV)/.cuda12-ready $(VENV)/.installed
 	$(if $(COVERAGE),$(RUN) -m coverage erase)
 	$(if $(COVERAGE),COVERAGE_FILE="$(CURDIR)/.coverage") $(TEST) pytest $(PARALLEL) $(if $(COVERAGE),--cov) $(PYTEST_ARGS)
 	$(if $(COVERAGE),$(RUN) -m coverage json --quiet --fail-under=0 -o $(VENV)/coverage.json)
@@ -75,6 +77,8 @@ bench:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
 bench-recovery:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
+bench-nvrtc:
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/nvrtc.py $(BENCH_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
@@ -84,6 +88,8 @@ bench: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
+bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
+	$(RUN) -P tests/benchmarks/nvrtc.py --backend sim $(BENCH_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif
@@ -131,6 +137,12 @@ $(VENV)/.docs-ready: EXTRAS := docs
 $(VENV)/.abi-ready: EXTRAS := abi
 $(VENV)/.demo-ready $(VENV)/.dev-ready $(VENV)/.docs-ready $(VENV)/.abi-ready: pyproject.toml | $(VENV)/.wheel-ready
 	$(PIP) install --quiet "$(WHEEL)[$(EXTRAS)]"
+	@touch $@
+
+# The compiler and the linker of CUDA 12, beside those of 13 and out of their way: tests/test_cuda12.py says where.
+$(VENV)/.cuda12-ready: pyproject.toml | $(VENV)/bin/python
+	rm -rf $(VENV)/cuda12
+	$(PIP) install --quiet --no-deps --target $(VENV)/cuda12 'nvidia-cuda-nvrtc-cu12==12.9.*' 'nvidia-nvjitlink-cu12==12.9.*'
 	@touch $@
 
 # pip takes a wheel of the same version for the same wheel, and would leave the older one installed.

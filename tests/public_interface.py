@@ -22,7 +22,7 @@ import atomr_trio
 import atomr_trio.testing
 
 FACES = (atomr_trio, atomr_trio.testing)
-MADE_BY_USERS = ("NvrtcOptions", "RestartPolicy", "testing.WorkerPool")
+MADE_BY_USERS = ("NvrtcCache", "NvrtcOptions", "RestartPolicy", "testing.WorkerPool")
 """The classes that users call and that refuse what cannot be."""
 
 GIVEN_ANYWAY = ("self", "cls", "dev")

@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import trio
@@ -282,7 +283,7 @@ async def test_a_refused_launch_leaves_no_trace_in_its_arrays(dev):
 
 async def fail_one(dev: Any, batch: Any, narrow: Any, x: Any) -> None:
     """A launch that the driver refuses: with more threads than the kernel has registers for."""
-    narrow._facts["max_threads_per_block"] = 1024
+    narrow.attributes = attrs.evolve(narrow.attributes, max_threads_per_block=1024)
     batch.launch(narrow, 1, 1024, x)
 
 

@@ -146,7 +146,7 @@ async def test_what_is_refused_names_the_limit_of_the_device(dev):
     most = info.max_threads_per_block
     with pytest.raises(InvalidArgument, match=rf"{2 * most} threads.* at most {most}"):
         await nothing.launch(1, too_many)
-    assert bounded.max_threads_per_block == 64
+    assert bounded.attributes.max_threads_per_block == 64
     with pytest.raises(InvalidArgument, match=r"65 threads.*at_most_64.*at most 64"):
         await bounded.launch(1, 65)
     await bounded.launch(1, 64)
@@ -515,14 +515,14 @@ async def test_a_kernel_says_what_it_is(dev):
     add, reverse = await compiled(dev, "add", "reverse")
     assert repr(add).startswith("<Kernel add with 3 parameters")
     assert [parameter.type_name for parameter in add.parameters][1:] == [".f32", ".u32"]
-    assert add.static_shared_bytes == 0
-    assert add.max_threads_per_block == dev.info.max_threads_per_block
+    assert add.attributes.static_shared_bytes == 0
+    assert add.attributes.max_threads_per_block == dev.info.max_threads_per_block
     assert ".entry add" in add.ptx
     assert (add.cubin is None) == (dev.backend == "sim")
     assert add.log == ""
-    assert reverse.registers > 0
-    assert reverse.local_bytes == 0
-    assert repr(add._module).startswith(f"<Module {add._module.number} with ")
+    assert reverse.attributes.registers > 0
+    assert reverse.attributes.local_bytes == 0
+    assert repr(add.module).startswith(f"<Program 'module {add.module._number}', ")
     x = dev.empty(3)
     assert repr(read_only(x)) == f"<{Role.READ.value} {x!r}>"
     assert repr(overwrites(x)) == f"<{Role.OVERWRITE.value} {x!r}>"

@@ -163,7 +163,7 @@ async def run_for_ever(scene: Scene) -> None:
 async def launch_too_wide(scene: Scene) -> None:
     """Launch a kernel with more threads than it has registers for, past the check that would have noticed."""
     kernel = scene.kernels["narrow"]
-    kernel._facts["max_threads_per_block"] = 1024
+    kernel.attributes = attrs.evolve(kernel.attributes, max_threads_per_block=1024)
     await kernel.launch(1, 1024, scene.arrays["struck"])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from atomr_cuda import driver, nvrtc
+from atomr_cuda import driver, nvjitlink, nvrtc
 from public_interface import CALLABLES, FACES, PUBLIC, Member, described, resolve, spelled
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -27,7 +27,7 @@ def test_the_walk_finds_what_is_public():
     names = {member.name for member in PUBLIC}
     assert len(names) == len(PUBLIC)
     assert names > {"open_device", "Device.zeros", "DeviceArray.shape", "DeviceState.CLOSED", "ContextLost.generation"}
-    assert names > {"ReadOnly.array", "NvrtcOptions.arch", "Kernel.registers", "testing.inject", "testing.Action"}
+    assert names > {"ReadOnly.array", "NvrtcOptions.arch", "KernelAttributes.registers", "testing.inject", "testing.Action"}
     assert not [name for name in names if "._" in name or name.endswith((".add_note", ".name.name"))]
 
 
@@ -154,8 +154,8 @@ def test_whoever_takes_or_gives_an_array_says_which_shape_and_dtype():
 
 # ---------------------------------------------------------------------------------------------------- sources
 
-C_FUNCTION = re.compile(r"``((?:cu|nvrtc)[A-Z]\w*)``")
-DECLARED = {re.sub(r"_v\d+$", "", name) for table in (driver, nvrtc) for name in table.library.functions}
+C_FUNCTION = re.compile(r"``((?:cu|nvrtc|nvJitLink)[A-Z]\w*)``")
+DECLARED = {re.sub(r"_v\d+$", "", name) for table in (driver, nvrtc, nvjitlink) for name in table.library.functions}
 WAITS_ALONE = {
     *("Device.wait_generation", "Device.wait_standby", "Device.restart"),
     *("Batch.flush", "Event.wait", "Lane.synchronize"),

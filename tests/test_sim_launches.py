@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
 
 import numpy as np
 import pytest
@@ -489,3 +489,30 @@ def test_launching_blocks_when_a_thousand_launches_are_pending(context):
     thread.join()
     driver.cuStreamSynchronize(on)
     assert len(made) == 1025
+
+
+def test_a_module_lists_its_functions():
+    module, count = helper.load(VARIED), c_uint()
+    driver.cuModuleGetFunctionCount(count, module)
+    functions = (driver.CUfunction * (count.value + 1))()
+    driver.cuModuleEnumerateFunctions(functions, 2, module)
+    assert [bool(each) for each in functions] == [True, True] + [False] * (count.value - 1)
+    driver.cuModuleEnumerateFunctions(functions, count.value + 1, module)
+    assert functions[count.value] is None
+    name, names = c_char_p(), []
+    for function in functions[: count.value]:
+        driver.cuFuncGetName(name, function)
+        names.append((name.value or b"").decode())
+        assert helper.function(module, names[-1]).value == function
+    assert sorted(names) == ["count", "narrow", "speak", "tile", "varied"]
+
+
+@pytest.mark.parametrize(
+    ("size", "status"),
+    [("9" * 14, CUresult.CUDA_ERROR_OUT_OF_MEMORY), ("9" * 23, CUresult.CUDA_ERROR_INVALID_PTX)],
+)
+def test_a_damaged_text_that_asks_for_all_memory_there_is_is_refused(size, status):
+    text = compile_ptx('__constant__ int table[4]; extern "C" __global__ void get(int *x) { *x = table[*x]; }')
+    assert "table[16]" in text
+    module = c_void_p()
+    assert driver.cuModuleLoadData.status(module, text.replace("table[16]", f"table[{size}]").encode()) == status

@@ -37,6 +37,7 @@ from atomr_trio import (
 from atomr_trio._events import EventHub
 from atomr_trio._standby import Standbys
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
+from support import next_event
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01)
 DEADLINE = 60
@@ -149,7 +150,7 @@ async def test_the_standby_has_every_chunk_and_every_module_before_it_is_needed(
     standby = dev._standbys.generations[0]
     assert len(standby._mapped) == 2
     await until(lambda: standby.timeline.idle)
-    assert set(standby.modules) == {module.number for module in dev._modules.values()}
+    assert set(standby.modules) == {module._number for module in dev._modules.values()}
     await fault(wild)
     await dev.wait_generation(after=1)
     loads = dev.statistics().lanes[0].submitted
@@ -431,7 +432,7 @@ async def test_a_restart_costs_the_context_but_nothing_of_the_budget(open_test_d
                         nursery.start_soon(expect_restart, touch, torn)
                         await until(lambda: dev.statistics().lanes[0].unfinished == 2)
                         assert await dev.restart("it hangs") == number + 1
-                    event = await anext(events)
+                    event = await next_event(events)
                 assert isinstance(event, ContextWasLost)
                 assert (event.reason, event.reported_by) == ("restarted: it hangs", "the caller of restart()")
                 assert event.in_flight == ("launch of spin", "launch of touch")

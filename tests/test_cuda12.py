@@ -1,0 +1,42 @@
+"""The tests of compiling and linking once more, with the libraries of CUDA 12.9: nothing may lean on 13 alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.sim_only
+
+DEADLINE = 300
+LIBRARIES = {
+    "ATOMR_TRIO_NVRTC_PATH": "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+    "ATOMR_TRIO_NVJITLINK_PATH": "nvidia/nvjitlink/lib/libnvJitLink.so.12",
+}
+"""By the variables that name a library to load; `make test` installs them for these tests alone."""
+
+
+@pytest.fixture(scope="module")
+def libraries() -> dict[str, str]:
+    folder = os.environ.get("ATOMR_TRIO_TEST_CUDA12")
+    assert folder, "ATOMR_TRIO_TEST_CUDA12 names the folder that CUDA 12's libraries are installed in"
+    paths = {variable: Path(folder, library) for variable, library in LIBRARIES.items()}
+    assert all(path.is_file() for path in paths.values()), paths
+    return {variable: str(path) for variable, path in paths.items()}
+
+
+@pytest.mark.parametrize("name", ["nvrtc_options", "compiler", "linker"])
+def test_the_same_tests_pass_with_cuda_12(libraries: dict[str, str], name: str) -> None:
+    tests = Path(__file__).with_name(f"test_{name}.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", str(tests)],
+        env={**os.environ, **libraries},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
