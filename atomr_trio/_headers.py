@@ -16,7 +16,8 @@ The files that were read do not say everything:
 
 What remains is decided by content: as long as these files hold these bytes, and these places are empty or not as they
 were, the preprocessor takes the same turns. Whatever cannot be known so makes a compile that is not cached: a name in
-`__has_include` that is a macro, options that read or write other files, a file that changed while it was compiled.
+`__has_include` that is a macro (one that only hands on what it is given, as libcu++ has it, is looked through), options
+that read or write other files, a file that changed while it was compiled.
 Not noticed is a guarded header that was read, is included again by a macro under another name, and is then hidden by a
 new file of that name.
 
@@ -28,6 +29,7 @@ it is read again until it is older. This file knows nothing of caches, and block
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import os
 import re
@@ -70,6 +72,12 @@ _NAME = rb'(?:<([^>\n]+)>|"([^"\n]+)")?'
 _DIRECTIVE = re.compile(rb"#" + _SPACE + rb"(include_next|include|import|embed)\b" + _SPACE + _NAME, re.DOTALL)
 _HAS_INCLUDE = re.compile(rb"__has_(include_next|include|embed)" + _SPACE + rb"\(\s*" + _NAME, re.DOTALL)
 _DEFINED_HAS_INCLUDE = re.compile(rb"\bdefine\s+__has_(?:include|embed)")
+_WRAPPER = re.compile(
+    rb"#" + _SPACE + rb"define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]+"
+    rb"__has_(?:include|embed)[ \t]*\([ \t]*\2[ \t]*\)[ \t]*(?=\n|$|//)"
+)
+"""A macro that hands what it is given to `__has_include`, and does nothing else."""
+_NO_USE = rb"(?:\bdefined?\s*\(?\s*|\bundef\s+|\bifn?def\s+)"
 _RENAMED_HAS_INCLUDE = re.compile(
     rb"#" + _SPACE + rb"define\b[^\n]*\s__has_(?:include|embed)(?:_next)?\b(?!\s*\(\s*[<\"])"
 )
@@ -117,18 +125,30 @@ def dependence(source: str, options: NvrtcOptions) -> Dependence:
     if any(option.lstrip("-").startswith(_FILE_OPTIONS + _OUTPUT_OPTIONS) for option in options.extra_options):
         return Dependence.UNKNOWN
     in_memory = {name for name, _ in options.headers}
-    for text in (source, *(text for _, text in options.headers)):
-        found = _directives(text.encode())
+    texts = [_usual(text.encode()) for text in (source, *(text for _, text in options.headers))]
+    wrappers = _wrappers(texts)
+    for text in texts:
+        found = _directives(text, wrappers)
         outside = any(include.name not in in_memory for include in found.includes)
         if outside or found.probes or found.computed or found.problem:
             return Dependence.HEADERS
     return Dependence.NOTHING
 
 
-def _directives(text: bytes) -> _Directives:
+def _usual(text: bytes) -> bytes:
+    """The text with one spelling of each mark, and with whole lines."""
     for spelling, usual in _OTHER_SPELLINGS:
         text = text.replace(spelling, usual)
-    text = _SPLICE.sub(b"", text)
+    return _SPLICE.sub(b"", text)
+
+
+def _wrappers(texts: Iterable[bytes]) -> frozenset[bytes]:
+    """The names of the macros that stand for `__has_include` with whatever they are given."""
+    return frozenset(match[1] for text in texts if b"__has_" in text for match in _WRAPPER.finditer(text))
+
+
+def _directives(text: bytes, wrappers: frozenset[bytes]) -> _Directives:
+    """What a text in its usual spelling says."""
     includes, computed, problem = set(), False, ""
     for kind, angled, quoted in _DIRECTIVE.findall(text):
         if kind in (b"embed", b"import"):
@@ -137,27 +157,43 @@ def _directives(text: bytes) -> _Directives:
             includes.add(_Include(os.fsdecode(angled or quoted), bool(quoted), kind == b"include_next"))
         else:
             computed = True
-    probes, unclear = _probes(text)
+    probes, unclear = _probes(text, wrappers)
     problem = problem or unclear
     return _Directives(frozenset(includes), frozenset(probes), computed, problem)
 
 
-def _probes(text: bytes) -> tuple[set[tuple[str, bool]], str]:
+def _probes(text: bytes, wrappers: frozenset[bytes]) -> tuple[set[tuple[str, bool]], str]:
     """What a text asks for by `__has_include`, and why that cannot be told; empty when it can."""
-    probes: set[tuple[str, bool]] = set()
-    if b"__has_" not in text:
-        return probes, ""
-    unnamed = 0
-    for _, angled, quoted in _HAS_INCLUDE.findall(text):
+    asked: list[tuple[bytes, bytes]] = []
+    problem = ""
+    if wrappers:
+        asked, problem = _asked_by(wrappers, text)
+    if b"__has_" in text:
+        text = _WRAPPER.sub(b"", text)
+        found = [match[1:] for match in _HAS_INCLUDE.findall(text)]
+        asked += found
+        if sum(not any(name) for name in found) > len(_DEFINED_HAS_INCLUDE.findall(text)):
+            problem = "a macro names the file in __has_include"
+        elif _RENAMED_HAS_INCLUDE.search(text):
+            problem = "a macro stands for __has_include"
+    return {(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in asked if angled or quoted}, problem
+
+
+def _asked_by(wrappers: frozenset[bytes], text: bytes) -> tuple[list[tuple[bytes, bytes]], str]:
+    """The same for the macros that stand for it."""
+    asked, problem = [], ""
+    for no_use, _, angled, quoted in _uses_of(wrappers).findall(text):
         if angled or quoted:
-            probes.add((os.fsdecode(angled or quoted), bool(quoted)))
-        else:
-            unnamed += 1
-    if unnamed > len(_DEFINED_HAS_INCLUDE.findall(text)):
-        return probes, "a macro names the file in __has_include"
-    if _RENAMED_HAS_INCLUDE.search(text):
-        return probes, "a macro stands for __has_include"
-    return probes, ""
+            asked.append((angled, quoted))
+        elif not no_use:
+            problem = "a macro names the file in __has_include"
+    return asked, problem
+
+
+@functools.lru_cache(maxsize=16)
+def _uses_of(wrappers: frozenset[bytes]) -> re.Pattern[bytes]:
+    names = b"|".join(sorted(wrappers))
+    return re.compile(rb"(" + _NO_USE + rb")?\b(" + names + rb")\b" + _SPACE + rb"(?:\(\s*" + _NAME + rb")?", re.DOTALL)
 
 
 # ---------------------------------------------------------------------------------------------------- the listing
@@ -311,8 +347,8 @@ class _Reading:
     computed: dict[str, None] = attrs.Factory(dict)
     """Folders of headers with an `#include` that a macro names."""
 
-    def read(self, path: str) -> _Directives:
-        """Note a file that the compiler read."""
+    def read(self, path: str) -> bytes:
+        """Note a file that the compiler read; its text."""
         try:
             file, text, stamp = _read(path)
         except (OSError, ValueError) as error:
@@ -320,7 +356,7 @@ class _Reading:
         self._check_older(path, stamp)
         self.files[path] = file
         self.inodes.add(stamp[3:])
-        return _directives(text)
+        return text
 
     def follow(self, folder: str, found: _Directives) -> None:
         """Note the places where the names in a text of `folder` are looked for."""
@@ -409,11 +445,13 @@ def take_snapshot(
     """
     in_memory = frozenset(name for name, _ in options.headers)
     reading = _Reading(started_ns, _search_paths(flags), in_memory)
-    texts = [(NOWHERE, _directives(text.encode())) for text in (source, *(text for _, text in options.headers))]
+    texts = [(NOWHERE, text.encode()) for text in (source, *(text for _, text in options.headers))]
     on_disk = (name for name in entered if not (name in in_memory or name.startswith(NOWHERE) or _is_own(name)))
     texts += [(os.path.dirname(path), reading.read(path)) for path in on_disk]
-    for folder, found in texts:
-        reading.follow(folder, found)
+    texts = [(folder, _usual(text)) for folder, text in texts]
+    wrappers = _wrappers(text for _, text in texts)
+    for folder, text in texts:
+        reading.follow(folder, _directives(text, wrappers))
     reading.follow_computed()
     return Snapshot(tuple(reading.files.values()), tuple(sorted(reading.places.items())))
 

@@ -301,11 +301,29 @@ def test_a_young_file_is_read_again_until_it_is_older(
     assert shop.compiled == 1
 
 
+@pytest.mark.parametrize("quote", ["<maybe.h>", '"maybe.h"'])
+def test_a_macro_that_hands_a_name_on_to_has_include_is_looked_through(shop: Workshop, quote: str) -> None:
+    """libcu++ asks for every header so, by a macro of another header."""
+    shop.write(
+        "i/ask.h",
+        "#ifdef __has_include\n#  define HAS( X ) __has_include( X ) // asks\n#else\n#define HAS(X) 0\n#endif",
+    )
+    source = f"#include <ask.h>\n#if HAS({quote}) && defined(HAS)\n#define VALUE 1\n#else\n#define VALUE 2\n#endif"
+    assert [shop.value(source, "i") for _ in range(2)] == [2, 2]
+    assert shop.compiled == 1
+    shop.write("i/maybe.h", "")
+    assert [shop.value(source, "i") for _ in range(2)] == [1, 1]
+    assert shop.compiled == 2
+
+
 @pytest.mark.parametrize(
     "source",
     [
         "#define A <a.h>\n#if __has_include(A)\n#endif\n#define VALUE 1",
-        "#define HAS(x) __has_include(x)\n#if HAS(<a.h>)\n#endif\n#define VALUE 1",
+        "#define HAS __has_include\n#if HAS(<a.h>)\n#endif\n#define VALUE 1",
+        "#define HAS(x) __has_include(x) && 1\n#if HAS(<a.h>)\n#endif\n#define VALUE 1",
+        "#define HAS(x) __has_include(x)\n#define A <a.h>\n#if HAS(A)\n#endif\n#define VALUE 1",
+        "#define HAS(x) __has_include(x)\n#define OTHER HAS\n#if OTHER(<a.h>)\n#endif\n#define VALUE 1",
     ],
 )
 def test_what_cannot_be_known_is_compiled_each_time(
