@@ -179,16 +179,15 @@ async def test_every_way_to_launch_takes_the_options(dev):
         await check(way)
 
 
-async def test_launches_that_differ_in_their_options_alone_are_not_taken_for_each_other(dev):
+async def test_the_workspace_of_a_cooperative_launch_stays_for_those_after_it(dev):
+    """So it is on an H200; a kernel cannot tell by `is_valid` alone how it was launched."""
     is_valid = await cooperative_kernel(dev, "is_valid")
-    arrays = [await dev.to_device(np.full(2, -1, np.int32)) for _ in range(40)]
-    prepared = [is_valid.prepare(2, 32, arrays[0], cooperative=each) for each in (False, True)]
-    async with dev.batch() as batch:
-        for index, array in enumerate(arrays):
-            prepared[index % 2][0] = array
-            batch.launch(prepared[index % 2])
-    for index, array in enumerate(arrays):
-        assert (await array.to_host() == index % 2).all(), index
+    array = await dev.to_device(np.full(2, -1, np.int32))
+    await is_valid.launch(2, 32, array, cooperative=True)
+    assert (await array.to_host() == 1).all()
+    await array.fill(-1)
+    await is_valid.launch(2, 32, array)
+    assert (await array.to_host() == 1).all()
 
 
 async def test_a_cooperative_grid_that_the_device_does_not_hold_is_refused_with_the_limit(dev):
@@ -258,6 +257,18 @@ async def test_blocks_are_in_the_clusters_that_were_asked_for(hopper):
         graph = await hopper.capture(record)
         await graph.launch()
         assert (await out.to_host() == places(grid, whole)).all()
+
+
+async def test_launches_that_differ_in_their_options_alone_are_not_taken_for_each_other(hopper):
+    place = await hopper_kernel(hopper, "place")
+    arrays = [hopper.zeros((4, 5), np.uint32) for _ in range(40)]
+    prepared = [place.prepare(4, 32, arrays[0], cluster=size) for size in (1, 2)]
+    async with hopper.batch() as batch:
+        for index, array in enumerate(arrays):
+            prepared[index % 2][0] = array
+            batch.launch(prepared[index % 2])
+    for index, array in enumerate(arrays):
+        assert ((await array.to_host())[:, 4] == index % 2 + 1).all(), index
 
 
 async def test_a_node_keeps_its_cluster_when_it_is_given_other_arguments(hopper):

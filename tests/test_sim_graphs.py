@@ -112,6 +112,22 @@ def functions() -> tuple[c_void_p, c_void_p]:
     return helper.function(module, "add"), helper.function(module, "scale")
 
 
+def test_a_node_whose_parameters_are_one_buffer_takes_no_cooperative_attribute(functions):
+    """As it is on an H200, where the same node with an array of addresses takes it."""
+    value = driver.CUlaunchAttributeValue(cooperative=1)
+    cooperative = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    data, size = (c_uint64 * 2)(helper.allocate(16), 1), c_uint64(12)
+    extra = (c_uint64 * 5)(1, addressof(data), 2, addressof(size), 0)
+    buffered = CUDA_KERNEL_NODE_PARAMS(functions[0].value, 1, 1, 1, 4, 1, 1, 0, None, addressof(extra))
+    listed = kernel_parameters(functions[0], c_uint64(data[0]), c_int(1))
+    statuses = [
+        driver.cuGraphKernelNodeSetAttribute.status(add_kernel(new_graph(), each), cooperative, value)
+        for each in (buffered, listed)
+    ]
+    assert statuses == [INVALID, 0]
+
+
+
 # Running.
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from ctypes import addressof, byref, c_size_t, c_void_p, create_string_buffer
+from ctypes import addressof, byref, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol import Mode, Verb, VerbTable
@@ -89,7 +89,6 @@ _VERBS = {(verb.engine_number, verb.number): verb for verb in CAPTURABLE}
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 _CU_MEMORYTYPE_DEVICE = 2
-_PARAM_END, _PARAM_BUFFER_POINTER, _PARAM_BUFFER_SIZE = 0, 1, 2
 _INVALID_VALUE = 1
 _GRAPH_EXEC_UPDATE_FAILURE = 910
 _CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
@@ -273,14 +272,14 @@ class GraphEngine:
 
     def _launch_parts(self, payload: bytes) -> Iterator[_Part]:
         _, gx, gy, gz, bx, by, bz, shared, _ = LAUNCH.struct.unpack_from(payload)
-        function, attributes = self._modules.for_graph(payload)
-        block = payload[LAUNCH.struct.size :]
-        size, buffer = c_size_t(len(block)), create_string_buffer(block, max(len(block), 1))
-        marks = (_PARAM_BUFFER_POINTER, addressof(buffer), _PARAM_BUFFER_SIZE, addressof(size), _PARAM_END)
-        extra = (c_void_p * len(marks))(*marks)
-        where = addressof(extra) if block else None
-        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(function, gx, gy, gz, bx, by, bz, shared, None, where)
-        yield _Part(self._kernel, parameters, (size, buffer, extra), attributes)
+        function, offsets, attributes = self._modules.for_graph(payload)
+        # Not one buffer of all parameters, as for a launch: a node that has one takes no cooperative attribute.
+        buffer = create_string_buffer(payload, len(payload))
+        first = addressof(buffer) + LAUNCH.struct.size
+        pointers = (c_void_p * max(len(offsets), 1))(*(first + offset for offset in offsets))
+        where = addressof(pointers)
+        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(function, gx, gy, gz, bx, by, bz, shared, where, None)
+        yield _Part(self._kernel, parameters, (buffer, pointers), attributes)
 
     def _copy_parts(self, payload: bytes) -> Iterator[_Part]:
         for *sides, width, height, depth in BOX.iter_unpack(payload):

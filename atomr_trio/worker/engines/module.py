@@ -135,10 +135,11 @@ _MOST_PREPARED = 4096
 class _LoadedKernel:
     """A function, and what a launch of it needs, prepared once for each lane: lanes run in threads of their own."""
 
-    __slots__ = ("function", "non_portable", "parameter_bytes", "prepared", "shared_granted")
+    __slots__ = ("function", "non_portable", "parameter_bytes", "parameter_offsets", "prepared", "shared_granted")
 
     def __init__(self, function: int | None, layout: list[tuple[int, int]]) -> None:
         self.function = function
+        self.parameter_offsets = [offset for offset, _ in layout]
         self.parameter_bytes = max((offset + width for offset, width in layout), default=0)
         self.prepared: dict[tuple[int, bytes, int, int], _PreparedLaunch] = {}
         """By the lane, the dimensions, the dynamic shared memory and the options."""
@@ -447,11 +448,12 @@ class ModuleEngine:
             self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
             kernel.shared_granted = shared
 
-    def for_graph(self, payload: bytes) -> tuple[int | None, Any]:
-        """The function of a launch that becomes a node of a graph, and its attributes."""
+    def for_graph(self, payload: bytes) -> tuple[int | None, list[int], Any]:
+        """The function of a launch that becomes a node of a graph, where its parameters begin, and its attributes."""
         number, dimensions, shared, word = _LAUNCH_FIELDS.unpack_from(payload)
         kernel = self._kernels[number]
-        return kernel.function, self._configured(kernel, None, dimensions, shared, word).attributes
+        attributes = self._configured(kernel, None, dimensions, shared, word).attributes
+        return kernel.function, kernel.parameter_offsets, attributes
 
     def close(self) -> None:
         """Unload every module."""

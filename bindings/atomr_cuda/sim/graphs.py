@@ -147,7 +147,9 @@ def _set_attribute(process: Process, handle: int | None, number: int, value: Any
     kernel = node.task.work
     require(isinstance(kernel, PreparedKernel))
     assert isinstance(kernel, PreparedKernel)
-    node.task = Task(_KERNEL, kernel.with_attributes(kernel.attributes.having(number, value[0])))
+    attributes = kernel.attributes.having(number, value[0])
+    require(not (attributes.cooperative and kernel.in_one_buffer))  # so it is on an H200, for whatever reason
+    node.task = Task(_KERNEL, kernel.with_attributes(attributes))
 
 
 def _memcpy(process: Process, given: Any, context: int | None) -> Task:

@@ -328,14 +328,14 @@ def _launch_kernel(
 ) -> None:
     *sizes, shared, stream, parameters, extra = rest
     kernel = prepared(process, handle, tuple(sizes[:3]), tuple(sizes[3:]), shared, parameters, extra)
-    process.submit(stream, kernel.with_attributes(Attributes()), kernel=True)
+    _submit(process, stream, kernel, Attributes())
 
 
 @entry(driver.cuLaunchCooperativeKernel)
 def _launch_cooperative_kernel(process: Process, handle: int | None, *rest: Any) -> None:
     *sizes, shared, stream, parameters = rest
     kernel = prepared(process, handle, tuple(sizes[:3]), tuple(sizes[3:]), shared, parameters, None)
-    process.submit(stream, kernel.with_attributes(Attributes(cooperative=True)), kernel=True)
+    _submit(process, stream, kernel, Attributes(cooperative=True))
 
 
 @entry(driver.cuLaunchKernelEx)
@@ -350,7 +350,14 @@ def _launch_kernel_ex(
     grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
     block = (config.blockDimX, config.blockDimY, config.blockDimZ)
     kernel = prepared(process, handle, grid, block, config.sharedMemBytes, parameters, extra)
-    process.submit(config.hStream, kernel.with_attributes(attributes), kernel=True)
+    _submit(process, config.hStream, kernel, attributes)
+
+
+def _submit(process: Process, stream: int | None, kernel: PreparedKernel, attributes: Attributes) -> None:
+    """Queue a launch. Once there was a cooperative one, those after it in streams find its workspace, as on a GPU."""
+    ready = kernel.with_attributes(replace(attributes, workspace=process.has_workspace or attributes.cooperative))
+    process.has_workspace |= attributes.cooperative
+    process.submit(stream, ready, kernel=True)
 
 
 _HARMLESS_ATTRIBUTES = frozenset(
@@ -373,11 +380,13 @@ class Attributes:
 
     cooperative: bool = False
     cluster: Three | None = None
+    workspace: bool = False
+    """Whether the kernel finds what the barrier of a grid needs."""
 
     def having(self, number: int, value: Any) -> Attributes:
         """The attributes with one more: a ``CUlaunchAttributeID`` and a ``CUlaunchAttributeValue``."""
         if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-            return replace(self, cooperative=bool(value.cooperative))
+            return replace(self, cooperative=bool(value.cooperative), workspace=bool(value.cooperative))
         if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
             size = value.clusterDim
             return replace(self, cluster=(size.x, size.y, size.z))
@@ -395,12 +404,14 @@ class PreparedKernel:
     shared: int
     data: bytes
     say: Callable[[bytes], None]
+    in_one_buffer: bool = False
+    """Whether the parameters came as one buffer (``extra``)."""
     attributes: Attributes = Attributes()
 
     def __call__(self) -> None:
         attributes, cluster = self.attributes, self._cluster(self.attributes) or (1, 1, 1)
         kernel = self.function.kernel
-        kernel.launch(self.grid, self.block, self.shared, self.data, self.say, cluster, attributes.cooperative)
+        kernel.launch(self.grid, self.block, self.shared, self.data, self.say, cluster, attributes.workspace)
 
     def with_attributes(self, attributes: Attributes) -> PreparedKernel:
         """The same with other attributes; refuses those that cannot be."""
@@ -438,7 +449,7 @@ def prepared(
     _check_shape(function, grid, block, shared)
     data = _parameter_block(function, parameters, extra)
     at, size = (grid[0], grid[1], grid[2]), (block[0], block[1], block[2])
-    return PreparedKernel(function, at, size, shared, data, process.current().say)
+    return PreparedKernel(function, at, size, shared, data, process.current().say, bool(extra))
 
 
 def _check_shape(function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> None:

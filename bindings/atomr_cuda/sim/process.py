@@ -221,6 +221,8 @@ class Process:
         self.regions: Regions = Regions(AddressSpace(), [memory] * device_count)
         self.handles: Handles = Handles(0x5200_0000_0010)
         self.faults: Faults = Faults(self.fate)
+        self.has_workspace = False
+        """Whether there was a cooperative launch."""
         self._thread = threading.local()
         self.primaries: list[Context] = [self._new_context(device, primary=True) for device in range(device_count)]
 

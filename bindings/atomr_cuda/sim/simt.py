@@ -190,7 +190,7 @@ class KernelFunction:
         parameters: bytes,
         output: Callable[[bytes], None],
         cluster: tuple[int, int, int] = (1, 1, 1),
-        cooperative: bool = False,
+        workspace_given: bool = False,
     ) -> None:
         """Run the whole grid in this thread.  A `DeviceFault` ends it; what was written before stays written."""
         if len(parameters) != self.parameter_bytes:
@@ -222,8 +222,8 @@ class KernelFunction:
             output=output,
             shape=_shape(grid, block, cluster, shared_bytes, total),
         )
-        accessible = [held, workspace] if cooperative else [held]
-        if cooperative:
+        accessible = [held, workspace] if workspace_given else [held]
+        if workspace_given:
             launch.shape["envreg1"], launch.shape["envreg2"] = divmod(int(workspace.ctypes.data), 1 << 32)
         for part in accessible:
             module.memory.add(int(part.ctypes.data), part.size)
