@@ -46,7 +46,7 @@ from ._errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFoun
 from ._memory import Block, Chunk, ChunkState, Ticket
 from ._requests import CommandRequest
 from ._timeline import Command, Operand
-from ._util import shown
+from ._util import known, shown
 from .worker.channel import SharedMemory
 from .worker.engines.interop import ATTACH, SETTLE, WAIT
 from .worker.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
@@ -62,6 +62,9 @@ RELEASED: Final = 1 << 62
 
 WAIT_SECONDS: Final = 60.0
 """How long a lane waits for another library's stream on a device without a `hang_timeout`."""
+
+CLOSE_SECONDS = 2.0
+"""How long the end of a device waits for the streams of other libraries; what is left is given back when they end."""
 
 MARKS_AHEAD: Final = 256
 """Marks that a stream may have before it: a driver blocks the caller at about a thousand pending operations."""
@@ -647,10 +650,20 @@ class Interop:
                 name = "atomr-trio-interop"
                 threading.Thread(target=self._end_late, args=(fences[0],), name=name, daemon=True).start()
             elif not self._uses and self._consumer is not None:
-                self._close_ended()
                 self._fences.clear()
-                self._consumer.close()
-                self._consumer = None
+                closer = threading.Thread(target=self._close_consumer, name="atomr-trio-interop", daemon=True)
+                closer.start()
+                closer.join(CLOSE_SECONDS)
+
+    def _close_consumer(self) -> None:
+        """Give back what this process has of the driver, which waits for all its streams, whoever's they are."""
+        from atomr_cuda._library import CudaError
+
+        consumer, self._consumer = known(self._consumer, "it was opened"), None
+        with contextlib.suppress(CudaError):  # the context is lost, and what was mapped in it with it
+            while self._ended:
+                self._ended.pop().close(consumer)
+            consumer.close()
 
     def _end_late(self, fence: Fence) -> None:
         from atomr_cuda._library import CudaError

@@ -757,6 +757,25 @@ async def test_a_stream_that_never_gets_there_costs_a_generation_and_is_named(co
         taken.close()
 
 
+async def test_a_stream_that_is_stuck_does_not_hold_up_the_end_of_the_device(context, pool, monkeypatch):
+    """The driver waits for every stream of the process when memory is unregistered, whatever that stream does."""
+    monkeypatch.setattr(_interop, "CLOSE_SECONDS", 0.05)
+    async with open_test_device(workers=pool) as dev:
+        library = play_library(dev)
+        (x,) = await numbers(dev, 0)
+        library.take(x).close()
+        library.synchronize()
+        await x.fill(1)
+        library.wait_at_gate()
+        interop = dev._interop
+    assert interop._consumer is None
+    (closer,) = (thread for thread in threading.enumerate() if thread.name == "atomr-trio-interop")
+    assert closer.is_alive()
+    library.open_gate()
+    closer.join(DEADLINE)
+    assert not closer.is_alive()
+
+
 async def test_memory_waits_for_what_the_consumer_had_given_its_stream(dev, library):
     x = await dev.to_device(np.zeros(1000, np.int32))
     address = x.address
