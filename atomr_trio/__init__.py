@@ -6,12 +6,8 @@ A map of the house, in the order in which the files can be read:
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
 - ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
-- ``_architectures``, ``_nvrtc_flags``, ``_nvrtc_library``, ``_bundled_headers``: what NVRTC knows and has;
-- ``_nvrtc_options``, ``_compiler``, ``_parameters``: CUDA C++ to images, Python values to parameter blocks;
-- ``_cache_folder``, ``_nvrtc_build``, ``_nvrtc_cache``: what was compiled, kept for the next process;
-- ``_nvrtc_identity``, ``_headers``, ``_caching_compiler``, ``_compile_service``: which compiler and headers decide,
-  and many compiles at once;
-- ``_images``, ``_link_options``, ``_ptx_versions``, ``_linker``: what images hold, and several made into one;
+- ``_compiling/``: CUDA C++ to images, and what was compiled kept for the next process;
+- ``_parameters``: what images say of their kernels' parameters, and Python values to parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
 - ``_lanes``, ``_batch``: more orders of work, and many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
@@ -28,15 +24,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._architectures import SmArch as SmArch
     from ._arrays import DeviceArray as DeviceArray
     from ._batch import Batch as Batch
-    from ._compile_service import CompileStatistics as CompileStatistics
-    from ._compiler import (
+    from ._compiling.architectures import SmArch as SmArch
+    from ._compiling.cache import CachedKernel as CachedKernel, NvrtcCache as NvrtcCache, NvrtcCacheKey as NvrtcCacheKey
+    from ._compiling.compiler import (
         compile_to_cubin as compile_to_cubin,
         compile_to_ltoir as compile_to_ltoir,
         compile_to_ptx as compile_to_ptx,
     )
+    from ._compiling.images import ImageKind as ImageKind
+    from ._compiling.link_options import LinkInput as LinkInput, LinkOptions as LinkOptions
+    from ._compiling.linker import link as link
+    from ._compiling.options import NvrtcOptions as NvrtcOptions
+    from ._compiling.service import CompileStatistics as CompileStatistics
     from ._device import Device as Device, open_device as open_device
     from ._errors import (
         ActorCrashed as ActorCrashed,
@@ -70,14 +71,9 @@ if TYPE_CHECKING:
         Subscription as Subscription,
         WorkerReaped as WorkerReaped,
     )
-    from ._images import ImageKind as ImageKind
     from ._info import DeviceInfo as DeviceInfo, KernelAttributes as KernelAttributes, Occupancy as Occupancy
     from ._lanes import Event as Event, Lane as Lane
-    from ._link_options import LinkInput as LinkInput, LinkOptions as LinkOptions
-    from ._linker import link as link
     from ._memory_map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
-    from ._nvrtc_cache import CachedKernel as CachedKernel, NvrtcCache as NvrtcCache, NvrtcCacheKey as NvrtcCacheKey
-    from ._nvrtc_options import NvrtcOptions as NvrtcOptions
     from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
     from ._statistics import (
         ActorStatistics as ActorStatistics,
@@ -101,11 +97,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "_architectures": ("SmArch",),
     "_arrays": ("DeviceArray",),
     "_batch": ("Batch",),
-    "_compile_service": ("CompileStatistics",),
-    "_compiler": ("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx"),
+    "_compiling.architectures": ("SmArch",),
+    "_compiling.cache": ("CachedKernel", "NvrtcCache", "NvrtcCacheKey"),
+    "_compiling.compiler": ("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx"),
+    "_compiling.images": ("ImageKind",),
+    "_compiling.link_options": ("LinkInput", "LinkOptions"),
+    "_compiling.linker": ("link",),
+    "_compiling.options": ("NvrtcOptions",),
+    "_compiling.service": ("CompileStatistics",),
     "_device": ("Device", "open_device"),
     "_errors": (
         "ActorCrashed",
@@ -139,14 +140,9 @@ _HOMES = {
         "Subscription",
         "WorkerReaped",
     ),
-    "_images": ("ImageKind",),
     "_info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
     "_lanes": ("Event", "Lane"),
-    "_link_options": ("LinkInput", "LinkOptions"),
-    "_linker": ("link",),
     "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
-    "_nvrtc_cache": ("CachedKernel", "NvrtcCache", "NvrtcCacheKey"),
-    "_nvrtc_options": ("NvrtcOptions",),
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_supervision": ("DeviceState", "RestartPolicy"),

@@ -36,7 +36,7 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
-from ._compile_service import CompileService
+from ._compiling.service import CompileService
 from ._crew import Crew
 from ._dtypes import check_dtype
 from ._errors import (

@@ -10,7 +10,7 @@ import pytest
 from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
 from atomr_trio import NvrtcOptions
-from atomr_trio._compiler import compile_program
+from atomr_trio._compiling.compiler import compile_program
 
 KERNEL = """
 extern __device__ float helper(float x);

@@ -16,7 +16,7 @@ import numpy as np
 import trio
 
 from atomr_trio import Device, DeviceArray, DeviceEvent, DeviceState, Kernel, read_only
-from atomr_trio._compile_service import CompileService
+from atomr_trio._compiling.service import CompileService
 from atomr_trio._generation import Generation
 from atomr_trio._staging import Slot
 from atomr_trio.worker.engines.memory import COPY_IN

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from atomr_trio import NvrtcOptions, SmArch, _compiler
-from atomr_trio._architectures import ARCH, is_compiled_by
-from atomr_trio._compiler import compile_program
+from atomr_trio import NvrtcOptions, SmArch
+from atomr_trio._compiling import compiler
+from atomr_trio._compiling.architectures import ARCH, is_compiled_by
+from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._compiling.library import nvrtc_version, supported_architectures
 from atomr_trio._errors import CompileError, InvalidArgument
-from atomr_trio._nvrtc_library import nvrtc_version, supported_architectures
 
 KERNEL = 'extern "C" __global__ void k() {}'
 
@@ -53,7 +54,7 @@ def compiles(target: str) -> bool:
 
 def test_the_list_covers_what_this_nvrtc_supports_and_no_more_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant that was missing here could not be named, and one that NVRTC lacks would fail in its own words."""
-    monkeypatch.setattr(_compiler, "is_compiled_by", lambda *arguments: True)
+    monkeypatch.setattr(compiler, "is_compiled_by", lambda *arguments: True)
     names = {f"sm_{number}{variant}" for number in supported_architectures() for variant in ("", "a", "f")}
     taken = {name for name in names if compiles(name)}
     assert taken == {arch.value for arch in SmArch if arch.supported()}

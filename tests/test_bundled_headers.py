@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from atomr_cuda import nvrtc
-from atomr_trio import _bundled_headers, _cache_folder
-from atomr_trio._bundled_headers import bundled_header_folders
-from atomr_trio._compiler import compile_program, compile_to_cubin
+from atomr_trio._compiling import bundled_headers as _bundled_headers, cache_folder
+from atomr_trio._compiling.bundled_headers import bundled_header_folders
+from atomr_trio._compiling.compiler import compile_program, compile_to_cubin
+from atomr_trio._compiling.library import nvrtc_version
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import LibraryNotFound
-from atomr_trio._nvrtc_library import nvrtc_version
-from atomr_trio._nvrtc_options import NvrtcOptions
 
 carried = pytest.mark.skipif(nvrtc_version() < (13, 3), reason="this NVRTC carries no headers")
 
@@ -45,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(folder))
     monkeypatch.setattr(_bundled_headers, "_unpacked", {})
-    monkeypatch.setattr(_cache_folder, "_warned", set())
+    monkeypatch.setattr(cache_folder, "_warned", set())
     return folder
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import support
-from atomr_trio import _cache_folder
-from atomr_trio._cache_folder import CacheFolder, Unusable
+from atomr_trio._compiling import cache_folder
+from atomr_trio._compiling.cache_folder import CacheFolder, Unusable
 
 NAME = "0123456789abcdef" * 4 + ".kernel"
 OTHER = "f" * 64 + ".kernel"
@@ -56,7 +56,7 @@ def aged(path: Path, seconds: float) -> None:
 
 def broken_os(monkeypatch, **functions: object) -> None:
     """Let the folder, and nobody else, see other functions of `os`."""
-    monkeypatch.setattr(_cache_folder, "os", types.SimpleNamespace(**{**vars(os), **functions}))
+    monkeypatch.setattr(cache_folder, "os", types.SimpleNamespace(**{**vars(os), **functions}))
 
 
 def fails(number: int):
@@ -126,7 +126,7 @@ def test_a_folder_can_be_had_without_a_file_or_be_refused_by_an_error(folder, pa
 def test_clearing_deletes_what_a_cache_made_and_nothing_else(folder, path):
     folder.write(NAME, CONTENT)
     (path / "notes.txt").write_text("mine")
-    (path / (_cache_folder._TEMPORARY + "x")).touch()
+    (path / (cache_folder._TEMPORARY + "x")).touch()
     assert folder.clear() == 2
     assert [each.name for each in path.iterdir()] == ["notes.txt"]
 
@@ -202,7 +202,7 @@ def test_a_file_under_the_name_of_another_is_a_miss(folder, path):
 
 
 def test_a_file_of_another_format_is_a_miss_and_is_replaced(folder, path, monkeypatch):
-    monkeypatch.setattr(_cache_folder, "_FORMAT", 2)
+    monkeypatch.setattr(cache_folder, "_FORMAT", 2)
     folder.write(NAME, CONTENT)
     monkeypatch.undo()
     assert read(folder) is None
@@ -455,7 +455,7 @@ def test_a_read_only_folder_is_read(folder, path, monkeypatch, warnings):
 def test_a_real_limit_on_the_size_of_files_is_one_warning(path):
     code = (
         "import logging, resource, sys, pathlib\n"
-        "from atomr_trio._cache_folder import CacheFolder\n"
+        "from atomr_trio._compiling.cache_folder import CacheFolder\n"
         "logging.basicConfig(stream=sys.stdout, format='%(levelname)s')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "folder = CacheFolder(pathlib.Path(sys.argv[1]), 1 << 20)\n"
@@ -478,7 +478,7 @@ def child(code: str, *arguments: str) -> str:
 
 DYING_WRITERS = f"""
 import os, pathlib, signal, sys
-from atomr_trio._cache_folder import CacheFolder
+from atomr_trio._compiling.cache_folder import CacheFolder
 
 NAME, OLD, NEW = {NAME!r}, b"old" * 50, b"new" * 60
 folder = CacheFolder(pathlib.Path(sys.argv[1]), 1 << 20)
@@ -556,7 +556,7 @@ def test_a_writer_killed_at_any_byte_or_call_leaves_a_good_cache(path):
 
 
 def test_what_dead_writers_left_is_swept_after_an_hour(path):
-    stale, fresh = (path / (_cache_folder._TEMPORARY + name) for name in ("stale", "fresh"))
+    stale, fresh = (path / (cache_folder._TEMPORARY + name) for name in ("stale", "fresh"))
     path.mkdir(mode=0o700)
     for each in (stale, fresh):
         each.touch()
@@ -611,7 +611,7 @@ def test_looking_at_a_file_is_no_use(folder, path):
 @pytest.mark.parametrize(("chance", "looks_expected"), [(0, 10), (9_999, 9)])
 def test_the_folder_is_looked_through_once_in_a_while_not_at_each_write(path, monkeypatch, chance, looks_expected):
     """With files of 1000 bytes, after every tenth or so; when for the first time is left to chance."""
-    monkeypatch.setattr(_cache_folder.secrets, "randbelow", lambda limit: min(chance, limit - 1))
+    monkeypatch.setattr(cache_folder.secrets, "randbelow", lambda limit: min(chance, limit - 1))
     folder = CacheFolder(path, 32 * 9_999)
     looks = []
 

@@ -23,7 +23,7 @@ import atomr_trio
 import support
 from atomr_trio.__main__ import main
 from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
-from atomr_trio._compiler import compile_program
+from atomr_trio._compiling.compiler import compile_program
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 

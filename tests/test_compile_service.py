@@ -16,13 +16,13 @@ import pytest
 import trio
 
 from atomr_cuda import nvrtc
-from atomr_trio._caching_compiler import Answer, CachingCompiler, Cancellation
-from atomr_trio._compile_service import CompileService, Waiter
-from atomr_trio._compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.cache import NvrtcCache
+from atomr_trio._compiling.caching import Answer, CachingCompiler, Cancellation
+from atomr_trio._compiling.compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.identity import NvrtcIdentity
+from atomr_trio._compiling.options import NvrtcOptions
+from atomr_trio._compiling.service import CompileService, Waiter
 from atomr_trio._errors import AtomrInternalError, CompileError, DeviceError
-from atomr_trio._nvrtc_cache import NvrtcCache
-from atomr_trio._nvrtc_identity import NvrtcIdentity
-from atomr_trio._nvrtc_options import NvrtcOptions
 from support import child_environment
 
 SAXPY = """
@@ -535,8 +535,8 @@ async def test_an_nvrtc_that_was_another_one_when_it_was_loaded_keeps_nothing_un
 
 ASK = """
 import sys, trio
-from atomr_trio._compile_service import CompileService
-from atomr_trio._nvrtc_options import NvrtcOptions
+from atomr_trio._compiling.service import CompileService
+from atomr_trio._compiling.options import NvrtcOptions
 
 async def main():
     done = trio.Event()

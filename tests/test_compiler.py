@@ -12,11 +12,11 @@ import pytest
 
 import atomr_trio
 from atomr_cuda import CudaError, LibraryMissing, nvrtc
-from atomr_trio import _compiler
-from atomr_trio._compiler import compile_program, compile_to_cubin, compile_to_ltoir, compile_to_ptx
+from atomr_trio._compiling import compiler
+from atomr_trio._compiling.compiler import compile_program, compile_to_cubin, compile_to_ltoir, compile_to_ptx
+from atomr_trio._compiling.library import nvrtc_version
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError, InvalidArgument, LibraryNotFound
-from atomr_trio._nvrtc_library import nvrtc_version
-from atomr_trio._nvrtc_options import NvrtcOptions
 
 SAXPY = """
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
@@ -262,7 +262,7 @@ def test_what_is_no_source_is_refused(source: str, said: str) -> None:
 
 
 def test_what_this_nvrtc_does_not_have_is_refused_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiler, "nvrtc_version", lambda: (12, 4))
+    monkeypatch.setattr(compiler, "nvrtc_version", lambda: (12, 4))
     monkeypatch.setattr(nvrtc, "nvrtcCreateProgram", None)
     for options, said in (({"cpp_std": 23}, r"C\+\+23 came with NVRTC 13.3"), ({"extra_options": ["-pch"]}, "'-pch'")):
         with pytest.raises(InvalidArgument, match=f"{said}.*this one is 12.4"):
@@ -319,8 +319,8 @@ def test_a_compile_that_leaves_nothing_to_load_is_an_error(
     def no_bytes(program: object, size: Any) -> None:
         size._obj.value = 0
 
-    outputs = dict(_compiler._OUTPUTS)
-    monkeypatch.setattr(_compiler, "_OUTPUTS", {**outputs, missing: (no_bytes, outputs[missing][1])})
+    outputs = dict(compiler._OUTPUTS)
+    monkeypatch.setattr(compiler, "_OUTPUTS", {**outputs, missing: (no_bytes, outputs[missing][1])})
     with pytest.raises(CompileError, match=f"nothing to load for {target}; the options were .*--std"):
         compile_program(SAXPY, NvrtcOptions(lto=lto), target)
 

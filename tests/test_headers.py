@@ -16,13 +16,13 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from atomr_trio import _headers
-from atomr_trio._caching_compiler import CachingCompiler, Job
-from atomr_trio._compiler import CompiledProgram, compile_program
+from atomr_trio._compiling import headers as _headers
+from atomr_trio._compiling.cache import NvrtcCache
+from atomr_trio._compiling.caching import CachingCompiler, Job
+from atomr_trio._compiling.compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.headers import Dependence, Snapshot, dependence, pack, unpack
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
-from atomr_trio._headers import Dependence, Snapshot, dependence, pack, unpack
-from atomr_trio._nvrtc_cache import NvrtcCache
-from atomr_trio._nvrtc_options import NvrtcOptions
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float* x, float* y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
 KERNEL = '\n__device__ int n = VALUE; extern "C" __global__ void k() {}'

@@ -21,7 +21,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._compiler import compile_program
+from atomr_trio._compiling.compiler import compile_program
 from atomr_trio.actors.module import load_program
 from atomr_trio.worker.protocol import Role
 from rogue import endless_kernel, until

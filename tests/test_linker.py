@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from atomr_cuda import SymbolMissing, nvjitlink
-from atomr_trio import CompileError, InvalidArgument, LibraryNotFound, LinkInput, LinkOptions, SmArch, _linker, link
-from atomr_trio._images import ImageKind, read_image
-from atomr_trio._linker import bridge_ptx, cubin_from_ptx, link_program
+from atomr_trio import CompileError, InvalidArgument, LibraryNotFound, LinkInput, LinkOptions, SmArch, link
+from atomr_trio._compiling import linker
+from atomr_trio._compiling.images import ImageKind, read_image
+from atomr_trio._compiling.linker import bridge_ptx, cubin_from_ptx, link_program
 from link_helper import HELPER, KERNEL, cubin, device_runtime, fatbin, ltoir, ptx
 from support import child_environment
 
@@ -37,7 +38,7 @@ def linker_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the linker say that it is of another version; what it does stays that of the real one."""
 
     def pretend(major: int, minor: int) -> None:
-        monkeypatch.setattr("atomr_trio._linker._version", lambda: (major, minor))
+        monkeypatch.setattr("atomr_trio._compiling.linker._version", lambda: (major, minor))
 
     return pretend
 
@@ -189,7 +190,7 @@ def pieces(*images: Any) -> list[Any]:
     ],
 )
 def test_what_can_be_known_before_is_refused_before(inputs, arch, options, words, monkeypatch):
-    monkeypatch.setattr(_linker, "_asked", None)  # nothing is linked
+    monkeypatch.setattr(linker, "_asked", None)  # nothing is linked
     with pytest.raises(InvalidArgument, match=words):
         link(inputs(), arch=arch, options=LinkOptions(**options))
 
@@ -336,7 +337,7 @@ def test_damaged_ltoir_is_an_error_whatever_the_library_does_with_it():
 )
 def test_a_linker_that_crashes_takes_nothing_along(end, words, monkeypatch):
     code = f"import os, signal, sys; print('its last words', file=sys.stderr, flush=True); {end}"
-    monkeypatch.setattr(_linker, "_CHILD", ("-c", code))
+    monkeypatch.setattr(linker, "_CHILD", ("-c", code))
     error = failure([cubin(HELPER)])
     assert re.search(words, error.message)
     assert "its last words" in error.log
@@ -383,7 +384,7 @@ def test_ltoir_that_the_linker_calls_too_new_names_its_format(monkeypatch):
     """What 12.9 says of LTO-IR of 13.5."""
     log = "ERROR 4 in nvvmAddNVVMContainerToProgram, may need newer version of nvJitLink library\n"
     answer = {"status": 6, "function": "nvJitLinkAddData", "input": 0, "log": log}
-    monkeypatch.setattr(_linker, "_asked", lambda request, images: (answer, b""))
+    monkeypatch.setattr(linker, "_asked", lambda request, images: (answer, b""))
     image = ltoir(HELPER)
     error = failure([LinkInput(image, "new")])
     assert (

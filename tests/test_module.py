@@ -36,8 +36,8 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
+from atomr_trio._compiling.images import read_image
 from atomr_trio._generation import Generation
-from atomr_trio._images import read_image
 from atomr_trio._parameters import signature_of_layout
 from link_helper import fatbin_of
 from rogue import WILD, compile_rogue, gated, kill_worker, process_exists, until

@@ -14,10 +14,10 @@ import trio
 
 import atomr_trio
 from atomr_trio import CompileFinished, CompileStarted, NvrtcOptions
-from atomr_trio._caching_compiler import CachingCompiler
-from atomr_trio._compile_service import CompileService
-from atomr_trio._compiler import CompiledProgram, compile_program
-from atomr_trio._nvrtc_cache import NvrtcCache
+from atomr_trio._compiling.cache import NvrtcCache
+from atomr_trio._compiling.caching import CachingCompiler
+from atomr_trio._compiling.compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.service import CompileService
 from support import open_test_device
 
 ADD = 'extern "C" __global__ void add(int* x) { x[threadIdx.x] += N; }'

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from atomr_cuda import nvrtc
-from atomr_trio._nvrtc_build import nvrtc_build
+from atomr_trio._compiling.build import nvrtc_build
 
 ID = bytes(range(20))
 

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import support
-from atomr_trio import InvalidArgument, NvrtcCache, NvrtcCacheKey, NvrtcOptions, _cache_folder, _nvrtc_cache
-from atomr_trio._compiler import CompiledProgram, compile_program
+from atomr_trio import InvalidArgument, NvrtcCache, NvrtcCacheKey, NvrtcOptions
+from atomr_trio._compiling import cache as _nvrtc_cache, cache_folder
+from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._parameters import KernelSignature, ParameterKind, parse_signatures
 
 PTX = """
@@ -67,7 +68,7 @@ def cache(tmp_path):
 @pytest.fixture
 def warnings(caplog, monkeypatch):
     """The texts of the warnings so far, as a function, in a process that has warned of nothing yet."""
-    monkeypatch.setattr(_cache_folder, "_warned", set())
+    monkeypatch.setattr(cache_folder, "_warned", set())
     caplog.set_level(logging.WARNING, "atomr_trio.nvrtc")
     return lambda: [record.getMessage() for record in caplog.records]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from atomr_trio import _nvrtc_flags
-from atomr_trio._compiler import compile_program
+from atomr_trio._compiling import flags as _nvrtc_flags
+from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._compiling.flags import Flag, check_contradictions, parse_flags
+from atomr_trio._compiling.library import nvrtc_version
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError, InvalidArgument
-from atomr_trio._nvrtc_flags import Flag, check_contradictions, parse_flags
-from atomr_trio._nvrtc_library import nvrtc_version
-from atomr_trio._nvrtc_options import NvrtcOptions
 
 FLAGS = _nvrtc_flags._FLAGS
 VALUES = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from atomr_trio import SmArch
-from atomr_trio._compiler import compile_program
+from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._compiling.flags import parse_flags
+from atomr_trio._compiling.options import NvrtcOptions, check_options, resolve_target
 from atomr_trio._errors import InvalidArgument
-from atomr_trio._nvrtc_flags import parse_flags
-from atomr_trio._nvrtc_options import NvrtcOptions, check_options, resolve_target
 
 # ---------------------------------------------------------------------------------------------------- options
 

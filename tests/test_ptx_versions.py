@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from atomr_trio import InvalidArgument, compile_to_ptx
-from atomr_trio._linker import _version as linker_version
-from atomr_trio._ptx_versions import newest_ptx, ptx_version, reads_ptx, too_new
+from atomr_trio._compiling.linker import _version as linker_version
+from atomr_trio._compiling.ptx_versions import newest_ptx, ptx_version, reads_ptx, too_new
 
 
 def test_the_version_is_what_the_text_states():

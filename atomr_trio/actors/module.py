@@ -24,10 +24,10 @@ import outcome
 import trio
 
 from .._arrays import DeviceArray, ModuleStorage
-from .._compiler import CompiledProgram
+from .._compiling.compiler import CompiledProgram
+from .._compiling.images import Image, ImageKind, read_image, variables_of
 from .._dtypes import check_dtype
 from .._errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, StaleKernel
-from .._images import Image, ImageKind, read_image, variables_of
 from .._mailbox import Request, RequestState
 from .._memory import Block, Chunk, ChunkState
 from .._parameters import KernelSignature, signature_of_layout
@@ -666,7 +666,7 @@ class ModuleLoader:
         """
         device = self._device
         device._check_open()
-        from .._linker import bridge_ptx
+        from .._compiling.linker import bridge_ptx
 
         data, file_name = await _content_of(image)
         read = read_image(data)
@@ -691,7 +691,7 @@ class ModuleLoader:
 
 async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
     """What nvJitLink makes of LTO-IR: a cubin, and PTX for the simulator."""
-    from .._linker import LinkInput, link
+    from .._compiling.linker import LinkInput, link
 
     source, (major, minor) = LinkInput(ltoir, name), device.info.capability
     arch = f"{'compute' if device.backend == 'sim' else 'sm'}_{major}{minor}"

@@ -1,7 +1,7 @@
 """Compiling CUDA C++: the verbs of the NVRTC actor.
 
 NVRTC needs no GPU and no context. Its compiles run in threads of this process, shared by all devices
-(``_compile_service.py``), so neither a slow compile nor a lost generation stands in the way of the other.
+(``_compiling/service.py``), so neither a slow compile nor a lost generation stands in the way of the other.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, final
 
 import outcome
 
-from .._caching_compiler import Answer, Origin
-from .._compile_service import CompileStatistics, Waiter
-from .._compiler import CompiledProgram, check_source
+from .._compiling.caching import Answer, Origin
+from .._compiling.compiler import CompiledProgram, check_source
+from .._compiling.options import NvrtcOptions, resolve_target
+from .._compiling.service import CompileStatistics, Waiter
 from .._errors import DeviceError, InvalidArgument
 from .._events import CompileFinished, CompileStarted
 from .._mailbox import Request, RequestState
-from .._nvrtc_options import NvrtcOptions, resolve_target
 from .module import Program, check_name, load_apart, load_program
 
 if TYPE_CHECKING:

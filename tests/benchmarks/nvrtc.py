@@ -31,8 +31,8 @@ import trio
 
 import atomr_trio
 from atomr_trio import NvrtcOptions
-from atomr_trio._caching_compiler import CachingCompiler, Job
 from atomr_trio._cli.progress import Progress
+from atomr_trio._compiling.caching import CachingCompiler, Job
 
 Backend = Literal["cuda", "sim"]
 Phase = Literal["cold", "hot", "bare"]

@@ -19,11 +19,11 @@ import attrs
 import outcome
 import trio
 
-from atomr_trio._caching_compiler import Answer, CachingCompiler, Job
-from atomr_trio._compiler import check_source
+from atomr_trio._compiling.caching import Answer, CachingCompiler, Job
+from atomr_trio._compiling.compiler import check_source
+from atomr_trio._compiling.headers import Dependence
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import AtomrInternalError, DeviceError, InvalidArgument, fresh
-from atomr_trio._headers import Dependence
-from atomr_trio._nvrtc_options import NvrtcOptions
 
 __all__ = ["CompileService", "CompileStatistics", "Waiter"]
 

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 import attrs
 
-from atomr_trio._architectures import dotted
+from atomr_trio._compiling.architectures import dotted
 from atomr_trio._errors import InvalidArgument
 
 __all__ = ["Flag", "GivenFlag", "check_contradictions", "check_version", "parse_flags", "refuse"]

@@ -23,13 +23,13 @@ from typing import Final, Literal, Protocol, TypeAlias
 import attrs
 
 from atomr_cuda import LibraryMissing, nvrtc
-from atomr_trio import _headers
-from atomr_trio._compiler import CompiledProgram, compile_program
+from atomr_trio._compiling import headers as _headers
+from atomr_trio._compiling.cache import CachedKernel, NvrtcCache, NvrtcCacheKey
+from atomr_trio._compiling.compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.headers import Dependence, Listing, Snapshot, Unknowable
+from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
-from atomr_trio._headers import Dependence, Listing, Snapshot, Unknowable
-from atomr_trio._nvrtc_cache import CachedKernel, NvrtcCache, NvrtcCacheKey
-from atomr_trio._nvrtc_identity import NvrtcIdentity, installed_nvrtc
-from atomr_trio._nvrtc_options import NvrtcOptions
 
 __all__ = ["Answer", "CachingCompiler", "Cancellation", "Job", "Origin", "shared_cache"]
 

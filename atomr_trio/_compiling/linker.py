@@ -29,12 +29,12 @@ import attrs
 from atomr_cuda import CudaError, LibraryMissing, nvjitlink
 from atomr_cuda.nvjitlink import nvJitLinkInputType
 
-from ._architectures import ARCH, SmArch, dotted, virtual
-from ._compiler import CompiledProgram
-from ._errors import CompileError, ErrorContext, InvalidArgument, LibraryNotFound
-from ._link_options import CONTAINERS, Linkable, LinkInput, LinkKind, LinkOptions, refuse
-from ._parameters import parse_signatures
-from ._ptx_versions import Version, ptx_version, reads_ptx, too_new
+from .._errors import CompileError, ErrorContext, InvalidArgument, LibraryNotFound
+from .._parameters import parse_signatures
+from .architectures import ARCH, SmArch, dotted, virtual
+from .compiler import CompiledProgram
+from .link_options import CONTAINERS, Linkable, LinkInput, LinkKind, LinkOptions, refuse
+from .ptx_versions import Version, ptx_version, reads_ptx, too_new
 
 __all__ = ["LinkInput", "LinkOptions", "bridge_ptx", "cubin_from_ptx", "link", "link_program"]
 

@@ -26,10 +26,10 @@ from typing import Any, Final
 
 import attrs
 
-from atomr_trio._cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
-from atomr_trio._compiler import CompiledProgram
+from atomr_trio._compiling.cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
+from atomr_trio._compiling.compiler import CompiledProgram
+from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import InvalidArgument
-from atomr_trio._nvrtc_options import NvrtcOptions
 from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]

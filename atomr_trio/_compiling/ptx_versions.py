@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from ._architectures import dotted
-from ._errors import InvalidArgument
-from ._parameters import code_of
+from .._errors import InvalidArgument
+from .._parameters import code_of
+from .architectures import dotted
 
 __all__ = ["Version", "newest_ptx", "ptx_version", "reads_ptx", "too_new"]
 

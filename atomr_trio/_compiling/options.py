@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 
-from atomr_trio._architectures import ARCH, SmArch, capability_of, dotted, virtual
-from atomr_trio._nvrtc_flags import GivenFlag, check_contradictions, check_version, parse_flags, refuse
+from atomr_trio._compiling.architectures import ARCH, SmArch, capability_of, dotted, virtual
+from atomr_trio._compiling.flags import GivenFlag, check_contradictions, check_version, parse_flags, refuse
 
 __all__ = ["ARCH", "NvrtcOptions", "check_options", "dotted", "refuse", "resolve_target"]
 
@@ -315,7 +315,7 @@ class NvrtcOptions:
     def _bundled_folders(self) -> tuple[str, ...]:
         if not self.bundled_headers:
             return ()
-        from atomr_trio._bundled_headers import bundled_header_folders
+        from atomr_trio._compiling.bundled_headers import bundled_header_folders
 
         return bundled_header_folders()
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from atomr_cuda import nvrtc
-from atomr_trio._architectures import dotted
+from atomr_trio._compiling.architectures import dotted
+from atomr_trio._compiling.library import nvrtc_errors, nvrtc_version
 from atomr_trio._errors import LibraryNotFound
-from atomr_trio._nvrtc_library import nvrtc_errors, nvrtc_version
 
 __all__ = ["bundled_header_folders"]
 
@@ -62,8 +62,8 @@ def _unpack(name: str) -> str:
 
 
 def _unpack_beside_the_cache(name: str) -> str | None:
-    from atomr_trio._cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
-    from atomr_trio._nvrtc_cache import NvrtcCache
+    from atomr_trio._compiling.cache import NvrtcCache
+    from atomr_trio._compiling.cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
 
     cache = NvrtcCache.default_directory()
     if cache is None or not SUPPORTED:

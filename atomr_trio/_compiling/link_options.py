@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, final, get_args
 
 import attrs
 
-from ._errors import InvalidArgument
-from ._images import Image, read_image
+from .._errors import InvalidArgument
+from .images import Image, read_image
 
 __all__ = ["CONTAINERS", "LinkInput", "LinkKind", "LinkOptions", "Linkable", "refuse"]
 

@@ -42,8 +42,8 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 import attrs
 
-from atomr_trio._compiler import NOWHERE
-from atomr_trio._nvrtc_options import NvrtcOptions
+from atomr_trio._compiling.compiler import NOWHERE
+from atomr_trio._compiling.options import NvrtcOptions
 
 __all__ = [
     "CLOCK_SECONDS",
