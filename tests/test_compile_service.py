@@ -568,3 +568,25 @@ def test_a_process_finds_what_another_compiled_and_loads_no_compiler_for_it(tmp_
     assert ask(tmp_path, 1) == ["disk", "True", "False"]
     assert ask(tmp_path, 1, 2) == ["disk", "True", "None", "True", "True"]
     assert ask(tmp_path, 2, 1) == ["disk", "True", "disk", "True", "False"]
+
+
+COMPILE_AGAIN_AND_AGAIN = """
+import sys
+from atomr_trio._compiling.caching import CachingCompiler, Job
+from atomr_trio._compiling.options import NvrtcOptions
+
+job = Job(sys.argv[1], NvrtcOptions(defines={"N": 7}), "compute_80")
+answers = [CachingCompiler().answer(job) for _ in range(50)]
+print(len({answer.program.ptx for answer in answers}), answers[-1].origin, b"n = 7;" in answers[-1].program.ptx)
+"""
+
+
+def test_eight_processes_that_compile_the_same_fifty_times_leave_one_good_entry(tmp_path: Path) -> None:
+    environment = {**child_environment(), "ATOMR_TRIO_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-P", "-c", COMPILE_AGAIN_AND_AGAIN, N]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    assert [process.communicate(timeout=120)[0] for process in processes] == ["1 disk True\n"] * 8
+    cache = NvrtcCache(tmp_path / "cache")
+    (entry,) = cache.entries()
+    assert b"n = 7;" in entry.program.ptx
+    assert cache.verify() == {}

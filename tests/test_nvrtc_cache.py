@@ -196,7 +196,7 @@ def test_another_process_gets_what_this_one_compiled(cache, fields):
     inserted = cache.insert(KEY, program)
     found = again(cache).get(KEY)
     assert contents(found.program) == contents(program)
-    assert (found.key, found.bytes, found.created) == (inserted.key, inserted.bytes, inserted.created)
+    assert (found.key, found.nbytes, found.created) == (inserted.key, inserted.nbytes, inserted.created)
     signature = found.program.signature("scale<float>")
     arguments = (7, 2.5, b"x" * 12)
     assert signature.pack(arguments, lambda _: None) == PROGRAM.signature("scale<float>").pack(
@@ -217,7 +217,7 @@ def test_any_program_reads_back(images, ptx, names, log):
     parts = _nvrtc_cache._encode(program, 1.5)
     kernel = _nvrtc_cache._decode(KEY, parts)
     assert contents(kernel.program) == contents(program)
-    assert (kernel.bytes, kernel.created) == (sum(map(len, parts)), 1.5)
+    assert (kernel.nbytes, kernel.created) == (sum(map(len, parts)), 1.5)
 
 
 def test_a_real_compile_reads_back_and_works(cache):
@@ -314,7 +314,7 @@ def test_memory_forgets_the_longest_unused(cache, monkeypatch):
 
 def test_memory_is_limited_in_bytes(monkeypatch):
     cache = NvrtcCache(max_bytes=0)
-    size = cache.insert(KEY, PROGRAM).bytes
+    size = cache.insert(KEY, PROGRAM).nbytes
     monkeypatch.setattr(_nvrtc_cache, "_MEMORY_BYTES", 5 * size // 2)
     for number in (1, 1, 2, 2, 3):
         cache.insert(key_of(number), PROGRAM)
@@ -557,7 +557,7 @@ def test_eight_processes_that_compile_the_same_leave_one_good_entry(cache):
 
 
 def test_processes_that_evict_at_the_same_time_keep_the_limit(tmp_path):
-    size = NvrtcCache(max_bytes=0).insert(KEY, PROGRAM).bytes
+    size = NvrtcCache(max_bytes=0).insert(KEY, PROGRAM).nbytes
     cache = NvrtcCache(tmp_path / "cache", max_bytes=10 * (size + 100))
     assert run_writers(cache, list(range(4))) == ["done\n"] * 4
     cache.insert(KEY, PROGRAM)

@@ -61,7 +61,7 @@ def list_entries(cache: atomr_trio.NvrtcCache) -> int:
     count = total = 0
     now = time.time()
     for kernel in cache.entries():
-        count, total = count + 1, total + kernel.bytes
+        count, total = count + 1, total + kernel.nbytes
         print(described(kernel, now))
     print(f"{count} {'entry' if count == 1 else 'entries'}, {size(total)} of {size(cache.max_bytes)}")
     return 0

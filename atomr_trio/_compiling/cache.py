@@ -126,7 +126,7 @@ class CachedKernel:
     """Which compile it is."""
     program: CompiledProgram
     """What the compile gave: images, names, parameters, log."""
-    bytes: int
+    nbytes: int
     """What its images and tables take, in bytes."""
     created: float
     """When it was compiled, in seconds since the epoch."""
@@ -346,14 +346,14 @@ class NvrtcCache:
         with self._lock:
             self._forget(kernel.key)
             self._recent[kernel.key] = kernel
-            self._recent_bytes += kernel.bytes
+            self._recent_bytes += kernel.nbytes
             while self._recent_bytes > _MEMORY_BYTES or len(self._recent) > _MEMORY_KERNELS:
                 self._forget(next(iter(self._recent)))
 
     def _forget(self, key: NvrtcCacheKey) -> None:
         kernel = self._recent.pop(key, None)
         if kernel is not None:
-            self._recent_bytes -= kernel.bytes
+            self._recent_bytes -= kernel.nbytes
 
 
 _UNREADABLE: Final = (Unusable, ValueError, KeyError, TypeError, AttributeError, struct.error)
