@@ -576,7 +576,11 @@ from atomr_trio._compiling.caching import CachingCompiler, Job
 from atomr_trio._compiling.options import NvrtcOptions
 
 job = Job(sys.argv[1], NvrtcOptions(defines={"N": 7}), "compute_80")
-answers = [CachingCompiler().answer(job) for _ in range(50)]
+answers = []
+for _ in range(50):
+    compiler = CachingCompiler()
+    compiler.forget()
+    answers.append(compiler.answer(job))
 print(len({answer.program.ptx for answer in answers}), answers[-1].origin, b"n = 7;" in answers[-1].program.ptx)
 """
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,19 @@ def test_declaring_loads_nothing():
     library("abs", ctypes.c_int)
     assert library.path is None
     assert set(library.functions) == {"abs"}
+
+
+def test_what_a_library_opens_later_is_loaded_from_its_own_folder(tmp_path, monkeypatch):
+    """Libraries of some wheels have no path of their own to search."""
+    for name in ("libmain.so", "libpart.so.1", "libpart.so.1.2", "libbad.so.1", "libunrelated.so.1"):
+        shutil.copy(path_of_libm(), tmp_path / name)
+    (tmp_path / "libpart.so.3").write_bytes(b"no library")
+    monkeypatch.setenv("ATOMR_TRIO_TESTPARTS_PATH", str(tmp_path / "libmain.so"))
+    library = Library("testparts", sonames=("libmain.so",), describe=describe, companions="libpart.so.*")
+    library.load()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {os.path.basename(line.split()[-1]) for line in lines if str(tmp_path) in line}
+    assert mapped == {"libmain.so", "libpart.so.1", "libpart.so.1.2"}
 
 
 def test_a_status_of_zero_is_success_and_any_other_raises():

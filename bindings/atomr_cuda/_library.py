@@ -10,7 +10,9 @@ nothing of what its callers do.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import glob
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -264,12 +266,15 @@ class Library:
         pathfinder_name: str | None = None,
         known_files: tuple[str, ...] = (),
         extra: str | None = None,
+        companions: str | None = None,
     ) -> None:
         self.name = name
         self.sonames = sonames
         self.pathfinder_name = pathfinder_name
         self.known_files = known_files
         self.extra = extra
+        self.companions = companions
+        """A pattern of files in the same folder that the library opens later, by names that nothing else may find."""
         self.override_variable: str = f"ATOMR_TRIO_{name.upper()}_PATH"
         self.functions: dict[str, Symbol] = {}
         self.path: str | None = None
@@ -303,7 +308,14 @@ class Library:
         with self._lock:
             if self._handle is None:
                 self._handle, self.path, self.found_by = self._search()
+                self._load_companions()
             return self._handle
+
+    def _load_companions(self) -> None:
+        if self.companions is not None and self.path is not None and os.path.isabs(self.path):
+            for path in glob.glob(os.path.join(glob.escape(os.path.dirname(self.path)), self.companions)):
+                with contextlib.suppress(OSError):  # the library will say what it misses
+                    ctypes.CDLL(path)
 
     def _search(self) -> _Found:
         looked: list[str] = []

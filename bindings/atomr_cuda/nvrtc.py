@@ -77,6 +77,7 @@ _nvrtc = Library(
     sonames=("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
     extra="cu13",
     describe=_describe,
+    companions="libnvrtc-builtins.so.*",  # 13.0 looks for it by the loader's path alone
 )
 library: Library = _nvrtc
 
