@@ -31,7 +31,7 @@ import select
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref, c_char, c_int
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,10 +43,10 @@ from . import _dlpack, _layout
 from ._dlpack import DeviceType
 from ._dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
 from ._errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, StaleArray
-from ._memory import Block, Chunk, ChunkState, Ticket
+from ._memory import Block, Chunk, Ticket
 from ._requests import CommandRequest
 from ._timeline import Command, Operand
-from ._util import known, shown
+from ._util import shown
 from .worker.channel import SharedMemory
 from .worker.engines.interop import ATTACH, SETTLE, WAIT
 from .worker.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
@@ -409,6 +409,8 @@ class Interop:
         self._fences: dict[int, Fence] = {}
         self._counters: weakref.WeakKeyDictionary[Generation, Counters] = weakref.WeakKeyDictionary()
         self._ended: list[Counters] = []
+        self._closer: threading.Thread | None = None
+        """Gives back to the driver what is not needed any more; the last one that was started."""
         self._released: collections.deque[Use] = collections.deque()
         self._leaving: list[Use] = []
         self._lock = threading.RLock()
@@ -474,7 +476,9 @@ class Interop:
         generation = device._generation
         if generation is None or generation.loss is not None or generation.arena.quarantined(block):
             raise BufferError(f"a fault is just being recovered from: {_REMEDY}")
-        if block.recipe is not None or block.chunk.state is not ChunkState.READY:
+        if block.chunk.descriptor < 0 and trio.lowlevel.in_trio_run():
+            generation.drain_messages()  # it is there before the end of whatever used the memory first
+        if block.recipe is not None or block.chunk.descriptor < 0:
             raise BufferError(f"the array's memory is not there yet: {_REMEDY}")
         return generation
 
@@ -616,13 +620,39 @@ class Interop:
 
         with contextlib.suppress(CudaError):  # then it stays mapped as long as this process lives
             if not any(other.chunk is block.chunk for other in self._uses):
-                self._windows.pop(block.chunk).close()
+                window = self._windows.pop(block.chunk)
+                if self._closed:
+                    self._in_the_background(window.close)
+                else:  # at once: the next export wants the same addresses
+                    window.close()
             self._close_ended()
 
     def _close_ended(self) -> None:
         """Once there is no use any more, every stream has passed whatever it had to wait for."""
-        while self._ended and not self._uses:
-            self._ended.pop().close(self.consumer)
+        if self._ended and not self._uses:
+            consumer, ended, self._ended = self.consumer, self._ended, []
+
+            def close() -> None:
+                for counters in ended:
+                    counters.close(consumer)
+
+            self._in_the_background(close)
+
+    def _in_the_background(self, work: Callable[[], None]) -> threading.Thread:
+        """Do what waits for every stream of the process, whoever's it is, where nobody waits for it; in this order."""
+        from atomr_cuda._library import CudaError
+
+        before = self._closer
+
+        def run() -> None:
+            if before is not None:
+                before.join()
+            with contextlib.suppress(CudaError):  # the context is lost, and what was mapped in it with it
+                work()
+
+        self._closer = threading.Thread(target=run, name="atomr-trio-interop", daemon=True)
+        self._closer.start()
+        return self._closer
 
     def _give_back(self, block: Block, orphaned: bool) -> None:
         """Nobody else uses the block any more: what was done to its array meanwhile takes effect."""
@@ -651,19 +681,11 @@ class Interop:
                 threading.Thread(target=self._end_late, args=(fences[0],), name=name, daemon=True).start()
             elif not self._uses and self._consumer is not None:
                 self._fences.clear()
-                closer = threading.Thread(target=self._close_consumer, name="atomr-trio-interop", daemon=True)
-                closer.start()
-                closer.join(CLOSE_SECONDS)
-
-    def _close_consumer(self) -> None:
-        """Give back what this process has of the driver, which waits for all its streams, whoever's they are."""
-        from atomr_cuda._library import CudaError
-
-        consumer, self._consumer = known(self._consumer, "it was opened"), None
-        with contextlib.suppress(CudaError):  # the context is lost, and what was mapped in it with it
-            while self._ended:
-                self._ended.pop().close(consumer)
-            consumer.close()
+                self._close_ended()
+                consumer, self._consumer = self._consumer, None
+                self._in_the_background(consumer.close)
+            if self._closer is not None:
+                self._closer.join(CLOSE_SECONDS)
 
     def _end_late(self, fence: Fence) -> None:
         from atomr_cuda._library import CudaError

@@ -185,9 +185,13 @@ class Timeline:
         return tuple(wait for wait in newest.items() if not self.reached(wait))
 
     def take_finished(self) -> Iterator[Command | Launches]:
-        """Remove and give everything whose ticket was reached, lane by lane, oldest first, a batch's launches first."""
+        """Remove and give everything whose ticket was reached, lane by lane, oldest first, a batch's launches first.
+
+        The compute lane comes last. Memory is made there, for commands of every lane: who hears of the end of one must
+        find that made, and the ticket of the making, though reached earlier, could be seen later.
+        """
         finished = self.page.finished
-        for lane in self.lanes:
+        for lane in reversed(self.lanes):
             in_flight, launches = lane.in_flight, lane.launches
             if in_flight or launches:
                 done = finished(lane.index)

@@ -43,7 +43,7 @@ from atomr_trio._dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack_type, 
 from atomr_trio._interop import RELEASED, STREAMS, Fence, Interop
 from atomr_trio.testing import WorkerPool
 from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_COPY_IN
-from rogue import next_generation
+from rogue import next_generation, until
 from support import child_environment, open_test_device
 
 pytestmark = pytest.mark.sim_only
@@ -480,8 +480,10 @@ def play_library(dev: Any) -> Library:
 
 
 @pytest.fixture
-async def library(context: None, dev: Any) -> Library:
-    return play_library(dev)
+async def library(context: None, dev: Any) -> AsyncIterator[Library]:
+    made = play_library(dev)
+    yield made
+    made.open_gate()  # a test that failed must not hold up those after it
 
 
 async def numbers(dev: Any, *values: int) -> list[Any]:
@@ -767,13 +769,15 @@ async def test_a_stream_that_is_stuck_does_not_hold_up_the_end_of_the_device(con
         library.synchronize()
         await x.fill(1)
         library.wait_at_gate()
-        interop = dev._interop
-    assert interop._consumer is None
-    (closer,) = (thread for thread in threading.enumerate() if thread.name == "atomr-trio-interop")
-    assert closer.is_alive()
-    library.open_gate()
-    closer.join(DEADLINE)
-    assert not closer.is_alive()
+    try:
+        waiting = [thread for thread in threading.enumerate() if thread.name == "atomr-trio-interop"]
+        assert waiting
+        assert library.busy
+    finally:
+        library.open_gate()
+    for thread in waiting:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
 
 
 async def test_memory_waits_for_what_the_consumer_had_given_its_stream(dev, library):
@@ -1144,6 +1148,7 @@ async def test_a_cancelled_copy_holds_both_memories_until_it_is_over(dev, librar
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dev.to_device, tensor)
+            await until(lambda: bool(dev._interop._uses))  # a thread brings it that far
             await trio.testing.wait_all_tasks_blocked(0.01)
             scope.cancel()
     (held,) = dev._interop._uses
