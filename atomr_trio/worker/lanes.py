@@ -189,6 +189,10 @@ class Lane:
         stream = driver.CUstream()
         driver.cuStreamCreateWithPriority(byref(stream), _CU_STREAM_NON_BLOCKING, priority)
         self.stream = stream
+        self._given_back = False
+        self._asking = 0
+        """How many threads are asking the driver about the stream."""
+        self._asked = threading.Condition()
         event = driver.CUevent()
         driver.cuEventCreate(byref(event), _CU_EVENT_DISABLE_TIMING)
         self._event = event
@@ -387,7 +391,23 @@ class Lane:
             self._thread.join()
         self.sign()
 
+    def ask(self, call: Callable[[Any], int]) -> int:
+        """Call a function of the driver with the stream, from any thread; 0 if it was given back meanwhile."""
+        with self._asked:
+            if self._given_back:
+                return 0
+            self._asking += 1
+        try:
+            return call(self.stream)
+        finally:
+            with self._asked:
+                self._asking -= 1
+                self._asked.notify_all()
+
     def close(self) -> None:
         """Give the stream back; only after `finish`, when nothing is running."""
+        with self._asked:
+            self._given_back = True
+            self._asked.wait_for(lambda: not self._asking)
         self._driver.cuStreamDestroy(self.stream)
         self._driver.cuEventDestroy(self._event)

@@ -377,12 +377,10 @@ class Worker:
                 os.eventfd_write(self._wake, 1)
 
     def _query(self, lane: Lane) -> None:
-        status = self._driver.cuStreamQuery.status(lane.stream)
+        query = self._driver.cuStreamQuery
+        status = lane.ask(query.status)
         if status not in (0, _NOT_READY) and classify(status) in (StatusClass.POISONS, StatusClass.GONE):
-            try:
-                self._driver.cuStreamQuery(lane.stream)
-            except self.cuda_error as error:
-                self.lost(error, "stream query")
+            self.lost(query.library.error(status, query.symbol), "stream query")
 
     def _flush_printf(self) -> None:
         """Device ``printf`` waits in a buffer until a stream is synchronised.
@@ -396,7 +394,7 @@ class Worker:
             if self._ended.is_set():  # asked after the clearing, which may have cleared the call to end
                 return
             for lane in self._lanes.values():
-                self._driver.cuStreamSynchronize.status(lane.stream)
+                lane.ask(self._driver.cuStreamSynchronize.status)
             self._libc.fflush(None)  # the driver prints through C's own buffers
 
     # The loop.

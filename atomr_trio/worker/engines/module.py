@@ -425,7 +425,8 @@ class ModuleEngine:
         launch_kernel, extra = self._launch_kernel, prepared.extra
         config, function, where = prepared.config_address, kernel.function, prepared.extra_address
 
-        def launch(address: int) -> int:
+        # What the addresses point to lives as long as the function, whoever forgets it elsewhere.
+        def launch(address: int, _keep: _PreparedLaunch = prepared) -> int:
             extra[1] = address
             status: int = launch_kernel(config, function, None, where)
             return status
@@ -439,8 +440,8 @@ class ModuleEngine:
 
     def forget_lane(self, index: int) -> None:
         """Drop the launch configurations made for a lane."""
-        for kernel in self._kernels.values():
-            for key in [key for key in kernel.prepared if key[0] == index]:
+        for kernel in list(self._kernels.values()):  # threads of other lanes add to both meanwhile
+            for key in [key for key in list(kernel.prepared) if key[0] == index]:
                 del kernel.prepared[key]
 
     def _grant_shared(self, kernel: _LoadedKernel, shared: int) -> None:
