@@ -766,3 +766,13 @@ async def test_arguments_go_through_a_loaded_modules_kernels_as_through_compiled
         with pytest.raises(InvalidArgument, match="expected an integer of 4 bytes"):
             await kernel.launch(1, 4, x, 4.0, 0.5, 1.0, pair, 2)
     assert [each.type_name for each in loaded.parameters] == [each.type_name for each in compiled.parameters]
+
+
+async def test_what_the_compiler_keeps_for_itself_is_no_variable(dev):
+    """A module with variables is loaded before a new generation serves; one that asserts and prints need not be."""
+    source = r"""
+    extern "C" __global__ void k(int *x) { assert(*x != 7); if (*x == 8) printf("%s is %d", __func__, *x); }
+    """
+    program = await dev.nvrtc.compile_program(source)
+    assert "__unnamed_" in (program.ptx or "")
+    assert dict(program.globals) == {}

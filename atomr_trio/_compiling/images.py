@@ -76,8 +76,8 @@ _VARIABLE = re.compile(
     r"(?<![\w.])\.(?:global|const)\s+(?:\.(?:align\s+\w+|attribute\s*\([^)]*\)|v[24])\s+)*\.\w+\s+([A-Za-z_$%][\w$]*)"
 )
 
-_OF_COMPILER: Final = "$"
-"""How the compiler's own variables begin, in which it keeps the strings of a source."""
+_OF_COMPILER: Final = ("$", "__unnamed_")
+"""How the compiler's own variables begin, in which it keeps the strings of a source and those of `assert`."""
 
 _VISIBLE = re.compile(
     r"""\.visible\s+ (?: \.entry\s+ | \.func\s+ (?:\([^)]*\)\s*)? | \.(?:global|const|shared)\s
