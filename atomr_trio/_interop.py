@@ -684,8 +684,10 @@ class Interop:
                 self._close_ended()
                 consumer, self._consumer = self._consumer, None
                 self._in_the_background(consumer.close)
-            if self._closer is not None:
-                self._closer.join(CLOSE_SECONDS)
+            closer = self._closer
+        # Not with the lock held, which a consumer's deleter may want there; nor by that thread, where one may run too.
+        if closer is not None and closer is not threading.current_thread():
+            closer.join(CLOSE_SECONDS)
 
     def _end_late(self, fence: Fence) -> None:
         from atomr_cuda._library import CudaError

@@ -12,7 +12,7 @@ from atomr_cuda import nvrtc
 from atomr_trio._compiling import bundled_headers as _bundled_headers, cache_folder
 from atomr_trio._compiling.bundled_headers import bundled_header_folders
 from atomr_trio._compiling.compiler import compile_program, compile_to_cubin
-from atomr_trio._compiling.library import nvrtc_version
+from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import LibraryNotFound
 

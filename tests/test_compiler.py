@@ -14,7 +14,7 @@ import atomr_trio
 from atomr_cuda import CudaError, LibraryMissing, nvrtc
 from atomr_trio._compiling import compiler
 from atomr_trio._compiling.compiler import compile_program, compile_to_cubin, compile_to_ltoir, compile_to_ptx
-from atomr_trio._compiling.library import nvrtc_version
+from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError, InvalidArgument, LibraryNotFound
 

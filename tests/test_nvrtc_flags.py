@@ -9,7 +9,7 @@ import pytest
 from atomr_trio._compiling import flags as _nvrtc_flags
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._compiling.flags import Flag, check_contradictions, parse_flags
-from atomr_trio._compiling.library import nvrtc_version
+from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError, InvalidArgument
 

@@ -127,7 +127,6 @@ def test_a_node_whose_parameters_are_one_buffer_takes_no_cooperative_attribute(f
     assert statuses == [INVALID, 0]
 
 
-
 # Running.
 
 

@@ -2,7 +2,7 @@
 
 In the order in which the files can be read:
 
-- ``architectures``, ``flags``, ``library``, ``bundled_headers``: what NVRTC knows and has;
+- ``architectures``, ``flags``, ``nvrtc_library``, ``bundled_headers``: what NVRTC knows and has;
 - ``options``, ``compiler``: one compile, in the calling thread;
 - ``cache_folder``, ``build``, ``cache``: what was compiled, kept for the next process;
 - ``identity``, ``headers``, ``caching``: which compiler and headers decide, and what need not be compiled;

@@ -136,7 +136,7 @@ class SmArch(enum.Enum):
 
         Raises `LibraryNotFound` when there is no NVRTC.
         """
-        from atomr_trio._compiling.library import nvrtc_errors, nvrtc_version, supported_architectures
+        from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version, supported_architectures
 
         with nvrtc_errors():
             return is_compiled_by(self.value, nvrtc_version(), supported_architectures())

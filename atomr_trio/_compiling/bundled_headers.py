@@ -19,7 +19,7 @@ from typing import Final
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import dotted
-from atomr_trio._compiling.library import nvrtc_errors, nvrtc_version
+from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
 from atomr_trio._errors import LibraryNotFound
 
 __all__ = ["bundled_header_folders"]

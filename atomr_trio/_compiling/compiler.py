@@ -24,7 +24,7 @@ import attrs
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import ARCH, dotted, is_compiled_by, virtual
 from atomr_trio._compiling.flags import parse_flags, refuse
-from atomr_trio._compiling.library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
+from atomr_trio._compiling.nvrtc_library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
 from atomr_trio._compiling.options import NvrtcOptions, check_options
 from atomr_trio._errors import CompileError, InvalidArgument
 from atomr_trio._parameters import KernelSignature, parse_signatures

@@ -20,7 +20,7 @@ import attrs
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.build import nvrtc_build
 from atomr_trio._compiling.cache import NvrtcCache
-from atomr_trio._compiling.library import nvrtc_errors, nvrtc_version
+from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
 
 __all__ = ["NvrtcIdentity", "installed_nvrtc"]
 

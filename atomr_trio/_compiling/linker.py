@@ -17,9 +17,7 @@ import contextlib
 import ctypes
 import json
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
@@ -31,6 +29,7 @@ from atomr_cuda.nvjitlink import nvJitLinkInputType
 
 from .._errors import CompileError, ErrorContext, InvalidArgument, LibraryNotFound
 from .._parameters import parse_signatures
+from ..worker.launcher import command, end_of, environment
 from .architectures import ARCH, SmArch, dotted, virtual
 from .compiler import CompiledProgram
 from .link_options import CONTAINERS, Linkable, LinkInput, LinkKind, LinkOptions, refuse
@@ -225,24 +224,22 @@ def _run(inputs: list[LinkInput], arch: str, flags: tuple[str, ...]) -> _Linked:
     return _Linked(image.rstrip(b"\0") if request["ptx"] else image, answer["log"], _version())
 
 
-_CHILD: Final = ("-P", "-X", "faulthandler", "-m", "atomr_trio.worker.linker")
-"""The arguments of the interpreter that links. -P: the current folder must not shadow a module."""
+_CHILD: Final = "atomr_trio.worker.linker"
 
 
 def _asked(request: Mapping[str, object], images: list[bytes]) -> tuple[dict[str, Any], bytes]:
     """What the linking process answers: a line of JSON, and the image behind it."""
-    found = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}  # the modules that this process finds
     done = subprocess.run(
-        [sys.executable, *_CHILD],
+        command(_CHILD, str(os.getpid())),
         input=b"".join((json.dumps(request).encode(), b"\n", *images)),
         capture_output=True,
-        env={**os.environ, **found},
+        env=environment(),
         process_group=0,  # the terminal's Ctrl-C is for this process alone
         check=False,
     )
     if done.returncode:
         raise CompileError(
-            f"nvJitLink {_how_it_ended(done.returncode)} while it linked",
+            f"the process in which nvJitLink linked {end_of(done.returncode)}",
             log=done.stderr.decode(errors="replace"),
             library="nvjitlink",
             operation="link",
@@ -250,10 +247,6 @@ def _asked(request: Mapping[str, object], images: list[bytes]) -> tuple[dict[str
         )
     head, _, image = done.stdout.partition(b"\n")
     return json.loads(head), image
-
-
-def _how_it_ended(code: int) -> str:
-    return f"crashed ({signal.Signals(-code).name})" if code < 0 else f"failed (its process exited with {code})"
 
 
 def _refuse(answer: Mapping[str, Any], inputs: list[LinkInput], flags: tuple[str, ...]) -> NoReturn:

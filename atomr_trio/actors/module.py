@@ -47,6 +47,11 @@ _VARIABLE_MARK = "&"
 _UNSUPPORTED_PTX_VERSION = 222
 
 
+def _stale(generation: Generation, operation: str, reason: str, advice: str) -> StaleKernel:
+    number = generation.number
+    return StaleKernel(reason, device=generation.device, generation=number, operation=operation, advice=advice)
+
+
 # ----------------------------------------------------------------------------------------------------------- variables
 
 
@@ -340,25 +345,16 @@ class Module(metaclass=NoPublicConstructor):
         """Raise unless its kernels may be launched in `generation`, on `operands`."""
         self._check_loaded()
         if self.device._strict and self._born != generation.number:
-            raise StaleKernel(
-                f'the kernel belongs to generation {self._born} and the device was opened with on_fault="stale"',
-                device=generation.device,
-                generation=generation.number,
-                operation=operation,
-                advice="compile it again, or load it",
-            )
+            reason = f'the kernel belongs to generation {self._born} and the device was opened with on_fault="stale"'
+            raise _stale(generation, operation, reason, "compile it again, or load it")
         stale = [variable for variable in self._variables.values() if variable.stale]
         if stale:
             given = {block for block, _ in operands}  # what a kernel itself is to write is checked with its operands
             names = [variable.name for variable in stale if variable.block not in given]
             if names:
-                raise StaleKernel(
-                    f"the kernel's module had {', '.join(names)} written, and that went with a lost generation",
-                    device=generation.device,
-                    generation=generation.number,
-                    operation=operation,
-                    advice="write the whole of it again, with `copy_from` or `fill` of `module.global_(...)`",
-                )
+                reason = f"the kernel's module had {', '.join(names)} written, and that went with a lost generation"
+                advice = "write the whole of it again, with `copy_from` or `fill` of `module.global_(...)`"
+                raise _stale(generation, operation, reason, advice)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,27 @@ def address_range(device: int) -> tuple[int, int]:
     return FIRST_ADDRESS + device * ADDRESS_STRIDE, ADDRESS_EXTENT
 
 
+def command(module: str, *arguments: str) -> list[str]:
+    """How a module of ours is run. -P: the current folder must not shadow a module."""
+    return [sys.executable, "-P", "-X", "faulthandler", "-m", module, *arguments]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Ours, with `variables`, and with the modules that this process would find."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
+
+
+def end_of(code: int) -> str:
+    """How a process ended, in words, by what `subprocess` says of it."""
+    if code >= 0:
+        meaning = EXIT_TEXTS.get(code)
+        return f"exited with status {code}" + (f": {meaning}" if meaning else "")
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
 class WorkerProcess:
     """A worker process: its channel, its output, and its end."""
 
@@ -46,16 +67,13 @@ class WorkerProcess:
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             WorkerProcess.started += 1
-            # -P: the current folder must not shadow a module; PYTHONPATH: the modules that this process would find.
-            found = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-            environment = {**os.environ, **found, NUMBER_VARIABLE: str(WorkerProcess.started)}
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-X", "faulthandler", "-m", "atomr_trio.worker.main", *arguments],
+                command("atomr_trio.worker.main", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env=environment(**{NUMBER_VARIABLE: str(WorkerProcess.started)}),
                 process_group=0,  # the terminal's Ctrl-C is for this process alone
             )
         except BaseException:
@@ -96,15 +114,7 @@ class WorkerProcess:
     def end_text(self) -> str:
         """How the process ended, in words."""
         code = self._popen.returncode
-        if code is None:
-            return "is still running"
-        if code >= 0:
-            meaning = EXIT_TEXTS.get(code)
-            return f"exited with status {code}" + (f": {meaning}" if meaning else "")
-        try:
-            return f"was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was ended by signal {-code}"
+        return "is still running" if code is None else end_of(code)
 
     def close(self) -> None:
         """Close every descriptor; the process must have been reaped. Closing twice is fine."""

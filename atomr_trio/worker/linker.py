@@ -4,7 +4,7 @@ It reads a line of JSON and the images behind it from the standard input: the li
 is wanted (`ptx`), and the kind, name and size of each input. It answers on the standard output in the same form: the
 status that the library returned (`status`), of which function and about which input, its log, and the image behind.
 
-Imports the standard library and the bindings alone.
+Its argument is the process that it must not outlive. Imports the standard library and the bindings alone.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import signal
 import sys
 from typing import Any, BinaryIO
 
 from atomr_cuda import CudaError, LibraryMissing, nvjitlink
 
-_PR_SET_PDEATHSIG = 1
+from .parent import die_with_parent
 
 
 class _Failed(Exception):
@@ -79,9 +78,9 @@ def _log(handle: ctypes.c_void_p, what: str) -> str:
     return _output(handle, what).rstrip(b"\0").decode(errors="replace")
 
 
-def main() -> None:
+def main(parent: int) -> None:
     """Read the request, make the link, write the answer."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent(parent)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints, and that is no answer
     source = sys.stdin.buffer
@@ -94,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -31,6 +31,7 @@ from .engines import context as context_records
 from .engines.memory import MEMORY, MemoryEngine
 from .engines.module import LAUNCH, MODULE, ModuleEngine
 from .lanes import Command, HotLaunch, Lane
+from .parent import die_with_parent
 from .protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
@@ -54,7 +55,6 @@ from .protocol import (
 from .ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .status import StatusClass, classify
 
-_PR_SET_PDEATHSIG = 1
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _NOT_READY = 600
 _ASSERT = 710
@@ -653,15 +653,6 @@ def exit_by(bug: BaseException) -> NoReturn:
     os._exit(EXIT_NO_HOST_MEMORY if isinstance(bug, MemoryError) else EXIT_BUG)
 
 
-def _die_with_parent(parent: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl.argtypes = [c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
-    libc.prctl.restype = c_int
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(EXIT_ORPHANED)
-
-
 def _watch_socket(sock: socket.socket) -> None:
     """End the process when the parent's end is closed, whatever the loop thread is doing."""
     poll = select.poll()
@@ -702,7 +693,7 @@ def serve(worker: Worker) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses."""
     descriptor, parent, backend, device, base, extent = arguments
-    _die_with_parent(int(parent))
+    die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = socket.socket(fileno=int(descriptor))
     threading.Thread(target=_watch_socket, args=(sock,), name="parent-watch", daemon=True).start()
