@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -34,7 +34,7 @@ from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 """Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
 
 _DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
@@ -48,7 +48,6 @@ _KERNEL: Final = ".kernel"
 _MANIFEST: Final = ".manifest"
 
 _IMAGES: Final = ("ptx", "cubin", "ltoir")
-_LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES: Final = 32
 
 
@@ -80,39 +79,21 @@ class NvrtcCacheKey:
         `source` is the text, `options` are all of its options, and `target` is the architecture they come to:
         "compute_80", "sm_90". `nvrtc_version` is the compiler's version, major and minor; `nvrtc_build` tells builds of
         one version apart. `headers` are the files that the compiler reads, each by the name that is included and the
-        SHA-256 of its content. Every part goes into the hash with its type and its length, so that no two compiles
-        share the same bytes.
+        SHA-256 of its content. What is hashed is all of it as JSON, in which no two compiles are the same.
 
         Raises nothing.
         """
         # The bundled headers' folder would have to be asked of the library; what is read there is among the headers.
         flags = attrs.evolve(options, bundled_headers=False).flags(target)
-        parts = (_FORMAT, source, options, flags, target, nvrtc_version, nvrtc_build, tuple(headers))
-        return cls(hashlib.sha256(b"".join(_canonical(parts))).digest())
+        read = [(name, content.hex()) for name, content in headers]
+        parts = (_FORMAT, source, options.identity(), flags, target, nvrtc_version, nvrtc_build, read)
+        return cls(hashlib.sha256(_as_bytes(parts)).digest())
 
 
-def _canonical(value: object) -> list[bytes]:
-    """A value as bytes that no other value has: the type, the length of what follows, and that."""
-    kind: Any = type(value)
-    match value:
-        case enum.Enum():
-            content = _canonical(value.name)
-        case None | bool() | int():
-            content = [repr(value).encode()]
-        case str():
-            content = [value.encode("utf-8", "surrogatepass")]
-        case bytes():
-            content = [value]
-        case tuple() | list():
-            content = [piece for item in value for piece in _canonical(item)]
-        case Mapping():
-            content = _canonical(tuple(value.items()))
-        case _ if attrs.has(kind):
-            content = _canonical(tuple((field.name, getattr(value, field.name)) for field in attrs.fields(kind)))
-        case _:
-            raise TypeError(f"{kind.__name__} cannot be part of a key")
-    name = kind.__name__.encode()
-    return [_LENGTH.pack(len(name)), name, _LENGTH.pack(sum(map(len, content))), *content]
+def _as_bytes(parts: Sequence[object]) -> bytes:
+    """Lists, texts, numbers and None as bytes that no others have. Raises TypeError for anything else."""
+    # Not escaped: half of a character that was torn apart in two has no other spelling then.
+    return json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 # ---------------------------------------------------------------------------------------------------- entries

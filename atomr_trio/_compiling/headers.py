@@ -250,6 +250,7 @@ def _is_own(name: str) -> bool:
 _Stamp: TypeAlias = tuple[int, int, int, int, int]
 _UNTRUSTED: Final[_Stamp] = (0, 0, 0, 0, 0)
 _RACY_NS: Final = 2_000_000_000
+_HASH_BYTES: Final = 32
 CLOCK_SECONDS: Final = 0.05
 """How far the clock of a file system may be behind the clock of the process."""
 
@@ -263,7 +264,7 @@ class _Place(enum.IntEnum):
 
 
 class _File(NamedTuple):
-    """A file that was read. Hundreds of them are made to find one kernel, so it is the quickest there is."""
+    """A file that was read."""
 
     path: str
     stamp: _Stamp
@@ -273,39 +274,60 @@ class _File(NamedTuple):
 
 @attrs.frozen
 class Snapshot:
-    """The files that a compile read, and the places that it looked at, as they were."""
+    """The files that a compile read, and the places that it looked at, as they were.
 
-    files: tuple[_File, ...]
-    places: tuple[tuple[str, _Place], ...]
-    """Paths that were not read, with what was there. Below one with nothing there is nothing."""
+    It is kept by columns: finding one kernel can take hundreds of files, and an object for each would cost as much time
+    as asking the system about it.
+    """
+
+    paths: tuple[str, ...]
+    """The files that were read."""
+    stamps: tuple[_Stamp, ...]
+    """What `stat` said of each; `_UNTRUSTED` for what is too young to be relied on."""
+    hashes: bytes
+    """The SHA-256 of each, one after the other."""
+    places: tuple[str, ...]
+    """Paths that were not read. Below one with nothing there is nothing."""
+    found: bytes
+    """What was at each, a `_Place`."""
 
     @property
     def digest(self) -> bytes:
         """What belongs into a key: a hash of the names, of what the files hold, and of what is at the places."""
         # Names hold no NUL, and the counts say which of them are what.
-        names = "\0".join((*(file.path for file in self.files), *(path for path, _ in self.places)))
-        content = b"".join(file.sha256 for file in self.files) + bytes(place for _, place in self.places)
-        counts = struct.pack("<2Q", len(self.files), len(self.places))
-        return hashlib.sha256(counts + content + os.fsencode(names)).digest()
+        names = os.fsencode("\0".join(self.paths + self.places))
+        counts = struct.pack("<2Q", len(self.paths), len(self.places))
+        return hashlib.sha256(b"".join((counts, self.hashes, self.found, names))).digest()
 
     def renewed(self) -> Snapshot | None:
         """Return the snapshot if everything is still as it says, with new times for files whose times alone changed.
 
         None when anything differs.
         """
-        if any(_place(path) is not place for path, place in self.places):
+        if bytes(map(_place, self.places)) != self.found:
             return None
-        touched: dict[int, _File] = {}
+        stamps = list(self.stamps)
         try:
-            for index, file in enumerate(self.files):
-                if _stamp(os.stat(file.path)) != file.stamp:
-                    touched[index] = _read(file.path)[0]
+            for index in self._touched():
+                file, _, _ = _read(self.paths[index])
+                if file.sha256 != self.hashes[index * _HASH_BYTES : (index + 1) * _HASH_BYTES]:
+                    return None
+                stamps[index] = file.stamp
         except (OSError, ValueError):
             return None
-        if any(file.sha256 != self.files[index].sha256 for index, file in touched.items()):
-            return None
-        renewed = tuple(touched.get(index, file) for index, file in enumerate(self.files)) if touched else self.files
-        return self if renewed == self.files else attrs.evolve(self, files=renewed)
+        renewed = tuple(stamps)
+        return self if renewed == self.stamps else attrs.evolve(self, stamps=renewed)
+
+    def _touched(self) -> list[int]:
+        """The numbers of the files of which `stat` says something else now. Raises `OSError`."""
+        look = os.stat
+        touched = []
+        for index, (path, stamp) in enumerate(zip(self.paths, self.stamps, strict=True)):
+            # As `_stamp`, written out: here a call costs as much as the rest.
+            now = look(path)
+            if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino, now.st_dev) != stamp:
+                touched.append(index)
+        return touched
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
@@ -319,6 +341,9 @@ def _changed_at(stamp: _Stamp) -> int:
 
 def _place(path: str) -> _Place:
     try:
+        # Most places are empty, and an exception would cost more than the question.
+        if not os.access(path, os.F_OK):
+            return _Place.NOTHING
         return _Place.FILE if stat.S_ISREG(os.stat(path).st_mode) else _Place.OTHER
     except (OSError, ValueError):
         return _Place.NOTHING
@@ -453,7 +478,15 @@ def take_snapshot(
     for folder, text in texts:
         reading.follow(folder, _directives(text, wrappers))
     reading.follow_computed()
-    return Snapshot(tuple(reading.files.values()), tuple(sorted(reading.places.items())))
+    files = reading.files.values()
+    places = sorted(reading.places.items())
+    return Snapshot(
+        paths=tuple(file.path for file in files),
+        stamps=tuple(file.stamp for file in files),
+        hashes=b"".join(file.sha256 for file in files),
+        places=tuple(path for path, _ in places),
+        found=bytes(place for _, place in places),
+    )
 
 
 _BUNDLED: Final = "--use-bundled-headers="
@@ -471,7 +504,7 @@ def _search_paths(flags: Iterable[str]) -> tuple[str, ...]:
 
 _HEAD = struct.Struct("<3I")
 """How many files, how many places, and how many bytes the names take."""
-_FILE = struct.Struct("<5Q32s")
+_STAMP = struct.Struct("<5Q")
 
 
 def pack(snapshots: Iterable[Snapshot]) -> bytes:
@@ -480,11 +513,10 @@ def pack(snapshots: Iterable[Snapshot]) -> bytes:
 
 
 def _packed(snapshot: Snapshot) -> bytes:
-    names = "\0".join((*(file.path for file in snapshot.files), *(path for path, _ in snapshot.places)))
-    encoded = os.fsencode(names)
-    head = _HEAD.pack(len(snapshot.files), len(snapshot.places), len(encoded))
-    files = b"".join(_FILE.pack(*file.stamp, file.sha256) for file in snapshot.files)
-    return b"".join((head, files, bytes(place for _, place in snapshot.places), encoded))
+    names = os.fsencode("\0".join(snapshot.paths + snapshot.places))
+    head = _HEAD.pack(len(snapshot.paths), len(snapshot.places), len(names))
+    stamps = (_STAMP.pack(*stamp) for stamp in snapshot.stamps)
+    return b"".join((head, *stamps, snapshot.hashes, snapshot.found, names))
 
 
 def unpack(content: bytes) -> tuple[Snapshot, ...]:
@@ -497,19 +529,15 @@ def unpack(content: bytes) -> tuple[Snapshot, ...]:
         except struct.error as error:
             raise ValueError(f"not a record of headers: {error}") from error
         table = position + _HEAD.size
-        flags = table + files * _FILE.size
-        names = flags + places
+        hashes = table + files * _STAMP.size
+        found = hashes + files * _HASH_BYTES
+        names = found + places
         position = names + name_bytes
         if position > len(content):
             raise ValueError("a record of headers is cut off")
-        paths = os.fsdecode(content[names:position]).split("\0") if name_bytes else []
+        paths = tuple(os.fsdecode(content[names:position]).split("\0")) if name_bytes else ()
         if len(paths) != files + places:
             raise ValueError("a record of headers has the wrong number of names")
-        rows = _FILE.iter_unpack(content[table:flags])
-        snapshots.append(
-            Snapshot(
-                tuple(_File(path, row[:5], row[5]) for path, row in zip(paths, rows, strict=False)),
-                tuple(zip(paths[files:], map(_Place, content[flags:names]), strict=True)),
-            )
-        )
+        stamps = tuple(_STAMP.iter_unpack(content[table:hashes]))
+        snapshots.append(Snapshot(paths[:files], stamps, content[hashes:found], paths[files:], content[found:names]))
     return tuple(snapshots)
