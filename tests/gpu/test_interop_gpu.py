@@ -264,8 +264,9 @@ async def test_memory_is_reused_after_the_consumer_has_let_go(dev, consumer):
     tensor += 1
     del tensor
     gc.collect()
+    others = [dev.empty(N, np.int32)]  # puts a mark behind what the other library's stream still has to do
     consumer.synchronize()
-    others = [dev.empty(N, np.int32) for _ in range(4)]
+    others += [dev.empty(N, np.int32) for _ in range(4)]
     assert address in [other.address for other in others]
 
 
