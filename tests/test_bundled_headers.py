@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from atomr_cuda import nvrtc
 from atomr_trio._compiling import bundled_headers as _bundled_headers, cache_folder
 from atomr_trio._compiling.bundled_headers import bundled_header_folders
+from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.compiler import compile_program, compile_to_cubin
+from atomr_trio._compiling.identity import installed_headers
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import LibraryNotFound
@@ -44,7 +48,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of this test alone, in which nothing is unpacked yet."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(folder))
-    monkeypatch.setattr(_bundled_headers, "_unpacked", {})
+    monkeypatch.setattr(_bundled_headers, "_kept", {})
     monkeypatch.setattr(cache_folder, "_warned", set())
     return folder
 
@@ -71,7 +75,7 @@ def test_flags_show_the_folders_after_those_of_the_user(cache: Path, tmp_path: P
 
 
 @carried
-def test_headers_are_unpacked_once_and_again_when_they_are_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_are_kept_once_and_again_when_they_are_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     install = nvrtc.nvrtcInstallBundledHeaders.status
 
@@ -108,7 +112,7 @@ def test_without_a_safe_cache_folder_the_headers_are_this_processes_own(
         case _:
             folder = Path(bundled_header_folders()[0])
             folder.chmod(0o777)
-            monkeypatch.setattr(_bundled_headers, "_unpacked", {})
+            monkeypatch.setattr(_bundled_headers, "_kept", {})
     with caplog.at_level(logging.WARNING):
         folders = bundled_header_folders()
         assert bundled_header_folders() == folders
@@ -121,7 +125,7 @@ def test_without_a_safe_cache_folder_the_headers_are_this_processes_own(
 @carried
 def test_what_nvrtc_cannot_unpack_anywhere_is_an_error_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_bundled_headers, "_install", lambda folder: "no space left")
-    with pytest.raises(LibraryNotFound, match="cannot unpack them: no space left") as caught:
+    with pytest.raises(LibraryNotFound, match="there is no place for CUDA's headers: no space left") as caught:
         NvrtcOptions(bundled_headers=True).flags("sm_90")
     assert "ATOMR_TRIO_CACHE_DIR" in str(caught.value)
 
@@ -144,11 +148,82 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str | N
 
 
 def test_an_nvrtc_without_headers_gets_those_of_the_wheels(wheels: dict[str, str | None]) -> None:
-    assert bundled_header_folders() == (wheels["cudart"], wheels["cccl"])
+    runtime, core = map(Path, bundled_header_folders())
+    assert (runtime.name, core.name, runtime.parent) == ("runtime", "cccl", core.parent)
+    assert runtime.parent.name.startswith("headers-12.8-")
     source = (
         "#include <cuda_runtime_api.h>\n#include <cuda/std/version>\nstatic_assert(CUDART_VERSION + CORE == 12081);"
     )
     assert compile_program(source, NvrtcOptions(bundled_headers=True), "compute_80").entries == {}
+
+
+def test_headers_of_wheels_are_copied_when_they_are_installed_and_not_when_they_are_edited(
+    wheels: dict[str, str | None], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cached kernel was compiled with is then known by a name, whatever becomes of the wheels."""
+    mark = Path(wheels["cccl"] or "", "cuda", "std", "version")
+    extra = mark.with_name("extra")
+    first = bundled_header_folders()
+    extra.write_text("#define EXTRA 1\n")
+    assert bundled_header_folders() == first
+    mark.unlink()
+    mark.write_text("#define CORE 2\n")
+    second = bundled_header_folders()
+    assert second[1] != first[1]
+    assert Path(second[1], "cuda", "std", "extra").read_text() == "#define EXTRA 1\n"
+    assert Path(first[1], "cuda", "std", "version").read_text() == "#define CORE 1\n"
+    assert NvrtcCache(cache).clear() == 0
+    assert list(cache.iterdir()) == []
+
+
+def test_a_folder_inside_of_another_is_copied_once(wheels: dict[str, str | None]) -> None:
+    """CUDA 13 has one folder for the headers of all packages, and those of the core libraries inside of it."""
+    inside = Path(wheels["cudart"] or "", "cccl")
+    shutil.move(wheels["cccl"] or "", inside)
+    wheels["cccl"] = str(inside)
+    runtime, core = map(Path, bundled_header_folders())
+    assert (core / "cuda" / "std" / "version").is_file()
+    assert [path.name for path in runtime.iterdir()] == ["cuda_runtime_api.h"]
+
+
+def test_two_processes_may_copy_the_headers_of_wheels_at_once(
+    wheels: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def rename_after_the_other(unfinished: str, target: Path) -> None:
+        shutil.copytree(unfinished, target)  # as the other process does meanwhile
+        rename(unfinished, target)
+
+    monkeypatch.setattr(os, "rename", rename_after_the_other)
+    runtime, core = map(Path, bundled_header_folders())
+    assert (runtime / "cuda_runtime_api.h").is_file()
+    assert sorted(path.name for path in core.parent.iterdir()) == ["cccl", "runtime"]
+
+
+def test_headers_of_wheels_that_cannot_be_copied_are_an_error_that_says_why(
+    wheels: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(LibraryNotFound, match=r"there is no place for CUDA's headers: .*No space left"):
+        bundled_header_folders()
+
+
+def test_what_is_on_record_counts_until_the_wheels_are_installed_anew(
+    wheels: dict[str, str | None], cache: Path
+) -> None:
+    kept = NvrtcCache(cache)
+    name = installed_headers(kept)
+    found = dict(wheels)
+    wheels.clear()  # nobody is asked again
+    assert installed_headers(kept) == name
+    mark = Path(found["cudart"] or "", "cuda_runtime_api.h")
+    mark.write_text("#define CUDART_VERSION  12090\n")
+    wheels.update(found)
+    assert installed_headers(kept).startswith("headers-12.9-")
 
 
 @pytest.mark.parametrize(

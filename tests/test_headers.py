@@ -7,6 +7,7 @@ a moment ago are ten seconds old, unless a test is about those that are not.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,13 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from atomr_trio._compiling import headers as _headers
+from atomr_trio._compiling import bundled_headers as _bundled_headers, headers as _headers
+from atomr_trio._compiling.bundled_headers import bundled_header_folders
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.caching import CachingCompiler, Job
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.headers import Dependence, Snapshot, dependence, pack, unpack
+from atomr_trio._compiling.identity import installed_headers
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
 
@@ -53,6 +56,7 @@ class Workshop:
         self.folder = folder
         self.compiled = 0
         self._compile_with = compile_with
+        self.identify_headers = installed_headers
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -66,7 +70,9 @@ class Workshop:
         )
 
     def compile_with_options(self, source: str, options: NvrtcOptions) -> CompiledProgram:
-        compiler = CachingCompiler(lambda: NvrtcCache(self.folder / "cache"), self._compile)
+        compiler = CachingCompiler(
+            lambda: NvrtcCache(self.folder / "cache"), self._compile, identify_headers=self.identify_headers
+        )
         return compiler.answer(Job(source, options, "compute_80")).program
 
     def value(self, source: str, *paths: str, **options: Any) -> int:
@@ -376,13 +382,62 @@ def test_the_headers_of_a_library_are_all_found(shop: Workshop, monkeypatch: pyt
     snapshots = list[Snapshot]()
     take: Callable[..., Snapshot] = _headers.take_snapshot
     monkeypatch.setattr(_headers, "take_snapshot", lambda *given: snapshots.append(take(*given)) or snapshots[-1])
+    folders = bundled_header_folders()
+    for name, folder in (("a", folders[0]), ("b", folders[1])):
+        shutil.copytree(folder, shop.folder / name)
     for _ in range(2):
-        shop.compile_with_options(source, NvrtcOptions(bundled_headers=True))
+        shop.compile_with_options(source, NvrtcOptions(include_paths=[shop.folder / "a", shop.folder / "b"]))
     assert shop.compiled == 1
     (snapshot,) = snapshots
     assert len(snapshot.paths) > 100
     assert any(path.endswith("/cuda/std/array") for path in snapshot.paths)
     assert len(snapshot.places) < len(snapshot.paths)
+
+
+CORE = '#include <cuda/std/array>\nextern "C" __global__ void k(cuda::std::array<int, 4>* a) { (*a)[0] = 1; }'
+
+
+def bundled(shop: Workshop, *paths: str) -> CompiledProgram:
+    options = NvrtcOptions(include_paths=[shop.folder / path for path in paths], bundled_headers=True)
+    return shop.compile_with_options(CORE, options)
+
+
+@pytest.fixture
+def kept(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
+    """CUDA's own headers beside the cache of the test, and the snapshots that are taken."""
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(shop.folder / "cuda"))
+    monkeypatch.setattr(_bundled_headers, "_kept", {})
+    snapshots = list[Snapshot]()
+    take: Callable[..., Snapshot] = _headers.take_snapshot
+    monkeypatch.setattr(_headers, "take_snapshot", lambda *given: snapshots.append(take(*given)) or snapshots[-1])
+    return snapshots
+
+
+def test_the_headers_of_cuda_are_known_by_the_name_of_their_set(shop: Workshop, kept: list[Snapshot]) -> None:
+    """Also at once after they were unpacked: nobody else writes there."""
+    for _ in range(2):
+        bundled(shop)
+    assert shop.compiled == 1
+    assert (kept[0].paths, kept[0].places) == ((), ())
+
+
+@pytest.mark.usefixtures("kept")
+def test_another_set_of_the_headers_of_cuda_makes_another_key(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled(shop)
+    monkeypatch.setattr(shop, "identify_headers", lambda cache: "headers-another")
+    bundled(shop)
+    assert shop.compiled == 2
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_header_that_hides_one_of_cuda_is_noticed(shop: Workshop) -> None:
+    (shop.folder / "i").mkdir()
+    for _ in range(2):
+        bundled(shop, "i")
+    assert shop.compiled == 1
+    shop.write("i/cuda/std/array", "namespace cuda::std { template <class T, int N> struct array {}; }")
+    with pytest.raises(CompileError, match="operator"):
+        bundled(shop, "i")
 
 
 # ---------------------------------------------------------------------------------------------------- any headers

@@ -1,41 +1,73 @@
-"""Where CUDA's own headers are: those that NVRTC carries, or those of installed wheels.
+"""CUDA's own headers: those that NVRTC carries, or those of installed wheels, in a folder that nobody edits.
 
-NVRTC carries headers since 13.3 and unpacks them into a folder, 26 MB. That folder is beside the cached kernels, since
-it has to be as safe as they are: whoever can change a header decides what runs. Where it cannot be had, this process
-makes a folder of its own, and removes it when it ends.
+NVRTC carries headers since 13.3 and unpacks them, 26 MB; for an older one those of the wheels are copied. The folder is
+beside the cached kernels, since it has to be as safe as they are: whoever can change a header decides what runs. Where
+it cannot be had, this process makes a folder of its own, and removes it when it ends.
+
+A set of headers has a name, which says which NVRTC or which installation of the wheels they are of. So a cached kernel
+need not look at hundreds of files to know that it is good: the name is enough (`CudaHeaders`). What is edited in the
+wheels' own folders counts from their next installation on.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
+import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
+
+import attrs
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import dotted
+from atomr_trio._compiling.cache_folder import HEADERS, SUPPORTED, CacheFolder, Unusable, warn_once
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
 from atomr_trio._errors import LibraryNotFound
 
-__all__ = ["bundled_header_folders"]
+__all__ = ["CudaHeaders", "bundled_header_folders", "cuda_headers", "is_kept", "stamp"]
 
 _CARRIED_SINCE: Final = (13, 3)
 _WHEELS: Final = (("cudart", "cuda_runtime_api.h", "runtime"), ("cccl", "cuda/std/version", "cccl"))
 """Which headers there are: their name for cuda-pathfinder, a file among them, and the package's name."""
 _VERSION = re.compile(r"^#define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
 
+_Fill: TypeAlias = Callable[[Path], str]
+"""Puts the headers into a folder; what went wrong, in words."""
+
 _lock = threading.Lock()
-_unpacked: dict[str, str] = {}
-"""The folder of the headers that this process uses, by what identifies them."""
+_kept: dict[str, str] = {}
+"""The folder of the headers that this process uses, by their name."""
 
 
-def bundled_header_folders() -> tuple[str, ...]:
-    """Return the folders to search for CUDA's headers with the installed NVRTC. Unpacks them when that is needed.
+@attrs.frozen
+class CudaHeaders:
+    """A set of CUDA's headers. Two with the same name hold the same."""
+
+    name: str
+    marks: tuple[str, ...]
+    """Files that are written anew whenever the set is installed."""
+    folders: tuple[str, ...]
+    """What to search, relative to the folder that holds the set."""
+    fill: _Fill = attrs.field(eq=False, repr=False)
+
+
+def stamp(path: str) -> list[int]:
+    """Return what tells that a file has been installed anew. Raises `OSError`."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def cuda_headers() -> CudaHeaders:
+    """Return the set of headers for the installed NVRTC. Asks the file system, and loads NVRTC.
 
     Raises `LibraryNotFound` when there is no NVRTC, or when it carries no headers and no wheel that fits is installed.
     """
@@ -45,45 +77,55 @@ def bundled_header_folders() -> tuple[str, ...]:
             info = nvrtc.nvrtcBundledHeadersInfo()
             nvrtc.nvrtcGetBundledHeadersInfo(ctypes.byref(info), None)
             if info.available:
-                folder = _unpack(f"headers-{dotted(version)}-{info.numFiles}-{info.uncompressedSize}")
-                return folder, os.path.join(folder, "cccl")
-    return _folders_of_wheels(version)
+                name = f"{HEADERS}{dotted(version)}-{info.numFiles}-{info.uncompressedSize}"
+                return CudaHeaders(name, _the_library_itself(), ("", "cccl"), _install)
+    return _headers_of_wheels(version)
 
 
-def _unpack(name: str) -> str:
-    """Unpack NVRTC's headers, once for a process, and return where they are.
+def _the_library_itself() -> tuple[str, ...]:
+    return () if nvrtc.library.path is None else (nvrtc.library.path,)
 
-    NVRTC itself takes a lock in the folder, and leaves headers alone that are there.
+
+def bundled_header_folders() -> tuple[str, ...]:
+    """Return the folders to search for CUDA's headers with the installed NVRTC. Unpacks them when that is needed.
+
+    Raises what `cuda_headers` does, and `LibraryNotFound` when there is no room for them anywhere.
     """
+    headers = cuda_headers()
     with _lock:
-        if not os.path.isdir(_unpacked.get(name, "")):
-            _unpacked[name] = _unpack_beside_the_cache(name) or _unpack_for_this_process()
-        return _unpacked[name]
+        if not os.path.isdir(_kept.get(headers.name, "")):
+            _kept[headers.name] = _keep_beside_the_cache(headers) or _keep_for_this_process(headers)
+        folder = _kept[headers.name]
+    return tuple(os.path.join(folder, name).rstrip("/") for name in headers.folders)
 
 
-def _unpack_beside_the_cache(name: str) -> str | None:
+def is_kept(path: str) -> bool:
+    """Tell whether a file is of a set that this process uses, so that its folder's name says what it holds."""
+    return any(path.startswith(f"{folder}/") for folder in _kept.values())
+
+
+def _keep_beside_the_cache(headers: CudaHeaders) -> str | None:
     from atomr_trio._compiling.cache import NvrtcCache
-    from atomr_trio._compiling.cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
 
     cache = NvrtcCache.default_directory()
     if cache is None or not SUPPORTED:
         return None
-    folder = cache / name
+    folder = cache / headers.name
     try:
         CacheFolder(folder, 0).ensure()
     except (Unusable, OSError) as problem:
         warn_once(str(folder), "headers", f"cannot keep CUDA's headers beside the kernel cache: {problem}")
         return None
-    return str(folder) if not _install(folder) else None
+    return str(folder) if not headers.fill(folder) else None
 
 
-def _unpack_for_this_process() -> str:
+def _keep_for_this_process(headers: CudaHeaders) -> str:
     folder = Path(tempfile.mkdtemp(prefix="atomr-trio-headers-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    problem = _install(folder)
+    problem = headers.fill(folder)
     if problem:
         raise LibraryNotFound(
-            f"NVRTC carries CUDA's headers and cannot unpack them: {problem}",
+            f"there is no place for CUDA's headers: {problem}",
             library="nvrtc",
             operation="nvrtc.compile",
             advice="name a folder for them by the environment variable ATOMR_TRIO_CACHE_DIR or TMPDIR.",
@@ -92,7 +134,7 @@ def _unpack_for_this_process() -> str:
 
 
 def _install(folder: Path) -> str:
-    """Have NVRTC unpack its headers; what went wrong, in its words."""
+    """Have NVRTC unpack its headers. It takes a lock in the folder, and leaves headers alone that are there."""
     log = ctypes.c_char_p()
     flags = nvrtc.NVRTC_INSTALL_HEADERS_SKIP_IF_EXISTS
     status = nvrtc.nvrtcInstallBundledHeaders.status(os.fsencode(folder), flags, ctypes.byref(log))
@@ -102,17 +144,49 @@ def _install(folder: Path) -> str:
 # ---------------------------------------------------------------------------------------------------- wheels
 
 
-def _folders_of_wheels(version: tuple[int, int]) -> tuple[str, ...]:
-    """The folders of the installed packages with headers, which have to be of the compiler's major version."""
+def _headers_of_wheels(version: tuple[int, int]) -> CudaHeaders:
+    """The headers of the installed packages, which have to be of the compiler's major version."""
     found = {package: _find(header, file) for header, file, package in _WHEELS}
     missing = [package for package, folder in found.items() if folder is None]
     if missing:
         _refuse(version, missing, f"no {' and no '.join(missing)} headers are installed")
-    folders = tuple(folder for folder in found.values() if folder is not None)
-    theirs = _version_of(folders[0])
+    origins = {package: folder for package, folder in found.items() if folder is not None}
+    theirs = _version_of(origins["runtime"])
     if theirs[0] != version[0]:
         _refuse(version, list(found), f"the installed headers are of CUDA {dotted(theirs)}")
-    return folders
+    marks = tuple(os.path.join(origins[package], file) for _, file, package in _WHEELS)
+    installed = json.dumps([(mark, stamp(mark)) for mark in marks])
+    name = f"{HEADERS}{dotted(theirs)}-{hashlib.sha256(installed.encode()).hexdigest()[:16]}"
+    return CudaHeaders(name, marks, tuple(origins), functools.partial(_copy, origins))
+
+
+def _copy(origins: dict[str, str], folder: Path) -> str:
+    """Copy the packages' headers, each into a folder of its own; one that is there has been copied whole."""
+    try:
+        for package, origin in origins.items():
+            if not (folder / package).is_dir():
+                _copy_whole(origin, folder / package, [other for other in origins.values() if other != origin])
+    except (OSError, shutil.Error) as problem:
+        return str(problem)
+    return ""
+
+
+def _copy_whole(origin: str, target: Path, others: list[str]) -> None:
+    """A folder appears under its name when all is in it. `others` are not copied, if they are inside of `origin`."""
+
+    def leave_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if os.path.join(folder, name) in others]
+
+    unfinished = tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)
+    try:
+        shutil.copytree(origin, unfinished, ignore=leave_out, dirs_exist_ok=True)
+        try:
+            os.rename(unfinished, target)
+        except OSError:
+            if not target.is_dir():  # another process was faster
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _find(header: str, file: str) -> str | None:

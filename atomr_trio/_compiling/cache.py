@@ -269,6 +269,7 @@ class NvrtcCache:
     def clear(self) -> int:
         """Forget the kernels in memory, delete the files on disk, and return the number of files deleted.
 
+        CUDA's own headers go too, uncounted; they are unpacked again for the next compile that wants them.
         Files in the folder that are no cache's stay.
         """
         self.clear_in_memory()

@@ -24,6 +24,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import stat
 import struct
 import threading
@@ -34,7 +35,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["CacheFolder", "StoredFile", "Unusable", "warn_once"]
+__all__ = ["HEADERS", "CacheFolder", "StoredFile", "Unusable", "warn_once"]
 
 _log = logging.getLogger("atomr_trio.nvrtc")
 
@@ -47,6 +48,8 @@ _HASH_BYTES: Final = 32
 
 _NAME = re.compile(r"[0-9a-f]{64}\.[a-z]+")
 _TEMPORARY: Final = ".unfinished-"
+HEADERS: Final = "headers-"
+"""How the names of the folders begin that CUDA's own headers are in; they can be made again."""
 
 _STALE_SECONDS: Final = 3600.0
 """After that long a temporary file has lost its writer, and a file that was used again gets a new time."""
@@ -161,11 +164,13 @@ class CacheFolder:
             return {self.path: f"cannot be opened: {error}"}
 
     def clear(self) -> int:
-        """Delete all files that a cache made, finished or not, and no others. Return how many."""
+        """Delete all files that a cache made, finished or not, and no others but `HEADERS`. Return how many."""
         deleted = 0
         with self._tolerated("clear"), contextlib.suppress(FileNotFoundError), self._opened() as folder:
             for name in os.listdir(folder):
-                if _NAME.fullmatch(name) or name.startswith(_TEMPORARY):
+                if name.startswith(HEADERS):
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+                elif _NAME.fullmatch(name) or name.startswith(_TEMPORARY):
                     deleted += _unlink(folder, name)
         return deleted
 

@@ -27,7 +27,7 @@ from atomr_trio._compiling import headers as _headers
 from atomr_trio._compiling.cache import CachedKernel, NvrtcCache, NvrtcCacheKey
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.headers import Dependence, Listing, Snapshot, Unknowable
-from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
+from atomr_trio._compiling.identity import NvrtcIdentity, installed_headers, installed_nvrtc
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
 
@@ -111,15 +111,6 @@ class Answer:
     """Where it was found; None when it was compiled."""
 
 
-def _flags_of_files_that_are_there(job: Job) -> tuple[str, ...]:
-    """The flags of a compile; bundled headers that had to be unpacked for it are older than it afterwards."""
-    before = time.monotonic()
-    flags = job.options.flags(job.target)
-    if job.options.bundled_headers and time.monotonic() - before > _headers.CLOCK_SECONDS:
-        time.sleep(2 * _headers.CLOCK_SECONDS)
-    return flags
-
-
 @functools.lru_cache(maxsize=4)
 def _cache_of(directory: str, limit: str) -> NvrtcCache:
     return NvrtcCache()
@@ -139,10 +130,12 @@ class CachingCompiler:
         cache: Callable[[], NvrtcCache] = shared_cache,
         compile_with: Compile = compile_program,
         identify: Callable[[NvrtcCache], NvrtcIdentity] = installed_nvrtc,
+        identify_headers: Callable[[NvrtcCache], str] = installed_headers,
     ) -> None:
         self._cache = cache
         self._compile = compile_with
         self._identify = identify
+        self._identify_headers = identify_headers
         self._lock = threading.Lock()
         self._snapshots: OrderedDict[NvrtcCacheKey, tuple[Snapshot, ...]] = OrderedDict()
         self._handed_out: weakref.WeakSet[CachedKernel] = weakref.WeakSet()
@@ -152,7 +145,8 @@ class CachingCompiler:
         job.dependence = _headers.dependence(job.source, job.options)
         cache = self._cache()
         job.compiler = identity = self._identify(cache)
-        key = NvrtcCacheKey.of(job.source, job.options, job.target, identity.version, identity.build)
+        headers = [self._bundled(cache)] if job.options.bundled_headers else []
+        key = NvrtcCacheKey.of(job.source, job.options, job.target, identity.version, identity.build, headers)
         match job.dependence:
             case Dependence.UNKNOWN:
                 return Answer(self._run(job), None)
@@ -167,6 +161,10 @@ class CachingCompiler:
             self._snapshots.clear()
             self._handed_out.clear()
         self._cache().clear_in_memory()
+
+    def _bundled(self, cache: NvrtcCache) -> tuple[str, bytes]:
+        name = self._identify_headers(cache)
+        return name, hashlib.sha256(name.encode()).digest()
 
     def _with_headers(self, job: Job, cache: NvrtcCache, key: NvrtcCacheKey) -> Answer:
         snapshots = self._recall(cache, key)
@@ -183,7 +181,7 @@ class CachingCompiler:
         self, job: Job, cache: NvrtcCache, key: NvrtcCacheKey, others: tuple[Snapshot, ...]
     ) -> Answer:
         """Compile, and note what was read if that can be known."""
-        flags = _flags_of_files_that_are_there(job)
+        flags = job.options.flags(job.target)  # before the compile, since CUDA's headers may have to be unpacked for it
         started = time.time_ns()
         with Listing() as listing:
             program = self._run_listed(job, listing)

@@ -21,6 +21,9 @@ that read or write other files, a file that changed while it was compiled.
 Not noticed is a guarded header that was read, is included again by a macro under another name, and is then hidden by a
 new file of that name.
 
+CUDA's own headers are left out of all this. They are in a folder that only we write to, by a name that says what is in
+it, and that name is part of the key.
+
 A `Snapshot` records each file with its SHA-256 and with what `stat` says, so that seeing that all is as it was costs
 one call a file. A file that changed less than two seconds before it was recorded may change again without a new time;
 it is read again until it is older. This file knows nothing of caches, and blocks.
@@ -42,11 +45,11 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 import attrs
 
+from atomr_trio._compiling.bundled_headers import is_kept
 from atomr_trio._compiling.compiler import NOWHERE
 from atomr_trio._compiling.options import NvrtcOptions
 
 __all__ = [
-    "CLOCK_SECONDS",
     "Dependence",
     "Listing",
     "Snapshot",
@@ -251,7 +254,7 @@ _Stamp: TypeAlias = tuple[int, int, int, int, int]
 _UNTRUSTED: Final[_Stamp] = (0, 0, 0, 0, 0)
 _RACY_NS: Final = 2_000_000_000
 _HASH_BYTES: Final = 32
-CLOCK_SECONDS: Final = 0.05
+_CLOCK_SECONDS: Final = 0.05
 """How far the clock of a file system may be behind the clock of the process."""
 
 
@@ -366,7 +369,9 @@ class _Reading:
     started_ns: int
     paths: tuple[str, ...]
     in_memory: frozenset[str]
+    read_paths: set[str] = attrs.Factory(set)
     files: dict[str, _File] = attrs.Factory(dict)
+    """What was read, without CUDA's own headers: those are known by the name of their set."""
     places: dict[str, _Place] = attrs.Factory(dict)
     inodes: set[tuple[int, int]] = attrs.Factory(set)
     computed: dict[str, None] = attrs.Factory(dict)
@@ -379,7 +384,9 @@ class _Reading:
         except (OSError, ValueError) as error:
             raise Unknowable(f"a header cannot be read again: {error}") from error
         self._check_older(path, stamp)
-        self.files[path] = file
+        if not is_kept(path):
+            self.files[path] = file
+        self.read_paths.add(path)
         self.inodes.add(stamp[3:])
         return text
 
@@ -401,7 +408,7 @@ class _Reading:
         """Note where files that were read would have been found earlier, if it was a macro that named them."""
         if not self.computed:
             return
-        for file in tuple(self.files):
+        for file in sorted(self.read_paths):
             for index, path in enumerate(self.paths):
                 name = file.removeprefix(path + "/")
                 if name != file:
@@ -433,7 +440,7 @@ class _Reading:
                 for place in before:
                     self._look(place)
                 before.clear()
-                if path not in self.files:
+                if path not in self.read_paths:
                     self.read(path)
             if not further:
                 return
@@ -444,7 +451,7 @@ class _Reading:
             self._check_older(path, _stamp(os.stat(path)))
         if place is _Place.NOTHING:
             path = self._top_of_nothing(path)
-        if path not in self.files:
+        if path not in self.read_paths and not is_kept(path):
             self.places[path] = place
         return place is _Place.FILE
 
@@ -456,7 +463,7 @@ class _Reading:
         return path
 
     def _check_older(self, path: str, stamp: _Stamp) -> None:
-        if _changed_at(stamp) >= self.started_ns - CLOCK_SECONDS * 1e9:
+        if _changed_at(stamp) >= self.started_ns - _CLOCK_SECONDS * 1e9 and not is_kept(path):
             raise Unknowable(f"{path} changed while it was compiled")
 
 

@@ -19,10 +19,11 @@ import attrs
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.build import nvrtc_build
+from atomr_trio._compiling.bundled_headers import cuda_headers, stamp
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
 
-__all__ = ["NvrtcIdentity", "installed_nvrtc"]
+__all__ = ["NvrtcIdentity", "installed_headers", "installed_nvrtc"]
 
 _VARIABLES: Final = (nvrtc.library.override_variable, "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _PACKAGES: Final = ("site-packages", "dist-packages")
@@ -46,7 +47,7 @@ def installed_nvrtc(cache: NvrtcCache) -> NvrtcIdentity:
     """
     if nvrtc.library.path is not None or nvrtc.library.replaced:
         return _loaded(nvrtc.library.path)
-    place = hashlib.sha256(json.dumps(_search_depends_on()).encode()).digest()
+    place = _place_of("library")
     known = _recorded(cache.get_manifest(place))
     if known is not None:
         return known
@@ -57,6 +58,24 @@ def installed_nvrtc(cache: NvrtcCache) -> NvrtcIdentity:
     record = {"path": path, "times": _times(path), "version": identity.version, "build": identity.build}
     cache.put_manifest(place, json.dumps(record).encode())
     return identity
+
+
+def installed_headers(cache: NvrtcCache) -> str:
+    """Return the name of the set of CUDA's headers that a compile with `bundled_headers` reads, likewise. Blocks.
+
+    Raises `LibraryNotFound` when there are none.
+    """
+    place = _place_of("headers")
+    try:
+        record = json.loads(cache.get_manifest(place) or b"null")
+        if record is not None and all(stamp(path) == known for path, known in record["marks"]):
+            return str(record["name"])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    headers = cuda_headers()
+    record = {"name": headers.name, "marks": [(path, stamp(path)) for path in headers.marks]}
+    cache.put_manifest(place, json.dumps(record).encode())
+    return headers.name
 
 
 @functools.cache
@@ -86,6 +105,11 @@ def _times(path: str) -> list[list[int]]:
     """What changes when the library at `path`, or what lies beside it, is replaced."""
     states = [os.stat(each) for each in (path, os.path.dirname(os.path.realpath(path)))]
     return [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states]
+
+
+def _place_of(what: str) -> bytes:
+    """Where it is on record what is installed."""
+    return hashlib.sha256(json.dumps([what, *_search_depends_on()]).encode()).digest()
 
 
 def _search_depends_on() -> list[object]:

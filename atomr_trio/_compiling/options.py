@@ -253,7 +253,8 @@ class NvrtcOptions:
     """Headers in memory: the name as `#include` spells it, and the text. Found before any on disk."""
     bundled_headers: bool = attrs.field(default=False, validator=_check_switch)
     """Find CUDA's own headers (cuda_fp16.h, cooperative_groups.h, CUB, libcu++): those that NVRTC carries since 13.3,
-    unpacked once into the cache folder; with an older one, those of the installed wheels for its version."""
+    unpacked once into the cache folder; with an older one, those of the installed wheels for its version, copied there.
+    To have edits of them count at once, name their folder in `include_paths`."""
     extra_options: tuple[str, ...] = attrs.field(default=(), converter=_extras)
     """More options, as NVRTC documents and spells them, passed on after ours."""
 
