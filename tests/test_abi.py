@@ -44,7 +44,7 @@ def test_every_declared_function_has_a_name_in_its_module(library):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_headers_are_those_of_both_generations(library):
-    assert [facts.version[0] for facts in FACTS[library]] == [12, 13]
+    assert [facts.version[0] for facts in FACTS[library]] == list(LIBRARIES[library].majors)
 
 
 def test_a_header_knows_most_of_what_the_table_declares():
@@ -160,6 +160,15 @@ def test_a_status_in_place_of_a_value_is_reported():
     assert found == in_both("nvrtcGetErrorString: the result is c_int, not char*")
 
 
+def test_a_number_of_the_other_precision_is_reported():
+    """``cusolverDnDsyevdx`` takes the bounds of the interval by value, as doubles; ``cusolverDnSsyevdx`` as floats."""
+    functions = TABLES["cusolver"].functions
+    wrong = function("cusolverDnDsyevdx", *functions["cusolverDnSsyevdx"].argtypes)
+    assert mismatches(planted("functions", wrong.symbol, wrong, "cusolver"), FACTS["cusolver"]) == sorted(
+        line for place in (8, 9) for line in in_both(f"cusolverDnDsyevdx: argument {place} is c_float, not f64")
+    )
+
+
 def test_the_unversioned_symbol_behind_a_name_is_reported():
     """The symbol ``cuMemAlloc`` exists too, and takes 32-bit sizes."""
     found = mismatches(
@@ -211,7 +220,10 @@ def test_what_a_table_lost_is_reported(section, name, reported):
     assert set(in_both(f"{reported}: is not declared")) <= set(found)
 
 
-@pytest.mark.parametrize(("library", "new"), [("nvrtc", "nvrtcNew"), ("nvjitlink", "nvJitLinkNew")])
+@pytest.mark.parametrize(
+    ("library", "new"),
+    [("nvrtc", "nvrtcNew"), ("nvjitlink", "nvJitLinkNew"), ("cusolver", "cusolverDnXnew"), ("cublaslt", "cublasLtNew")],
+)
 def test_a_function_that_a_complete_table_lacks_is_reported(library, new):
     facts = [replace(facts, functions={**facts.functions, new: "enum(i32)"}) for facts in FACTS[library]]
     assert mismatches(TABLES[library], facts) == in_both(f"{new}: is not declared")
@@ -281,6 +293,22 @@ def test_what_an_older_header_reserved_may_be_spent_and_nothing_else():
 
 
 @pytest.mark.parametrize(
+    ("words", "grows", "reported"),
+    [
+        pytest.param(14, True, [], id="grown"),
+        pytest.param(14, False, ["112 bytes, not 64 (cu12)"], id="another size"),
+        pytest.param(13, True, ["104 bytes, not 112 (cu13)"], id="smaller than the newest"),
+        pytest.param(7, True, ["56 bytes, not 64 (cu12)", "56 bytes, not 112 (cu13)"], id="smaller than any"),
+    ],
+)
+def test_room_for_a_library_may_be_larger_than_an_older_one_needs(words, grows, reported):
+    name = "cublasLtMatrixLayoutOpaque_t"
+    room = type(name, (Structure,), {"_fields_": [("data", ctypes.c_uint64 * words)], "_grows_": grows})
+    found = check_structures(Table(structures={name: room}), FACTS["cublaslt"])
+    assert [line for line in found if "bytes" in line] == [f"{name}: {words}" for words in reported]
+
+
+@pytest.mark.parametrize(
     ("members", "reported"),
     [
         ({"CU_COMPUTEMODE_PROHIBITED": 1}, in_both("CUcomputemode.CU_COMPUTEMODE_PROHIBITED: is 1, not 2")),
@@ -309,6 +337,16 @@ def test_members_that_only_count_the_others_may_be_left_out():
     assert found == in_both("CUlimit.CU_LIMIT_MAX: is missing, it is 0")
 
 
+def test_an_end_counts_also_below_what_is_reserved():
+    facts = [
+        replace(facts, enums={"E": {"E_A": 0, "E_END": end, "E_RESERVED": 9}})
+        for facts, end in zip(FACTS["cublaslt"], (1, 5), strict=True)
+    ]
+    assert list(check_enums(Table(enums={"E": IntEnum("E", {"E_A": 0, "E_RESERVED": 9})}), facts)) == []
+    without_both = Table(enums={"E": IntEnum("E", {"E_A": 0})})
+    assert list(check_enums(without_both, facts)) == in_both("E.E_RESERVED: is missing, it is 9")
+
+
 @pytest.mark.parametrize(
     ("section", "name", "wrong", "reported"),
     [
@@ -331,8 +369,9 @@ def spoiled_functions(right):
     yield function(right.symbol, *arguments, c_int, restype=result, since=since)
     for place in range(len(arguments)):
         others = arguments[:place], arguments[place + 1 :]
+        another = c_int if arguments[place] is c_double else c_double
         yield function(right.symbol, *others[0], *others[1], restype=result, since=since)
-        yield function(right.symbol, *others[0], c_double, *others[1], restype=result, since=since)
+        yield function(right.symbol, *others[0], another, *others[1], restype=result, since=since)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

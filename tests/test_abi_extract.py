@@ -85,6 +85,24 @@ def test_signatures_are_written_in_the_grammar(signatures):
     }
 
 
+def test_a_function_without_a_list_of_parameters_takes_none(read):
+    [kind] = declarations(read("int libOlder();").parse()).functions.values()
+    assert encode(kind) == "i32()"
+
+
+def test_the_attributes_of_cudas_compiler_say_only_how_a_vector_is_aligned(read):
+    text = """
+    #include "crt/host_defines.h"
+    #include <nv/target>
+    struct __device_builtin__ __builtin_align__(16) pair { int x; };
+    typedef struct { char first; struct pair second; } libShape;
+    extern __host__ __device__ __cudart_builtin__ int CUDARTAPI libName(void);
+    """
+    found = facts(read(text), table("libName"))
+    assert found["structures"]["libShape"]["fields"] == {"first": "0 char", "second": "16 struct pair"}
+    assert found["functions"] == {"libName": "i32()"}
+
+
 def test_callbacks_are_written_with_what_they_take(read):
     [callback] = [kind for name, kind in declarations(read().parse()).typedefs.items() if name == "libCallback"]
     assert encode(callback) == "void(opaque libHandle_st*, i32()*)*"

@@ -15,7 +15,7 @@ from atomr_trio._compiling import bundled_headers as _bundled_headers, cache_fol
 from atomr_trio._compiling.bundled_headers import bundled_header_folders
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.compiler import compile_program, compile_to_cubin
-from atomr_trio._compiling.identity import installed_headers
+from atomr_trio._compiling.identity import installed_nvrtc
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import LibraryNotFound
@@ -216,14 +216,14 @@ def test_what_is_on_record_counts_until_the_wheels_are_installed_anew(
     wheels: dict[str, str | None], cache: Path
 ) -> None:
     kept = NvrtcCache(cache)
-    name = installed_headers(kept)
+    name = installed_nvrtc(kept, headers=True).headers
     found = dict(wheels)
     wheels.clear()  # nobody is asked again
-    assert installed_headers(kept) == name
+    assert installed_nvrtc(kept, headers=True).headers == name
     mark = Path(found["cudart"] or "", "cuda_runtime_api.h")
     mark.write_text("#define CUDART_VERSION  12090\n")
     wheels.update(found)
-    assert installed_headers(kept).startswith("headers-12.9-")
+    assert (installed_nvrtc(kept, headers=True).headers or "").startswith("headers-12.9-")
 
 
 @pytest.mark.parametrize(

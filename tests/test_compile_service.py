@@ -17,7 +17,7 @@ import trio
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.cache import NvrtcCache
-from atomr_trio._compiling.caching import Answer, CachingCompiler, Cancellation
+from atomr_trio._compiling.caching import Answer, CachingCompiler, Cancellation, Identify
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.identity import NvrtcIdentity
 from atomr_trio._compiling.options import NvrtcOptions
@@ -98,7 +98,7 @@ def service_with(
     """A service of its own, which keeps nothing on the disk unless it is given a cache."""
     cache = NvrtcCache(max_bytes=0) if cache is None else cache
     identity = NvrtcIdentity((13, 0), "a build")
-    compiler = CachingCompiler(lambda: cache, compile_with, lambda cache: identity)
+    compiler = CachingCompiler(lambda: cache, compile_with, lambda cache, *, headers=False: identity)
     return CompileService(compiler=compiler, **options)
 
 
@@ -511,7 +511,8 @@ async def test_another_nvrtc_does_not_use_what_the_one_before_made(
 ) -> None:
     gate.open.set()
     for identity in (NvrtcIdentity((13, 0), "a build"), other, other):
-        compiler = CachingCompiler(lambda: NvrtcCache(tmp_path), gate, lambda cache, identity=identity: identity)
+        identify: Identify = lambda cache, *, headers=False, identity=identity: identity  # noqa: E731
+        compiler = CachingCompiler(lambda: NvrtcCache(tmp_path), gate, identify)
         await one_after_the_other(CompileService(compiler=compiler), ("x", NvrtcOptions()))
     assert gate.started == ["x", "x"]
 
@@ -522,14 +523,14 @@ async def test_an_nvrtc_that_was_another_one_when_it_was_loaded_keeps_nothing_un
     gate.open.set()
     on_record, loaded = NvrtcIdentity((13, 0), "on record"), NvrtcIdentity((13, 1), "loaded")
 
-    async def ask_when(identify: Callable[[NvrtcCache], NvrtcIdentity]) -> str | None:
+    async def ask_when(identify: Identify) -> str | None:
         compiler = CachingCompiler(lambda: NvrtcCache(tmp_path), gate, identify)
         ((_, origin),) = await one_after_the_other(CompileService(compiler=compiler), ("x", NvrtcOptions()))
         return origin
 
-    assert await ask_when(lambda cache: loaded if gate.started else on_record) is None
-    assert await ask_when(lambda cache: on_record) is None
-    assert await ask_when(lambda cache: on_record) == "disk"
+    assert await ask_when(lambda cache, *, headers=False: loaded if gate.started else on_record) is None
+    assert await ask_when(lambda cache, *, headers=False: on_record) is None
+    assert await ask_when(lambda cache, *, headers=False: on_record) == "disk"
     assert gate.started == ["x", "x"]
 
 
@@ -572,7 +573,7 @@ def test_a_process_finds_what_another_compiled_and_loads_no_compiler_for_it(tmp_
 
 COMPILE_AGAIN_AND_AGAIN = """
 import sys
-from atomr_trio._compiling.caching import CachingCompiler, Job
+from atomr_trio._compiling.caching import Identify, CachingCompiler, Job
 from atomr_trio._compiling.options import NvrtcOptions
 
 job = Job(sys.argv[1], NvrtcOptions(defines={"N": 7}), "compute_80")

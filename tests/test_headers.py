@@ -23,7 +23,8 @@ from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.caching import CachingCompiler, Job
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.headers import Dependence, Snapshot, dependence, pack, unpack
-from atomr_trio._compiling.identity import installed_headers
+from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
+from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
 
@@ -56,7 +57,7 @@ class Workshop:
         self.folder = folder
         self.compiled = 0
         self._compile_with = compile_with
-        self.identify_headers = installed_headers
+        self.identify: Any = installed_nvrtc
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -70,9 +71,7 @@ class Workshop:
         )
 
     def compile_with_options(self, source: str, options: NvrtcOptions) -> CompiledProgram:
-        compiler = CachingCompiler(
-            lambda: NvrtcCache(self.folder / "cache"), self._compile, identify_headers=self.identify_headers
-        )
+        compiler = CachingCompiler(lambda: NvrtcCache(self.folder / "cache"), self._compile, self.identify)
         return compiler.answer(Job(source, options, "compute_80")).program
 
     def value(self, source: str, *paths: str, **options: Any) -> int:
@@ -423,9 +422,10 @@ def test_the_headers_of_cuda_are_known_by_the_name_of_their_set(shop: Workshop, 
 
 @pytest.mark.usefixtures("kept")
 def test_another_set_of_the_headers_of_cuda_makes_another_key(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundled(shop)
-    monkeypatch.setattr(shop, "identify_headers", lambda cache: "headers-another")
-    bundled(shop)
+    for name in ("headers-one", "headers-another"):
+        identity = NvrtcIdentity(nvrtc_version(), "the same build", name)
+        monkeypatch.setattr(shop, "identify", lambda cache, identity=identity, **asked: identity)
+        bundled(shop)
     assert shop.compiled == 2
 
 

@@ -49,7 +49,7 @@ def program_of(**fields: Any) -> CompiledProgram:
 
 
 def contents(program: CompiledProgram) -> dict[str, Any]:
-    return attrs.asdict(program, recurse=False)
+    return {**attrs.asdict(program, recurse=False), "_ptx": program.ptx}
 
 
 def key_of(number: int) -> NvrtcCacheKey:

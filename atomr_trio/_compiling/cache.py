@@ -27,14 +27,14 @@ from typing import Any, Final
 import attrs
 
 from atomr_trio._compiling.cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
-from atomr_trio._compiling.compiler import CompiledProgram
+from atomr_trio._compiling.compiler import CompiledProgram, CompressedText
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import InvalidArgument
 from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 """Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
 
 _DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
@@ -114,8 +114,13 @@ class CachedKernel:
 
 
 def _encode(program: CompiledProgram, created: float) -> list[bytes]:
-    """An entry's parts: a table in JSON, and the images. One that is not there is empty and named in the table."""
+    """An entry's parts: a table in JSON, and the images. One that is not there is empty and named in the table.
+
+    PTX is compressed where there is machine code, which is what is needed at once.
+    """
     images = [getattr(program, name) for name in _IMAGES]
+    if program.cubin is not None:
+        images[0] = CompressedText.of(program.ptx).compressed
     table = {
         "created": created,
         "missing": [name for name, image in zip(_IMAGES, images, strict=True) if image is None],
@@ -131,9 +136,11 @@ def _encode(program: CompiledProgram, created: float) -> list[bytes]:
 def _decode(key: NvrtcCacheKey, parts: list[bytes]) -> CachedKernel:
     """Read what `_encode` wrote. Raises ValueError and its like for anything else."""
     table = json.loads(parts[0])
-    images: dict[str, Any] = dict(zip(_IMAGES, parts[1:], strict=True))
+    images: dict[str, Any] = {**dict(zip(_IMAGES, parts[1:], strict=True)), **dict.fromkeys(table["missing"])}
+    if images["cubin"] is not None:
+        images["ptx"] = CompressedText(images["ptx"])
     program = CompiledProgram(
-        **{**images, **dict.fromkeys(table["missing"])},
+        **images,
         lowered_names=MappingProxyType(table["lowered_names"]),
         entries=MappingProxyType({name: _signature(fields) for name, fields in table["entries"].items()}),
         log=table["log"],

@@ -27,7 +27,7 @@ from atomr_trio._compiling import headers as _headers
 from atomr_trio._compiling.cache import CachedKernel, NvrtcCache, NvrtcCacheKey
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.headers import Dependence, Listing, Snapshot, Unknowable
-from atomr_trio._compiling.identity import NvrtcIdentity, installed_headers, installed_nvrtc
+from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
 
@@ -54,6 +54,12 @@ class Compile(Protocol):
         extra_flags: tuple[str, ...] = (),
         prepare: Callable[[ctypes.c_void_p], None] | None = None,
     ) -> CompiledProgram: ...
+
+
+class Identify(Protocol):
+    """What says which NVRTC compiles: `installed_nvrtc`, or what stands for it in a test."""
+
+    def __call__(self, cache: NvrtcCache, *, headers: bool = False) -> NvrtcIdentity: ...
 
 
 class Cancellation:
@@ -129,13 +135,11 @@ class CachingCompiler:
         self,
         cache: Callable[[], NvrtcCache] = shared_cache,
         compile_with: Compile = compile_program,
-        identify: Callable[[NvrtcCache], NvrtcIdentity] = installed_nvrtc,
-        identify_headers: Callable[[NvrtcCache], str] = installed_headers,
+        identify: Identify = installed_nvrtc,
     ) -> None:
         self._cache = cache
         self._compile = compile_with
         self._identify = identify
-        self._identify_headers = identify_headers
         self._lock = threading.Lock()
         self._snapshots: OrderedDict[NvrtcCacheKey, tuple[Snapshot, ...]] = OrderedDict()
         self._handed_out: weakref.WeakSet[CachedKernel] = weakref.WeakSet()
@@ -144,8 +148,9 @@ class CachingCompiler:
         """Find or compile. Raises what `compile_program` raises."""
         job.dependence = _headers.dependence(job.source, job.options)
         cache = self._cache()
-        job.compiler = identity = self._identify(cache)
-        headers = [self._bundled(cache)] if job.options.bundled_headers else []
+        job.compiler = identity = self._identify(cache, headers=job.options.bundled_headers)
+        name = identity.headers
+        headers = [] if name is None else [(name, hashlib.sha256(name.encode()).digest())]
         key = NvrtcCacheKey.of(job.source, job.options, job.target, identity.version, identity.build, headers)
         match job.dependence:
             case Dependence.UNKNOWN:
@@ -161,10 +166,6 @@ class CachingCompiler:
             self._snapshots.clear()
             self._handed_out.clear()
         self._cache().clear_in_memory()
-
-    def _bundled(self, cache: NvrtcCache) -> tuple[str, bytes]:
-        name = self._identify_headers(cache)
-        return name, hashlib.sha256(name.encode()).digest()
 
     def _with_headers(self, job: Job, cache: NvrtcCache, key: NvrtcCacheKey) -> Answer:
         snapshots = self._recall(cache, key)
@@ -217,7 +218,7 @@ class CachingCompiler:
         return Answer(kernel.program, origin)
 
     def _keep(self, job: Job, cache: NvrtcCache, key: NvrtcCacheKey, program: CompiledProgram) -> Answer:
-        if self._identify(cache) != job.compiler:
+        if self._identify(cache, headers=job.options.bundled_headers) != job.compiler:
             # It was on record as another one until it was loaded. The next compile knows better.
             return Answer(program, None)
         kernel = cache.insert(key, program)

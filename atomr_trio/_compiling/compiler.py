@@ -15,6 +15,7 @@ import ctypes
 import difflib
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -44,11 +45,28 @@ NOWHERE: Final = "/proc/0/"
 
 
 @attrs.frozen
+class CompressedText:
+    """PTX that came from the cache with machine code beside it: few ask for it, and it is the larger of the two."""
+
+    compressed: bytes
+
+    @classmethod
+    def of(cls, text: bytes) -> CompressedText:
+        """Return `text` compressed."""
+        return cls(zlib.compress(text, _QUICKLY))
+
+    def __bytes__(self) -> bytes:
+        return zlib.decompress(self.compressed)
+
+
+_QUICKLY: Final = 1
+
+
+@attrs.frozen
 class CompiledProgram:
     """What one compile gave."""
 
-    ptx: bytes
-    """The PTX text, without the NUL at its end; empty when LTO-IR was asked for."""
+    _ptx: bytes | CompressedText = attrs.field(eq=bytes)
     cubin: bytes | None
     """The machine code; None when the target was a virtual architecture."""
     lowered_names: Mapping[str, str]
@@ -63,6 +81,11 @@ class CompiledProgram:
     """The compiler's version."""
     ltoir: bytes | None = None
     """The intermediate code for the linker; None unless it was asked for, and then there are no other images."""
+
+    @property
+    def ptx(self) -> bytes:
+        """The PTX text, without the NUL at its end; empty when LTO-IR was asked for."""
+        return bytes(self._ptx)
 
     @property
     def image(self) -> bytes:

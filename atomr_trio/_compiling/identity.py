@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import uuid
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -23,7 +23,7 @@ from atomr_trio._compiling.bundled_headers import cuda_headers, stamp
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
 
-__all__ = ["NvrtcIdentity", "installed_headers", "installed_nvrtc"]
+__all__ = ["NvrtcIdentity", "installed_nvrtc"]
 
 _VARIABLES: Final = (nvrtc.library.override_variable, "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _PACKAGES: Final = ("site-packages", "dist-packages")
@@ -38,44 +38,45 @@ class NvrtcIdentity:
     """Major and minor version."""
     build: str
     """What tells builds of one version apart."""
+    headers: str | None = None
+    """The name of the set of CUDA's headers that `bundled_headers` stands for; None when nobody asked."""
 
 
-def installed_nvrtc(cache: NvrtcCache) -> NvrtcIdentity:
+def installed_nvrtc(cache: NvrtcCache, *, headers: bool = False) -> NvrtcIdentity:
     """Return which NVRTC compiles here, from what `cache` has on record or by loading it. Blocks.
 
-    Raises `LibraryNotFound` when there is none.
+    With `headers` it says which headers of CUDA's own a compile with `bundled_headers` reads, too.
+
+    Raises `LibraryNotFound` when there is no NVRTC, or when there are none of the headers.
     """
-    if nvrtc.library.path is not None or nvrtc.library.replaced:
+    loaded = nvrtc.library.path is not None or nvrtc.library.replaced
+    if loaded and not headers:
         return _loaded(nvrtc.library.path)
-    place = _place_of("library")
-    known = _recorded(cache.get_manifest(place))
-    if known is not None:
-        return known
-    with nvrtc_errors():
-        nvrtc.library.load()
-    path = str(nvrtc.library.path)
-    identity = _loaded(path)
-    record = {"path": path, "times": _times(path), "version": identity.version, "build": identity.build}
+    place = hashlib.sha256(json.dumps(_search_depends_on()).encode()).digest()
+    record = _record(cache.get_manifest(place))
+    library = _known_library(record)
+    name = _known_headers(record) if headers else None
+    if library is None or (headers and name is None):
+        with nvrtc_errors():
+            nvrtc.library.load()
+        library = _loaded(nvrtc.library.path)
+        name = _put_on_record(cache, place, library, headers)
+    elif loaded:
+        library = _loaded(nvrtc.library.path)
+    return attrs.evolve(library, headers=name)
+
+
+def _put_on_record(cache: NvrtcCache, place: bytes, library: NvrtcIdentity, headers: bool) -> str | None:
+    """Keep what is known now for other processes; the name of the headers."""
+    path = nvrtc.library.path
+    record: dict[str, Any] = {}
+    if path is not None:
+        record |= {"path": path, "times": _times(path), "version": library.version, "build": library.build}
+    found = cuda_headers() if headers else None
+    if found is not None:
+        record |= {"headers": found.name, "marks": [(mark, stamp(mark)) for mark in found.marks]}
     cache.put_manifest(place, json.dumps(record).encode())
-    return identity
-
-
-def installed_headers(cache: NvrtcCache) -> str:
-    """Return the name of the set of CUDA's headers that a compile with `bundled_headers` reads, likewise. Blocks.
-
-    Raises `LibraryNotFound` when there are none.
-    """
-    place = _place_of("headers")
-    try:
-        record = json.loads(cache.get_manifest(place) or b"null")
-        if record is not None and all(stamp(path) == known for path, known in record["marks"]):
-            return str(record["name"])
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
-    headers = cuda_headers()
-    record = {"name": headers.name, "marks": [(path, stamp(path)) for path in headers.marks]}
-    cache.put_manifest(place, json.dumps(record).encode())
-    return headers.name
+    return None if found is None else found.name
 
 
 @functools.cache
@@ -89,14 +90,28 @@ def _loaded(path: str | None) -> NvrtcIdentity:
         return NvrtcIdentity(version, f"of one process: {uuid.uuid4()}")
 
 
-def _recorded(record: bytes | None) -> NvrtcIdentity | None:
-    if record is None:
-        return None
+def _record(content: bytes | None) -> dict[str, Any]:
     try:
-        fields = json.loads(record)
-        if fields["times"] != _times(fields["path"]):
+        return dict(json.loads(content or b"{}"))
+    except (ValueError, TypeError):
+        return {}
+
+
+def _known_library(record: dict[str, Any]) -> NvrtcIdentity | None:
+    """The library that is on record, if its file is as it was."""
+    try:
+        if record["times"] != _times(record["path"]):
             return None
-        return NvrtcIdentity((fields["version"][0], fields["version"][1]), fields["build"])
+        return NvrtcIdentity((record["version"][0], record["version"][1]), record["build"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _known_headers(record: dict[str, Any]) -> str | None:
+    """The headers that are on record, if they have not been installed anew."""
+    try:
+        known = all(stamp(path) == before for path, before in record["marks"])
+        return str(record["headers"]) if known else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -105,11 +120,6 @@ def _times(path: str) -> list[list[int]]:
     """What changes when the library at `path`, or what lies beside it, is replaced."""
     states = [os.stat(each) for each in (path, os.path.dirname(os.path.realpath(path)))]
     return [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states]
-
-
-def _place_of(what: str) -> bytes:
-    """Where it is on record what is installed."""
-    return hashlib.sha256(json.dumps([what, *_search_depends_on()]).encode()).digest()
 
 
 def _search_depends_on() -> list[object]:
