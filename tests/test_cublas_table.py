@@ -18,8 +18,6 @@ from atomr_cuda import Function, cublas, cublaslt
 FAMILY = re.compile(
     r"cublas(I?)([sdczSDCZ]|Sc|Dz)((?:a[sm]|nrm|copy|swap|scal|axpy|rotg|g[eb]m|sy|t[rb]|geam|dgmm)\w*)"
 )
-
-
 FUNCTIONS = {name: value for name, value in vars(cublas).items() if isinstance(value, Function)}
 
 

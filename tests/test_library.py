@@ -219,9 +219,10 @@ def test_many_threads_load_once():
 def test_importing_the_tables_imports_no_finder_and_loads_no_cuda_library():
     code = """
 import sys
+import atomr_cuda.cublas, atomr_cuda.cublaslt, atomr_cuda.cusolver
 import atomr_cuda.driver, atomr_cuda.nvjitlink, atomr_cuda.nvrtc
 assert not [name for name in sys.modules if name.split(".")[0] in ("cuda", "numpy", "trio", "attr")], sys.modules
 maps = open("/proc/self/maps").read()
-assert not [name for name in ("libcuda", "libnvrtc", "libnvJitLink") if name in maps]
+assert not [name for name in ("libcublas", "libcuda", "libcusolver", "libnvrtc", "libnvJitLink") if name in maps]
 """
     subprocess.run([sys.executable, "-c", code], check=True)

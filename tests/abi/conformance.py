@@ -196,12 +196,20 @@ def check_structures(table: Table, facts: list[Facts]) -> Iterator[str]:
             yield f"{name}.{field}: no header has such a field"
         for header in known:
             structure, tags = header.structures[name], _tags(table, header)
+            if _grown(kind, structure, newest=header is known[-1]):
+                continue
             if ctypes.sizeof(kind) != structure["size"]:
                 yield f"{name}: {ctypes.sizeof(kind)} bytes, not {structure['size']} ({header.generation})"
             for field, offset, text in _expected(kind, structure, newest=header is known[-1]):
                 wrong = _field(ours.get(field), offset, text, tags)
                 if wrong is not None:
                     yield f"{name}.{field}: {wrong} ({header.generation})"
+
+
+def _grown(kind: type[Any], structure: Mapping[str, Any], *, newest: bool) -> bool:
+    """Whether an older header has less of a structure that says in words that it only grows: room for a library, which
+    is told the size and needs no more of it than it knows."""
+    return getattr(kind, "_grows_", False) and not newest and structure["size"] < ctypes.sizeof(kind)
 
 
 def _expected(kind: type[Any], structure: Mapping[str, Any], *, newest: bool) -> Iterator[tuple[str, int, str]]:
@@ -225,8 +233,10 @@ def _field(ours: tuple[int, Any] | None, offset: int, text: str, tags: Mapping[s
 
 
 def is_sentinel(member: str, members: Mapping[str, int]) -> bool:
-    """Whether an enumerator only counts or bounds the others: it moves with every version, and nobody passes it."""
-    return members[member] == max(members.values()) and re.search(r"_MAX$|_NUM_[A-Z_]+$", member) is not None
+    """Whether an enumerator only counts or bounds the others: it moves with every version, and nobody passes it. One
+    that is reserved may stand above it."""
+    largest = max(value for name, value in members.items() if not name.endswith("_RESERVED"))
+    return members[member] == largest and re.search(r"_(MAX|END)$|_NUM_[A-Z_]+$", member) is not None
 
 
 def check_enums(table: Table, facts: list[Facts]) -> Iterator[str]:

@@ -60,11 +60,27 @@ _C_LIBRARY = {
     )
     + "typedef __UINTPTR_TYPE__ uintptr_t;\ntypedef __INTPTR_TYPE__ intptr_t;\n",
     "stdbool.h": "#define bool _Bool\n",
+    "inttypes.h": "#include <stdint.h>\n",
     "stdlib.h": "#include <stddef.h>\n",
     "stdio.h": "#include <stddef.h>\ntypedef struct _IO_FILE FILE;\n",
     "string.h": "#include <stddef.h>\n",
     "limits.h": "",
     "math.h": "",
+}
+
+# What only CUDA's own compiler needs of the headers that come with it and with CCCL: attributes, which say nothing here
+# but for the alignment of vectors.
+_COMPILER = {
+    "crt/host_defines.h": "".join(
+        f"#define {word}\n"
+        for word in (
+            *("__host__", "__device__", "__forceinline__", "CUDARTAPI"),
+            *("__cudart_builtin__", "__device_builtin__"),
+            *("__device_builtin_surface_type__", "__device_builtin_texture_type__"),
+        )
+    )
+    + "#define __builtin_align__(n) __attribute__((aligned(n)))\n#define __align__(n) __builtin_align__(n)\n",
+    "nv/target": "",
 }
 
 _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.UNION_DECL)
@@ -81,7 +97,10 @@ class Reader:
     def parse(self, code: str = "", *macros: str) -> TranslationUnit:
         """All headers in one piece, followed by ``code``. Raises ``ValueError`` for what clang calls an error."""
         main = "".join(f"#include <{path}>\n" for path in self.header.paths) + code
-        files = [("main.c", main), *((f"/c_library/{name}", text) for name, text in _C_LIBRARY.items())]
+        files = [
+            ("main.c", main),
+            *((f"/c_library/{name}", text) for name, text in {**_C_LIBRARY, **_COMPILER}.items()),
+        ]
         arguments = ["-xc", "-std=c11", "--target=x86_64-linux-gnu", "-nostdinc", "-isystem/c_library"]
         arguments += [f"-isystem{folder}" for folder in self._folders] + [f"-D{macro}" for macro in macros]
         unit = Index.create().parse("main.c", arguments, files, _OPTIONS)
@@ -137,6 +156,8 @@ def encode(kind: Type) -> str:
         return f"{encode(kind.element_type)}[{kind.element_count}]"
     if kind.kind is TypeKind.FUNCTIONPROTO:
         return f"{encode(kind.get_result())}({', '.join(map(encode, kind.argument_types()))})"
+    if kind.kind is TypeKind.FUNCTIONNOPROTO:  # a C header may leave out the void of (void)
+        return f"{encode(kind.get_result())}()"
     if kind.kind is TypeKind.RECORD:
         return encode_record(kind)
     raise ValueError(f"no words for {kind.spelling} ({kind.kind})")

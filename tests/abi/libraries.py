@@ -22,13 +22,15 @@ class Header:
 
     ``wheels`` maps a generation to requirements, of which the first one's version is the library's.
     ``legacy`` is a macro under which the header also declares the symbols of older versions, which the library exports
-    all the same. ``complete`` matches the names of functions of which the table must declare every one.
+    all the same. ``complete`` matches the names of functions of which the table must declare every one. ``majors`` are
+    the library's major versions in those generations.
     """
 
     paths: tuple[str, ...]
     wheels: Mapping[str, tuple[str, ...]]
     legacy: str | None = None
     complete: str | None = None
+    majors: tuple[int, ...] = (12, 13)
 
 
 LIBRARIES = {
@@ -49,6 +51,33 @@ LIBRARIES = {
         ("nvJitLink.h",),
         {"cu12": ("nvidia-nvjitlink-cu12",), "cu13": ("nvidia-nvjitlink<14",)},
         complete=r"nvJitLink",  # and not what they are mapped to, which has the library's version in its name
+    ),
+    "cublas": Header(
+        ("cublas_v2.h",),
+        {
+            "cu12": ("nvidia-cublas-cu12", "nvidia-cuda-runtime-cu12"),
+            "cu13": ("nvidia-cublas<14", "nvidia-cuda-runtime<14"),
+        },
+    ),
+    "cublaslt": Header(
+        ("cublas_v2.h", "cublasLt.h"),
+        {
+            "cu12": ("nvidia-cublas-cu12", "nvidia-cuda-runtime-cu12"),
+            "cu13": ("nvidia-cublas<14", "nvidia-cuda-runtime<14"),
+        },
+        # Not the inline functions that tell Init_internal a size, and not what no library exports.
+        complete=r"cublasLt(?!\w+(Layout|Desc|Preference)Init$|DisableCpuInstructionsSetMask)",
+    ),
+    "cusolver": Header(
+        ("cusolverDn.h",),
+        {
+            "cu12": ("nvidia-cusolver-cu12", "nvidia-cublas-cu12", "nvidia-cuda-runtime-cu12"),
+            "cu13": ("nvidia-cusolver<13", "nvidia-cublas<14", "nvidia-cuda-runtime<14"),
+        },
+        # Not cusolverDnPotrf and its like, deprecated in 11 and gone in 12, and not what nobody asked for: refinement
+        # with parameters, the logger, condensed forms and what works on them.
+        complete=r"cusolver(?!Dn((Po|Ge|Sy)[a-z]{3}|IRS|Logger|Xstedc|[SDCZ]\w*(brd|trd|gbr|gtr|mtr|lauum|laswp)))",
+        majors=(11, 12),
     ),
 }
 
