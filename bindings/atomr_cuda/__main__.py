@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint
+from functools import partial
 from typing import Any
 
-from . import driver, nvjitlink, nvrtc
-from ._library import CudaError, Library, LibraryMissing
+from . import cublas, cublaslt, cusolver, driver, nvjitlink, nvrtc
+from ._library import CudaError, Function, Library, LibraryMissing
+from .library_types import libraryPropertyType
 
 
 def _driver_facts() -> dict[str, Any]:
@@ -39,10 +41,22 @@ def _nvjitlink_facts() -> dict[str, Any]:
     return {"version": f"{major.value}.{minor.value}"}
 
 
+def _property_facts(get_property: Function) -> dict[str, Any]:
+    """The version of a library that tells it piece by piece, and needs no GPU for that."""
+    pieces = (libraryPropertyType.MAJOR_VERSION, libraryPropertyType.MINOR_VERSION, libraryPropertyType.PATCH_LEVEL)
+    values = [c_int() for _ in pieces]
+    for piece, value in zip(pieces, values, strict=True):
+        get_property(piece, byref(value))
+    return {"version": ".".join(str(value.value) for value in values)}
+
+
 _KNOWN: tuple[tuple[Library, Callable[[], dict[str, Any]]], ...] = (
     (driver.library, _driver_facts),
     (nvrtc.library, _nvrtc_facts),
     (nvjitlink.library, _nvjitlink_facts),
+    (cublas.library, partial(_property_facts, cublas.cublasGetProperty)),
+    (cublaslt.library, partial(_property_facts, cublaslt.cublasLtGetProperty)),
+    (cusolver.library, partial(_property_facts, cusolver.cusolverGetProperty)),
 )
 
 

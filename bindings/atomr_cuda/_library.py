@@ -249,6 +249,17 @@ def _mapped_path(name: str) -> str:
     return name
 
 
+_stand_ins: dict[str, Callable[[], Mapping[str, Callable[..., int]]]] = {}
+
+
+def stand_in(name: str, make_table: Callable[[], Mapping[str, Callable[..., int]]]) -> None:
+    """Let Python functions take the place of the library with this name, when a function of it is first needed.
+
+    See ``Library.replace``; the library need not be declared yet.
+    """
+    _stand_ins[name] = make_table
+
+
 class Library:
     """A shared library: how it is found, and the functions declared from it.
 
@@ -357,6 +368,8 @@ class Library:
 
     def _bind(self, function: Symbol) -> Callable[..., Any]:
         with self._lock:
+            if self._table is None and self.name in _stand_ins:
+                self.replace(_stand_ins[self.name](), found_by="simulator")
             if self._table is not None:
                 return self._thunk(function, self._table)
             handle = self.load()

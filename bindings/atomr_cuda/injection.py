@@ -19,6 +19,7 @@ This file knows words, numbers and the names of functions; what a fault does is 
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 import signal as _signal
@@ -26,7 +27,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from . import driver
 from ._library import Function
 
 __all__ = [
@@ -44,6 +44,9 @@ __all__ = [
     "asked_for",
     "parse",
 ]
+
+# The tables of the libraries that are simulated, in the order in which a name is looked for.
+_TABLES = ("driver", "cublas", "cublaslt", "cusolver")
 
 FAULTS_VARIABLE = "ATOMR_TRIO_SIM_FAULTS"
 WORKER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -146,11 +149,13 @@ class Injection:
         return text
 
     def declared(self) -> Function:
-        """The function of the driver's table that it is for. Raises `ValueError` if there is none."""
-        found = getattr(driver, self.function, None) or driver.library.functions.get(self.function)
-        if not isinstance(found, Function):
-            raise ValueError(f"the driver's table has no function {self.function!r}")
-        return found
+        """The function of a table that it is for. Raises `ValueError` if there is none."""
+        for name in _TABLES:
+            table = importlib.import_module(f".{name}", __package__)
+            found = getattr(table, self.function, None) or table.library.functions.get(self.function)
+            if isinstance(found, Function):
+                return found
+        raise ValueError(f"the tables have no function {self.function!r}")
 
     def is_for(self, worker: int | None) -> bool:
         """Whether it is for the worker with this number; None is a process without one."""

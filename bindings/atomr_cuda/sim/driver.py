@@ -8,11 +8,15 @@ machine with a GPU. There is one simulated driver in a process, as there is one 
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from .. import driver
+from .._library import stand_in
 from ..driver import (
     CUmemAccess_flags,
     CUmemAllocationHandleType,
@@ -37,6 +41,9 @@ from .table import Needs, entry, give
 
 # These modules fill the table when they are imported.
 _PARTS = (_device, _transfers, _launches, _graphs)
+
+_LIBRARIES = ("cublas", "cublaslt", "cusolver")
+"""The libraries beside libcuda; each has a module of its name here, and is imported with its first call."""
 
 _STREAM_FLAGS = driver.CU_STREAM_NON_BLOCKING
 _EVENT_FLAGS = driver.CU_EVENT_BLOCKING_SYNC | driver.CU_EVENT_DISABLE_TIMING
@@ -374,6 +381,8 @@ def install() -> None:
         process = Process.from_environment()
         injections = asked_for(os.environ)
         driver.library.replace(table.build(process), found_by="simulator")
+        for name in _LIBRARIES:
+            stand_in(name, functools.partial(_table_of, name, process))
         for injection in injections:
             _inject(process, injection)
         _process = process
@@ -396,6 +405,22 @@ def withdraw() -> None:
     """Forget every fault that was injected into this process, also those that the environment asked for."""
     if _process is not None:
         _process.faults.withdraw()
+
+
+def _table_of(name: str, process: Process) -> dict[str, Callable[..., int]]:
+    counterpart = importlib.import_module(f"{__package__}.{name}").counterpart
+    table: dict[str, Callable[..., int]] = counterpart.table(process)
+    return table
+
+
+def calls() -> dict[str, int]:
+    """How often each function of the libraries beside the driver was called in this process, by its C symbol.
+
+    Raises ``RuntimeError`` where the simulator is not installed.
+    """
+    if _process is None:
+        raise RuntimeError("the simulated driver is not installed in this process")
+    return dict(_process.calls)
 
 
 def _inject(process: Process, injection: Injection) -> None:

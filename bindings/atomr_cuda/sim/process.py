@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -221,6 +221,8 @@ class Process:
         self.regions: Regions = Regions(AddressSpace(), [memory] * device_count)
         self.handles: Handles = Handles(0x5200_0000_0010)
         self.faults: Faults = Faults(self.fate)
+        self.calls: Counter[str] = Counter()
+        """How often each function of a library beside the driver was called, by its C symbol."""
         self.has_workspace = False
         """Whether there was a cooperative launch."""
         self._thread = threading.local()

@@ -1,0 +1,153 @@
+"""The simulated cuBLAS: its version, its handles, and how they are asked to work.
+
+What a handle computes is in ``blas_level1`` and the files after it. The modes for speed (math mode apart, which rounds
+the inputs of products) change nothing here: they are kept and given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import cublas
+from ..cublas import cublasMath_t, cublasStatus_t
+from ..library_types import cudaEmulationMantissaControl, cudaEmulationSpecialValuesSupport
+from .dense import Counterpart, Statuses
+from .device import DRIVER_VERSION
+from .process import Process
+
+counterpart = Counterpart(
+    cublas.library,
+    Statuses(
+        not_initialized=cublasStatus_t.CUBLAS_STATUS_NOT_INITIALIZED,
+        invalid_value=cublasStatus_t.CUBLAS_STATUS_INVALID_VALUE,
+        execution_failed=cublasStatus_t.CUBLAS_STATUS_EXECUTION_FAILED,
+        internal_error=cublasStatus_t.CUBLAS_STATUS_INTERNAL_ERROR,
+        not_supported=cublasStatus_t.CUBLAS_STATUS_NOT_SUPPORTED,
+    ),
+)
+entry, require = counterpart.entry, counterpart.require
+
+VERSION = (DRIVER_VERSION // 1000, 1, 0)
+"""The oldest of its CUDA generation that has every function of the table."""
+
+_WORKSPACE_ALIGNMENT = 256
+
+
+@dataclass
+class Handle:
+    """What cublasCreate makes."""
+
+    stream: int | None = None
+    workspace: tuple[int, int] | None = None
+    """Address and bytes, where the caller has given them; nothing is ever put there."""
+    modes: dict[str, Any] = field(default_factory=dict)
+    """What was set to something else than the default, by the name of what is set."""
+
+    def mode(self, name: str) -> Any:
+        return self.modes.get(name, _MODES[name].default)
+
+
+def the_handle(process: Process, number: int | None) -> Handle:
+    """The handle behind a number, or a refusal."""
+    return counterpart.handle(process, number, Handle)
+
+
+@entry(cublas.cublasGetProperty)
+def _get_property(process: Process, part: int, result: Any) -> None:
+    require(result and 0 <= part < len(VERSION))
+    result[0] = VERSION[part]
+
+
+@entry(cublas.cublasGetCudartVersion)
+def _get_cudart_version(process: Process) -> int:
+    return DRIVER_VERSION
+
+
+@entry(cublas.cublasCreate)
+def _create(process: Process, result: Any) -> None:
+    require(result)
+    result[0] = counterpart.add_handle(process, Handle())
+
+
+@entry(cublas.cublasDestroy)
+def _destroy(process: Process, number: int | None) -> None:
+    the_handle(process, number)
+    if process.stack and process.stack[-1].active:
+        process.stack[-1].synchronize()
+    process.handles.pop(number)
+
+
+@entry(cublas.cublasGetVersion)
+def _get_version(process: Process, number: int | None, result: Any) -> None:
+    the_handle(process, number)
+    require(result)
+    major, minor, patch = VERSION
+    result[0] = major * 10000 + minor * 100 + patch
+
+
+@entry(cublas.cublasSetStream)
+def _set_stream(process: Process, number: int | None, stream: int | None) -> None:
+    handle = the_handle(process, number)
+    handle.stream, handle.workspace = stream, None
+
+
+@entry(cublas.cublasGetStream)
+def _get_stream(process: Process, number: int | None, result: Any) -> None:
+    handle = the_handle(process, number)
+    require(result)
+    result[0] = handle.stream
+
+
+@entry(cublas.cublasSetWorkspace)
+def _set_workspace(process: Process, number: int | None, address: int | None, size: int) -> None:
+    handle = the_handle(process, number)
+    require((address or 0) % _WORKSPACE_ALIGNMENT == 0)
+    handle.workspace = (address, size) if address else None
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """Something that a handle can be asked to do: what it does unless asked, and what it can be asked."""
+
+    default: Any
+    allowed: Container[int] | None = None
+
+
+_MATH = frozenset(mode | reduced for mode in cublasMath_t for reduced in (0, 16))
+_COUNT = range(1 << 31)
+
+# By the names that stand behind cublasSet and cublasGet.
+_MODES = {
+    "PointerMode": _Mode(0, frozenset(cublas.cublasPointerMode_t)),
+    "AtomicsMode": _Mode(0, frozenset(cublas.cublasAtomicsMode_t)),
+    "MathMode": _Mode(0, _MATH),
+    "SmCountTarget": _Mode(0, _COUNT),
+    "EmulationStrategy": _Mode(0, frozenset(cublas.cublasEmulationStrategy_t)),
+    "EmulationSpecialValuesSupport": _Mode(
+        int(cudaEmulationSpecialValuesSupport.CUDA_EMULATION_SPECIAL_VALUES_SUPPORT_DEFAULT), range(0x10000)
+    ),
+    "FixedPointEmulationMantissaControl": _Mode(0, frozenset(cudaEmulationMantissaControl)),
+    "FixedPointEmulationMaxMantissaBitCount": _Mode(0, _COUNT),
+    "FixedPointEmulationMantissaBitOffset": _Mode(0, range(-64, 64)),
+    "FixedPointEmulationMantissaBitCountPointer": _Mode(None),
+}
+
+
+def _define_mode(name: str, mode: _Mode) -> None:
+    @entry(getattr(cublas, f"cublasSet{name}"))
+    def set_mode(process: Process, number: int | None, value: Any) -> None:
+        handle = the_handle(process, number)
+        require(mode.allowed is None or value in mode.allowed)
+        handle.modes[name] = value
+
+    @entry(getattr(cublas, f"cublasGet{name}"))
+    def get_mode(process: Process, number: int | None, result: Any) -> None:
+        handle = the_handle(process, number)
+        require(result)
+        result[0] = handle.mode(name)
+
+
+for _name, _mode in _MODES.items():
+    _define_mode(_name, _mode)
