@@ -11,6 +11,7 @@ A map of the house, in the order in which the files can be read:
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
 - ``_lanes``, ``_batch``: more orders of work, and many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
+- ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;
 - ``_dlpack``, ``_interop``: arrays in the hands of other libraries of this process;
 - ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
@@ -45,14 +46,17 @@ if TYPE_CHECKING:
         CommandFailed as CommandFailed,
         CompileError as CompileError,
         ContextLost as ContextLost,
+        ConvergenceError as ConvergenceError,
         DeviceClosed as DeviceClosed,
         DeviceError as DeviceError,
         DeviceFailed as DeviceFailed,
         InvalidArgument as InvalidArgument,
         LibraryNotFound as LibraryNotFound,
+        NotPositiveDefiniteError as NotPositiveDefiniteError,
         OutOfDeviceMemory as OutOfDeviceMemory,
         OutOfHostMemory as OutOfHostMemory,
         RequestError as RequestError,
+        SingularMatrixError as SingularMatrixError,
         StaleArray as StaleArray,
         StaleKernel as StaleKernel,
     )
@@ -82,6 +86,8 @@ if TYPE_CHECKING:
         MemoryStatistics as MemoryStatistics,
     )
     from ._supervision import DeviceState as DeviceState, RestartPolicy as RestartPolicy
+    from .actors.blas import BatchBlas as BatchBlas, Blas as Blas
+    from .actors.blaslt import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
     from .actors.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
     from .actors.kernel import (
         Kernel as Kernel,
@@ -93,6 +99,7 @@ if TYPE_CHECKING:
     )
     from .actors.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
     from .actors.nvrtc import Nvrtc as Nvrtc
+    from .actors.solver import BatchSolver as BatchSolver, Solver as Solver
 
 __version__ = "0.1.0"
 
@@ -114,14 +121,17 @@ _HOMES = {
         "CommandFailed",
         "CompileError",
         "ContextLost",
+        "ConvergenceError",
         "DeviceClosed",
         "DeviceError",
         "DeviceFailed",
         "InvalidArgument",
         "LibraryNotFound",
+        "NotPositiveDefiniteError",
         "OutOfDeviceMemory",
         "OutOfHostMemory",
         "RequestError",
+        "SingularMatrixError",
         "StaleArray",
         "StaleKernel",
     ),
@@ -146,10 +156,13 @@ _HOMES = {
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_supervision": ("DeviceState", "RestartPolicy"),
+    "actors.blas": ("BatchBlas", "Blas"),
+    "actors.blaslt": ("BatchBlasLt", "BlasLt"),
     "actors.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "actors.kernel": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
     "actors.module": ("Module", "ModuleLoader", "Program"),
     "actors.nvrtc": ("Nvrtc",),
+    "actors.solver": ("BatchSolver", "Solver"),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -323,6 +323,27 @@ class DeviceArray(metaclass=NoPublicConstructor):
             ) from None
         return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, self.dtype)
 
+    def transpose(self, *axes: SupportsIndex) -> DeviceArray:
+        """A view of the same dtype with its axes, and so its shape, in another order, by default in reverse.
+
+        `axes` are the numbers of the axes in their new order.
+
+        Raises `InvalidArgument` for axes that are not each of the array's once.
+        """
+        shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
+        try:
+            view = np.transpose(shadow, tuple(operator.index(axis) for axis in axes) or None)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(
+                f"an array of shape {self.shape} has no axes in the order {shown(axes)}: {error}"
+            ) from None
+        return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, self.dtype)
+
+    @property
+    def T(self) -> DeviceArray:
+        """A view of the same dtype with its axes in reverse order: of shape (n, m) for an array of shape (m, n)."""
+        return self.transpose()
+
     # --- moving bytes -------------------------------------------------------------------------------------------------
 
     async def to_host(self) -> npt.NDArray[Any]:

@@ -22,6 +22,7 @@ import trio
 from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._errors import ContextLost, DeviceError, InvalidArgument
 from ._launching import Launcher, LaunchPath
+from ._libraries import BatchLibraries
 from ._mailbox import Mailbox
 from ._requests import CommandRequest
 from ._timeline import Launch
@@ -83,7 +84,7 @@ class _ShortLaunches:
 
 
 @final
-class Batch(metaclass=NoPublicConstructor):
+class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     """Many calls and one wait for all of them, made by `Device.batch`.
 
     The verbs are those of the device, its kernels and arrays, without ``await``: each checks its arguments, is sent at
@@ -382,7 +383,10 @@ class Batch(metaclass=NoPublicConstructor):
         """A request is settled and nobody waits for it: take what came of it."""
         error = request.error
         if error is None:
-            request.take()
+            try:
+                request.take()
+            except DeviceError as found:  # what the answer says of the call
+                self._errors.append(found)
         elif isinstance(error, DeviceError):
             self._errors.append(error)
 

@@ -61,6 +61,7 @@ from ._events import (
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._info import DeviceInfo
 from ._launching import AwaitedLaunch, LaunchPath
+from ._libraries import LIBRARIES, DeviceLibraries
 from ._mailbox import Looker, Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
 from ._memory_map import MemoryMap, map_of
@@ -92,7 +93,7 @@ Backend = Literal["cuda", "sim"]
 OnFault = Literal["survive", "stale"]
 
 BACKEND_VARIABLE = "ATOMR_TRIO_BACKEND"
-ACTORS = ("memory", "module", "nvrtc")
+ACTORS = ("memory", "module", "nvrtc", *LIBRARIES)
 MAILBOX_CAPACITY = 256
 DEFAULT_MEMORY_SHARE = 0.95
 MAX_DEVICES = 14
@@ -118,7 +119,7 @@ _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 @final
-class Device(metaclass=NoPublicConstructor):
+class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
 
     A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or
@@ -167,9 +168,10 @@ class Device(metaclass=NoPublicConstructor):
         self._last_error: str | None = None
         self._standbys = Standbys(standby, restart_policy, self._events)
         # What the actors and their mailboxes need.
-        memory, module, nvrtc = (Actor(name, Mailbox(name, MAILBOX_CAPACITY, _QuarantineGate(self))) for name in ACTORS)
-        self._actors = (memory, module, nvrtc)
-        for actor in (memory, module):
+        gate = _QuarantineGate(self)
+        self._actors = tuple(Actor(name, Mailbox(name, MAILBOX_CAPACITY, gate)) for name in ACTORS)
+        memory, module, nvrtc, *libraries = self._actors
+        for actor in (memory, module, *libraries):
             actor.mailbox.shortcut = _Shortcut(self, actor)
         self._module_actor = module
         self._memory_mailbox = memory.mailbox

@@ -11,6 +11,9 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         StaleArray                 the array's bytes cannot be trusted
         StaleKernel                the kernel's module state cannot be trusted
         CommandFailed              any other status that harms only this request
+        SingularMatrixError        .pivot
+        NotPositiveDefiniteError   .minor
+        ConvergenceError           .unconverged
       ActorCrashed               .actor; a bug in this library
       ContextLost                .status, .reason; may or may not have run
       DeviceFailed               also a trio.BrokenResourceError; leaves `async with open_device()`
@@ -38,15 +41,18 @@ __all__ = [
     "CommandFailed",
     "CompileError",
     "ContextLost",
+    "ConvergenceError",
     "DeviceClosed",
     "DeviceError",
     "DeviceFailed",
     "ErrorContext",
     "InvalidArgument",
     "LibraryNotFound",
+    "NotPositiveDefiniteError",
     "OutOfDeviceMemory",
     "OutOfHostMemory",
     "RequestError",
+    "SingularMatrixError",
     "StaleArray",
     "StaleKernel",
     "error_from_status",
@@ -266,6 +272,94 @@ class CommandFailed(RequestError):
 
     A status that costs the context gives `ContextLost`, want of memory gives `OutOfDeviceMemory`.
     """
+
+
+class SingularMatrixError(RequestError):
+    """The matrix has no inverse as computed: a pivot of its factorization is exactly zero, or its rank is not full.
+
+    What the call was to write is left as the library leaves it; a factorization itself is complete.
+    A matrix that is nearly singular raises nothing, as in numpy; one that is not square is `InvalidArgument`, and one
+    that has no Cholesky factor `NotPositiveDefiniteError`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "pivot", "matrix")
+    _default_advice: ClassVar[str | None] = "solve it as a least-squares problem, or by the singular values (`svd`)."
+
+    pivot: int | None
+    """The index of the pivot on the diagonal, counted from 0."""
+    matrix: tuple[int, ...] | None
+    """Which matrix of a stack it is: the index of its leading axes. None where there is one matrix."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        pivot: int | None = None,
+        matrix: tuple[int, ...] | None = None,
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, **context)
+        self.pivot = pivot
+        self.matrix = matrix
+
+
+class NotPositiveDefiniteError(RequestError):
+    """The matrix is not positive definite, so it has no Cholesky factor; of its triangles only one was read.
+
+    What the call was to write is left as the library leaves it.
+    When a factorization that takes any square matrix meets a zero, the error is `SingularMatrixError`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "minor", "matrix")
+    _default_advice: ClassVar[str | None] = (
+        "check that the matrix is Hermitian and which triangle is meant; `eigh` and `solve` take indefinite matrices."
+    )
+
+    minor: int | None
+    """The order of the first leading minor that is not positive, a number of rows: 1 is the first element alone."""
+    matrix: tuple[int, ...] | None
+    """Which matrix of a stack it is: the index of its leading axes. None where there is one matrix."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        minor: int | None = None,
+        matrix: tuple[int, ...] | None = None,
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, **context)
+        self.minor = minor
+        self.matrix = matrix
+
+
+class ConvergenceError(RequestError):
+    """An iteration for eigenvalues or singular values did not come to an end.
+
+    What the call was to write is left as the library leaves it.
+    When a generalized problem fails because its second matrix is not positive definite, the error is
+    `NotPositiveDefiniteError`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "unconverged", "matrix")
+    _default_advice: ClassVar[str | None] = "check the matrix for NaN and infinities, or allow more Jacobi sweeps."
+
+    unconverged: int | None
+    """How many off-diagonal elements are left; None for the Jacobi methods, which do not tell."""
+    matrix: tuple[int, ...] | None
+    """Which matrix of a stack it is: the index of its leading axes. None where there is one matrix."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        unconverged: int | None = None,
+        matrix: tuple[int, ...] | None = None,
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, **context)
+        self.unconverged = unconverged
+        self.matrix = matrix
 
 
 class ActorCrashed(DeviceError):

@@ -57,6 +57,7 @@ from .worker.protocol import (
     LANE_COMPUTE,
     LANE_LIMIT,
     LANES,
+    LIBRARY_MISSING,
     MAX_LANES,
     MAX_WAITS,
     RECORDS_READ_WORD,
@@ -209,6 +210,8 @@ class Generation:
         """Puts commands in order with other libraries of this process, once an array is shared with one."""
         self.modules: dict[int, int] = {}
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
+        self.called: set[tuple[str, int, int]] = set()
+        """Functions of libraries that were called here before: the library, the lane, the function's number."""
         self.variables: dict[int, dict[str, int]] = {}
         """The addresses of the variables of each module that its worker has loaded."""
         self.launch_paths: weakref.WeakSet[LaunchPath] = weakref.WeakSet()
@@ -886,6 +889,14 @@ class Generation:
             return ActorCrashed(
                 f"the worker's part of {operation} crashed: {failure['text']}",
                 actor=failure["library"],
+                device=self.device,
+                generation=self.number,
+                operation=operation,
+            )
+        if failure["status"] == LIBRARY_MISSING:
+            return LibraryNotFound(
+                failure["text"],
+                library=failure["library"],
                 device=self.device,
                 generation=self.number,
                 operation=operation,

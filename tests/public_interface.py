@@ -20,6 +20,7 @@ import trio
 
 import atomr_trio
 import atomr_trio.testing
+from atomr_trio._calls import Batched
 
 FACES = (atomr_trio, atomr_trio.testing)
 MADE_BY_USERS = ("NvrtcCache", "NvrtcOptions", "RestartPolicy", "testing.WorkerPool")
@@ -173,7 +174,8 @@ def _public() -> Iterator[Member]:
             shown = f"{prefix}.{name}" if prefix else name
             if inspect.isclass(value):
                 yield Member(shown, value, inspect.getdoc(value) or "")
-                yield from _members(shown, value)
+                if not issubclass(value, Batched):  # which has the verbs of the other form, word for word
+                    yield from _members(shown, value)
             else:
                 doc = inspect.getdoc(value) if inspect.isfunction(value) else _doc_of_alias(name, value)
                 yield Member(shown, value, doc or "")

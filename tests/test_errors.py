@@ -13,14 +13,17 @@ from atomr_trio._errors import (
     CommandFailed,
     CompileError,
     ContextLost,
+    ConvergenceError,
     DeviceClosed,
     DeviceError,
     DeviceFailed,
     InvalidArgument,
     LibraryNotFound,
+    NotPositiveDefiniteError,
     OutOfDeviceMemory,
     OutOfHostMemory,
     RequestError,
+    SingularMatrixError,
     StaleArray,
     StaleKernel,
     error_from_status,
@@ -35,6 +38,9 @@ PARENTS = [
     (StaleArray, (RequestError,)),
     (StaleKernel, (RequestError,)),
     (CommandFailed, (RequestError,)),
+    (SingularMatrixError, (RequestError,)),
+    (NotPositiveDefiniteError, (RequestError,)),
+    (ConvergenceError, (RequestError,)),
     (ActorCrashed, (DeviceError,)),
     (ContextLost, (DeviceError,)),
     (DeviceFailed, (DeviceError, trio.BrokenResourceError)),
@@ -57,6 +63,9 @@ WHOLE = [
     CompileError("it failed", log="k.cu(1): error", device=0),
     ActorCrashed("it failed", actor="blas", generation=1),
     ContextLost("it failed", reason="the worker hung", generation=3),
+    SingularMatrixError("it failed", pivot=3, matrix=(1, 2)),
+    NotPositiveDefiniteError("it failed", minor=5, device=0),
+    ConvergenceError("it failed", unconverged=2, matrix=(0,)),
 ]
 
 
@@ -161,7 +170,12 @@ MAPPED = [
     (214, "cuda", DeviceFailed),
     (100, "cuda", DeviceFailed),
     (11, "nvrtc", CommandFailed),
-    (3, "cublas", ContextLost),
+    (3, "cublas", OutOfDeviceMemory),
+    (13, "cublas", ContextLost),
+    (3, "cusolver", CommandFailed),
+    (2, "cusolver", OutOfDeviceMemory),
+    (6, "cusolver", ContextLost),
+    (3, "a library that is not known", ContextLost),
 ]
 
 

@@ -53,7 +53,9 @@ def test_a_compiler_on_the_host_cannot_harm_the_context(library):
 
 
 def test_the_numbers_of_another_library_are_not_read_as_the_drivers():
-    assert classify(1, "cublas") is StatusClass.POISONS
+    assert classify(1, "cudnn") is StatusClass.POISONS
+    assert classify(3, "cublas") is StatusClass.OUT_OF_MEMORY
+    assert classify(2, "cublas") is StatusClass.POISONS
 
 
 def test_a_worker_loads_the_table_without_trio_numpy_or_attrs():

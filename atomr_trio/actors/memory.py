@@ -56,12 +56,15 @@ async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> No
 
 def overlap(first: DeviceArray, second: DeviceArray) -> bool:
     """Whether the byte ranges of two views of one block meet; exact enough to refuse what could go wrong."""
-    spans = []
-    for array in (first, second):
-        reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
-        low = array.address + sum(step for step in reach if step < 0)
-        spans.append((low, array.address + sum(step for step in reach if step > 0) + array.itemsize))
-    return first.size > 0 and spans[0][0] < spans[1][1] and spans[1][0] < spans[0][1]
+    (begin, end), (other_begin, other_end) = reach(first), reach(second)
+    return first.size > 0 and begin < other_end and other_begin < end
+
+
+def reach(array: DeviceArray) -> tuple[int, int]:
+    """The addresses of the lowest byte of an array that has elements, and of the one behind the highest."""
+    steps = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    low = array.address + sum(step for step in steps if step < 0)
+    return low, array.address + sum(step for step in steps if step > 0) + array.itemsize
 
 
 def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_COMPUTE) -> list[CommandRequest]:

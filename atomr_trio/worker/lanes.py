@@ -29,6 +29,7 @@ from .protocol import (
     GROUP_LIMIT,
     INLINE_LIMIT,
     LANE_NAMES,
+    LIBRARY_MISSING,
     STATUSES_PER_LANE,
     Mode,
     Verb,
@@ -55,6 +56,7 @@ class WorkerServices(Protocol):
     poisoned: bool
     staging_address: int
     cuda_error: type[Any]
+    library_missing: type[Any]
 
     def bind_thread(self) -> None:
         """Make the context current in the calling thread."""
@@ -309,13 +311,15 @@ class Lane:
     def _failed(self, verb: Verb, ticket: int, error: Exception) -> bool:
         """A call has failed: only this command, which is noted, or with it the context: then false."""
         if isinstance(error, self._services.cuda_error):
-            if classify(error.status) in (StatusClass.POISONS, StatusClass.GONE):
+            if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
                 self._services.lost(error, verb.operation)
                 return False
             self._fail(ticket, error.status, error.name, error.text, error.library)
         elif isinstance(error, RequiredCommandFailed):
             failure = error.failure
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"])
+        elif isinstance(error, self._services.library_missing):
+            self._fail(ticket, LIBRARY_MISSING, type(error).__name__, str(error), error.library)
         elif isinstance(error, MemoryError):
             self._services.give_up(error)
         else:

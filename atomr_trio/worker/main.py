@@ -191,7 +191,7 @@ class Worker:
     def open_context(self) -> None:
         """Load the driver, retain the primary context, and reserve the range before anything else claims it."""
         from atomr_cuda import driver
-        from atomr_cuda._library import CudaError
+        from atomr_cuda._library import CudaError, LibraryMissing
 
         if self.backend == "sim":
             from atomr_cuda import sim
@@ -199,6 +199,7 @@ class Worker:
             sim.install()
         self._driver = driver
         self.cuda_error = CudaError
+        self.library_missing = LibraryMissing
         driver.cuInit(0)
         device = driver.CUdevice()
         driver.cuDeviceGet(byref(device), self.device)

@@ -106,6 +106,8 @@ WORKER_ASLEEP_WORD: Final = WORKER_ASLEEP_CELL * CELL // 8
 
 ENGINE_BUG: Final = -1
 """The status of a command whose engine raised something that is no status of a library: a defect of ours."""
+LIBRARY_MISSING: Final = -2
+"""The status of a command whose library, or whose function of it, is not installed."""
 
 # --- how a worker ends by itself --------------------------------------------------------------------------------------
 

@@ -94,7 +94,36 @@ STATUS_CLASSES: Final[Mapping[int, StatusClass]] = MappingProxyType(
 """The class of every status of the CUDA driver API that is known, by its number."""
 
 
-_TABLES: Final[Mapping[str, Mapping[int, StatusClass]]] = MappingProxyType({"cuda": STATUS_CLASSES})
+_CUBLAS: Final[Mapping[StatusClass, tuple[int, ...]]] = {
+    StatusClass.REQUEST: (
+        1,  # NOT_INITIALIZED: the library could not start
+        *(7, 8, 15, 16),  # INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED, LICENSE_ERROR
+    ),
+    StatusClass.OUT_OF_MEMORY: (3,),  # ALLOC_FAILED
+    StatusClass.POISONS: (11, 13, 14),  # MAPPING_ERROR, EXECUTION_FAILED, INTERNAL_ERROR
+}
+_CUSOLVER: Final[Mapping[StatusClass, tuple[int, ...]]] = {
+    StatusClass.REQUEST: (
+        1,  # NOT_INITIALIZED: the library could not start
+        *(3, 4, 8, 9, 10, 11),  # INVALID_VALUE, ARCH_MISMATCH, *_NOT_SUPPORTED, ZERO_PIVOT, INVALID_LICENSE
+    ),
+    StatusClass.OUT_OF_MEMORY: (2,),  # ALLOC_FAILED
+    StatusClass.POISONS: (5, 6, 7),  # MAPPING_ERROR, EXECUTION_FAILED, INTERNAL_ERROR
+}
+
+
+def _by_code(codes_of: Mapping[StatusClass, tuple[int, ...]]) -> Mapping[int, StatusClass]:
+    return MappingProxyType({code: status_class for status_class, codes in codes_of.items() for code in codes})
+
+
+_TABLES: Final[Mapping[str, Mapping[int, StatusClass]]] = MappingProxyType(
+    {
+        "cuda": STATUS_CLASSES,
+        "cublas": _by_code(_CUBLAS),
+        "cublaslt": _by_code(_CUBLAS),
+        "cusolver": _by_code(_CUSOLVER),
+    }
+)
 
 # These compile on the host and touch no context, so nothing but the request can have failed.
 _HOST_ONLY: Final = frozenset({"nvrtc", "nvjitlink"})

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .blas import blas_engine
+from .blaslt import BlasLtEngine
 from .event import EventEngine
 from .graph import GraphEngine
 from .interop import InteropEngine
 from .memory import MemoryEngine
 from .module import ModuleEngine
+from .solver import solver_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lanes import Engine, WorkerServices
 
-ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (MemoryEngine, EventEngine, InteropEngine)
+ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (
+    MemoryEngine,
+    EventEngine,
+    InteropEngine,
+    blas_engine,
+    BlasLtEngine,
+    solver_engine,
+)
 """Adding a library is one line here."""
 
 

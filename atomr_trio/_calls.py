@@ -1,0 +1,462 @@
+"""Verbs of the mathematical libraries: written down once, called in two ways.
+
+A verb of a library is a function that checks its arguments, allocates its result, and puts down which functions of the
+library are to be called on what; it sends nothing. `verb` makes two things of it: on `dev.blas` a function to be
+awaited, and on the `blas` of a batch one that sends at once. How a call is written into a record is here too; what the
+records mean is in ``worker/engines/calls.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from ._arrays import DeviceArray
+from ._errors import InvalidArgument
+from ._memory import Block
+from ._requests import CommandRequest
+from ._staging import LARGE_SLOT
+from ._timeline import Operand
+from ._util import known
+from .worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, CallTable
+from .worker.engines.memory import COPY_IN
+from .worker.protocol import LANE_COMPUTE, Role, Verb, VerbTable
+
+if TYPE_CHECKING:
+    from ._batch import Batch
+    from ._device import Device
+    from ._generation import Generation
+    from ._staging import Slot
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Check = Callable[[npt.NDArray[Any]], "Exception | None"]
+"""What an answer says about the call: None if all is well."""
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Scalar:
+    """A number that the library reads from the host, through a pointer."""
+
+    content: bytes
+
+    @classmethod
+    def of(cls, value: object, dtype: npt.DTypeLike) -> Scalar:
+        """Return `value` as an element of `dtype`. Raises `InvalidArgument` if that cannot hold it."""
+        # Most calls have the same few numbers. 0.0 and -0.0 are equal, and two numbers.
+        is_plain = type(value) is int or (type(value) is float and value != 0)
+        return (_known_scalar if is_plain else _scalar)(value, np.dtype(dtype))
+
+
+def _scalar(value: object, dtype: np.dtype[Any]) -> Scalar:
+    from .actors.memory import pattern_of
+
+    return Scalar(pattern_of(value, dtype))
+
+
+_known_scalar = functools.lru_cache(256, typed=True)(_scalar)
+
+
+@attrs.frozen
+class Answer:
+    """A place for a number that the library answers, `offset` bytes into the answer of the call."""
+
+    offset: int = 0
+
+
+Argument = int | Scalar | Answer
+
+_ALIGNMENT = 16
+
+
+@attrs.frozen
+class _Written:
+    """The arguments of a call as a record has them."""
+
+    words: bytes
+    scalars: int
+    answers: int
+
+
+def _write(arguments: Sequence[Argument]) -> _Written:
+    words: list[int] = []
+    area = bytearray()
+    scalars = answers = 0
+    for index, argument in enumerate(arguments):
+        if isinstance(argument, Scalar):
+            scalars |= 1 << index
+            words.append(len(area))
+            area += argument.content.ljust(_ALIGNMENT, b"\0")
+        elif isinstance(argument, Answer):
+            answers |= 1 << index
+            words.append(argument.offset)
+        else:
+            words.append(argument)
+    return _Written(struct.pack(f"<{len(words)}q", *words) + area, scalars, answers)
+
+
+class _SlotRequest(CommandRequest):
+    """A request that may need a slot of the staging area, and holds it until its end."""
+
+    __slots__ = ("_slot",)
+
+    def __init__(
+        self, verb: Verb, operands: Sequence[Operand], *, lane: int, operation: str, keep: object = None
+    ) -> None:
+        super().__init__(verb, b"", operands, keep=keep, lane=lane, operation=operation)
+        self._slot: Slot | None = None
+
+    @property
+    def slot_bytes(self) -> int:
+        """How large a slot it needs, in bytes; 0 for none."""
+        raise NotImplementedError
+
+    def give_slot(self, slot: Slot) -> None:
+        """Have it use this slot, which is its own now."""
+        self._slot = slot
+
+    def release(self) -> None:
+        """Give the slot back. Calling it twice is fine."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.release()
+
+    def drop(self) -> None:
+        if self.open:
+            self.give_up()
+        else:
+            self.release()
+
+
+class UploadRequest(_SlotRequest):
+    """Brings bytes of the host to a new, contiguous array, or a part of them, from `offset` on."""
+
+    __slots__ = ("_address", "_content")
+
+    def __init__(self, array: DeviceArray, content: bytes, offset: int, *, lane: int, operation: str) -> None:
+        role = Role.WRITE if offset else Role.OVERWRITE
+        super().__init__(COPY_IN, ((array._block, role),), lane=lane, operation=operation, keep=array)
+        self._address = array.address + offset
+        self._content = content
+
+    @property
+    def slot_bytes(self) -> int:
+        return len(self._content)
+
+    def start(self, generation: Generation) -> None:
+        """Put the bytes where the GPU reads them, and publish the record."""
+        slot = known(self._slot, "it was given before the request was sent")
+        slot.bytes[: len(self._content)] = np.frombuffer(self._content, np.uint8)
+        self._payload = COPY_IN.struct.pack(self._address, slot.offset, len(self._content))
+        super().start(generation)
+
+    def ended(self, *, delivered: bool) -> None:
+        self.release()
+
+
+class CallRequest(_SlotRequest):
+    """One call of a library's function. What it answers comes to the host in a slot, which it holds until then."""
+
+    __slots__ = ("_answer", "_check", "_flags", "_function", "_table", "_written")
+
+    def __init__(
+        self,
+        table: CallTable,
+        function: str,
+        arguments: Sequence[Argument],
+        operands: Sequence[Operand],
+        *,
+        lane: int,
+        operation: str,
+        flags: int,
+        answer: npt.NDArray[Any] | None,
+        check: Check | None,
+        keep: object,
+    ) -> None:
+        super().__init__(table.call, operands, lane=lane, operation=operation, keep=keep)
+        self._table = table
+        self._function = table.numbers[function]
+        self._written = _write(arguments)
+        self._flags = flags
+        self._answer = answer
+        self._check = check
+
+    @property
+    def slot_bytes(self) -> int:
+        """How many bytes it answers."""
+        return 0 if self._answer is None else self._answer.nbytes
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record, as the first call of its kind when it is one."""
+        call = (self._table.engine, self._lane, self._function)
+        self._verb = self._table.call if call in generation.called else self._table.first_call
+        written, staging = self._written, 0 if self._slot is None else self._slot.offset
+        head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
+        self._payload = HEAD.pack(*head) + written.words
+        super().start(generation)
+        generation.called.add(call)
+
+    def ended(self, *, delivered: bool) -> None:
+        if not delivered:
+            self.release()
+
+    def take(self) -> None:
+        """Bring the answer where it belongs. Raises what it says of the call."""
+        if self._slot is not None and self._answer is not None:
+            content = self._slot.bytes[: self._answer.nbytes].tobytes()
+            self._answer[...] = np.frombuffer(content, self._answer.dtype).reshape(self._answer.shape)
+            self.release()
+            error = None if self._check is None else self._check(self._answer)
+            if error is not None:
+                raise error
+
+
+# --- one call of a verb -----------------------------------------------------------------------------------------------
+
+
+def check_usable(device: Device, array: DeviceArray) -> None:
+    """Refuse an array of another device, and one that was freed."""
+    if array.device is not device:
+        raise InvalidArgument(f"the array belongs to another device: {array!r}")
+    device._check_usable(array)
+
+
+class Operands:
+    """The arrays of a call, with what it does to each."""
+
+    __slots__ = ("_device", "_roles", "arrays")
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._roles: dict[Block, Role] = {}
+        self.arrays: list[DeviceArray] = []
+
+    def reads(self, *arrays: DeviceArray) -> None:
+        """It reads these."""
+        for array in arrays:
+            self._add(array, Role.READ)
+
+    def writes(self, *arrays: DeviceArray, keeps: bool = True) -> None:
+        """It writes these; not `keeps` says that it writes every element, and reads none."""
+        for array in arrays:
+            self._add(array, Role.WRITE if keeps or not array._covers_block else Role.OVERWRITE)
+
+    def _add(self, array: DeviceArray, role: Role) -> None:
+        check_usable(self._device, array)
+        before = self._roles.get(array._block)
+        self._roles[array._block] = role if before in (None, role) else Role.WRITE
+        self.arrays.append(array)
+
+    def roles(self) -> tuple[Operand, ...]:
+        """Each block once, with the most that is done to it."""
+        return tuple(self._roles.items())
+
+
+class Library:
+    """What the verbs of one library have in common: the base of `dev.blas` and its like.
+
+    While a verb is planned `self` is an object of its own, which collects what is to be sent.
+    """
+
+    __slots__ = ("_batch", "_device", "_lane", "_requests")
+
+    _table: VerbTable
+
+    def __init__(self, device: Device, batch: Batch | None = None) -> None:
+        self._device = device
+        self._batch = batch
+        self._lane: int = LANE_COMPUTE if batch is None else batch._lane
+        self._requests: list[CommandRequest] = []
+
+    def __repr__(self) -> str:
+        form = "" if self._batch is None else " of a batch"
+        return f"<{type(self).__name__}{form} on device {self._device.index}>"
+
+    # What a verb is planned with.
+
+    def _operands(self) -> Operands:
+        return Operands(self._device)
+
+    def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
+        return self._device.empty(shape, dtype)
+
+    def _call(
+        self,
+        function: str,
+        *arguments: Argument,
+        operation: str,
+        operands: Operands,
+        flags: int = 0,
+        answer: npt.NDArray[Any] | None = None,
+        check: Check | None = None,
+        table: CallTable | None = None,
+    ) -> None:
+        """Have `function` called with `arguments`, those behind its handle; `table` is that of another library."""
+        if answer is not None and answer.nbytes > ANSWER_BYTES:
+            raise ValueError(f"an answer of {answer.nbytes} bytes")
+        if answer is not None:
+            flags |= DEVICE_SCALARS
+        self._requests.append(
+            CallRequest(
+                table or cast("CallTable", self._table),
+                function,
+                arguments,
+                operands.roles(),
+                lane=self._lane,
+                operation=f"{self._table.engine}.{operation}",
+                flags=flags,
+                answer=answer,
+                check=check,
+                keep=operands.arrays,
+            )
+        )
+
+    def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Have `source` copied to `target` before what follows."""
+        from .actors.copies import plan_copy
+
+        requests = plan_copy(source, target, self._lane)
+        if requests is None:
+            raise InvalidArgument(
+                f"{self._table.engine} takes no array of strides {source.strides}, which is too scattered to be copied "
+                "here, too: use `await contiguous.copy_from(array)` first"
+            )
+        self._requests += requests
+
+    def _upload(self, numbers: npt.NDArray[Any]) -> DeviceArray:
+        """A new array that has these numbers before what follows: a table of addresses, say."""
+        array = self._empty(numbers.shape, numbers.dtype)
+        content, operation = numbers.tobytes(), f"{self._table.engine}.upload"
+        for offset in range(0, len(content), LARGE_SLOT):
+            part = content[offset : offset + LARGE_SLOT]
+            self._requests.append(UploadRequest(array, part, offset, lane=self._lane, operation=operation))
+        return array
+
+    # How it is sent.
+
+    def _planner(self) -> Self:
+        return type(self)(self._device, self._batch)
+
+    async def _ask(self, plan: Callable[..., T], arguments: Iterable[object], keywords: dict[str, Any]) -> T:
+        from .actors.module import placed
+
+        await placed(_flat((*arguments, *keywords.values())))
+        planner = self._planner()
+        result = plan(planner, *arguments, **keywords)
+        if not planner._requests:
+            await trio.lowlevel.checkpoint()
+        for request in planner._requests:
+            try:
+                await self._ask_one(request)
+            except BaseException as error:
+                _tear_halves(planner._requests, error)
+                raise
+            request.take()
+        return result
+
+    async def _ask_one(self, request: CommandRequest) -> None:
+        if isinstance(request, _SlotRequest) and request.slot_bytes:
+            request.give_slot(await self._device._staging.acquire(request.slot_bytes))
+        try:
+            await self._device._actor_of(request.verb).mailbox.ask(request)
+        except BaseException:
+            request.drop()
+            raise
+
+    def _send(self, batch: Batch, plan: Callable[..., T], arguments: Iterable[object], keywords: dict[str, Any]) -> T:
+        batch._check()
+        planner = self._planner()
+        result = plan(planner, *arguments, **keywords)
+        try:
+            for request in planner._requests:
+                self._send_one(batch, request)
+        except BaseException as error:
+            _tear_halves(planner._requests, error)
+            raise
+        return result
+
+    def _send_one(self, batch: Batch, request: CommandRequest) -> None:
+        if isinstance(request, _SlotRequest) and request.slot_bytes:
+            request.give_slot(self._device._staging.acquire_nowait(request.slot_bytes))
+        try:
+            batch._begin(request)
+        except BaseException:
+            request.drop()
+            raise
+
+
+def _flat(arguments: Iterable[object]) -> Iterator[object]:
+    """The arguments, and what is in those that are lists."""
+    for each in arguments:
+        if isinstance(each, list | tuple):
+            yield from each
+        else:
+            yield each
+
+
+def _tear_halves(requests: Sequence[CommandRequest], error: BaseException) -> None:
+    """Mark what a verb of several commands leaves half written when `error` ends it before its time."""
+    from .actors.memory import tear, was_begun
+
+    writers: dict[Block, list[CommandRequest]] = {}
+    for request in requests:
+        for block, role in request._operands:
+            if role is not Role.READ:
+                writers.setdefault(block, []).append(request)
+    for block, those in writers.items():
+        tear(block, error, begun=sum(map(was_begun, those)), pieces=len(those))
+
+
+class Awaited(Library):
+    """The form of `dev.blas`: its verbs are awaited."""
+
+    __slots__ = ()
+
+
+class Batched(Library):
+    """The form of the `blas` of a batch: its verbs are sent, and done at the end of the batch."""
+
+    __slots__ = ()
+
+
+class verb(Generic[P, T]):
+    """A method that plans, as two that do: awaited on `Awaited`, sent at once on `Batched`."""
+
+    def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None:
+        self.plan = plan
+        functools.update_wrapper(self, plan)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, library: None, owner: type[Any]) -> Self: ...
+    @overload
+    def __get__(self, library: Awaited, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, library: Batched, owner: type[Any]) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, library: Library, owner: type[Any]) -> Callable[P, Any]: ...
+    def __get__(self, library: Library | None, owner: type[Any]) -> Any:
+        if library is None:
+            return self
+        plan, batch = self.plan, library._batch
+        if batch is not None:
+
+            def send(*arguments: P.args, **keywords: P.kwargs) -> T:
+                return library._send(batch, plan, arguments, keywords)
+
+            return functools.wraps(plan)(send)
+
+        async def ask(*arguments: P.args, **keywords: P.kwargs) -> T:
+            return await library._ask(plan, arguments, keywords)
+
+        return functools.wraps(plan)(ask)

@@ -1,0 +1,262 @@
+"""Products of general matrices, of all the types that cuBLAS multiplies: one, a stack, or a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import numpy.typing as npt
+
+from ..._arrays import DeviceArray
+from ..._calls import Operands, Scalar, verb
+from ..._errors import InvalidArgument
+from ..._matrices import Matrix, Operation, check_operation
+from .matrices import MatrixOperands, check_factor, common_stack, items, repeated
+from .types import (
+    DATA_TYPES,
+    DEFAULT_ALGORITHM,
+    OUTPUTS,
+    Compute,
+    check_all_apart,
+    check_apart,
+    name_of,
+    product_of,
+)
+
+Operand = tuple[Matrix, int]
+"""A matrix, or many, and the word for what is done to it."""
+
+FOUR: Final = 4
+"""Bytes are multiplied so many at a time: their sizes, leading dimensions and addresses are multiples of it."""
+
+
+@attrs.frozen
+class _Product:
+    """What a product has besides its matrices."""
+
+    k: int
+    alpha: Scalar
+    beta: Scalar
+    keeps: bool
+    """Whether beta is not zero."""
+    kind: int
+    """``cublasComputeType_t``."""
+
+
+class ProductVerbs(MatrixOperands):
+    """Verbs that multiply general matrices."""
+
+    __slots__ = ()
+
+    @verb
+    def gemm(
+        self,
+        a: DeviceArray,
+        b: DeviceArray,
+        *,
+        alpha: complex = 1,
+        beta: complex = 0,
+        out: DeviceArray | None = None,
+        op_a: Operation = "N",
+        op_b: Operation = "N",
+        dtype: npt.DTypeLike | None = None,
+        compute: Compute | None = None,
+    ) -> DeviceArray:
+        """``alpha * op_a(a) @ op_b(b) + beta * out``, the product of two matrices (``cublasGemmEx``).
+
+        `a` and `b` are of shape (m, k) and (k, n) after `op_a` and `op_b`, which are "N", "T" for transposed, or "C"
+        for transposed and conjugated; of one dtype, float32, float64, complex64, complex128, float16, bfloat16 or int8.
+        `out` is of shape (m, n), and a new array of `dtype` if it is not given: by default the dtype of the inputs, and
+        int32 for int8; sums of float16 and bfloat16 are made, and may be kept, in float32. `alpha` and `beta` are of
+        the dtype that the sums have. `compute` says how: "tf32" and the fast ones round the inputs first, "pedantic"
+        takes no short cut, "emulated" uses the tensor cores for all digits (CUDA 13).
+
+        Further axes in front make stacks of matrices, which are broadcast as `numpy.matmul` does; that is one call
+        (``cublasGemmStridedBatchedEx``, or ``cublasGemmBatchedEx`` where the matrices are not equally far apart).
+
+        Arrays of any strides are taken. Those that no matrix of cuBLAS has are copied first; so are complex ones that
+        would have to be conjugated without being transposed, and int8 whose sizes or leading dimensions are no
+        multiples of 4.
+
+        Raises `InvalidArgument` for shapes, dtypes or an `out` that do not fit together, for an `out` that shares
+        memory with an input, and for a `compute` that the dtypes do not have.
+        """
+        left, right = self._stack(a, "a"), self._stack(b, "b")
+        m, n, k = _sizes(left, right, op_a, op_b)
+        target = self._output(out, (*common_stack(left, right), m, n), _output_dtype(left, dtype))
+        product = _checked(left, right, target, k, alpha, beta, compute)
+        check_factor(beta, out)
+        check_apart(target.array, left, right)
+        if target.array.size:
+            first = self._operand(left if k else self._zeros(left, op_a, m), op_a, target.by_rows)
+            second = self._operand(right if k else self._zeros(right, op_b, n, is_right=True), op_b, target.by_rows)
+            self._multiply(first, second, target, product)
+        return target.array
+
+    @verb
+    def gemm_batched(
+        self,
+        a: Sequence[DeviceArray],
+        b: Sequence[DeviceArray],
+        *,
+        alpha: complex = 1,
+        beta: complex = 0,
+        out: Sequence[DeviceArray] | None = None,
+        op_a: Operation = "N",
+        op_b: Operation = "N",
+        dtype: npt.DTypeLike | None = None,
+        compute: Compute | None = None,
+    ) -> list[DeviceArray]:
+        """The products of the matrices of two lists of one length, in one call (``cublasGemmBatchedEx``).
+
+        All of `a` are of one shape, and so are all of `b`; dtypes, `alpha`, `beta`, `op_a`, `op_b`, `dtype` and
+        `compute` are those of `gemm`, for all products alike. `out` is a list of as many arrays, which have the same
+        strides; without it the results are the parts of one new array. Inputs that lie differently are copied first.
+
+        Raises `InvalidArgument` for what `gemm` refuses, for lists of different lengths, and for arrays of different
+        shapes or dtypes in a list.
+        """
+        left, right = self._list(a, "a"), self._list(b, "b")
+        if len(left) != len(right):
+            raise InvalidArgument(f"a has {len(left)} arrays and b has {len(right)}")
+        m, n, k = _sizes(left[0], right[0], op_a, op_b)
+        target = self._output_list(out, len(left), (m, n), _output_dtype(left[0], dtype))
+        product = _checked(left[0], right[0], target, k, alpha, beta, compute)
+        check_factor(beta, out)
+        check_all_apart(target.arrays, [*left, *right])
+        if target.array.size:
+            if not k:
+                left = [self._zeros(left[0], op_a, m)] * len(left)
+                right = [self._zeros(right[0], op_b, n, is_right=True)] * len(right)
+            first = self._operand_list(left, op_a, target.by_rows)
+            second = self._operand_list(right, op_b, target.by_rows)
+            self._multiply(first, second, target, product)
+        return list(target.arrays)
+
+    def _zeros(self, like: DeviceArray, operation: Operation, length: int, *, is_right: bool = False) -> DeviceArray:
+        """Stands for a matrix without columns, or for one without rows: what it adds to a product is zero, too."""
+        shape = (FOUR, length) if is_right ^ (operation != "N") else (length, FOUR)
+        return self._device.zeros(shape, like.dtype)
+
+    def _multiply(self, left: Operand, right: Operand, target: Matrix, product: _Product) -> None:
+        """Have products of bytes made of whole fours, and others as they are."""
+        wide = target
+        if name_of(left[0].array.dtype) == "int8" and not all(map(_is_of_fours, (left[0], right[0], target))):
+            left, right = ((self._padded(matrix, zeros=True), operation) for matrix, operation in (left, right))
+            wide = self._padded(target, zeros=False, keeps=product.keeps)
+            product = attrs.evolve(product, k=_up(product.k))
+        if not target.listed:
+            stack = wide.array.shape[:-2]
+            left, right = ((repeated(matrix, stack), operation) for matrix, operation in (left, right))
+        self._send_product(left, right, wide, product)
+        if wide is not target:
+            for part, whole in _pairs(target, wide):
+                self._copy(whole, part)
+
+    def _padded(self, matrix: Matrix, *, zeros: bool, keeps: bool = True) -> Matrix:
+        """A copy whose sizes are multiples of four; without the content where that does not matter."""
+        stack = (matrix.count,) if matrix.listed else matrix.array.shape[:-2]
+        shape = (*stack, _up(matrix.rows), _up(matrix.columns))
+        padded = self._new_matrix(shape, matrix.array.dtype, matrix.by_rows, zeros=zeros)
+        if keeps:
+            for part, whole in _pairs(matrix, padded):
+                self._copy(part, whole)
+        return padded
+
+    def _send_product(self, left: Operand, right: Operand, target: Matrix, product: _Product) -> None:
+        """Have products made, all at once, but for those whose addresses no function for many takes."""
+        (a, op_a), (b, op_b) = (right, left) if target.by_rows else (left, right)
+        matrices = (a, b, target)
+        if target.count > 1 and not _is_regular(matrices) and any(map(_is_odd, matrices)):
+            for one, other, result in zip(*map(items, (left[0], right[0], target)), strict=True):
+                self._send_product((one, left[1]), (other, right[1]), result, product)
+            return
+        operands = self._operands()
+        operands.reads(*a.arrays, *b.arrays)
+        operands.writes(*target.arrays, keeps=product.keeps)
+        form, (first, second, result_words) = self._places(matrices, operands)
+        self._call(
+            f"cublasGemm{form}Ex_64",
+            *(op_a, op_b, *target.seen, product.k),
+            product.alpha,
+            *(*first, *second),
+            product.beta,
+            *result_words,
+            *((target.count,) if form else ()),
+            *(product.kind, DEFAULT_ALGORITHM),
+            operation="gemm",
+            operands=operands,
+        )
+
+    def _places(self, matrices: tuple[Matrix, ...], operands: Operands) -> tuple[str, list[tuple[int, ...]]]:
+        """Which function takes these, and the words that tell it where each is."""
+        places = [matrix.address for matrix in matrices]
+        distances: list[tuple[int, ...]] = [() for _ in matrices]
+        form = ""
+        if matrices[-1].count > 1 and _is_regular(matrices):
+            form, distances = "StridedBatched", [(matrix.distance or 0,) for matrix in matrices]
+        elif matrices[-1].count > 1:
+            form = "Batched"
+            table, places = self._addresses(*matrices)
+            operands.reads(table)
+        return form, [
+            (place, DATA_TYPES[name_of(matrix.array.dtype)], matrix.leading, *distance)
+            for place, matrix, distance in zip(places, matrices, distances, strict=True)
+        ]
+
+
+def _is_regular(matrices: tuple[Matrix, ...]) -> bool:
+    """Whether the matrices of each operand are equally far apart."""
+    return all(matrix.distance is not None for matrix in matrices)
+
+
+def _sizes(left: DeviceArray, right: DeviceArray, op_a: Operation, op_b: Operation) -> tuple[int, int, int]:
+    """Rows and columns of a product, and the length of its sums."""
+    check_operation(op_a, "op_a")
+    check_operation(op_b, "op_b")
+    m, k = left.shape[-2:] if op_a == "N" else left.shape[:-3:-1]
+    rows, n = right.shape[-2:] if op_b == "N" else right.shape[:-3:-1]
+    if rows != k:
+        raise InvalidArgument(f"a has {k} columns and b has {rows} rows, after op_a and op_b")
+    return m, n, k
+
+
+def _output_dtype(inputs: DeviceArray, dtype: npt.DTypeLike | None) -> npt.DTypeLike:
+    return OUTPUTS.get(name_of(inputs.dtype), inputs.dtype) if dtype is None else dtype
+
+
+def _checked(
+    left: DeviceArray,
+    right: DeviceArray,
+    target: Matrix,
+    k: int,
+    alpha: complex,
+    beta: complex,
+    compute: Compute | None,
+) -> _Product:
+    kinds, kind = product_of(left, right, target.array, compute)
+    scalars = Scalar.of(alpha, kinds.scalar), Scalar.of(beta, kinds.scalar)
+    return _Product(k or FOUR, *scalars, keeps=beta != 0, kind=kind)
+
+
+def _up(length: int) -> int:
+    return -(-length // FOUR) * FOUR
+
+
+def _pairs(matrix: Matrix, padded: Matrix) -> list[tuple[DeviceArray, DeviceArray]]:
+    """The arrays of a matrix, or of many, each with the part of the padded ones that has its elements."""
+    parts = padded.array[..., : matrix.rows, : matrix.columns]
+    if matrix.listed:
+        return [(array, parts[index]) for index, array in enumerate(matrix.listed)]
+    return [(matrix.array, parts)]
+
+
+def _is_of_fours(matrix: Matrix) -> bool:
+    numbers = (matrix.rows, matrix.columns, matrix.leading)
+    return not any(number % FOUR for number in numbers) and not _is_odd(matrix)
+
+
+def _is_odd(matrix: Matrix) -> bool:
+    """Whether an address is no multiple of four, which a product by addresses may take for one."""
+    return bool((matrix.addresses % FOUR).any())

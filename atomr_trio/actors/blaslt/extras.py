@@ -1,0 +1,131 @@
+"""What a product takes and gives beside its matrices: biases, their gradients, auxiliary matrices, scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import attrs
+
+from ..._arrays import DeviceArray
+from ..._errors import InvalidArgument
+from ..._matrices import Matrix, broadcast, check_array, matrix_of, strides_text
+from ..._util import shown
+from . import types
+from .types import FLOAT8
+
+Shape = tuple[int, ...]
+
+_MASK_GRANULE, _AUX_GRANULE = 128, 8
+"""What the leading dimension and the distance of an auxiliary matrix are multiples of: in bits of a mask, in elements
+of another."""
+_AUX_ALIGNMENT = 16
+
+_TAKEN_WITH: Final[Mapping[str, int]] = MappingProxyType(
+    {"bias": types.BIAS, "aux": types.AUX, "bias_gradient": types.BGRAD | types.BGRADA | types.BGRADB}
+)
+"""By the name of an argument, the parts of an epilogue that have it."""
+
+
+def stack_of(array: DeviceArray, by_rows: bool | None = None) -> Matrix | None:
+    """An array as matrices at one distance; None if it lies so that no library takes it where it is."""
+    seen = matrix_of(array, by_rows)
+    return None if seen is None or seen.distance is None or seen.distance < 0 else seen
+
+
+@attrs.frozen
+class Extras:
+    """What a caller gave beside the matrices. None is what was not given."""
+
+    bias: DeviceArray | None
+    aux: DeviceArray | None
+    bias_gradient: DeviceArray | None
+    scales: Mapping[str, DeviceArray | None]
+    """By the names of their arguments."""
+    amax: DeviceArray | None
+
+    def check(self, epilogue: int, name: str | None) -> None:
+        """Refuse what the epilogue does not have, and the lack of what it has."""
+        for argument, parts in _TAKEN_WITH.items():
+            given = getattr(self, argument) is not None
+            if given and not epilogue & parts:
+                raise InvalidArgument(f"epilogue={shown(name)} has no {argument}")
+            if epilogue & parts and not given:
+                raise InvalidArgument(f"epilogue={shown(name)} needs {argument}=")
+
+    def check_scales(self, inputs: str, output: str, *, adds: bool) -> None:
+        """Refuse scales of what is not scaled, and what is no float32 array without axes."""
+        scaled = {
+            "scale_a": inputs in FLOAT8,
+            "scale_b": inputs in FLOAT8,
+            "scale_c": inputs in FLOAT8 and adds,
+            "scale_out": output in FLOAT8,
+            "amax": output in FLOAT8,
+        }
+        for name, array in {**self.scales, "amax": self.amax}.items():
+            if array is None:
+                continue
+            if check_array(array, name, 0).dtype.name != "float32":
+                raise InvalidArgument(f"{name} has dtype {array.dtype.name}, and must have float32")
+            if not scaled[name]:
+                raise InvalidArgument(
+                    f"{name} is for elements of 8 bits ({', '.join(FLOAT8)}), of which there are none to scale: "
+                    f"the inputs have {inputs}, the output {output}"
+                )
+
+    def inputs(self, epilogue: int) -> Iterator[DeviceArray]:
+        """The arrays that are read."""
+        aux = self.aux if epilogue & (types.DRELU | types.DGELU) else None
+        return (each for each in (self.bias, aux, *self.scales.values()) if each is not None)
+
+    def outputs(self, epilogue: int) -> Iterator[DeviceArray]:
+        """The arrays that are written."""
+        aux = None if epilogue & (types.DRELU | types.DGELU) else self.aux
+        return (each for each in (aux, self.bias_gradient, self.amax) if each is not None)
+
+
+def vector_of(array: DeviceArray, name: str, batch: Shape, length: int, dtype: str | None) -> Matrix:
+    """A bias or its gradient, as matrices of one row each."""
+    if array.dtype.name != dtype:
+        raise InvalidArgument(f"{name} has dtype {array.dtype.name}, and must have {dtype}")
+    whole = (*batch, 1, length)
+    if name == "bias":
+        fits = array.shape in ((length,), whole)
+        expected = f"({length},)" if not batch else f"({length},) or {whole}"
+    else:
+        fits = array.shape == (*batch, length)
+        expected = f"{(*batch, length)}"
+    if not fits:
+        raise InvalidArgument(f"{name} has shape {array.shape}, and must have {expected}")
+    row = broadcast(array if array.shape == whole else array[..., None, :], whole)
+    seen = stack_of(row, by_rows=True)
+    if seen is None:
+        raise InvalidArgument(f"{name} is not contiguous: {strides_text(array)}")
+    return seen
+
+
+def aux_of(array: DeviceArray, epilogue: int, output: DeviceArray) -> Matrix:
+    """An auxiliary matrix; its leading dimension and its distance are in elements, which are bits of a mask."""
+    (*batch, m, n), dtype = output.shape, output.dtype.name
+    bits = 8 if epilogue & (types.RELU | types.DRELU) else 1
+    granule = _MASK_GRANULE if bits > 1 else _AUX_GRANULE
+    padded = -(-n // granule) * granule
+    dtypes: tuple[str, ...] = ("uint8", "int8")
+    shape, hint = (*batch, m, padded // bits), ""
+    if bits == 1:
+        made = f"dev.empty({(*batch, m, padded)}, {dtype!r})" + ("" if padded == n else f"[..., :{n}]")
+        shape, dtypes, hint = (*batch, m, n), (dtype,), f": take {made}"
+    if array.shape != shape or array.dtype.name not in dtypes:
+        wanted = " or ".join(dtypes)
+        raise InvalidArgument(f"aux has {array.dtype.name} {array.shape}, and must have {wanted} {shape}{hint}")
+    seen = stack_of(array, by_rows=True)
+    leading = padded if m == 1 else 0 if seen is None else seen.leading * bits
+    distance = 0 if seen is None or seen.distance is None else seen.distance * bits
+    if seen is None or math.gcd(leading, distance) % granule or array.address % _AUX_ALIGNMENT:
+        raise InvalidArgument(
+            f"aux must lie row by row, its rows multiples of {granule // bits} elements apart, at an address that is a "
+            f"multiple of {_AUX_ALIGNMENT}, not with {strides_text(array)}{hint}"
+        )
+    return attrs.evolve(seen, leading=leading, distance=distance)

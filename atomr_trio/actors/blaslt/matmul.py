@@ -1,0 +1,121 @@
+"""The verb of cuBLASLt."""
+
+from __future__ import annotations
+
+import numpy.typing as npt
+
+from ..._arrays import DeviceArray
+from ..._calls import Library, verb
+from ..._dtypes import check_dtype
+from ..._errors import InvalidArgument
+from ..._matrices import Operation, check_array
+from ...worker.engines.blaslt import BLASLT
+from . import types
+from .extras import Extras
+from .plan import Call, Factor, Kind, Size, addend_of, target_of
+from .types import Compute, Epilogue, epilogue_of
+
+
+class MatmulVerbs(Library):
+    """The verb of cuBLASLt."""
+
+    __slots__ = ()
+
+    _table = BLASLT
+
+    @verb
+    def matmul(
+        self,
+        a: DeviceArray,
+        b: DeviceArray,
+        *,
+        c: DeviceArray | None = None,
+        out: DeviceArray | None = None,
+        alpha: complex = 1,
+        beta: complex = 0,
+        op_a: Operation = "N",
+        op_b: Operation = "N",
+        dtype: npt.DTypeLike | None = None,
+        compute: Compute | None = None,
+        epilogue: Epilogue | None = None,
+        bias: DeviceArray | None = None,
+        aux: DeviceArray | None = None,
+        bias_gradient: DeviceArray | None = None,
+        scale_a: DeviceArray | None = None,
+        scale_b: DeviceArray | None = None,
+        scale_c: DeviceArray | None = None,
+        scale_out: DeviceArray | None = None,
+        amax: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """``epilogue(alpha * op_a(a) @ op_b(b) + beta * c)``, a product of matrices or of stacks (``cublasLtMatmul``).
+
+        `a` and `b` are of shape (..., m, k) and (..., k, n) after `op_a` and `op_b`, which are "N", "T" for transposed,
+        or "C" for transposed and conjugated; their leading axes broadcast as those of ``numpy.matmul`` do. `out` is of
+        shape (..., m, n), and a new array of `dtype` if it is not given: by default the dtype of the inputs, int32 for
+        int8, bfloat16 for float8. `c` is of the same shape, and is `out` itself if it is not given; what it holds is
+        not looked at where `beta` is 0. `alpha` and `beta` are numbers of the dtype that the sums have.
+
+        dtypes: both inputs float32, float64, complex64 or complex128, and the output the same; float16 and bfloat16,
+        the output the same or float32; int8, the output int32, int8 or float32; float8_e4m3fn and float8_e5m2, not
+        both inputs the latter, the output float32, bfloat16, float16, or 8 bits where `c` has 16. Inputs of 8 bits
+        must be contiguous along the axis that is summed, `b` as the transpose of an array of shape (n, k), say; and
+        addresses, distances between rows, k, and n (m for an `out` that lies column by column) must be multiples of 16
+        bytes with float8, and of 4 elements with int8 to int32 or int8. For other dtypes arrays of any strides are
+        taken; those that no matrix of the library has are copied first. `compute` says how the sums are made: "tf32"
+        and the fast ones round the inputs first, "pedantic" takes no short cut, "emulated" uses the tensor cores for
+        all digits (CUDA 13), "float16" makes sums of float16 in that.
+
+        `epilogue`, where x is the product with everything that is added, by the parts of its name:
+
+        - "bias": `bias`, of shape (n,) or (..., 1, n), is added to each row.
+        - "relu": ``max(x, 0)``; "gelu": ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``.
+        - "aux": `aux` is written for the gradient. For "gelu" it is x, of the shape and dtype of `out`, its rows
+          multiples of 8 elements apart. For "relu" it says where x is positive, a bit for each element, the lowest bit
+          of a byte first: uint8 or int8 of shape (..., m, 16 * ceil(n / 128)).
+        - "drelu", "dgelu": x times the derivative of the function, at the `aux` of the forward product.
+        - "bgrad": the sums of the columns of `out` are written to `bias_gradient`, of shape (..., n).
+        - "bgrada", "bgradb": the sums of `a` or `b` along the axis that is summed are written to `bias_gradient`, of
+          shape (..., m) or (..., n). An `a` that lies row by row is copied for that, and so is a `b` that does not.
+
+        With a bias, an `aux` or "bgrad", `out` must lie row by row: the library has them along the other axis for
+        one that does not. A bias has the dtype of the output; for float8 it is that of `c`, bfloat16 where that is
+        float32. Integers and complex numbers have no epilogues.
+
+        `scale_a`, `scale_b`, `scale_c` and `scale_out` are float32 arrays without axes on the device, with which
+        elements of 8 bits are multiplied as they are read, and results as they are stored; `amax` is one to which the
+        largest absolute value of a result of 8 bits is written, before it is scaled.
+
+        Raises `InvalidArgument` for shapes, dtypes, strides or alignments that do not fit together, for an epilogue
+        without its arrays or arrays without their epilogue, and for outputs that share memory with anything else but
+        `c` with `out`; `CommandFailed` with the status 15, "not supported", where the library has no
+        algorithm for the combination on this GPU: nothing is left out of it.
+        """
+        done = epilogue_of(epilogue)
+        first, second = Factor.of(a, "a", op_a), Factor.of(b, "b", op_b)
+        size = Size.of(first, second)
+        scales = {"scale_a": scale_a, "scale_b": scale_b, "scale_c": scale_c, "scale_out": scale_out}
+        extras = Extras(bias, aux, bias_gradient, scales, amax)
+        extras.check(done, epilogue)
+        output = self._output(out, size, first.array, dtype)
+        kind = Kind.of(first.array, second.array, c, output, bias, compute)
+        kind.check_epilogue(done, epilogue)
+        scalars = kind.scalar(alpha, "alpha"), kind.scalar(beta, "beta")
+        addend = addend_of(c, out, output, beta)
+        extras.check_scales(kind.inputs, kind.output, adds=addend is not None)
+        call = Call(self, kind, size, done, extras, output, target_of(output, done, epilogue), addend)
+        call.check_apart(first.array, second.array)
+        if output.size:
+            call.plan(first, second, *scalars)
+        else:
+            call.plan_nothing()
+        return output
+
+    def _output(self, out: DeviceArray | None, size: Size, a: DeviceArray, dtype: npt.DTypeLike | None) -> DeviceArray:
+        if out is None:
+            return self._empty(size.shape, types.OUTPUTS.get(a.dtype.name, a.dtype) if dtype is None else dtype)
+        check_array(out, "out")
+        if out.shape != size.shape:
+            raise InvalidArgument(f"out has shape {out.shape}, and the result {size.shape}")
+        if dtype is not None and out.dtype != check_dtype(dtype):
+            raise InvalidArgument(f"out has dtype {out.dtype.name}, and dtype= says {check_dtype(dtype).name}")
+        return out

@@ -1,0 +1,437 @@
+"""A product that was asked for, as what the library is to be told: the sizes, the dtypes, the matrices, the records.
+
+An output that lies row by row is computed as the transpose of what the library sees, so its factors change places.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+
+from ..._arrays import DeviceArray
+from ..._calls import Library, Operands, Scalar
+from ..._errors import InvalidArgument
+from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation, strides_text
+from ..._requests import CommandRequest
+from ..._util import known, shown
+from ...worker.engines.blaslt import (
+    BLASLT,
+    FIRST_MATMUL,
+    MATMUL,
+    TRANSFORM,
+    Addresses,
+    Layout,
+    Problem,
+    pack_layouts,
+    plan_key,
+)
+from ..blas.types import check_apart
+from ..memory import plan_fill
+from . import types
+from .extras import Extras, Shape, aux_of, stack_of, vector_of
+from .types import DATA_TYPES, FLOAT8, Dtypes, Product, compute_of, product_of
+
+if TYPE_CHECKING:
+    from ..._generation import Generation
+
+_KNOWN_PLANS = 1 << 16
+"""How many plans are told from each other. Two that are not cost one of them that it blocks the others once."""
+_MAX_BATCH = 2**31 - 1
+
+_SUMMED = {"a": types.BGRADA, "b": types.BGRADB}
+"""The epilogues that sum an input. An H200 has algorithms for them only where that lies across the sums of the product:
+``a`` column by column, and ``b`` row by row."""
+
+
+class MatmulRequest(CommandRequest):
+    """One product."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(
+        self, problem: Problem, addresses: Addresses, alpha: bytes, beta: bytes, operands: Operands, lane: int
+    ) -> None:
+        content = problem.pack()
+        payload = MATMUL.struct.pack(content, *addresses, alpha, beta)
+        super().__init__(MATMUL, payload, operands.roles(), keep=operands.arrays, lane=lane, operation=MATMUL.operation)
+        self._plan = hash(plan_key(content, addresses)) % _KNOWN_PLANS
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record, as the first of its plan when it is that."""
+        plan = (BLASLT.engine, self._lane, self._plan)
+        self._verb = MATMUL if plan in generation.called else FIRST_MATMUL
+        super().start(generation)
+        generation.called.add(plan)
+
+
+@attrs.frozen
+class Factor:
+    """An input, and what is to be done to it."""
+
+    name: str
+    array: DeviceArray
+    wanted: Operation
+
+    @classmethod
+    def of(cls, array: object, name: str, operation: object) -> Factor:
+        checked = check_array(array, name)
+        if checked.ndim < 2:
+            raise InvalidArgument(f"{name} has at least 2 axes, not {checked.ndim}: its shape is {checked.shape}")
+        wanted = check_operation(operation, f"op_{name}")
+        real = checked.dtype.kind != "c"
+        return cls(name, checked, "T" if wanted == "C" and real else wanted)
+
+    @property
+    def shape(self) -> Shape:
+        """Rows and columns of what it is after that."""
+        rows, columns = self.array.shape[-2:]
+        return (rows, columns) if self.wanted == "N" else (columns, rows)
+
+
+@attrs.frozen
+class Size:
+    """The sizes of a product: so many matrices of m rows and n columns, whose elements are sums of k products."""
+
+    batch: Shape
+    m: int
+    n: int
+    k: int
+
+    @property
+    def shape(self) -> Shape:
+        return (*self.batch, self.m, self.n)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.batch)
+
+    @classmethod
+    def of(cls, a: Factor, b: Factor) -> Size:
+        (m, k), (rows, n) = a.shape, b.shape
+        if rows != k:
+            raise InvalidArgument(f"a has {k} columns and b has {rows} rows, after op_a and op_b")
+        stacks = a.array.shape[:-2], b.array.shape[:-2]
+        try:
+            batch = np.broadcast_shapes(*stacks)
+        except ValueError:
+            raise InvalidArgument(f"the leading axes of a, {stacks[0]}, and of b, {stacks[1]}, do not fit") from None
+        if math.prod(batch) > _MAX_BATCH:
+            raise InvalidArgument(f"a batch of {math.prod(batch)} matrices; there may be {_MAX_BATCH}")
+        return cls(batch, m, n, k)
+
+
+@attrs.frozen
+class _Side:
+    """A matrix as the library takes it, with what it must do to it."""
+
+    name: str
+    matrix: Matrix
+    operation: int = OPERATIONS["N"]
+
+    def layout(self, dtype: str | None = None) -> Layout:
+        return layout_of(self.matrix, dtype)
+
+
+def layout_of(matrix: Matrix, dtype: str | None = None) -> Layout:
+    """A matrix as the library is told of it; with another dtype where it is never looked at."""
+    kind = DATA_TYPES[matrix.array.dtype.name if dtype is None else dtype]
+    return Layout(kind, *matrix.seen, matrix.leading, matrix.distance or 0)
+
+
+def transform_request(source: Matrix, target: Matrix, operands: Operands, lane: int) -> CommandRequest:
+    """Copy matrices to where they lie in the other way."""
+    dtype = source.array.dtype.name
+    scale = types.TRANSFORM_SCALES.get(dtype, dtype)
+    layouts = pack_layouts(layout_of(source), layout_of(target))
+    one = Scalar.of(1, scale).content
+    head = (DATA_TYPES[scale], OPERATIONS["T"], source.count, layouts)
+    payload = TRANSFORM.struct.pack(*head, source.address, target.address, one)
+    return CommandRequest(TRANSFORM, payload, operands.roles(), keep=operands.arrays, lane=lane)
+
+
+@attrs.frozen
+class Kind:
+    """What is computed, by the dtypes and by what was asked for."""
+
+    dtypes: Dtypes
+    product: Product
+    compute: int
+    scale: str
+    """The dtype of alpha and beta."""
+
+    @classmethod
+    def of(
+        cls,
+        a: DeviceArray,
+        b: DeviceArray,
+        c: DeviceArray | None,
+        out: DeviceArray,
+        bias: DeviceArray | None,
+        compute: object,
+    ) -> Kind:
+        dtypes = (a.dtype.name, b.dtype.name, _addend_dtype(c, out, bias), out.dtype.name)
+        product = product_of(dtypes)
+        return cls(dtypes, product, *compute_of(product, dtypes, compute))
+
+    @property
+    def inputs(self) -> str:
+        """The dtype of `a`; that of `b` has as many bits."""
+        return self.dtypes[0]
+
+    @property
+    def addend(self) -> str:
+        """The dtype of what is added."""
+        return self.dtypes[2]
+
+    @property
+    def output(self) -> str:
+        """The dtype of the result."""
+        return self.dtypes[3]
+
+    def check_epilogue(self, done: int, name: str | None) -> None:
+        """Refuse an epilogue where there are none."""
+        if done != types.NOTHING and self.product.bias is None:
+            raise InvalidArgument(f"products of {self.inputs} to {self.output} have no epilogue, not {name!r}")
+
+    def scalar(self, value: complex, name: str) -> bytes:
+        """Alpha or beta as the library reads it."""
+        content = Scalar.of(value, self.scale).content
+        if self.scale == "int32" and value not in (0, 1):
+            raise InvalidArgument(f"{name} is 0 or 1 for products of int8 to int32, not {shown(value)}")
+        return content
+
+
+def _addend_dtype(c: DeviceArray | None, out: DeviceArray, bias: DeviceArray | None) -> str:
+    """The dtype of what is added; where nothing is, the library wants one all the same."""
+    if c is not None:
+        return check_array(c, "c").dtype.name
+    if out.dtype.name not in FLOAT8:
+        return out.dtype.name
+    return "bfloat16" if bias is None else check_array(bias, "bias").dtype.name
+
+
+def addend_of(c: DeviceArray | None, out: DeviceArray | None, output: DeviceArray, beta: complex) -> DeviceArray | None:
+    """What is added; None if nothing is."""
+    if c is not None and c.shape != output.shape:
+        raise InvalidArgument(f"c has shape {c.shape}, and the result {output.shape}")
+    if beta == 0:
+        return None
+    if c is None and out is None:
+        raise InvalidArgument("beta is not 0, and there is neither c nor out for it")
+    return output if c is None else c
+
+
+def target_of(output: DeviceArray, done: int, epilogue: str | None) -> Matrix:
+    """The output as the library takes it."""
+    target = stack_of(output)
+    if target is None:
+        raise InvalidArgument(
+            f"out is no stack of matrices of cuBLASLt: {strides_text(output)}; one of the last two axes must be "
+            "contiguous, and the matrices at one distance"
+        )
+    if not target.by_rows and done & (types.BIAS | types.BGRAD | types.AUX):
+        raise InvalidArgument(
+            f"out lies column by column ({strides_text(output)}), and with epilogue={epilogue!r} it must lie row by row"
+        )
+    return target
+
+
+@attrs.frozen
+class Call:
+    """A call that was checked, but for what its memory has in common."""
+
+    library: Library
+    kind: Kind
+    size: Size
+    epilogue: int
+    extras: Extras
+    output: DeviceArray
+    target: Matrix
+    addend: DeviceArray | None
+
+    def check_apart(self, *factors: DeviceArray) -> None:
+        """Refuse outputs that share memory with anything, and whatever was freed or is elsewhere."""
+        written = [self.output, *self.extras.outputs(self.epilogue)]
+        read = [*factors, *self.extras.inputs(self.epilogue)]
+        if self.addend is not None:
+            same = (self.addend.address, self.addend.strides) == (self.output.address, self.output.strides)
+            check_apart(self.output, *(() if same else (self.addend,)))
+            for array in written[1:]:
+                check_apart(array, self.addend)
+        for index, array in enumerate(written):
+            check_apart(array, *read, *written[:index])
+        self.library._operands().reads(*read, *written, *(() if self.addend is None else (self.addend,)))
+
+    def plan_nothing(self) -> None:
+        """Of no matrices, or of empty ones, there is nothing to compute but sums of no rows."""
+        gradient, amax = self.extras.bias_gradient, self.extras.amax
+        if amax is not None:
+            raise InvalidArgument(f"a product of shape {self.output.shape} has no largest element for amax")
+        if gradient is None or not gradient.size:
+            return
+        if not self.epilogue & types.BGRAD:
+            raise InvalidArgument(f"a product of shape {self.output.shape} is not computed, nor are sums of its inputs")
+        self.library._requests += plan_fill(gradient, 0, self.library._lane)
+
+    def plan(self, first: Factor, second: Factor, alpha: bytes, beta: bytes) -> None:
+        """Have it computed."""
+        if not self.size.k:
+            first, second = self._zeros()
+        library, done = self.library, self.epilogue
+        factors = [self._side(first), self._side(second)]
+        if self.target.by_rows:  # computed as its transpose
+            factors.reverse()
+            done = types.MIRRORED.get(done, done)
+        target = _Side("out", self.target)
+        added = self._addend_side(target)
+        sides = (*factors, added, target)
+        self._check_granules(sides)
+        vector, aux = self._vector(), self._aux()
+        problem = Problem(
+            self.kind.compute,
+            DATA_TYPES[self.kind.scale],
+            factors[0].operation,
+            factors[1].operation,
+            done,
+            0 if vector is None else DATA_TYPES[vector.array.dtype.name],
+            self.size.count,
+            0 if vector is None else vector.distance or 0,
+            0 if aux is None else aux.leading,
+            0 if aux is None else aux.distance or 0,
+            (*(side.layout() for side in factors), added.layout(self.kind.addend), target.layout()),
+        )
+        addresses = self._addresses(sides)
+        operands = self._roles(sides)
+        library._requests.append(MatmulRequest(problem, addresses, alpha, beta, operands, library._lane))
+
+    def _addresses(self, sides: tuple[_Side, ...]) -> Addresses:
+        a, b, c, d = (side.matrix.address for side in sides)
+        extras, scales = self.extras, {name: _address(array) for name, array in self.extras.scales.items()}
+        if self.target.by_rows:
+            scales.update(scale_a=scales["scale_b"], scale_b=scales["scale_a"])
+        # C that is not read is D, unless they cannot be the same.
+        if self.addend is None and self.kind.addend != self.kind.output:
+            c = 0
+        bias = extras.bias_gradient if extras.bias is None else extras.bias
+        scale_out = scales.pop("scale_out")
+        return Addresses(
+            a, b, c, d, _address(bias), _address(extras.aux), **scales, scale_d=scale_out, amax=_address(extras.amax)
+        )
+
+    def _roles(self, sides: tuple[_Side, ...]) -> Operands:
+        operands, extras = self.library._operands(), self.extras
+        operands.reads(*(side.matrix.array for side in sides[:2]), *extras.inputs(self.epilogue))
+        if self.addend is not None:
+            operands.reads(sides[2].matrix.array)
+        operands.writes(self.output, keeps=False)
+        for array in extras.outputs(self.epilogue):
+            # The library leaves the bits of a mask alone that stand for nothing.
+            operands.writes(array, keeps=array is extras.aux and bool(self.epilogue & types.RELU))
+        return operands
+
+    def _zeros(self) -> tuple[Factor, Factor]:
+        """Inputs for sums of nothing: as short sums as the library takes, of zeros."""
+        (left, right, *_), (m, n) = self.kind.dtypes, self.output.shape[-2:]
+        length, device = self.kind.product.granule, self.library._device
+        return (
+            Factor("a", device.zeros((m, length), left), "N"),
+            Factor("b", device.zeros((n, length), right).T, "N"),
+        )
+
+    def _side(self, factor: Factor) -> _Side:
+        """An input as the library takes it, and what it must do to it; copied where it cannot be taken in its place."""
+        array = broadcast(factor.array, (*self.size.batch, *factor.array.shape[-2:]))
+        if self.kind.product.granule > 1:
+            return self._narrow_side(factor, array)
+        matrix, by_rows = self._summed(factor, array) or stack_of(array) or self._packed(array), self.target.by_rows
+        operation = matrix.operation(factor.wanted, by_rows)
+        if operation is None:  # no word of the library conjugates and does not transpose
+            matrix, operation = self._reordered(matrix, by_rows), OPERATIONS["C"]
+        return _Side(factor.name, matrix, operation)
+
+    def _summed(self, factor: Factor, array: DeviceArray) -> Matrix | None:
+        """An input whose sums are wanted, in the one order in which the library makes them; None for every other."""
+        if self.epilogue != _SUMMED.get(factor.name):
+            return None
+        by_rows = (factor.name == "b") == (factor.wanted == "N")
+        return stack_of(array, by_rows) or self._reordered(stack_of(array) or self._packed(array), by_rows)
+
+    def _narrow_side(self, factor: Factor, array: DeviceArray) -> _Side:
+        """An input of 8 bits, which the library takes in one form alone: contiguous along the axis that is summed."""
+        seen = stack_of(array, by_rows=(factor.name == "a") == (factor.wanted == "N"))
+        operation = None if seen is None else seen.operation(factor.wanted, self.target.by_rows)
+        if seen is None or operation is None:
+            raise InvalidArgument(f"{factor.name} {self._form_text(array)}")
+        return _Side(factor.name, seen, operation)
+
+    def _addend_side(self, target: _Side) -> _Side:
+        """What is added, lying as the output does. Where nothing is, the library is told of it all the same."""
+        if self.addend is None:
+            return target
+        by_rows = self.target.by_rows
+        matrix = stack_of(self.addend, by_rows) or stack_of(self.addend) or self._packed(self.addend)
+        return _Side("c", matrix if matrix.by_rows == by_rows else self._reordered(matrix, by_rows))
+
+    def _packed(self, array: DeviceArray) -> Matrix:
+        """A copy that lies as the array does, so that whole rows of it are copied, or whole columns."""
+        row, column = (abs(stride) for stride in array.strides[-2:])
+        copy = self._new_matrix(array, column <= row)
+        self.library._copy(array, copy.array)
+        return copy
+
+    def _reordered(self, matrix: Matrix, by_rows: bool) -> Matrix:
+        """A copy that lies in the other way."""
+        copy, library = self._new_matrix(matrix.array, by_rows), self.library
+        operands = library._operands()
+        operands.reads(matrix.array)
+        operands.writes(copy.array, keeps=False)
+        library._requests.append(transform_request(matrix, copy, operands, library._lane))
+        return copy
+
+    def _new_matrix(self, like: DeviceArray, by_rows: bool) -> Matrix:
+        *batch, rows, columns = like.shape
+        array = self.library._empty((*batch, rows, columns) if by_rows else (*batch, columns, rows), like.dtype)
+        if not by_rows:
+            array = array.transpose(*range(len(batch)), -1, -2)
+        return known(stack_of(array, by_rows), "a new array is contiguous")
+
+    def _vector(self) -> Matrix | None:
+        """The bias or its gradient."""
+        size, dtype = self.size, self.kind.product.bias
+        if self.extras.bias is not None:
+            return vector_of(self.extras.bias, "bias", size.batch, size.n, dtype)
+        if self.extras.bias_gradient is None:
+            return None
+        length = size.m if self.epilogue & types.BGRADA else size.n
+        return vector_of(self.extras.bias_gradient, "bias_gradient", size.batch, length, dtype)
+
+    def _aux(self) -> Matrix | None:
+        if self.extras.aux is None:
+            return None
+        return aux_of(self.extras.aux, self.epilogue, self.output)
+
+    def _check_granules(self, sides: tuple[_Side, ...]) -> None:
+        """Refuse sizes and places that the kernels for elements of 8 bits do not take."""
+        product = self.kind.product
+        for side in sides:
+            layout, array = side.layout(), side.matrix.array
+            unit = array.itemsize if product.granule_in_bytes else 1
+            lengths = [length * unit for length in (layout.rows, layout.leading, layout.distance)]
+            if math.gcd(*lengths, array.address) % product.granule:
+                raise InvalidArgument(f"{side.name} {self._form_text(array)}")
+
+    def _form_text(self, array: DeviceArray) -> str:
+        product, dtype = self.kind.product, self.kind.inputs
+        return (
+            f"lies so that no product of {dtype} takes it: {strides_text(array)}. Both inputs must be contiguous along "
+            "the axis that is summed (b as the transpose of an array of shape (n, k), say), and addresses, contiguous "
+            "axes and the distances between those multiples of "
+            f"{product.granule} {'bytes' if product.granule_in_bytes else 'elements'}"
+        )
+
+
+def _address(array: DeviceArray | None) -> int:
+    return 0 if array is None else array.address

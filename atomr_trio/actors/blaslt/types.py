@@ -1,0 +1,198 @@
+"""What cuBLASLt computes with: which dtypes go together, and what is done to a product.
+
+The tables of ``cublasLtMatmul`` in NVIDIA's documentation, as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+import attrs
+
+from ..._errors import InvalidArgument
+from ..._util import shown
+from ..blas import types as blas
+
+Compute = Literal["pedantic", "tf32", "fast_float16", "fast_bfloat16", "emulated", "float16"]
+"""How a product is computed, where that is not what the dtypes say by themselves."""
+
+Epilogue = Literal[
+    "relu",
+    "gelu",
+    "bias",
+    "relu_bias",
+    "gelu_bias",
+    "relu_aux",
+    "gelu_aux",
+    "relu_aux_bias",
+    "gelu_aux_bias",
+    "drelu",
+    "dgelu",
+    "drelu_bgrad",
+    "dgelu_bgrad",
+    "bgrada",
+    "bgradb",
+]
+"""What is done to a product before it is stored."""
+
+FLOAT8: Final = ("float8_e4m3fn", "float8_e5m2")
+
+DATA_TYPES: Final[Mapping[str, int]] = MappingProxyType({**blas.DATA_TYPES, "float8_e4m3fn": 28, "float8_e5m2": 29})
+"""``cudaDataType`` by the name of a dtype."""
+
+OUTPUTS: Final[Mapping[str, str]] = MappingProxyType({**blas.OUTPUTS, **dict.fromkeys(FLOAT8, "bfloat16")})
+"""The dtype of a new output, where it is not that of the inputs."""
+
+TRANSFORM_SCALES: Final[Mapping[str, str]] = MappingProxyType(
+    {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
+)
+"""The dtype of the factor when matrices are copied to another layout, where it is not that of the matrices."""
+
+
+# --- dtypes -----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Product:
+    """What is computed for one combination of dtypes."""
+
+    computes: Mapping[str | None, tuple[int, str]]
+    """By what the caller asks for: ``cublasComputeType_t``, and the dtype of alpha and beta."""
+    bias: str | None
+    """The dtype of a bias and of its gradient; None where nothing can be done to the product."""
+    granule: int = 1
+    """What addresses, distances and contiguous axes are multiples of.
+
+    More than 1 where the kernels are those for elements of 8 bits, which want both inputs contiguous along the axis
+    that is summed."""
+    granule_in_bytes: bool = False
+    """Whether that is counted in bytes, not in elements."""
+
+
+def _computes(scale: str, **numbers: int) -> dict[str | None, tuple[int, str]]:
+    """The first of the numbers is what is done when nothing is asked for."""
+    first, *_ = numbers.values()
+    return {None: (first, scale), **{name: (number, scale) for name, number in list(numbers.items())[1:]}}
+
+
+def _single(scale: str) -> dict[str | None, tuple[int, str]]:
+    return _computes(scale, default=68, pedantic=69)
+
+
+def _fast(scale: str) -> dict[str | None, tuple[int, str]]:
+    return _computes(scale, default=68, pedantic=69, fast_float16=74, fast_bfloat16=75, tf32=77, emulated=78)
+
+
+def _double(scale: str) -> dict[str | None, tuple[int, str]]:
+    return _computes(scale, default=70, pedantic=71, emulated=79)
+
+
+def _integer(scale: str) -> dict[str | None, tuple[int, str]]:
+    return _computes(scale, default=72, pedantic=73)
+
+
+_HALF: Final = {**_single("float32"), "float16": (64, "float16")}
+
+_Row = tuple[str, str, Product]
+_REGULAR: Final[tuple[_Row, ...]] = (
+    ("float16", "float16", Product(_HALF, "float16")),
+    ("float16", "float32", Product(_single("float32"), "float32")),
+    ("bfloat16", "bfloat16", Product(_single("float32"), "bfloat16")),
+    ("bfloat16", "float32", Product(_single("float32"), "float32")),
+    ("float32", "float32", Product(_fast("float32"), "float32")),
+    ("float64", "float64", Product(_double("float64"), "float64")),
+    ("complex64", "complex64", Product(_fast("complex64"), None)),
+    ("complex128", "complex128", Product(_double("complex128"), None)),
+    ("int8", "int32", Product(_integer("int32"), None, granule=4)),
+    ("int8", "int8", Product(_integer("float32"), None, granule=4)),
+    ("int8", "float32", Product(_single("float32"), None)),
+)
+"""The dtypes of both inputs, and of what is added and the output."""
+
+_NARROW: Final = (
+    ("float8_e4m3fn", "float8_e4m3fn", ("float8_e4m3fn",)),
+    ("float8_e4m3fn", "float8_e5m2", FLOAT8),
+    ("float8_e5m2", "float8_e4m3fn", FLOAT8),
+)
+"""Inputs of 8 bits, and outputs of 8 bits that they have."""
+
+Dtypes = tuple[str, str, str, str]
+
+
+def _products() -> Iterator[tuple[Dtypes, Product]]:
+    for inputs, output, product in _REGULAR:
+        yield (inputs, inputs, output, output), product
+    for a, b, outputs in _NARROW:
+        for bias, addend in (("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16")):
+            product = Product(_computes("float32", default=68), bias, granule=16, granule_in_bytes=True)
+            yield (a, b, addend, addend), product
+            if addend != "float32":
+                yield from (((a, b, addend, output), product) for output in outputs)
+
+
+PRODUCTS: Final[Mapping[Dtypes, Product]] = MappingProxyType(dict(_products()))
+"""By the dtypes of `a`, `b`, what is added and the output."""
+
+
+def product_of(dtypes: Dtypes) -> Product:
+    """What is computed for these dtypes. Raises `InvalidArgument` if there is nothing."""
+    product = PRODUCTS.get(dtypes)
+    if product is None:
+        a, b, addend, output = dtypes
+        known = (f"{third} to {fourth}" for first, second, third, fourth in PRODUCTS if (first, second) == (a, b))
+        listed = ", ".join(known) or "nothing at all"
+        raise InvalidArgument(f"there is no product of {a} and {b} plus {addend} to {output}; there is: {listed}")
+    return product
+
+
+def compute_of(product: Product, dtypes: Dtypes, compute: object) -> tuple[int, str]:
+    """``cublasComputeType_t`` and the dtype of alpha and beta. Raises `InvalidArgument` for what is not computed."""
+    if compute not in product.computes:
+        known = [f'"{each}"' for each in product.computes if each is not None]
+        raise InvalidArgument(
+            f"compute={shown(compute)}: products of {dtypes[0]} to {dtypes[3]} have {', '.join([*known, 'None'])}"
+        )
+    return product.computes[compute]  # type: ignore[index]
+
+
+# --- epilogues --------------------------------------------------------------------------------------------------------
+
+RELU, BIAS, DRELU, BGRAD, DGELU, AUX, BGRADA, BGRADB = 2, 4, 8, 16, 64, 128, 256, 512
+"""What the bits of ``cublasLtEpilogue_t`` mean."""
+NOTHING: Final = 1
+
+EPILOGUES: Final[Mapping[str | None, int]] = MappingProxyType(
+    {
+        None: NOTHING,
+        "relu": 2,
+        "gelu": 32,
+        "bias": 4,
+        "relu_bias": 6,
+        "gelu_bias": 36,
+        "relu_aux": 130,
+        "gelu_aux": 160,
+        "relu_aux_bias": 134,
+        "gelu_aux_bias": 164,
+        "drelu": 136,
+        "dgelu": 192,
+        "drelu_bgrad": 152,
+        "dgelu_bgrad": 208,
+        "bgrada": 256,
+        "bgradb": 512,
+    }
+)
+"""``cublasLtEpilogue_t`` by name."""
+
+MIRRORED: Final[Mapping[int, int]] = MappingProxyType({BGRADA: BGRADB, BGRADB: BGRADA})
+"""Epilogues that are others when the transposed product is computed, as it is for an output that lies by rows."""
+
+
+def epilogue_of(name: object) -> int:
+    """``cublasLtEpilogue_t``. Raises `InvalidArgument` for what is none."""
+    number = EPILOGUES.get(name) if name is None or isinstance(name, str) else None
+    if number is None:
+        known = ", ".join(f'"{each}"' for each in EPILOGUES if each is not None)
+        raise InvalidArgument(f"epilogue={shown(name)}: there are {known}, and None")
+    return number

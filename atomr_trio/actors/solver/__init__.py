@@ -1,0 +1,37 @@
+"""Dense solvers: verbs of cuSOLVER on arrays that lie as numpy's do, under LAPACK's names and under numpy's.
+
+In the order in which the files can be read: `types` and `plans` have what all verbs share, `factorizations` and
+`spectra` the verbs of LAPACK, `numpy_front` what is made of them.
+"""
+
+from __future__ import annotations
+
+from ..._calls import Awaited, Batched
+from ...worker.engines.solver import SOLVER
+from .numpy_front import NumpyVerbs
+
+__all__ = ["BatchSolver", "Solver"]
+
+
+class _SolverVerbs(NumpyVerbs):
+    __slots__ = ()
+
+    _table = SOLVER
+
+
+class Solver(_SolverVerbs, Awaited):
+    """Dense solvers on the device's compute lane: `dev.solver`.
+
+    Functions that use up what they are given work on a copy unless they are told to overwrite it.
+    """
+
+    __slots__ = ()
+
+
+class BatchSolver(_SolverVerbs, Batched):
+    """The verbs of `Solver` in a batch, without ``await``: `batch.solver`.
+
+    What an ``info`` says of a call (`SingularMatrixError` and its like) is raised at the end of the batch.
+    """
+
+    __slots__ = ()

@@ -1,0 +1,378 @@
+"""LU, Cholesky and QR factorizations, and what is solved by them, under LAPACK's names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._arrays import DeviceArray
+from ..._calls import verb
+from ..._errors import InvalidArgument
+from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
+from ..blas.types import LETTERS, check_apart, letter_of
+from .plans import SolverPlans, chunks, lines, places
+from .types import CHOLESKY_BATCH, LEFT, LOWER, RIGHT, UPPER
+
+
+class FactorizationVerbs(SolverPlans):
+    """Verbs that factor matrices, and that use the factors.
+
+    All take stacks, whose leading axes come before the matrix's two.
+    """
+
+    __slots__ = ()
+
+    # --- LU -----------------------------------------------------------------------------------------------------------
+
+    @verb
+    def getrf(self, a: DeviceArray, *, overwrite_a: bool = False) -> tuple[DeviceArray, DeviceArray]:
+        """Factor matrices of shape (..., m, n) as P L U with row exchanges (``cusolverDnXgetrf``).
+
+        `a` is of dtype float32, float64, complex64 or complex128. Returns the factors in one array of that shape, L
+        without its unit diagonal, and the pivots: int64 of shape (..., min(m, n)), counted from 1 as LAPACK has them.
+        `overwrite_a` puts the factors in the place of `a`, which must lie column by column.
+
+        Raises `SingularMatrixError` when a pivot is zero (the factors are complete then), `InvalidArgument` for arrays
+        that are no such matrices.
+        """
+        work = self._used_up(self._given(a, "a"), "a", overwrite_a)
+        return work.array, self._factor_lu(work)
+
+    def _factor_lu(self, work: Matrix, *, tolerant: bool = False) -> DeviceArray:
+        """Overwrite matrices by their factors; returns the pivots."""
+        array = work.array
+        pivots = self._empty((*array.shape[:-2], min(work.rows, work.columns)), np.int64)
+        operands = self._operands()
+        operands.writes(array)
+        operands.writes(pivots, keeps=work.count > 1)
+        if array.size:
+            with self._routine("Xgetrf", array, operands, order=work.columns, tolerant=tolerant) as factor:
+                for index, (at, pivot) in enumerate(zip(places(work), lines(pivots), strict=True)):
+                    factor(index, m=work.rows, n=work.columns, A=at, lda=work.leading, ipiv=pivot)
+        return pivots
+
+    @verb
+    def getrs(
+        self,
+        lu: DeviceArray,
+        pivots: DeviceArray,
+        b: DeviceArray,
+        *,
+        op: Operation = "N",
+        overwrite_b: bool = False,
+    ) -> DeviceArray:
+        """Solve ``op(a) @ x = b`` by the factors and pivots of `getrf` (``cusolverDnXgetrs``).
+
+        `lu` is of shape (..., n, n), `b` of shape (n,) or (..., n, k) and of its dtype; `pivots` are int64. `op` is
+        "N", "T" for transposed or "C" for transposed and conjugated. `overwrite_b` puts the solution in the place of
+        `b`.
+
+        Raises `InvalidArgument` for arrays that do not fit together.
+        """
+        factors = self._given(lu, "lu", square=True)
+        word = OPERATIONS[check_operation(op, "op")]
+        exchanges = self._vectors(pivots, "pivots", factors.shape[:-1], np.int64)
+        sides, result = self._right_sides(b, "b", factors, factors.shape[-1], overwrite=overwrite_b)
+        self._solve_lu(self._by_columns(factors), exchanges, sides, word)
+        return result
+
+    def _solve_lu(self, factors: Matrix, pivots: DeviceArray, sides: Matrix, word: int) -> None:
+        """Overwrite right-hand sides by solutions; a matrix may serve several of a stack of them."""
+        if not sides.array.size:
+            return
+        operands = self._operands()
+        operands.reads(factors.array, pivots)
+        operands.writes(sides.array)
+        starts, exchanges = places(factors), lines(pivots)
+        words = {"trans": word, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
+        with self._routine("Xgetrs", sides.array, operands) as solve:
+            for index, (which, at) in enumerate(zip(_matching(factors, sides), places(sides), strict=True)):
+                solve(index, A=starts[which], ipiv=exchanges[which], B=at, **words)
+
+    @verb
+    def getri(self, lu: DeviceArray, pivots: DeviceArray) -> DeviceArray:
+        """The inverse of matrices by the factors and pivots of `getrf`, which are kept (``cusolverDnXgetrs``).
+
+        `lu` is of shape (..., n, n), as the result is, `pivots` of shape (..., n) and of dtype int64.
+
+        Raises `InvalidArgument` for arrays that do not fit together.
+        """
+        factors = self._given(lu, "lu", square=True)
+        exchanges = self._vectors(pivots, "pivots", factors.shape[:-1], np.int64)
+        inverse = self._identities(factors.shape, factors.dtype)
+        self._solve_lu(self._by_columns(factors), exchanges, inverse, OPERATIONS["N"])
+        return inverse.array
+
+    # --- Cholesky -----------------------------------------------------------------------------------------------------
+
+    @verb
+    def potrf(self, a: DeviceArray, *, lower: bool = True, overwrite_a: bool = False) -> DeviceArray:
+        """Factor Hermitian positive definite matrices of shape (..., n, n) as L L^H (``cusolverDnXpotrf``).
+
+        `a` is of dtype float32, float64, complex64 or complex128. Only the lower triangle is read, and overwritten by
+        L; without `lower` the upper one, by the factor U of U^H U. The other triangle stays as it is. `overwrite_a`
+        puts the factor in the place of `a`, which must lie column by column.
+
+        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for arrays that
+        are no such matrices.
+        """
+        work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
+        self._factor_positive(work, lower)
+        return work.array
+
+    def _factor_positive(self, work: Matrix, lower: bool) -> None:
+        """Overwrite one triangle of matrices by their factor: of several small ones in one call."""
+        array = work.array
+        if not array.size:
+            return
+        operands = self._operands()
+        operands.writes(array)
+        uplo = LOWER if lower else UPPER
+        if work.count == 1 or work.rows > CHOLESKY_BATCH:
+            with self._routine("Xpotrf", array, operands, order=work.rows) as factor:
+                for index, at in enumerate(places(work)):
+                    factor(index, uplo=uplo, n=work.rows, A=at, lda=work.leading)
+            return
+        table = self._upload(work.addresses)
+        operands.reads(table)
+        with self._routine("potrfBatched", array, operands, order=work.rows) as factor:
+            for first, count in chunks(work.count):
+                start = table.address + first * table.itemsize
+                factor.many(first, count, uplo=uplo, n=work.rows, A=start, lda=work.leading, batch=count)
+
+    @verb
+    def potrs(
+        self, factor: DeviceArray, b: DeviceArray, *, lower: bool = True, overwrite_b: bool = False
+    ) -> DeviceArray:
+        """Solve ``a @ x = b`` by the Cholesky factor that `potrf` made with the same `lower` (``cusolverDnXpotrs``).
+
+        `factor` is of shape (..., n, n), `b` of shape (n,) or (..., n, k), of one dtype. `overwrite_b` puts the
+        solution in the place of `b`.
+
+        Raises `InvalidArgument` for arrays that do not fit together.
+        """
+        given = self._given(factor, "factor", square=True)
+        sides, result = self._right_sides(b, "b", given, given.shape[-1], overwrite=overwrite_b)
+        if sides.array.size:
+            self._solve_positive(self._by_columns(given), sides, LOWER if lower else UPPER)
+        return result
+
+    def _solve_positive(self, factors: Matrix, sides: Matrix, uplo: int) -> None:
+        """Overwrite right-hand sides by solutions: those of several small matrices in one call."""
+        operands = self._operands()
+        operands.reads(factors.array)
+        operands.writes(sides.array)
+        starts, which, ends = places(factors), _matching(factors, sides), places(sides)
+        words = {"uplo": uplo, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
+        if len(ends) > 1 and sides.columns == 1 and factors.rows <= CHOLESKY_BATCH:
+            table = self._upload(np.array([[starts[index] for index in which], ends], np.int64))
+            operands.reads(table)
+            first, second = lines(table)
+            with self._routine("potrsBatched", sides.array, operands) as solve:
+                solve.many(0, 1, A=first, B=second, batch=len(ends), **words)
+            return
+        with self._routine("Xpotrs", sides.array, operands) as solve:
+            for number, (index, at) in enumerate(zip(which, ends, strict=True)):
+                solve(number, A=starts[index], B=at, **words)
+
+    @verb
+    def potri(self, factor: DeviceArray, *, lower: bool = True, overwrite_factor: bool = False) -> DeviceArray:
+        """The inverse of matrices by the Cholesky factor of `potrf` (``cusolverDnSpotri``).
+
+        `factor` is of shape (..., n, n); the inverse, of its shape and dtype, is written to the triangle that `lower`
+        says, and the other triangle is that of `factor`. `overwrite_factor` puts it in the place of `factor`, which
+        must lie column by column. A factor with a zero on its diagonal, which `potrf` does not give, gives NaN.
+
+        Raises `InvalidArgument` for arrays that are no such matrices.
+        """
+        work = self._used_up(self._given(factor, "factor", square=True), "factor", overwrite_factor)
+        operands = self._operands()
+        operands.writes(work.array)
+        if work.array.size:
+            with self._routine("potri", work.array, operands, order=work.rows) as invert:
+                for index, at in enumerate(places(work)):
+                    invert(index, uplo=LOWER if lower else UPPER, n=work.rows, A=at, lda=work.leading)
+        return work.array
+
+    # --- QR -----------------------------------------------------------------------------------------------------------
+
+    @verb
+    def geqrf(
+        self, a: DeviceArray, *, overwrite_a: bool = False, deterministic: bool = True
+    ) -> tuple[DeviceArray, DeviceArray]:
+        """Factor matrices of shape (..., m, n) as Q R, Q as reflectors (``cusolverDnXgeqrf``).
+
+        `a` is of dtype float32, float64, complex64 or complex128. Returns R in the upper triangle of an array of that
+        shape, with the reflectors below, and their scales, of shape (..., min(m, n)); `orgqr` and `ormqr` take both.
+        `overwrite_a` puts the first in the place of `a`, which must lie column by column. Not `deterministic` is
+        faster, with other bits in another run.
+
+        Raises `InvalidArgument` for arrays that are no such matrices.
+        """
+        work = self._used_up(self._given(a, "a"), "a", overwrite_a)
+        return work.array, self._factor_qr(work, deterministic=deterministic)
+
+    def _factor_qr(self, work: Matrix, *, deterministic: bool = True) -> DeviceArray:
+        """Overwrite matrices by R and reflectors; returns the scales of these."""
+        array = work.array
+        scales = self._empty((*array.shape[:-2], min(work.rows, work.columns)), array.dtype)
+        operands = self._operands()
+        operands.writes(array)
+        operands.writes(scales, keeps=work.count > 1)
+        if array.size:
+            with self._routine("Xgeqrf", array, operands, deterministic=deterministic) as factor:
+                for index, (at, scale) in enumerate(zip(places(work), lines(scales), strict=True)):
+                    factor(index, m=work.rows, n=work.columns, A=at, lda=work.leading, tau=scale)
+        return scales
+
+    @verb
+    def orgqr(self, qr: DeviceArray, tau: DeviceArray, *, overwrite_qr: bool = False) -> DeviceArray:
+        """The first columns of Q, by the reflectors of `geqrf` (``cusolverDnSorgqr``, ``cusolverDnCungqr``).
+
+        `qr` is of shape (..., m, n) with m >= n, which is that of the result; `tau` of shape (..., k) with k <= n, and
+        of the same dtype. To have all of Q, put the reflectors into the first columns of a square array. `overwrite_qr`
+        puts Q in the place of `qr`, which must lie column by column.
+
+        Raises `InvalidArgument` for arrays that do not fit together.
+        """
+        given = self._given(qr, "qr")
+        rows, columns = given.shape[-2:]
+        count = _scales_of(tau)
+        if rows < columns or count > columns:
+            raise InvalidArgument(f"qr has shape {given.shape} and tau {count} elements: it must be m >= n >= k")
+        scales = self._vectors(tau, "tau", (*given.shape[:-2], count), given.dtype)
+        work = self._used_up(given, "qr", overwrite_qr)
+        self._make_q(work, scales)
+        return work.array
+
+    def _make_q(self, work: Matrix, scales: DeviceArray) -> None:
+        """Overwrite reflectors by columns of Q."""
+        if not work.array.size:
+            return
+        if not scales.shape[-1]:
+            self._make_identity(work.array)
+            return
+        operands = self._operands()
+        operands.reads(scales)
+        operands.writes(work.array)
+        with self._routine("orgqr", work.array, operands) as make:
+            for index, (at, scale) in enumerate(zip(places(work), lines(scales), strict=True)):
+                make(index, m=work.rows, n=work.columns, k=scales.shape[-1], A=at, lda=work.leading, tau=scale)
+
+    @verb
+    def ormqr(
+        self,
+        qr: DeviceArray,
+        tau: DeviceArray,
+        c: DeviceArray,
+        *,
+        left: bool = True,
+        op: Operation = "N",
+        overwrite_c: bool = False,
+    ) -> DeviceArray:
+        """``op(Q) @ c``, or ``c @ op(Q)`` if not `left`, by reflectors (``cusolverDnSormqr``, ``cusolverDnCunmqr``).
+
+        `qr` and `tau` are those of `geqrf`, of shapes (..., order, n) and (..., k) with k <= n; `c`, of the same dtype,
+        is a matrix with as many rows, or columns if not `left`, as `qr` has rows, for each of `qr`. `op` is "N" or "C",
+        and for real matrices "T". `overwrite_c` puts the product in the place of `c`, which must lie column by column.
+
+        Raises `InvalidArgument` for arrays that do not fit together.
+        """
+        given, target = self._given(qr, "qr"), self._given(c, "c")
+        letter_of(given, target)
+        order = target.shape[-2] if left else target.shape[-1]
+        count = _scales_of(tau)
+        if given.shape[-2] != order or not count <= min(given.shape[-2:]):
+            raise InvalidArgument(f"qr has shape {given.shape}, tau {count} elements and c shape {target.shape}")
+        if given.shape[:-2] != target.shape[:-2]:
+            raise InvalidArgument(f"stacks of shapes {given.shape} and {target.shape} do not fit together")
+        scales = self._vectors(tau, "tau", (*given.shape[:-2], count), given.dtype)
+        word = _factor_operation(check_operation(op, "op"), LETTERS[given.dtype.name])
+        if overwrite_c:
+            check_apart(target, given, tau)
+        work = self._used_up(target, "c", overwrite_c)
+        self._multiply_q(self._by_columns(given), scales, work, word, left=left)
+        return work.array
+
+    def _multiply_q(
+        self, reflectors: Matrix, scales: DeviceArray, work: Matrix, word: int, *, left: bool = True
+    ) -> None:
+        """Overwrite matrices by their products with Q."""
+        count = scales.shape[-1]
+        if not (work.array.size and count):
+            return
+        operands = self._operands()
+        operands.reads(reflectors.array, scales)
+        operands.writes(work.array)
+        words = {
+            "side": LEFT if left else RIGHT,
+            "trans": word,
+            "m": work.rows,
+            "n": work.columns,
+            "k": count,
+            "lda": reflectors.leading,
+            "ldc": work.leading,
+        }
+        starts = zip(places(reflectors), lines(scales), places(work), strict=True)
+        with self._routine("ormqr", work.array, operands) as multiply:
+            for index, (at, scale, target) in enumerate(starts):
+                multiply(index, A=at, tau=scale, C=target, **words)
+
+    @verb
+    def gels(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+        """The least-squares solution of ``a @ x = b`` for matrices of full rank (``cusolverDnDDgels``).
+
+        `a` is of shape (..., m, n) with m >= n, `b` of shape (m,) or (..., m, k), of one dtype. The library may refine
+        what it has computed; `lstsq` is a QR factorization without that, and takes m < n, too.
+
+        Raises `SingularMatrixError` when the rank is not full, `InvalidArgument` for arrays that do not fit together.
+        """
+        given = self._given(a, "a")
+        rows, columns = given.shape[-2:]
+        if rows < columns:
+            raise InvalidArgument(f"gels takes matrices with m >= n, not of shape {given.shape}; `lstsq` takes others")
+        sides, _ = self._right_sides(b, "b", given, rows)
+        stack = sides.array.shape[:-2]
+        solution = self._new_columns((*stack, columns, sides.columns), given.dtype)
+        result = solution[..., 0] if b.ndim == 1 else solution
+        if not solution.size:
+            return result
+        target = self._seen(solution)
+        operands = self._operands()
+        operands.writes(sides.array)
+        operands.writes(solution, keeps=target.count > 1)
+        # It uses the matrix up, so each right-hand side of a stack needs one of its own.
+        work = self._copied(broadcast(given, (*stack, rows, columns)))
+        operands.writes(work.array)
+        words = {
+            "m": rows,
+            "n": columns,
+            "nrhs": sides.columns,
+            "lda": work.leading,
+            "ldb": sides.leading,
+            "ldx": target.leading,
+        }
+        starts = zip(places(work), places(sides), places(target), strict=True)
+        with self._routine("gels", solution, operands, order=columns) as solve:
+            for index, (at, side, place) in enumerate(starts):
+                solve(index, A=at, B=side, X=place, **words)
+        return result
+
+
+def _matching(matrices: Matrix, sides: Matrix) -> list[int]:
+    """Which matrix of a stack each of the right-hand sides belongs to, as they are broadcast together."""
+    stack = matrices.array.shape[:-2]
+    numbers = np.arange(matrices.count).reshape(stack)
+    which: list[int] = np.broadcast_to(numbers, sides.array.shape[:-2]).reshape(-1).tolist()
+    return which
+
+
+def _scales_of(tau: object) -> int:
+    """How many reflectors there are for each matrix."""
+    return check_array(tau, "tau").shape[-1] if check_array(tau, "tau").ndim else 0
+
+
+def _factor_operation(op: Operation, letter: str) -> int:
+    """The word for a product with Q, whose transpose is "T" for real matrices and "C" for complex ones."""
+    if op == "T" and letter in "CZ":
+        raise InvalidArgument('op is "N" or "C" for complex matrices, not "T"')
+    return OPERATIONS["T" if op == "C" and letter in "SD" else op]

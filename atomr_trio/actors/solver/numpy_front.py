@@ -1,0 +1,332 @@
+"""The verbs that numpy's users know from ``numpy.linalg``, made of those with LAPACK's names.
+
+Each works on stacks, over all leading axes, and keeps what it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._arrays import DeviceArray
+from ..._calls import Scalar, verb
+from ..._errors import InvalidArgument, SingularMatrixError
+from ..._matrices import OPERATIONS, Matrix, broadcast
+from ..._util import shown
+from ...worker.engines.blas import BLAS
+from ..blas.types import LETTERS
+from .factorizations import FactorizationVerbs
+from .plans import places, swapped
+from .spectra import SpectrumVerbs
+from .types import LEFT, REAL, UPPER
+
+_NOT_UNIT = 0
+"""``CUBLAS_DIAG_NON_UNIT``."""
+
+
+class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
+    """Verbs named as numpy has them."""
+
+    __slots__ = ()
+
+    # --- linear systems -----------------------------------------------------------------------------------------------
+
+    @verb
+    def solve(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+        """Solve ``a @ x = b`` by LU factorization, as ``numpy.linalg.solve`` does.
+
+        `a` is of shape (..., n, n), of dtype float32, float64, complex64 or complex128, `b` of that dtype and of shape
+        (n,), which is one vector for all matrices, or (..., n, k); leading axes are broadcast. The result has the shape
+        that numpy gives it; its matrices lie column by column (``cusolverDnXgetrf``, ``cusolverDnXgetrs``).
+
+        Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for arrays that do not fit together.
+        """
+        given = self._given(a, "a", square=True)
+        sides, result = self._right_sides(b, "b", given, given.shape[-1])
+        if given.size and math.prod(sides.array.shape[:-2]):
+            factors, transposed = self._used_up_anyhow(given)
+            pivots = self._factor_lu(factors)
+            self._solve_lu(factors, pivots, sides, OPERATIONS["T" if transposed else "N"])
+        return result
+
+    @verb
+    def inv(self, a: DeviceArray) -> DeviceArray:
+        """The inverse of matrices of shape (..., n, n), as ``numpy.linalg.inv``.
+
+        `a` is of dtype float32, float64, complex64 or complex128, and kept (``cusolverDnXgetrf``,
+        ``cusolverDnXgetrs``).
+
+        Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for arrays that are no such matrices.
+        """
+        given = self._given(a, "a", square=True)
+        factors, transposed = self._used_up_anyhow(given)
+        inverse = self._identities(given.shape, given.dtype)
+        if given.size:
+            self._solve_lu(factors, self._factor_lu(factors), inverse, OPERATIONS["N"])
+        return swapped(inverse.array) if transposed else inverse.array
+
+    @verb
+    def lstsq(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+        """Solve ``a @ x = b`` in the sense of least squares, by a QR factorization.
+
+        `a` is of shape (..., m, n), `b` of shape (m,) or (..., m, k), of one dtype; leading axes are broadcast. Where
+        there are more columns than rows, the solution is that of least norm. Unlike ``numpy.linalg.lstsq`` it returns x
+        alone, and the rank of `a` must be full: min(m, n) (``cusolverDnXgeqrf``, ``cusolverDnSormqr``,
+        ``cublasStrsm``).
+
+        Raises `SingularMatrixError` when an element of R's diagonal is negligible beside the largest, by the type's
+        epsilon times the larger of m and n; `InvalidArgument` for arrays that do not fit together.
+        """
+        given = self._given(a, "a")
+        rows, columns = given.shape[-2:]
+        sides, _ = self._right_sides(b, "b", given, rows)
+        stack = sides.array.shape[:-2]
+        if min(rows, columns) and sides.array.size:
+            repeated = broadcast(given, (*stack, rows, columns))
+            solution = self._least_squares(repeated, sides) if rows >= columns else self._least_norm(repeated, sides)
+        else:
+            solution = self._new_columns((*stack, columns, sides.columns), given.dtype)
+            self._fill(solution, 0)
+        return solution[..., 0] if b.ndim == 1 else solution
+
+    def _least_squares(self, a: DeviceArray, sides: Matrix) -> DeviceArray:
+        """The solution R^-1 Q^H b, which is the top of what b becomes."""
+        work = self._copied(a)
+        scales = self._factor_qr(work)
+        self._check_rank(work)
+        self._multiply_q(work, scales, sides, self._adjoint_word(work))
+        self._solve_triangular(work, sides, OPERATIONS["N"])
+        return sides.array[..., : work.columns, :]
+
+    def _least_norm(self, a: DeviceArray, sides: Matrix) -> DeviceArray:
+        """The solution Q R^-H b, by the factors of a^H."""
+        work = self._adjoint(a)
+        scales = self._factor_qr(work)
+        self._check_rank(work)
+        self._solve_triangular(work, sides, self._adjoint_word(work))
+        solution = self._new_columns((*sides.array.shape[:-2], work.rows, sides.columns), work.array.dtype)
+        self._fill(solution, 0)
+        self._copy(sides.array, solution[..., : sides.rows, :])
+        self._multiply_q(work, scales, self._seen(solution), OPERATIONS["N"])
+        return solution
+
+    def _adjoint(self, array: DeviceArray) -> Matrix:
+        """Matrices transposed and conjugated, column by column."""
+        if not _is_complex(array):
+            return self._copied(swapped(array))
+        adjoint = self._seen(self._new_columns(swapped(array).shape, array.dtype))
+        self._turn(self._by_columns(array), adjoint, conjugated=True)
+        return adjoint
+
+    def _adjoint_word(self, work: Matrix) -> int:
+        return OPERATIONS["C" if _is_complex(work.array) else "T"]
+
+    def _solve_triangular(self, triangles: Matrix, sides: Matrix, word: int) -> None:
+        """Overwrite the first rows of right-hand sides by solutions for an upper triangle (``cublasStrsm``)."""
+        dtype = sides.array.dtype
+        operands = self._operands()
+        operands.reads(triangles.array)
+        operands.writes(sides.array)
+        for triangle, at in zip(places(triangles), places(sides), strict=True):
+            self._call(
+                f"cublas{LETTERS[dtype.name]}trsm_64",
+                LEFT,
+                UPPER,
+                word,
+                _NOT_UNIT,
+                triangles.columns,
+                sides.columns,
+                Scalar.of(1, dtype),
+                triangle,
+                triangles.leading,
+                at,
+                sides.leading,
+                operation="lstsq",
+                operands=operands,
+                table=BLAS,
+            )
+
+    def _check_rank(self, work: Matrix) -> None:
+        """Refuse what is not of full rank, when its factors are there."""
+        precision = float(np.finfo(REAL[work.array.dtype.name]).eps) * max(work.rows, work.columns)
+
+        def check(diagonals: npt.NDArray[Any]) -> Exception | None:
+            sizes = np.abs(diagonals)
+            negligible = np.argwhere(sizes <= precision * sizes.max(axis=-1, keepdims=True))
+            if not len(negligible):
+                return None
+            *matrix, pivot = (int(number) for number in negligible[0])
+            return SingularMatrixError(
+                f"the matrix is not of full rank: element {pivot} of R's diagonal is negligible",
+                pivot=pivot,
+                matrix=tuple(matrix) or None,
+                device=self._device.index,
+                operation="solver.lstsq",
+            )
+
+        self._read_diagonals(work, check)
+
+    # --- factorizations -----------------------------------------------------------------------------------------------
+
+    @verb
+    def cholesky(self, a: DeviceArray, *, upper: bool = False) -> DeviceArray:
+        """The lower Cholesky factor of Hermitian positive definite matrices, as ``numpy.linalg.cholesky``.
+
+        Only the lower triangle of `a`, of shape (..., n, n) and of dtype float32, float64, complex64 or complex128, is
+        read; with `upper` only the upper one, and the factor is the upper one. The other triangle of the result is zero
+        (``cusolverDnXpotrf``; of a stack of small ones ``cusolverDnSpotrfBatched``).
+
+        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for arrays that
+        are no such matrices.
+        """
+        work, transposed = self._used_up_anyhow(self._given(a, "a", square=True))
+        # What lies row by row is seen as the conjugate of the matrix, whose factor is seen as the other triangle.
+        self._factor_positive(work, lower=upper == transposed)
+        factor = swapped(work.array) if transposed else work.array
+        self._clear_below(factor if upper else swapped(factor))
+        return factor
+
+    @verb
+    def qr(
+        self, a: DeviceArray, *, mode: Literal["reduced", "complete", "r"] = "reduced"
+    ) -> tuple[DeviceArray | None, DeviceArray]:
+        """Factor matrices of shape (..., m, n) as ``q @ r``, as ``numpy.linalg.qr``.
+
+        `a` is of dtype float32, float64, complex64 or complex128. With k = min(m, n), q is of shape (..., m, k) and r
+        of shape (..., k, n); (..., m, m) and (..., m, n) if `mode` is "complete". For "r" q is None, and not computed.
+        The matrices lie column by column (``cusolverDnXgeqrf``, ``cusolverDnSorgqr``).
+
+        Raises `InvalidArgument` for another mode, and for arrays that are no such matrices.
+        """
+        if mode not in ("reduced", "complete", "r"):
+            raise InvalidArgument(f'mode is "reduced", "complete" or "r", not {shown(mode)}')
+        work = self._copied(self._given(a, "a"))
+        scales = self._factor_qr(work)
+        smaller = min(work.rows, work.columns)
+        height = work.rows if mode == "complete" else smaller
+        r = self._new_columns((*work.array.shape[:-2], height, work.columns), work.array.dtype)
+        self._copy(work.array[..., :height, :], r)
+        self._clear_below(r[..., :smaller])
+        if mode == "r":
+            return None, r
+        q = self._new_columns((*work.array.shape[:-2], work.rows, height), work.array.dtype)
+        self._copy(work.array[..., :smaller], q[..., :smaller])
+        self._make_q(self._seen(q), scales)
+        return q, r
+
+    # --- eigenvalues and singular values ------------------------------------------------------------------------------
+
+    @verb
+    def eigh(self, a: DeviceArray, *, lower: bool = True) -> tuple[DeviceArray, DeviceArray]:
+        """Eigenvalues and eigenvectors of symmetric or Hermitian matrices, as ``numpy.linalg.eigh``.
+
+        Only the lower triangle of `a`, of shape (..., n, n) and of dtype float32, float64, complex64 or complex128, is
+        read, or without `lower` the upper one. The eigenvalues, of shape (..., n), are real and ascending; the vectors
+        are columns, of the shape of `a` (``cusolverDnXsyevd``).
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        """
+        work = self._copied(self._given(a, "a", square=True))
+        return self._eigenvalues(work, lower=lower, vectors=True), work.array
+
+    @verb
+    def eigvalsh(self, a: DeviceArray, *, lower: bool = True) -> DeviceArray:
+        """The eigenvalues alone, as ``numpy.linalg.eigvalsh``.
+
+        `a` is of shape (..., n, n) and of dtype float32, float64, complex64 or complex128; `lower` and the eigenvalues,
+        of shape (..., n), are as for `eigh` (``cusolverDnXsyevd``).
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        """
+        work = self._copied(self._given(a, "a", square=True))
+        return self._eigenvalues(work, lower=lower, vectors=False)
+
+    @verb
+    def svd(
+        self, a: DeviceArray, *, full_matrices: bool = True, compute_uv: bool = True
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
+        """The singular value decomposition ``a = u @ diag(s) @ vh`` of matrices, as ``numpy.linalg.svd``.
+
+        For `a` of shape (..., m, n), of dtype float32, float64, complex64 or complex128, and k = min(m, n), u is of
+        shape (..., m, m) and vh of shape (..., n, n), or (..., m, k) and (..., k, n) without `full_matrices`; s, of
+        shape (..., k), is real and descending. Without `compute_uv` u and vh are None (``cusolverDnXgesvd``).
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        """
+        given = self._given(a, "a")
+        is_wide = given.shape[-2] < given.shape[-1]
+        work = self._copied(swapped(given) if is_wide else given)
+        left, values, right = self._singular_values(work, full=full_matrices, vectors=compute_uv)
+        if is_wide and left is not None and right is not None:
+            # The decomposition of the transpose, read backwards: no number has to be conjugated.
+            return swapped(right), values, swapped(left)
+        return left, values, right
+
+    # --- determinants -------------------------------------------------------------------------------------------------
+
+    @verb
+    def det(self, a: DeviceArray) -> npt.NDArray[Any]:
+        """The determinants of matrices of shape (..., n, n), as ``numpy.linalg.det``: a numpy array of shape (...).
+
+        `a` is of dtype float32, float64, complex64 or complex128, as the result is. It is computed on the host, from
+        the diagonal of the LU factors (``cusolverDnXgetrf``); in a batch the numbers are there at its end. A singular
+        matrix has the determinant 0.
+
+        Raises `InvalidArgument` for arrays that are no such matrices.
+        """
+        given = self._given(a, "a", square=True)
+        result: npt.NDArray[Any] = np.ones(given.shape[:-2], given.dtype)
+
+        def multiply(signs: npt.NDArray[Any], factors: npt.NDArray[Any]) -> None:
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                result[...] = signs * factors.prod(axis=-1)
+
+        self._factor_and_tell(given, multiply)
+        return result
+
+    @verb
+    def slogdet(self, a: DeviceArray) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The sign and the logarithm of the size of determinants, as ``numpy.linalg.slogdet``.
+
+        For `a` of shape (..., n, n), of dtype float32, float64, complex64 or complex128, both are numpy arrays of shape
+        (...), the logarithms real; see `det` (``cusolverDnXgetrf``). A singular matrix has the sign 0 and the logarithm
+        minus infinity.
+
+        Raises `InvalidArgument` for arrays that are no such matrices.
+        """
+        given = self._given(a, "a", square=True)
+        signs: npt.NDArray[Any] = np.ones(given.shape[:-2], given.dtype)
+        logarithms: npt.NDArray[Any] = np.zeros(given.shape[:-2], REAL[given.dtype.name])
+
+        def add(exchanges: npt.NDArray[Any], factors: npt.NDArray[Any]) -> None:
+            sizes = np.abs(factors)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logarithms[...] = np.log(sizes).sum(axis=-1)
+                directions = exchanges * (factors / sizes).prod(axis=-1)
+                signs[...] = np.where((sizes == 0).any(axis=-1), 0, directions)
+
+        self._factor_and_tell(given, add)
+        return signs, logarithms
+
+    def _factor_and_tell(self, a: DeviceArray, tell: Callable[[npt.NDArray[Any], npt.NDArray[Any]], None]) -> None:
+        """Factor matrices, and `tell` the signs of their row exchanges, and the diagonals of U."""
+        if not a.size:
+            return
+        work, _ = self._used_up_anyhow(a)
+        pivots = self._factor_lu(work, tolerant=True)
+        rows: npt.NDArray[np.int64] = np.empty(pivots.shape, np.int64)
+
+        def finish(diagonals: npt.NDArray[Any]) -> None:
+            exchanges = np.count_nonzero(rows != np.arange(1, work.rows + 1), axis=-1)
+            tell(1 - 2 * (np.asarray(exchanges) % 2), diagonals)
+
+        self._read(pivots, rows)
+        self._read_diagonals(work, finish)
+
+
+def _is_complex(array: DeviceArray) -> bool:
+    return array.dtype.kind == "c"

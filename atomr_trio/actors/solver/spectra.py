@@ -1,0 +1,392 @@
+"""Eigenvalues of symmetric and Hermitian matrices, and singular values, under LAPACK's names."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ..._arrays import DeviceArray
+from ..._calls import Scalar, verb
+from ..._errors import InvalidArgument
+from ..._matrices import Matrix
+from ..._util import shown
+from ..blas.types import letter_of
+from .plans import SolverPlans, check_number, chunks, lines, places
+from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, REAL, UPPER
+
+_ALL, _SOME, _NONE = (ord(letter) for letter in "ASN")
+"""Which singular vectors: LAPACK's letters."""
+
+
+class SpectrumVerbs(SolverPlans):
+    """Verbs that compute eigenvalues and singular values.
+
+    All take stacks, whose leading axes come before the matrix's two.
+    """
+
+    __slots__ = ()
+
+    # --- eigenvalues --------------------------------------------------------------------------------------------------
+
+    @verb
+    def syevd(
+        self,
+        a: DeviceArray,
+        *,
+        lower: bool = True,
+        vectors: bool = True,
+        overwrite_a: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[DeviceArray, DeviceArray | None]:
+        """Eigenvalues of symmetric or Hermitian matrices of shape (..., n, n) (``cusolverDnXsyevd``).
+
+        `a` is of dtype float32, float64, complex64 or complex128. Returns the eigenvalues, of shape (..., n), real and
+        ascending, and the eigenvectors as columns, of shape (..., n, n), or None without `vectors`. Only the lower
+        triangle is read, or the upper one without `lower`. `overwrite_a` uses `a` up and puts the vectors there; it
+        must lie column by column then. Not `deterministic` is faster, with other bits in another run.
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        """
+        work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
+        values = self._eigenvalues(work, lower=lower, vectors=vectors, deterministic=deterministic)
+        return values, work.array if vectors else None
+
+    def _eigenvalues(self, work: Matrix, *, lower: bool, vectors: bool, deterministic: bool = True) -> DeviceArray:
+        """Overwrite matrices by their eigenvectors; returns the eigenvalues."""
+        array, order = work.array, work.rows
+        values = self._empty(array.shape[:-1], REAL[array.dtype.name])
+        operands = self._operands()
+        operands.writes(array)
+        operands.writes(values, keeps=work.count > 1)
+        words = {"jobz": int(vectors), "uplo": _triangle(lower), "n": order, "lda": work.leading}
+        if array.size:
+            with self._routine("Xsyevd", array, operands, order=order, deterministic=deterministic) as decompose:
+                for index, (at, value) in enumerate(zip(places(work), lines(values), strict=True)):
+                    decompose(index, A=at, W=value, **words)
+        return values
+
+    @verb
+    def syevdx(
+        self,
+        a: DeviceArray,
+        first: int,
+        last: int,
+        *,
+        lower: bool = True,
+        vectors: bool = True,
+        overwrite_a: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[DeviceArray, DeviceArray | None]:
+        """The eigenvalues ``[first:last]``, as `syevd` would sort them, and no others (``cusolverDnXsyevdx``).
+
+        `first` and `last` are the index of the first of them and of the one behind the last, counted from 0. For `a` of
+        shape (..., n, n), of dtype float32, float64, complex64 or complex128, the eigenvalues are of shape (..., last -
+        first), and the vectors, which are columns, of shape (..., n, last - first), or None without `vectors`. Only the
+        lower triangle is read, or the upper one without `lower`. `overwrite_a` uses `a` up, which must lie column by
+        column then. Not `deterministic` is faster, with other bits in another run.
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices and
+        for other bounds than ``0 <= first < last <= n``.
+        """
+        given = self._given(a, "a", square=True)
+        order = given.shape[-1]
+        if not 0 <= first < last <= order:
+            raise InvalidArgument(f"there are no eigenvalues [{first}:{last}] of a matrix of order {order}")
+        work = self._used_up(given, "a", overwrite_a)
+        array, real = work.array, REAL[given.dtype.name]
+        values = self._empty(array.shape[:-1], real)
+        operands = self._operands()
+        operands.writes(array, values)
+        words: dict[str, Any] = {
+            "jobz": int(vectors),
+            "range": INDEX_RANGE,
+            "uplo": _triangle(lower),
+            "n": order,
+            "lda": work.leading,
+            "vl": Scalar.of(0, real),
+            "vu": Scalar.of(0, real),
+            "il": first + 1,
+            "iu": last,
+        }
+        if array.size:
+            with self._routine("Xsyevdx", array, operands, order=order, deterministic=deterministic) as decompose:
+                for index, (at, value) in enumerate(zip(places(work), lines(values), strict=True)):
+                    decompose(index, A=at, W=value, **words)
+        count = last - first
+        return values[..., :count], array[..., :count] if vectors else None
+
+    @verb
+    def syevj(
+        self,
+        a: DeviceArray,
+        *,
+        lower: bool = True,
+        vectors: bool = True,
+        max_sweeps: int | None = None,
+        overwrite_a: bool = False,
+    ) -> tuple[DeviceArray, DeviceArray | None]:
+        """The same as `syevd` by the Jacobi method (``cusolverDnSsyevj``, ``cusolverDnCheevj``).
+
+        `a`, of shape (..., n, n), is of dtype float32, float64, complex64 or complex128; what is returned, `lower`,
+        `vectors` and `overwrite_a` are as for `syevd`. A stack is one call (``cusolverDnSsyevjBatched``), which makes
+        it the right verb for many small matrices. `max_sweeps` says how often the method may go through a matrix: at
+        most 10,000 times, and 100 times for None.
+
+        Raises `ConvergenceError` when the sweeps are not enough, except where a stack is one call, whose functions do
+        not tell, and `InvalidArgument` for arrays that are no such
+        matrices.
+        """
+        setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
+        work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
+        array, order = work.array, work.rows
+        values = self._empty(array.shape[:-1], REAL[array.dtype.name])
+        operands = self._operands()
+        operands.writes(array)
+        operands.writes(values, keeps=work.count > 1)
+        words: dict[str, Any] = {
+            "jobz": int(vectors),
+            "uplo": _triangle(lower),
+            "n": order,
+            "lda": work.leading,
+            "syevj": setting,
+        }
+        starts, ends = places(work), lines(values)
+        if array.size and _is_dense(work):
+            with self._routine("syevjBatched", array, operands, order=order) as decompose:
+                for index, count in chunks(work.count):
+                    decompose.many(index, count, A=starts[index], W=ends[index], batch=count, **words)
+        elif array.size:
+            with self._routine("syevj", array, operands, order=order) as decompose:
+                for index, (at, value) in enumerate(zip(starts, ends, strict=True)):
+                    decompose(index, A=at, W=value, **words)
+        return values, array if vectors else None
+
+    @verb
+    def sygvd(
+        self,
+        a: DeviceArray,
+        b: DeviceArray,
+        *,
+        kind: Literal[1, 2, 3] = 1,
+        lower: bool = True,
+        vectors: bool = True,
+        overwrite_a: bool = False,
+        overwrite_b: bool = False,
+    ) -> tuple[DeviceArray, DeviceArray | None]:
+        """Generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
+
+        `a` is symmetric or Hermitian, `b` positive definite, of one shape (..., n, n) and one dtype. `kind` is 1 for
+        ``a @ x = w * b @ x``, 2 for ``a @ b @ x = w * x``, 3 for ``b @ a @ x = w * x``. What is returned, `lower`,
+        `vectors` and `overwrite_a` are as for `syevd`; `overwrite_b` puts the Cholesky factor of `b` in its place.
+
+        Raises `NotPositiveDefiniteError` for `b`, `ConvergenceError` when the iteration fails, `InvalidArgument` for
+        arrays that do not fit together.
+        """
+        first, second = self._given(a, "a", square=True), self._given(b, "b", square=True)
+        letter_of(first, second)
+        if first.shape != second.shape:
+            raise InvalidArgument(f"a has shape {first.shape} and b {second.shape}")
+        if kind not in (1, 2, 3):
+            raise InvalidArgument(f"kind is 1, 2 or 3, not {shown(kind)}")
+        if (overwrite_a or overwrite_b) and first._block is second._block:
+            raise InvalidArgument("a and b are parts of one array, and neither can be overwritten then")
+        work = self._used_up(first, "a", overwrite_a)
+        factor = self._used_up(second, "b", overwrite_b)
+        values = self._empty(first.shape[:-1], REAL[first.dtype.name])
+        operands = self._operands()
+        operands.writes(work.array, factor.array, values)
+        words = {
+            "itype": kind,
+            "jobz": int(vectors),
+            "uplo": _triangle(lower),
+            "n": work.rows,
+            "lda": work.leading,
+            "ldb": factor.leading,
+        }
+        if values.size:
+            starts = zip(places(work), places(factor), lines(values), strict=True)
+            with self._routine("sygvd", work.array, operands, order=work.rows) as decompose:
+                for index, (at, other, value) in enumerate(starts):
+                    decompose(index, A=at, B=other, W=value, **words)
+        return values, work.array if vectors else None
+
+    # --- singular values ----------------------------------------------------------------------------------------------
+
+    @verb
+    def gesvd(
+        self,
+        a: DeviceArray,
+        *,
+        full_matrices: bool = True,
+        compute_uv: bool = True,
+        overwrite_a: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
+        """Singular values of matrices of shape (..., m, n) with m >= n (``cusolverDnXgesvd``).
+
+        `a` is of dtype float32, float64, complex64 or complex128. Returns u, s and v^H with ``a = u @ diag(s) @ vh``: s
+        real and descending, of shape (..., n), vh of shape (..., n, n) and u of shape (..., m, m), or (..., m, n)
+        without `full_matrices`. Without `compute_uv` u and vh are None. `overwrite_a` uses `a` up, which must lie
+        column by column then. Not `deterministic` is faster, with other bits in another run.
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices;
+        `svd` takes m < n, too.
+        """
+        given = self._given(a, "a")
+        if given.shape[-2] < given.shape[-1]:
+            raise InvalidArgument(f"gesvd takes matrices with m >= n, not of shape {given.shape}; `svd` takes others")
+        work = self._used_up(given, "a", overwrite_a)
+        return self._singular_values(work, full=full_matrices, vectors=compute_uv, deterministic=deterministic)
+
+    def _singular_values(
+        self, work: Matrix, *, full: bool, vectors: bool, deterministic: bool = True
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
+        """Decompose matrices with at least as many rows as columns, which are used up."""
+        array, rows, columns = work.array, work.rows, work.columns
+        stack = array.shape[:-2]
+        values = self._empty((*stack, columns), REAL[array.dtype.name])
+        operands = self._operands()
+        operands.writes(array, values)
+        u = vh = None
+        words = {"m": rows, "n": columns, "lda": work.leading, "ldu": max(rows, 1), "ldvt": max(columns, 1)}
+        words |= {"jobu": _NONE, "jobvt": _NONE}
+        lefts = rights = [0] * work.count
+        if vectors:
+            u = self._new_columns((*stack, rows, rows if full else columns), array.dtype)
+            vh = self._new_columns((*stack, columns, columns), array.dtype)
+            operands.writes(u, vh)
+            lefts, rights = places(self._seen(u)), places(self._seen(vh))
+            words |= {"jobu": _ALL if full else _SOME, "jobvt": _ALL if full else _SOME}
+        if array.size:
+            starts = zip(places(work), lines(values), lefts, rights, strict=True)
+            with self._routine("Xgesvd", array, operands, order=columns, deterministic=deterministic) as decompose:
+                for index, (at, value, left, right) in enumerate(starts):
+                    decompose(index, A=at, S=value, U=left, VT=right, **words)
+        elif u is not None:
+            self._make_identity(u)
+        return u, values, vh
+
+    @verb
+    def gesvdj(
+        self,
+        a: DeviceArray,
+        *,
+        full_matrices: bool = True,
+        compute_uv: bool = True,
+        max_sweeps: int | None = None,
+        overwrite_a: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
+        """Singular values of matrices of shape (..., m, n) by the Jacobi method (``cusolverDnSgesvdj``).
+
+        `a` is of dtype float32, float64, complex64 or complex128. Returns u, s and v (not its transpose) with ``a = u @
+        diag(s) @ v^H``: s real and descending, of shape (..., k) with k = min(m, n), u and v of shapes (..., m, m) and
+        (..., n, n), or (..., m, k) and (..., n, k) without `full_matrices`. Without `compute_uv` they are None. A stack
+        of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` says how often the method may
+        go through a matrix: at most 10,000 times, and 100 times for None. `overwrite_a` uses `a` up, which must lie
+        column by column then. Not `deterministic` is faster, with other bits in another run.
+
+        Raises `ConvergenceError` when the sweeps are not enough, except where a stack is one call, whose functions do
+        not tell, and `InvalidArgument` for arrays that are no such
+        matrices.
+        """
+        setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
+        work = self._used_up(self._given(a, "a"), "a", overwrite_a)
+        array, rows, columns = work.array, work.rows, work.columns
+        smaller, stack = min(rows, columns), array.shape[:-2]
+        batched = max(rows, columns) <= JACOBI_BATCH and _is_dense(work)
+        full = full_matrices or batched  # of a stack the library computes all vectors
+        u = self._new_columns((*stack, rows, rows if full else smaller), array.dtype)
+        v = self._new_columns((*stack, columns, columns if full else smaller), array.dtype)
+        values = self._empty((*stack, smaller), REAL[array.dtype.name])
+        if not array.size:
+            for each in (u, v):
+                self._make_identity(each)
+            return (u, values, v) if compute_uv else (None, values, None)
+        operands = self._operands()
+        operands.writes(array, u, v, values)
+        left, right = self._seen(u), self._seen(v)
+        words: dict[str, Any] = {
+            "jobz": int(compute_uv),
+            "m": rows,
+            "n": columns,
+            "lda": work.leading,
+            "ldu": left.leading,
+            "ldv": right.leading,
+            "gesvdj": setting,
+        }
+        starts = list(zip(places(work), lines(values), places(left), places(right), strict=True))
+        name = "gesvdjBatched" if batched else "gesvdj"
+        with self._routine(name, array, operands, order=smaller, deterministic=deterministic) as decompose:
+            if batched:
+                for index, count in chunks(work.count):
+                    at, value, first, second = starts[index]
+                    decompose.many(index, count, A=at, S=value, U=first, V=second, batch=count, **words)
+            else:
+                for index, (at, value, first, second) in enumerate(starts):
+                    decompose(index, econ=int(not full), A=at, S=value, U=first, V=second, **words)
+        if not compute_uv:
+            return None, values, None
+        return (u, values, v) if full_matrices else (u[..., :smaller], values, v[..., :smaller])
+
+    @verb
+    def gesvda(
+        self, a: DeviceArray, rank: int, *, compute_uv: bool = True
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
+        """The largest singular values of tall matrices, approximately (``cusolverDnSgesvdaStridedBatched``).
+
+        `rank` says how many. For `a` of shape (..., m, n) with m >= n, of dtype float32, float64, complex64 or
+        complex128, which is kept: u of shape (..., m, rank), s of shape (..., rank), real and descending, and v (not
+        its transpose) of shape (..., n, rank). Without `compute_uv` u and v are None. It works by the eigenvalues of
+        ``a^H @ a``, so that singular values below the square root of the type's epsilon, relative to the largest, have
+        no right digits.
+
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        """
+        given = self._given(a, "a")
+        stack, (rows, columns) = given.shape[:-2], given.shape[-2:]
+        if rows < columns:
+            raise InvalidArgument(f"gesvda takes matrices with m >= n, not of shape {given.shape}")
+        check_number(rank, "rank", columns)
+        work = self._by_columns(given)
+        if work.distance is None:
+            work = self._copied(given)
+        u = self._seen(self._new_columns((*stack, rows, rank), given.dtype))
+        v = self._seen(self._new_columns((*stack, columns, rank), given.dtype))
+        values = self._empty((*stack, rank), REAL[given.dtype.name])
+        operands = self._operands()
+        operands.reads(work.array)
+        operands.writes(u.array, v.array, values)
+        words = {
+            "jobz": int(compute_uv),
+            "rank": rank,
+            "m": rows,
+            "n": columns,
+            "lda": work.leading,
+            "strideA": _distance(work),
+            "strideS": rank,
+            "ldu": u.leading,
+            "strideU": _distance(u),
+            "ldv": v.leading,
+            "strideV": _distance(v),
+        }
+        starts = list(zip(places(work), lines(values), places(u), places(v), strict=True))
+        with self._routine("gesvdaStridedBatched", given, operands, order=columns) as decompose:
+            for index, count in chunks(work.count):
+                at, value, first, second = starts[index]
+                parts = {"A": at, "S": value, "U": first, "V": second}
+                decompose.many(index, count, residuals=count, batch=count, **parts, **words)
+        return (u.array, values, v.array) if compute_uv else (None, values, None)
+
+
+def _triangle(lower: bool) -> int:
+    return LOWER if lower else UPPER
+
+
+def _is_dense(matrices: Matrix) -> bool:
+    """Whether several matrices lie one right behind the other, as the batched functions want them."""
+    return matrices.count > 1 and matrices.distance == matrices.leading * matrices.columns
+
+
+def _distance(matrices: Matrix) -> int:
+    """From one matrix to the next, in elements; of a single one what the library takes for that."""
+    return matrices.distance or matrices.leading * matrices.columns

@@ -1,0 +1,140 @@
+"""What cuSOLVER is called with, and what its ``info`` means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..._calls import Answer, Argument
+from ..._errors import (
+    CommandFailed,
+    ConvergenceError,
+    DeviceError,
+    InvalidArgument,
+    NotPositiveDefiniteError,
+    RequestError,
+    SingularMatrixError,
+)
+from ...worker.engines.solver import OPTIONS, Function
+from ..blas.types import DATA_TYPES
+
+REAL: Final[Mapping[str, str]] = MappingProxyType(
+    {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}
+)
+"""The dtype of singular values and eigenvalues, by the name of the matrix's."""
+
+LOWER, UPPER = 0, 1
+"""``cublasFillMode_t``."""
+LEFT, RIGHT = 0, 1
+"""``cublasSideMode_t``."""
+INDEX_RANGE: Final = 1002
+"""``CUSOLVER_EIG_RANGE_I``."""
+
+INFOS: Final = 1024
+"""So many numbers fit in what a call answers; a larger stack is several calls."""
+JACOBI_BATCH: Final = 32
+"""The largest matrix whose singular values the library computes as one of a stack."""
+CHOLESKY_BATCH: Final = 256
+"""The largest matrices that are factored many at once: larger ones keep the GPU busy one by one."""
+MAX_SWEEPS: Final = 10_000
+
+_LEFT_TO_WORKER: Final = frozenset({"work", "lwork", "host", "lhost", "niter", "meig", *OPTIONS})
+"""Words whose value the worker knows, unless one is given."""
+_SIZES: Final = frozenset({"m", "n", "k", "nrhs", "rank", "batch", "lda", "ldb", "ldc", "ldu", "ldv", "ldx"})
+
+
+def arguments_of(function: Function, dtype: np.dtype[Any], values: Mapping[str, Argument]) -> list[Argument]:
+    """The values of a function's words in their order. Raises `InvalidArgument` for sizes beyond its 32 bits."""
+    unknown = values.keys() - set(function.words)
+    if unknown:
+        raise ValueError(f"{function.name} has no words {sorted(unknown)}")
+    if "compute" not in function.words and "typeA" not in function.words:
+        for word in _SIZES & values.keys():
+            if isinstance(size := values[word], int) and size >= 1 << 31:
+                raise InvalidArgument(f"{function.name} takes sizes below 2**31, not {size}")
+    return [values[word] if word in values else _known(word, dtype) for word in function.words]
+
+
+def _known(word: str, dtype: np.dtype[Any]) -> Argument:
+    """The value of a word that follows from the type, or that the worker gives."""
+    if word == "info":
+        return Answer()
+    if word in ("typeS", "typeW"):
+        return DATA_TYPES[REAL[dtype.name]]
+    if word == "compute" or word.startswith("type"):
+        return DATA_TYPES[dtype.name]
+    if word in _LEFT_TO_WORKER:
+        return 0
+    raise ValueError(f"nothing was given for {word}")
+
+
+# --- info -------------------------------------------------------------------------------------------------------------
+
+
+class _Finding(NamedTuple):
+    """What a positive info says."""
+
+    error: type[RequestError]
+    text: str
+    fields: dict[str, Any]
+
+
+def _zero_pivot(info: int, _order: int) -> _Finding:
+    text = f"the matrix is singular: pivot {info - 1}, counted from 0, is exactly zero"
+    return _Finding(SingularMatrixError, text, {"pivot": info - 1})
+
+
+def _minor(info: int, _order: int) -> _Finding:
+    text = f"the matrix is not positive definite: its leading minor of order {info} is not positive"
+    return _Finding(NotPositiveDefiniteError, text, {"minor": info})
+
+
+def _elements_left(info: int, _order: int) -> _Finding:
+    text = f"the iteration did not converge: {info} off-diagonal elements are left"
+    return _Finding(ConvergenceError, text, {"unconverged": info})
+
+
+def _sweeps_spent(_info: int, _order: int) -> _Finding:
+    return _Finding(ConvergenceError, "the Jacobi method did not converge in the sweeps that it may make", {})
+
+
+def _of_two_matrices(info: int, order: int) -> _Finding:
+    if info <= order:
+        return _elements_left(info, order)
+    found = _minor(info - order, order)
+    return found._replace(text=f"b: {found.text}")
+
+
+_FINDINGS: Final[Mapping[str, Callable[[int, int], _Finding]]] = MappingProxyType(
+    {
+        "getrf": _zero_pivot,
+        "potri": _zero_pivot,
+        "gels": _zero_pivot,
+        "potrf": _minor,
+        "potrfBatched": _minor,
+        "syevd": _elements_left,
+        "syevdx": _elements_left,
+        "gesvd": _elements_left,
+        "sygvd": _of_two_matrices,
+        **dict.fromkeys(("syevj", "syevjBatched", "gesvdj", "gesvdjBatched", "gesvdaStridedBatched"), _sweeps_spent),
+    }
+)
+"""By the operation."""
+
+
+def error_of(
+    operation: str, info: int, order: int, *, matrix: tuple[int, ...] | None, device: int
+) -> DeviceError | None:
+    """What an info says of a matrix of this order; None if all is well."""
+    if info == 0:
+        return None
+    name = f"solver.{operation}"
+    if info < 0 or operation not in _FINDINGS:
+        return CommandFailed(f"cuSOLVER reports info {info}", library="cusolver", device=device, operation=name)
+    found = _FINDINGS[operation](info, order)
+    where = "" if matrix is None else f" (matrix {matrix} of the stack)"
+    fields = {"matrix": matrix, **found.fields}
+    return found.error(found.text + where, device=device, operation=name, **fields)

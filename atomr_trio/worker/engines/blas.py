@@ -1,0 +1,91 @@
+"""Dense linear algebra by cuBLAS: its functions by name, and what a handle of it needs."""
+
+from __future__ import annotations
+
+from ctypes import byref
+from typing import TYPE_CHECKING, Any
+
+from .calls import DEVICE_SCALARS, CallEngine, CallTable
+
+if TYPE_CHECKING:
+    from ..lanes import Lane, WorkerServices
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+LETTERS = ("S", "D", "C", "Z")
+"""What the names of functions say of their element type: single and double precision, real and complex."""
+
+
+def _of(letters: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"cublas{letter}{name}_64" for name in names for letter in letters.split())
+
+
+def _of_all(*names: str) -> tuple[str, ...]:
+    return _of("S D C Z", *names)
+
+
+_FUNCTIONS = (
+    *_of_all("axpy", "copy", "swap", "scal", "rot"),
+    *_of_all("gemv", "trmv", "trsv", "gbmv", "symv", "syr", "syr2"),
+    *_of_all("symm", "syrk", "syr2k", "trmm", "trsm", "trsmBatched", "geam", "dgmm"),
+    *_of("C Z", "hemm", "herk", "her2k"),
+    *("cublasGemmEx_64", "cublasGemmStridedBatchedEx_64", "cublasGemmBatchedEx_64"),
+    *_of("S D", "dot", "rotm"),
+    *_of("C Z", "dotu", "dotc"),
+    *_of("S D Sc Dz", "nrm2", "asum"),
+    *_of("Is Id Ic Iz", "amax", "amin"),
+    *_of("Cs Zd", "scal", "rot"),
+    *("cublasSrotg", "cublasDrotg", "cublasCrotg", "cublasZrotg", "cublasSrotmg", "cublasDrotmg"),
+    *_of("S D", "ger", "sbmv"),
+    *_of("C Z", "geru", "gerc", "hemv", "hbmv", "her", "her2"),
+)
+BLAS = CallTable("blas", 6, _FUNCTIONS)
+
+ATOMICS = 2
+"""A flag: sums may be made by atomics, which is faster and not the same bits every time (`cublasSetAtomicsMode`)."""
+_MATH_SHIFT = 2
+MATH_MODES = {"default": 0, "pedantic": 2, "tf32": 3}
+"""The words of `cublasMath_t`, kept in the flags above the others."""
+
+
+def flags(*, device_scalars: bool = False, atomics: bool = False, math: str = "default") -> int:
+    """The flags of a call."""
+    return DEVICE_SCALARS * device_scalars | ATOMICS * atomics | MATH_MODES[math] << _MATH_SHIFT
+
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+
+class _Handles:
+    def __init__(self, cublas: Any) -> None:
+        self._cublas = cublas
+
+    def create(self, lane: Lane) -> Any:
+        handle = self._cublas.cublasHandle_t()
+        self._cublas.cublasCreate(byref(handle))
+        self._cublas.cublasSetStream(handle, lane.stream)
+        return handle
+
+    def configure(self, handle: Any, flags: int) -> None:
+        self._cublas.cublasSetPointerMode(handle, flags & DEVICE_SCALARS)
+        self._cublas.cublasSetAtomicsMode(handle, (flags & ATOMICS) // ATOMICS)
+        self._cublas.cublasSetMathMode(handle, flags >> _MATH_SHIFT)
+
+    def create_option(self, kind: str) -> Any:
+        raise KeyError(kind)
+
+    def set_option(self, kind: str, option: Any, setting: int) -> None:
+        raise KeyError(kind)
+
+    def destroy_option(self, kind: str, option: Any) -> None:
+        raise KeyError(kind)
+
+    def destroy(self, handle: Any) -> None:
+        self._cublas.cublasDestroy(handle)
+
+
+def blas_engine(services: WorkerServices) -> CallEngine:
+    """The engine of cuBLAS. Nothing is loaded before its first call."""
+    from atomr_cuda import cublas
+
+    return CallEngine(services, BLAS, cublas, _Handles(cublas))

@@ -1,0 +1,393 @@
+"""Products of matrices with all that is done to them, by cuBLASLt: the record of one, and the plans it is made by.
+
+A plan is what cuBLASLt is told before it is called: its descriptors, and the algorithm that the heuristics propose for
+them. All that matters to it is in its key: the whole problem, how the addresses are aligned, which of them there are,
+and whether C is D; so a call with other addresses finds the plan of the one before.
+"""
+
+from __future__ import annotations
+
+import collections
+import struct
+import threading
+from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..protocol import Mode, VerbTable
+from .calls import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Command, Lane, WorkerServices
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+_LAYOUT = struct.Struct("<HQQQQ")
+_PROBLEM = struct.Struct("<HHBBHHIQQQ")
+MATRICES = ("a", "b", "c", "d")
+SCALAR_BYTES = 16
+"""Room for alpha or beta of any type."""
+
+
+class Layout(NamedTuple):
+    """A matrix of the library, column by column, or a batch of such; counted in elements."""
+
+    type: int
+    """``cudaDataType``."""
+    rows: int
+    columns: int
+    leading: int
+    distance: int
+    """From one matrix of the batch to the next."""
+
+
+def pack_layouts(*layouts: Layout) -> bytes:
+    """Layouts as a record has them."""
+    return b"".join(_LAYOUT.pack(*layout) for layout in layouts)
+
+
+def _unpack_layouts(content: bytes) -> tuple[Layout, ...]:
+    return tuple(Layout(*each) for each in _LAYOUT.iter_unpack(content))
+
+
+class Problem(NamedTuple):
+    """A product, all but its addresses and alpha and beta: ``D = epilogue(alpha op(A) op(B) + beta C)``."""
+
+    compute: int
+    """``cublasComputeType_t``."""
+    scale: int
+    """The ``cudaDataType`` of alpha and beta."""
+    operation_a: int
+    operation_b: int
+    epilogue: int
+    """``cublasLtEpilogue_t``."""
+    bias_type: int
+    """The ``cudaDataType`` of the bias, or of its gradient."""
+    batch: int
+    bias_distance: int
+    aux_leading: int
+    """In elements, which are bits where the auxiliary matrix is a mask."""
+    aux_distance: int
+    layouts: tuple[Layout, ...]
+    """Those of A, B, C and D."""
+
+    def pack(self) -> bytes:
+        """The problem as a record has it."""
+        return _PROBLEM.pack(*self[:-1]) + pack_layouts(*self.layouts)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Problem:
+        """The problem that `pack` wrote."""
+        return cls._make((*_PROBLEM.unpack_from(content), _unpack_layouts(content[_PROBLEM.size :])))
+
+
+class Addresses(NamedTuple):
+    """Where everything is, on the device; 0 for what a call does not have."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+    bias: int = 0
+    aux: int = 0
+    scale_a: int = 0
+    scale_b: int = 0
+    scale_c: int = 0
+    scale_d: int = 0
+    amax: int = 0
+
+
+Key = tuple[object, ...]
+_MAX_ALIGNMENT = 256
+
+
+def _alignment(address: int) -> int:
+    """How many bytes an address is a multiple of; 0 for none."""
+    return min(address & -address, _MAX_ALIGNMENT)
+
+
+def plan_key(problem: bytes, addresses: Addresses) -> Key:
+    """What a plan depends on. It is the same on both sides of the process boundary."""
+    return (problem, addresses.c == addresses.d, *map(_alignment, addresses))
+
+
+BLASLT = VerbTable("blaslt", 8)
+
+_FIELDS = {
+    "problem": f"{_PROBLEM.size + len(MATRICES) * _LAYOUT.size}s",
+    **dict.fromkeys(Addresses._fields, "Q"),
+    **dict.fromkeys(("alpha", "beta"), f"{SCALAR_BYTES}s"),
+}
+
+MATMUL = BLASLT.verb("matmul", Mode.ENQUEUES, _FIELDS)
+
+FIRST_MATMUL = BLASLT.verb("first_matmul", Mode.BLOCKS, _FIELDS)
+"""The same, where the plan is to be made and its kernels are to be loaded."""
+
+TRANSFORM = BLASLT.verb(
+    "transform",
+    Mode.BLOCKS,
+    {"scale": "H", "operation": "H", "batch": "I", "layouts": f"{2 * _LAYOUT.size}s", "source": "Q", "target": "Q"}
+    | {"alpha": f"{SCALAR_BYTES}s"},
+)
+"""Copy matrices to others that lie in another way, transposed where `operation` says so; `alpha` is 1."""
+
+
+PLANS = 256
+"""Plans that a lane keeps: those used last."""
+
+WORKSPACE_BYTES = 32 << 20
+"""What an algorithm may take, of the lane's one workspace. NVIDIA advises so much for the Hopper generation."""
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+_LAYOUT_BATCH, _LAYOUT_DISTANCE = 5, 6
+_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)
+_POINTERS = {"bias": 8, "aux": 11, "scale_a": 17, "scale_b": 18, "scale_c": 19, "scale_d": 20, "amax": 21}
+"""The attributes of ``cublasLtMatmulDescAttributes_t`` that are addresses."""
+_FIRST_POINTER = len(Addresses._fields) - len(_POINTERS)
+_BIAS_BITS, _AUX_BIT = 4 | 16 | 256 | 512, 128
+_BIAS_DISTANCE, _AUX_LEADING, _AUX_DISTANCE, _BIAS_TYPE = 10, 12, 13, 26
+_TRANSA, _TRANSB, _EPILOGUE = 3, 4, 7
+_TRANSFORM_TRANSA = 2
+_NOT_SUPPORTED = 15
+_ZERO = bytes(SCALAR_BYTES)
+
+
+class _Plan:
+    """Descriptors and an algorithm, for one lane: nobody else sets the addresses in them meanwhile."""
+
+    def __init__(self, library: Any, problem: Problem) -> None:
+        self._library = library
+        self._problem = problem
+        self._addresses: tuple[int, ...] = (0,) * len(_POINTERS)
+        self.layouts: list[Any] = []
+        self.product = c_void_p()
+        self.algorithm = library.cublasLtMatmulAlgo_t()
+        self.workspace_bytes = 0
+        library.cublasLtMatmulDescCreate(byref(self.product), problem.compute, problem.scale)
+        try:
+            self._describe_product()
+            _describe_matrices(library, problem.layouts, problem.batch, self.layouts)
+        except BaseException:
+            self.destroy()
+            raise
+
+    def _describe_product(self) -> None:
+        problem = self._problem
+        values: dict[int, Any] = {
+            _TRANSA: c_int32(problem.operation_a),
+            _TRANSB: c_int32(problem.operation_b),
+            _EPILOGUE: c_uint32(problem.epilogue),
+        }
+        if problem.epilogue & _BIAS_BITS:
+            values[_BIAS_TYPE] = c_int32(problem.bias_type)
+            values[_BIAS_DISTANCE] = c_int64(problem.bias_distance)
+        if problem.epilogue & _AUX_BIT:
+            values[_AUX_LEADING] = c_int64(problem.aux_leading)
+            values[_AUX_DISTANCE] = c_int64(problem.aux_distance)
+        _set_all(self._library.cublasLtMatmulDescSetAttribute, self.product, values)
+
+    def point(self, addresses: Addresses) -> None:
+        """Set the addresses in the product's descriptor, those that have changed."""
+        given = addresses[_FIRST_POINTER:]
+        if given != self._addresses:
+            changed = zip(_POINTERS.values(), self._addresses, given, strict=True)
+            values = {number: c_void_p(address) for number, before, address in changed if address != before}
+            _set_all(self._library.cublasLtMatmulDescSetAttribute, self.product, values)
+            self._addresses = given
+
+    def choose(self, handle: Any, addresses: Addresses) -> int:
+        """Take the algorithm that the heuristics think best, or return the status by which they say there is none."""
+        library = self._library
+        preference, result, count = c_void_p(), library.cublasLtMatmulHeuristicResult_t(), c_int()
+        library.cublasLtMatmulPreferenceCreate(byref(preference))
+        try:
+            a, b, c, d, *_ = addresses
+            matrices = zip(_ALIGNMENTS, (a, b, c or d, d), strict=True)  # a C that is not read may have no address
+            values: dict[int, Any] = {number: c_uint32(_alignment(address)) for number, address in matrices}
+            values[_WORKSPACE] = c_uint64(WORKSPACE_BYTES)
+            _set_all(library.cublasLtMatmulPreferenceSetAttribute, preference, values)
+            status: int = library.cublasLtMatmulAlgoGetHeuristic.status(
+                handle, self.product, *self.layouts, preference, 1, byref(result), byref(count)
+            )
+        finally:
+            library.cublasLtMatmulPreferenceDestroy(preference)
+        if status or not count.value or result.state:
+            return status or result.state or _NOT_SUPPORTED
+        self.algorithm, self.workspace_bytes = result.algo, result.workspaceSize
+        return 0
+
+    def destroy(self) -> None:
+        """Give the descriptors back; cuBLASLt has copied what the work under way needs of them."""
+        _destroy_matrices(self._library, self.layouts)
+        self._library.cublasLtMatmulDescDestroy(self.product)
+
+
+def _describe_matrices(library: Any, layouts: tuple[Layout, ...], batch: int, made: list[Any]) -> None:
+    """Make the layouts' descriptors; `made` has those that there are, whatever happens."""
+    for layout in layouts:
+        matrix = c_void_p()
+        library.cublasLtMatrixLayoutCreate(byref(matrix), *layout[:-1])
+        made.append(matrix)
+        values = {_LAYOUT_BATCH: c_int32(batch), _LAYOUT_DISTANCE: c_int64(layout.distance)}
+        _set_all(library.cublasLtMatrixLayoutSetAttribute, matrix, values)
+
+
+def _destroy_matrices(library: Any, made: list[Any]) -> None:
+    for matrix in made:
+        library.cublasLtMatrixLayoutDestroy(matrix)
+
+
+def _set_all(function: Any, descriptor: Any, values: dict[int, Any]) -> None:
+    """Set attributes of a descriptor by their numbers."""
+    for number, value in values.items():
+        function(descriptor, number, byref(value), sizeof(value))
+
+
+class _LanePlans:
+    """What is kept for one lane."""
+
+    def __init__(self) -> None:
+        self.plans: collections.OrderedDict[Key, _Plan] = collections.OrderedDict()
+        self.workspace: Any = None
+
+
+class BlasLtEngine:
+    """The calls behind the verbs above."""
+
+    table = BLASLT
+
+    def __init__(self, services: WorkerServices) -> None:
+        from atomr_cuda import cublaslt, driver
+
+        self._services = services
+        self._cublaslt = cublaslt
+        self._driver = driver
+        self._handle: Any = None
+        self._making_handle = threading.Lock()
+        self._lanes: dict[int, _LanePlans] = {}
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            MATMUL.number: self._matmul,
+            FIRST_MATMUL.number: self._matmul,
+            TRANSFORM.number: self._transform,
+        }
+
+    def _matmul(self, command: Command, lane: Lane) -> None:
+        content, *numbers, alpha, beta = MATMUL.struct.unpack(command.payload)
+        addresses = Addresses(*numbers)
+        kept = self._lanes.get(lane.index) or self._lanes.setdefault(lane.index, _LanePlans())
+        key = plan_key(content, addresses)
+        plan = kept.plans.get(key)
+        if plan is None:
+            plan = self._make_plan(Problem.unpack(content), addresses, lane)
+            self._keep(kept, key, plan)
+        else:
+            kept.plans.move_to_end(key)
+            plan.point(addresses)
+        a, b, c, d = plan.layouts
+        operands = (alpha, addresses.a, a, addresses.b, b, beta, addresses.c, c, addresses.d, d)
+        place = (self._workspace(kept) if plan.workspace_bytes else None, plan.workspace_bytes, lane.stream)
+        function = self._cublaslt.cublasLtMatmul
+        status = function.status(self._handle, plan.product, *operands, byref(plan.algorithm), *place)
+        if status:
+            raise self._refusal(function, status, Problem.unpack(content), lane)
+
+    def _make_plan(self, problem: Problem, addresses: Addresses, lane: Lane) -> _Plan:
+        handle = self._open()
+        plan = _Plan(self._cublaslt, problem)
+        try:
+            plan.point(addresses)
+            status = plan.choose(handle, addresses)
+            if status:
+                raise self._refusal(self._cublaslt.cublasLtMatmulAlgoGetHeuristic, status, problem, lane)
+        except BaseException:
+            plan.destroy()
+            raise
+        return plan
+
+    def _transform(self, command: Command, lane: Lane) -> None:
+        scale, operation, batch, content, source, target, alpha = TRANSFORM.struct.unpack(command.payload)
+        library, handle = self._cublaslt, self._open()
+        transform, made = c_void_p(), list[Any]()
+        library.cublasLtMatrixTransformDescCreate(byref(transform), scale)
+        try:
+            values = {_TRANSFORM_TRANSA: c_int32(operation)}
+            _set_all(library.cublasLtMatrixTransformDescSetAttribute, transform, values)
+            _describe_matrices(library, _unpack_layouts(content), batch, made)
+            function, (given, wanted) = library.cublasLtMatrixTransform, made
+            nothing = (_ZERO, None, None)
+            status = function.status(handle, transform, alpha, source, given, *nothing, target, wanted, lane.stream)
+            if status:
+                raise refusal(self._driver, function.library, status, function.symbol, lane)
+        finally:
+            _destroy_matrices(library, made)
+            library.cublasLtMatrixTransformDescDestroy(transform)
+
+    def _open(self) -> Any:
+        """The handle, one for all lanes; their threads may want it at the same time."""
+        with self._making_handle:
+            if self._handle is None:
+                handle = self._cublaslt.cublasLtHandle_t()
+                self._cublaslt.cublasLtCreate(byref(handle))
+                self._handle = handle
+        return self._handle
+
+    def _keep(self, kept: _LanePlans, key: Key, plan: _Plan) -> None:
+        kept.plans[key] = plan
+        if len(kept.plans) > PLANS:
+            _, oldest = kept.plans.popitem(last=False)
+            oldest.destroy()
+
+    def _workspace(self, kept: _LanePlans) -> Any:
+        """The lane's workspace: what runs on a lane runs in order, so all its plans share it."""
+        if kept.workspace is None:
+            workspace = self._driver.CUdeviceptr()
+            self._driver.cuMemAlloc(byref(workspace), WORKSPACE_BYTES)
+            kept.workspace = workspace
+        return kept.workspace.value
+
+    def _refusal(self, function: Any, status: int, problem: Problem, lane: Lane) -> Exception:
+        """What a status means, with the combination that there is nothing for where that is what it says."""
+        if status != _NOT_SUPPORTED:
+            return refusal(self._driver, function.library, status, function.symbol, lane)
+        plain = function.library.error(status, function.symbol)
+        text = f"{plain.text}: there is no algorithm for {self._words(problem)}"
+        error: Exception = self._services.cuda_error(status, plain.name, text, plain.library, function.symbol)
+        return error
+
+    def _words(self, problem: Problem) -> str:
+        """A problem as the library's header spells it."""
+        names = self._cublaslt
+        operations = ("N", "T", "C")
+        done = (operations[problem.operation_a], operations[problem.operation_b], "N", "N")
+        matrices = (
+            f"{name.upper()} {names.cudaDataType(layout.type).name} {layout.rows} x {layout.columns} {operation}"
+            f" (ld {layout.leading}, stride {layout.distance})"
+            for name, layout, operation in zip(MATRICES, problem.layouts, done, strict=True)
+        )
+        return ", ".join(
+            (
+                names.cublasLtEpilogue_t(problem.epilogue).name,
+                names.cublasComputeType_t(problem.compute).name,
+                *matrices,
+                f"batch {problem.batch}",
+            )
+        )
+
+    def forget_lane(self, index: int) -> None:
+        """Give back what belongs to a lane that is closed."""
+        kept = self._lanes.pop(index, None)
+        if kept is not None:
+            for plan in kept.plans.values():
+                plan.destroy()
+            if kept.workspace is not None:
+                self._driver.cuMemFree(kept.workspace)
+
+    def close(self) -> None:
+        """Give everything back."""
+        for index in list(self._lanes):
+            self.forget_lane(index)
+        if self._handle is not None:
+            self._cublaslt.cublasLtDestroy(self._handle)

@@ -1,0 +1,295 @@
+"""Calls of a library of C functions, by record: what the engines of the mathematical libraries share.
+
+A record names a function and gives its arguments one by one, so there is no code for any single function here: what a
+function takes is known from its declaration in the bindings. Whoever sends the record has checked it.
+"""
+
+from __future__ import annotations
+
+import struct
+from ctypes import addressof, byref, create_string_buffer
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..protocol import Mode, Verb, VerbTable
+from ..status import StatusClass, classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..lanes import Command, Lane, WorkerServices
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+_FIELDS = {"function": "H", "flags": "H", "scalars": "I", "answers": "I", "answer_bytes": "I", "staging": "Q"}
+HEAD = struct.Struct("<" + "".join(_FIELDS.values()))
+WORD = 8
+
+DEVICE_SCALARS = 1
+"""The one flag that all engines have: the scalars of the call, those it reads and those it answers, are on the GPU."""
+
+ANSWER_BYTES = 4096
+"""Room of a lane for what a call answers, before it is copied to the host."""
+
+
+SIZE = -1
+
+
+class Workspace(NamedTuple):
+    """How much room a function needs, and where it is told of it: all by the places of its words."""
+
+    query: str
+    """The function that says how much, for the device, and for the host where the call wants room there as well."""
+    takes: tuple[int, ...]
+    """What the query takes: words of the call by their places, and `SIZE` where it answers a size."""
+    place: int
+    """The word with the address; the size is in the next. A workspace on the host comes behind in the same way."""
+    unit: int = 1
+    """In so many bytes the size is counted."""
+    told: bool = True
+    """Whether the call is told the size."""
+
+
+class Option(NamedTuple):
+    """An object of the library that a call takes: where, and which of those that the lane keeps.
+
+    In the record, the word at that place says how the object is to be set, as the library's `Handles` understand it.
+    """
+
+    place: int
+    kind: str
+
+
+class CallTable(VerbTable):
+    """The functions of a library that can be called, and the two verbs that do: once with its first use, and later.
+
+    A record's tail has a 64-bit word for each argument behind the handle, then the bytes of the scalars. In the words
+    that `scalars` marks, by a bit each, is an offset among those bytes; in those that `answers` marks, one in the
+    lane's room for answers, of which `answer_bytes` go to the `staging` area when the call is done.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        number: int,
+        functions: tuple[str, ...],
+        *,
+        mode: Mode = Mode.ENQUEUES,
+        workspaces: Mapping[str, Workspace] | None = None,
+        options: Mapping[str, Option] | None = None,
+    ) -> None:
+        super().__init__(engine, number)
+        self.functions: tuple[str, ...] = functions
+        self.workspaces: Mapping[str, Workspace] = workspaces or {}
+        self.options: Mapping[str, Option] = options or {}
+        self.numbers: Mapping[str, int] = {name: index for index, name in enumerate(functions)}
+        self.call: Verb = self.verb("call", mode, _FIELDS)
+        self.first_call: Verb = self.verb("first_call", Mode.BLOCKS, _FIELDS)
+        """The library makes its handle or loads the function's kernels: nothing for the thread that all lanes share."""
+
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+
+class Bound:
+    """A function, ready to be called with the words of a record."""
+
+    __slots__ = ("call", "numbers_on_host", "option", "query", "symbol", "words", "workspace")
+
+    def __init__(self, table: CallTable, name: str, bindings: Any) -> None:
+        function = getattr(bindings, name)
+        kinds = function.argtypes[1:]
+        self.call: Callable[..., int] = function.bind()
+        self.symbol: str = function.symbol
+        self.words: struct.Struct = struct.Struct(f"<{len(kinds)}q")
+        self.option: Option | None = table.options.get(name)
+        self.workspace: Workspace | None = table.workspaces.get(name)
+        self.query: Any = None if self.workspace is None else getattr(bindings, self.workspace.query)
+        self.numbers_on_host: tuple[tuple[int, Any], ...] = tuple(
+            (place, kind._type_) for place, kind in enumerate(kinds) if hasattr(kind, "contents")
+        )
+        """What it answers at once, and nobody wants: how many of something there are that the result tells anyway.
+
+        The word of the record says how many such numbers there are, where it is more than one.
+        """
+
+
+class LaneHandle:
+    """What a library keeps for one lane: its handle, whose stream is the lane's from the beginning, and the answers."""
+
+    __slots__ = ("answers", "flags", "host_room", "options", "room", "room_bytes", "settings", "value")
+
+    def __init__(self, value: Any, answers: int) -> None:
+        self.value: Any = value
+        self.answers: int = answers
+        self.options: dict[str, Any] = {}
+        self.settings: dict[str, int] = {}
+        """How the options are set now."""
+        self.room: Any = None
+        """The workspace on the device, which grows and is never given back before the lane is closed."""
+        self.room_bytes: int = 0
+        self.host_room: Any = None
+        self.flags: int | None = None
+        """How it is set now; None when nobody knows."""
+
+
+class Handles(Protocol):
+    """How a library's handles are made, set and destroyed."""
+
+    def create(self, lane: Lane) -> Any:
+        """A handle whose work goes to the lane's stream."""
+
+    def configure(self, handle: Any, flags: int) -> None:
+        """Set what a call asks for."""
+
+    def create_option(self, kind: str) -> Any:
+        """An object of a kind that `CallTable.options` names."""
+
+    def set_option(self, kind: str, option: Any, setting: int) -> None:
+        """Set it as a call asks for; 0 says as the library has it."""
+
+    def destroy_option(self, kind: str, option: Any) -> None:
+        """Give it back."""
+
+    def destroy(self, handle: Any) -> None:
+        """Give it back."""
+
+
+class CallEngine:
+    """Makes the calls of one library."""
+
+    def __init__(self, services: WorkerServices, table: CallTable, bindings: Any, handles: Handles) -> None:
+        from atomr_cuda import driver
+
+        self.table = table
+        self._driver = driver
+        self._services = services
+        self._bindings = bindings
+        self._library: Any = bindings.library
+        self._handles = handles
+        self._bound: dict[int, Bound] = {}
+        self._lanes: dict[int, LaneHandle] = {}
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            table.call.number: self._call,
+            table.first_call.number: self._call,
+        }
+
+    def _call(self, command: Command, lane: Lane) -> None:
+        payload = command.payload
+        number, flags, scalars, answers, answer_bytes, staging = HEAD.unpack_from(payload)
+        bound = self._bound.get(number) or self._bind(number)
+        handle = self._lanes.get(lane.index) or self._open(lane)
+        words: list[Any] = list(bound.words.unpack_from(payload, HEAD.size))
+        if scalars:
+            area = create_string_buffer(payload[HEAD.size + bound.words.size :])
+            _shift(words, scalars, addressof(area))
+        if answers:
+            _shift(words, answers, handle.answers)
+        for place, number_type in bound.numbers_on_host:
+            words[place] = (number_type * (words[place] or 1))()
+        if bound.option is not None:
+            place = bound.option.place
+            words[place] = self._option(handle, bound.option.kind, words[place])
+        if bound.workspace is not None:
+            self._make_room(bound, bound.workspace, handle, words, lane)
+        if flags != handle.flags:
+            handle.flags = None
+            self._handles.configure(handle.value, flags)
+            handle.flags = flags
+        status = bound.call(handle.value, *words)
+        if status:
+            raise refusal(self._driver, self._library, status, bound.symbol, lane)
+        if answer_bytes:
+            target = self._services.staging_address + staging
+            self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
+
+    def _bind(self, number: int) -> Bound:
+        bound = self._bound[number] = Bound(self.table, self.table.functions[number], self._bindings)
+        return bound
+
+    def _option(self, handle: LaneHandle, kind: str, setting: int) -> Any:
+        option = handle.options.get(kind)
+        if option is None:
+            option = handle.options[kind] = self._handles.create_option(kind)
+        if setting != handle.settings.get(kind):
+            handle.settings.pop(kind, None)
+            self._handles.set_option(kind, option, setting)
+            handle.settings[kind] = setting
+        return option
+
+    def _make_room(self, bound: Bound, workspace: Workspace, handle: LaneHandle, words: list[Any], lane: Lane) -> None:
+        """Ask how much room the call needs, have it, and say so in the call's words."""
+        kinds = zip(workspace.takes, bound.query.argtypes[1:], strict=True)
+        asked = [kind._type_() if place == SIZE else words[place] for place, kind in kinds]
+        bound.query(handle.value, *asked)
+        device, *host = (asked[place].value for place, taken in enumerate(workspace.takes) if taken == SIZE)
+        place = workspace.place
+        words[place] = self._room(handle, device * workspace.unit, lane)
+        if workspace.told:
+            words[place + 1] = device
+        if host:
+            if handle.host_room is None or len(handle.host_room) < host[0]:
+                self._driver.cuStreamSynchronize(lane.stream)  # as in `_room`
+                handle.host_room = create_string_buffer(max(host[0], 1))
+            words[place + 2], words[place + 3] = addressof(handle.host_room), host[0]
+
+    def _room(self, handle: LaneHandle, size: int, lane: Lane) -> Any:
+        if size > handle.room_bytes:
+            self._driver.cuStreamSynchronize(lane.stream)  # what runs may still use the old one
+            self._give_room_back(handle)
+            room = self._driver.CUdeviceptr()
+            self._driver.cuMemAlloc(byref(room), size)
+            handle.room, handle.room_bytes = room, size
+        return 0 if handle.room is None else handle.room.value
+
+    def _give_room_back(self, handle: LaneHandle) -> None:
+        if handle.room is not None:
+            self._driver.cuMemFree(handle.room)
+            handle.room, handle.room_bytes = None, 0
+
+    def _open(self, lane: Lane) -> LaneHandle:
+        answers = self._driver.CUdeviceptr()
+        self._driver.cuMemAlloc(byref(answers), ANSWER_BYTES)
+        try:
+            value = self._handles.create(lane)
+        except BaseException:
+            self._driver.cuMemFree(answers)
+            raise
+        handle = self._lanes[lane.index] = LaneHandle(value, answers.value)
+        return handle
+
+    def forget_lane(self, index: int) -> None:
+        """Give back what belongs to a lane that is closed."""
+        handle = self._lanes.pop(index, None)
+        if handle is not None:
+            for kind, option in handle.options.items():
+                self._handles.destroy_option(kind, option)
+            self._handles.destroy(handle.value)
+            self._give_room_back(handle)
+            self._driver.cuMemFree(handle.answers)
+
+    def close(self) -> None:
+        """Give every handle back."""
+        for index in list(self._lanes):
+            self.forget_lane(index)
+
+
+def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> Exception:
+    """What a status means. Where the library only says that something went wrong, the driver knows what."""
+    if classify(status, library.name) is StatusClass.POISONS:
+        query = driver.cuStreamQuery
+        driver_status = query.status(lane.stream)
+        if driver_status and classify(driver_status) in (StatusClass.POISONS, StatusClass.GONE):
+            fault: Exception = query.library.error(driver_status, symbol)
+            return fault
+    error: Exception = library.error(status, symbol)
+    return error
+
+
+def _shift(words: list[Any], marks: int, base: int) -> None:
+    """Add `base` to the words that are marked."""
+    index = 0
+    while marks:
+        if marks & 1:
+            words[index] += base
+        marks >>= 1
+        index += 1
