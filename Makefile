@@ -9,6 +9,7 @@
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
+#   make bench-blas    products of matrices beside the bare cuBLAS, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them
@@ -43,7 +44,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak bench anatomy bench-recovery bench-nvrtc picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak bench anatomy bench-recovery bench-nvrtc bench-blas picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -79,6 +80,8 @@ bench-recovery:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
 bench-nvrtc:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/nvrtc.py $(BENCH_ARGS)
+bench-blas:
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/blas.py $(BENCH_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
@@ -90,6 +93,8 @@ bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
 bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/nvrtc.py --backend sim $(BENCH_ARGS)
+bench-blas: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/blas.py --backend sim $(BENCH_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif

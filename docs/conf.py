@@ -10,6 +10,7 @@ from sphinx.util.inspect import stringify_signature
 
 import atomr_cuda.injection
 import atomr_trio.testing
+from atomr_trio._calls import verb
 
 project = "atomr_trio"
 author = "The atomr_trio authors"
@@ -60,8 +61,18 @@ def _read_fields(face: Any) -> None:
         shown.tagorder.update(home.tagorder)
 
 
+def _show_verbs(cls: type) -> None:
+    """Let Sphinx see the verbs of a library as the methods that they are to a user."""
+    for base in cls.__mro__:
+        for name, value in list(vars(base).items()):
+            if isinstance(value, verb):
+                setattr(base, name, value.plan)
+
+
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
+    for library in (atomr_trio.Blas, atomr_trio.BlasLt, atomr_trio.Solver):
+        _show_verbs(library)
     app.connect("autodoc-process-signature", _show_signature)
     for face in (atomr_trio, atomr_trio.testing):
         _read_fields(face)
