@@ -255,7 +255,7 @@ async def test_a_device_says_what_it_is_while_it_is_open_and_after(backend):
             assert statistics.state is DeviceState.RUNNING
             assert statistics.restarts_left == 3
             assert statistics.last_error is None
-            assert [actor.name for actor in statistics.actors] == ["memory", "module", "nvrtc"]
+            assert [actor.name for actor in statistics.actors] == list(_device.ACTORS)
             assert [lane.name for lane in statistics.lanes] == ["compute", "copy-in", "copy-out"]
     assert dev.state is DeviceState.CLOSED
     assert "closed, generation 1" in repr(dev)
@@ -1016,7 +1016,8 @@ async def test_an_actor_that_crashes_restarts_alone(monkeypatch, nursery, caplog
                 assert not actor.scope.cancel_called
                 assert scopes[actor.name].cancel_called == (actor.name == "module")
             statistics = dev.statistics()
-            assert {actor.name: actor.restarts for actor in statistics.actors} == {"memory": 0, "module": 1, "nvrtc": 0}
+            assert {actor.name for actor in statistics.actors if actor.restarts} == {"module"}
+            assert sum(actor.restarts for actor in statistics.actors) == 1
             assert statistics.restarts_left == 3
             assert "Boom" in statistics.last_error
     assert settled(dev, "module") == {"ok": 3, "lost": 1}
@@ -1050,7 +1051,7 @@ async def test_two_actors_that_crash_at_the_same_time_both_come_back(monkeypatch
             await gate.wait()
             np.testing.assert_array_equal(await gate.flag.to_host(), ONE)
             # Each answers its caller when it crashes, and is started again after that.
-            await until(lambda: [actor.restarts for actor in dev.statistics().actors] == [1, 1, 0])
+            await until(lambda: [actor.restarts for actor in dev.statistics().actors][:3] == [1, 1, 0])
 
 
 async def test_an_actor_that_crashes_after_it_has_published_settles_once(monkeypatch, dev):

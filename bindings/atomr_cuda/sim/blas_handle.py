@@ -6,18 +6,18 @@ the inputs of products) change nothing here: they are kept and given back.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
 from .. import cublas
 from ..cublas import cublasMath_t, cublasStatus_t
 from ..library_types import cudaEmulationMantissaControl, cudaEmulationSpecialValuesSupport
-from .dense import Counterpart, Statuses
+from .dense import Counterpart, Implementation, Statuses
 from .device import DRIVER_VERSION
 from .process import Process
 
-counterpart = Counterpart(
+counterpart: Counterpart = Counterpart(
     cublas.library,
     Statuses(
         not_initialized=cublasStatus_t.CUBLAS_STATUS_NOT_INITIALIZED,
@@ -27,7 +27,8 @@ counterpart = Counterpart(
         not_supported=cublasStatus_t.CUBLAS_STATUS_NOT_SUPPORTED,
     ),
 )
-entry, require = counterpart.entry, counterpart.require
+entry: Callable[..., Callable[[Implementation], Implementation]] = counterpart.entry
+require: Callable[..., None] = counterpart.require
 
 VERSION = (DRIVER_VERSION // 1000, 1, 0)
 """The oldest of its CUDA generation that has every function of the table."""

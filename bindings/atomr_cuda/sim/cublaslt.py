@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from .memory import AddressSpace
     from .process import Process
 
-counterpart = Counterpart(cublaslt.library, blas.statuses)
-entry = counterpart.entry
+counterpart: Counterpart = Counterpart(cublaslt.library, blas.statuses)
+_entry = counterpart.entry
 
 _NOT_INITIALIZED = counterpart.statuses.not_initialized
 _WORKSPACE_ALIGNMENT = 256
@@ -60,18 +60,18 @@ _WORKSPACE_ALIGNMENT = 256
 # The library itself.
 
 
-@entry(cublaslt.cublasLtGetVersion)
+@_entry(cublaslt.cublasLtGetVersion)
 def _get_version(process: Process) -> int:
     major, minor, patch = VERSION
     return major * 10000 + minor * 100 + patch
 
 
-@entry(cublaslt.cublasLtGetCudartVersion)
+@_entry(cublaslt.cublasLtGetCudartVersion)
 def _get_cudart_version(process: Process) -> int:
     return DRIVER_VERSION
 
 
-@entry(cublaslt.cublasLtGetProperty)
+@_entry(cublaslt.cublasLtGetProperty)
 def _get_property(process: Process, part: int, result: Any) -> None:
     require(result and 0 <= part < len(VERSION), INVALID_VALUE)
     result[0] = VERSION[part]
@@ -83,12 +83,12 @@ def _string(status: int, which: int) -> Any:
     return ctypes.create_string_buffer(cublas.describe_status(status)[which].encode())
 
 
-@entry(cublaslt.cublasLtGetStatusName)
+@_entry(cublaslt.cublasLtGetStatusName)
 def _get_status_name(process: Process, status: int) -> int:
     return ctypes.addressof(_string(status, 0))
 
 
-@entry(cublaslt.cublasLtGetStatusString)
+@_entry(cublaslt.cublasLtGetStatusString)
 def _get_status_string(process: Process, status: int) -> int:
     return ctypes.addressof(_string(status, 1))
 
@@ -97,13 +97,13 @@ class _Light:
     """What cublasLtCreate makes. A handle of cuBLAS is as good everywhere but in cublasLtDestroy."""
 
 
-@entry(cublaslt.cublasLtCreate)
+@_entry(cublaslt.cublasLtCreate)
 def _create(process: Process, result: Any) -> None:
     require(result, INVALID_VALUE)
     result[0] = counterpart.add_handle(process, _Light())
 
 
-@entry(cublaslt.cublasLtDestroy)
+@_entry(cublaslt.cublasLtDestroy)
 def _destroy(process: Process, number: int | None) -> None:
     counterpart.handle(process, number, _Light)
     if process.stack:
@@ -121,23 +121,23 @@ def _check_handle(process: Process, number: int | None) -> None:
 def _define_descriptor(kind: Kind, prefix: str, *given: str) -> None:
     """The functions of one kind of descriptor; ``given`` are the attributes that it is made with."""
 
-    @entry(getattr(cublaslt, f"{prefix}Create"))
+    @_entry(getattr(cublaslt, f"{prefix}Create"))
     def create(process: Process, result: Any, *values: int) -> None:
         kind.create(result, **dict(zip(given, values, strict=True)))
 
-    @entry(getattr(cublaslt, f"{prefix}Init_internal"))
+    @_entry(getattr(cublaslt, f"{prefix}Init_internal"))
     def initialise(process: Process, address: int | None, size: int, *values: int) -> None:
         kind.initialise(address, size, **dict(zip(given, values, strict=True)))
 
-    @entry(getattr(cublaslt, f"{prefix}Destroy"))
+    @_entry(getattr(cublaslt, f"{prefix}Destroy"))
     def destroy(process: Process, address: int | None) -> None:
         kind.destroy(address)
 
-    @entry(getattr(cublaslt, f"{prefix}SetAttribute"))
+    @_entry(getattr(cublaslt, f"{prefix}SetAttribute"))
     def set_attribute(process: Process, address: int | None, number: int, value: int | None, size: int) -> None:
         kind.set(address, number, value, size)
 
-    @entry(getattr(cublaslt, f"{prefix}GetAttribute"))
+    @_entry(getattr(cublaslt, f"{prefix}GetAttribute"))
     def get_attribute(
         process: Process, address: int | None, number: int, value: int | None, size: int, written: Any
     ) -> None:
@@ -235,7 +235,7 @@ def _proposals(problem: Problem, wanted: Descriptor) -> list[int]:
     ]
 
 
-@entry(cublaslt.cublasLtMatmulAlgoGetHeuristic)
+@_entry(cublaslt.cublasLtMatmulAlgoGetHeuristic)
 def _get_heuristic(process: Process, handle: int | None, *arguments: Any) -> None:
     *descriptors, preference, room, results, count = arguments
     _check_handle(process, handle)
@@ -250,7 +250,7 @@ def _get_heuristic(process: Process, handle: int | None, *arguments: Any) -> Non
     count[0] = len(proposals)
 
 
-@entry(cublaslt.cublasLtMatmulAlgoCheck)
+@_entry(cublaslt.cublasLtMatmulAlgoCheck)
 def _check_algorithm(process: Process, handle: int | None, *arguments: Any) -> None:
     *descriptors, algorithm, result = arguments
     _check_handle(process, handle)
@@ -259,7 +259,7 @@ def _check_algorithm(process: Process, handle: int | None, *arguments: Any) -> N
     _report(problem, _parts_of(problem, ctypes.addressof(algorithm[0])), result[0])
 
 
-@entry(cublaslt.cublasLtMatmulAlgoGetIds)
+@_entry(cublaslt.cublasLtMatmulAlgoGetIds)
 def _get_ids(process: Process, handle: int | None, *arguments: Any) -> None:
     *types, room, numbers, count = arguments
     _check_handle(process, handle)
@@ -269,7 +269,7 @@ def _get_ids(process: Process, handle: int | None, *arguments: Any) -> None:
         numbers[0] = _ALGORITHM
 
 
-@entry(cublaslt.cublasLtMatmulAlgoInit)
+@_entry(cublaslt.cublasLtMatmulAlgoInit)
 def _init_algorithm(process: Process, handle: int | None, *arguments: Any) -> None:
     *types, number, algorithm = arguments
     _check_handle(process, handle)
@@ -278,12 +278,12 @@ def _init_algorithm(process: Process, handle: int | None, *arguments: Any) -> No
     _make_algorithm(ctypes.addressof(algorithm[0]), tuple(types))
 
 
-@entry(cublaslt.cublasLtMatmulAlgoConfigSetAttribute)
+@_entry(cublaslt.cublasLtMatmulAlgoConfigSetAttribute)
 def _set_configuration(process: Process, algorithm: int | None, number: int, value: int | None, size: int) -> None:
     ALGORITHM.set(algorithm, number, value, size)
 
 
-@entry(cublaslt.cublasLtMatmulAlgoConfigGetAttribute)
+@_entry(cublaslt.cublasLtMatmulAlgoConfigGetAttribute)
 def _get_configuration(
     process: Process, algorithm: int | None, number: int, value: int | None, size: int, written: Any
 ) -> None:
@@ -305,7 +305,7 @@ _CAPABILITIES: dict[int, int] = {
 }
 
 
-@entry(cublaslt.cublasLtMatmulAlgoCapGetAttribute)
+@_entry(cublaslt.cublasLtMatmulAlgoCapGetAttribute)
 def _get_capability(
     process: Process, algorithm: int | None, number: int, value: int | None, size: int, written: Any
 ) -> None:
@@ -321,7 +321,7 @@ def _get_capability(
 # The work itself.
 
 
-@entry(cublaslt.cublasLtMatmul)
+@_entry(cublaslt.cublasLtMatmul)
 def _matmul(
     process: Process,
     handle: int | None,
@@ -354,7 +354,7 @@ def _matmul(
     counterpart.submit(process, stream, lambda: call.run(process.regions.space))
 
 
-@entry(cublaslt.cublasLtMatrixTransform)
+@_entry(cublaslt.cublasLtMatrixTransform)
 def _matrix_transform(
     process: Process,
     handle: int | None,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 VERSION = (12, 0, 4)
 
-counterpart = Counterpart(
+counterpart: Counterpart = Counterpart(
     cusolver.library,
     Statuses(
         not_initialized=cusolverStatus_t.CUSOLVER_STATUS_NOT_INITIALIZED,
