@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ import trio.testing
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound
 from atomr_trio._calls import Answer, Scalar, _write
 from atomr_trio._staging import SMALL_SLOTS
+from atomr_trio.worker import engines
 from atomr_trio.worker.engines.blas import BLAS
 from atomr_trio.worker.engines.calls import CallTable, _shift
-from atomr_trio.worker.protocol import LIBRARY_MISSING, Mode
+from atomr_trio.worker.protocol import LIBRARY_MISSING, Mode, VerbTable
 from atomr_trio.worker.status import StatusClass, classify
 
 N = 100
@@ -57,6 +60,16 @@ def test_every_function_of_the_table_is_in_the_bindings():
     assert [name for name in BLAS.functions if not hasattr(cublas, name)] == []
     assert len(set(BLAS.functions)) == len(BLAS.functions)
     assert (BLAS.call.mode, BLAS.first_call.mode) == (Mode.ENQUEUES, Mode.BLOCKS)
+
+
+def test_every_engine_has_a_number_of_its_own():
+    modules = [
+        importlib.import_module(f"{engines.__name__}.{each.name}") for each in pkgutil.iter_modules(engines.__path__)
+    ]
+    tables = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, VerbTable)}
+    numbers = [table.number for table in tables.values()]
+    assert len(numbers) >= 9
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_a_table_whose_calls_wait_has_them_wait():
