@@ -934,8 +934,7 @@ async def test_what_is_shared_outlives_the_device_for_a_driver_too(context, pool
     library.synchronize()
     assert library.read == 8
     taken.close()
-    helper.until(lambda: library.interop._consumer is None)
-    assert mapped_chunks() == 0
+    helper.until(lambda: library.interop._consumer is None and mapped_chunks() == 0)
 
 
 async def test_closing_does_not_wait_for_a_stream_and_its_memory_does(context, pool):
@@ -950,8 +949,7 @@ async def test_closing_does_not_wait_for_a_stream_and_its_memory_does(context, p
     library.open_gate()
     library.synchronize()
     assert library.read == 6
-    helper.until(lambda: library.interop._consumer is None)
-    assert mapped_chunks() == 0
+    helper.until(lambda: library.interop._consumer is None and mapped_chunks() == 0)
 
 
 async def test_a_generation_that_ends_with_nothing_shared_leaves_nothing_registered(dev, library):
