@@ -566,6 +566,8 @@ class Generation:
         book = self.timeline.book(lane)
         if book.open and self.loss is None:
             book.open = False
+            # The libraries' handles go with it, and its number comes back.
+            self.called = {call for call in self.called if call[1] != lane}
             self._send_control(context_records.CLOSE_LANE, context_records.CLOSE_LANE.struct.pack(lane))
 
     def _check_block(self, block: Block, role: Role, operation: str) -> None:

@@ -131,6 +131,15 @@ async def test_the_first_call_on_a_lane_waits_and_later_ones_do_not(dev, x):
     assert await dev.blas.dot(x, x) == SQUARES
 
 
+async def test_a_lane_that_is_closed_takes_its_handles_along(dev, x):
+    for _ in range(2):  # the second lane has the number of the first, and a handle of its own
+        async with dev.lane() as lane:
+            async with dev.batch(lane=lane) as batch:
+                answer = batch.blas.dot(x, x)
+            assert answer == SQUARES
+        assert lane._number not in {number for _, number, _ in dev._generation.called}
+
+
 async def test_what_one_lane_computes_another_waits_for(dev, x):
     y = dev.zeros(N)
     async with dev.lane() as lane, dev.batch(lane=lane) as batch:
