@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Check, verb
 from ..._errors import InvalidArgument
+from ..._library_types import letter_of
 from ..._matrices import Vector, check_array
 from ...worker.engines.blas import flags
 from ..memory import plan_fill
-from .types import REAL_LETTERS, check_apart, check_lengths, letter_of
+from .types import REAL_LETTERS, check_lengths
 from .vectors import DTYPES, MIXED_LETTERS, PARTS, Number, VectorOperands, check_real, check_scalars_apart, is_complex
 
 _PARAMETERS = 5

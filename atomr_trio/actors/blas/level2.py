@@ -9,13 +9,14 @@ from __future__ import annotations
 import operator
 from typing import SupportsIndex
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument
+from ..._library_types import letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, Vector, check_operation
 from ..._util import shown
 from .matrices import MatrixOperands, is_same_place, word
-from .types import check_apart, letter_of
 from .vectors import DTYPES, PARTS, check_real, factor
 
 

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from ..._apart import check_all_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, check_usable
 from ..._errors import InvalidArgument
+from ..._library_types import LETTERS, letter_of, name_of
 from ..._matrices import (
     OPERATIONS,
     Matrix,
@@ -26,7 +28,6 @@ from ..._matrices import (
     strides_text,
 )
 from ..._util import known, shown
-from .types import LETTERS, check_all_apart, letter_of, name_of
 from .vectors import VectorOperands, factor
 
 

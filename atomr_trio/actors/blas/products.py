@@ -8,21 +8,14 @@ from typing import Final
 import attrs
 import numpy.typing as npt
 
+from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Operands, Scalar, verb
 from ..._errors import InvalidArgument
+from ..._library_types import DATA_TYPES, name_of
 from ..._matrices import Matrix, Operation, check_operation
 from .matrices import MatrixOperands, check_factor, common_stack, items, repeated
-from .types import (
-    DATA_TYPES,
-    DEFAULT_ALGORITHM,
-    OUTPUTS,
-    Compute,
-    check_all_apart,
-    check_apart,
-    name_of,
-    product_of,
-)
+from .types import DEFAULT_ALGORITHM, OUTPUTS, Compute, product_of
 
 Operand = tuple[Matrix, int]
 """A matrix, or many, and the word for what is done to it."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument
+from ..._library_types import letter_of
 from ..._matrices import Matrix, Operation, broadcast, check_operation
 from .matrices import MatrixOperands, check_sides, common_stack, is_same_place, repeated, word
-from .types import check_all_apart, check_apart, letter_of
 from .vectors import factor
 
 

@@ -14,13 +14,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Argument, Check, Library, Scalar, check_usable
 from ..._errors import InvalidArgument
+from ..._library_types import LETTERS, letter_of
 from ..._matrices import Matrix, Vector, check_array, strides_text, vector
 from ...worker.engines.blas import flags
 from ..memory import plan_fill
-from .types import LETTERS, check_apart, letter_of
 
 DTYPES: Final = {letter: name for name, letter in LETTERS.items()}
 """By a letter, the name of its dtype."""

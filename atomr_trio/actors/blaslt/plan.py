@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Library, Operands, Scalar
 from ..._errors import InvalidArgument
+from ..._library_types import DATA_TYPES
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation, strides_text
 from ..._requests import CommandRequest
 from ..._util import known, shown
@@ -28,11 +30,10 @@ from ...worker.engines.blaslt import (
     pack_layouts,
     plan_key,
 )
-from ..blas.types import check_apart
 from ..memory import plan_fill
 from . import types
 from .extras import Extras, Shape, aux_of, stack_of, vector_of
-from .types import DATA_TYPES, FLOAT8, Dtypes, Product, compute_of, product_of
+from .types import FLOAT8, Dtypes, Product, compute_of, product_of
 
 if TYPE_CHECKING:
     from ..._generation import Generation

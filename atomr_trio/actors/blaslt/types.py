@@ -39,9 +39,6 @@ Epilogue = Literal[
 
 FLOAT8: Final = ("float8_e4m3fn", "float8_e5m2")
 
-DATA_TYPES: Final[Mapping[str, int]] = MappingProxyType({**blas.DATA_TYPES, "float8_e4m3fn": 28, "float8_e5m2": 29})
-"""``cudaDataType`` by the name of a dtype."""
-
 OUTPUTS: Final[Mapping[str, str]] = MappingProxyType({**blas.OUTPUTS, **dict.fromkeys(FLOAT8, "bfloat16")})
 """The dtype of a new output, where it is not that of the inputs."""
 

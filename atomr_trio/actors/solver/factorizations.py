@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import verb
 from ..._errors import InvalidArgument
+from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
-from ..blas.types import LETTERS, check_apart, letter_of
 from .plans import SolverPlans, chunks, lines, places
 from .types import CHOLESKY_BATCH, LEFT, LOWER, RIGHT, UPPER
 

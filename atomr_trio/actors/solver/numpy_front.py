@@ -15,10 +15,10 @@ import numpy.typing as npt
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument, SingularMatrixError
+from ..._library_types import LETTERS
 from ..._matrices import OPERATIONS, Matrix, broadcast
 from ..._util import shown
 from ...worker.engines.blas import BLAS
-from ..blas.types import LETTERS
 from .factorizations import FactorizationVerbs
 from .plans import places, swapped
 from .spectra import SpectrumVerbs

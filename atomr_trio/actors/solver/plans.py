@@ -16,15 +16,16 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Check, Library, Operands, Scalar, check_usable
 from ..._errors import InvalidArgument
+from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, matrix_of, strides_text
 from ..._util import known, shown
 from ...worker.engines.blas import BLAS
 from ...worker.engines.calls import ANSWER_BYTES
 from ...worker.engines.solver import FUNCTIONS, NONDETERMINISTIC, symbol
-from ..blas.types import LETTERS, check_apart, letter_of
 from ..copies import plan_copy
 from ..memory import plan_fill
 from .types import INFOS, arguments_of, error_of

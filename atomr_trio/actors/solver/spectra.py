@@ -7,9 +7,9 @@ from typing import Any, Literal
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument
+from ..._library_types import letter_of
 from ..._matrices import Matrix
 from ..._util import shown
-from ..blas.types import letter_of
 from .plans import SolverPlans, check_number, chunks, lines, places
 from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, REAL, UPPER
 

@@ -18,8 +18,8 @@ from ..._errors import (
     RequestError,
     SingularMatrixError,
 )
+from ..._library_types import DATA_TYPES
 from ...worker.engines.solver import OPTIONS, Function
-from ..blas.types import DATA_TYPES
 
 REAL: Final[Mapping[str, str]] = MappingProxyType(
     {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}

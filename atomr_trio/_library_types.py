@@ -1,0 +1,51 @@
+"""Element types as the mathematical libraries name them: by a letter, and by a number."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from ._arrays import DeviceArray
+from ._errors import InvalidArgument
+
+LETTERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
+)
+"""By the name of a dtype, what the functions of that type have in their names."""
+
+DATA_TYPES: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "float32": 0,
+        "float64": 1,
+        "float16": 2,
+        "int8": 3,
+        "complex64": 4,
+        "complex128": 5,
+        "int32": 10,
+        "bfloat16": 14,
+        "float8_e4m3fn": 28,
+        "float8_e5m2": 29,
+    }
+)
+"""``cudaDataType`` by the name of a dtype."""
+
+
+@functools.cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, which numpy puts together anew each time."""
+    return dtype.name
+
+
+def letter_of(*arrays: DeviceArray) -> str:
+    """The letter of the arrays' one dtype. Raises `InvalidArgument` if they differ, or cuBLAS has none for it."""
+    names = {name_of(array.dtype) for array in arrays}
+    if len(names) > 1:
+        raise InvalidArgument(f"the arrays have different dtypes: {', '.join(sorted(names))}")
+    (name,) = names
+    if name not in LETTERS:
+        raise InvalidArgument(f"there is no such operation on {name}, but on {', '.join(LETTERS)}")
+    return LETTERS[name]
