@@ -9,7 +9,7 @@
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
-#   make bench-blas    products of matrices beside the bare cuBLAS, CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them

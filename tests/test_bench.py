@@ -1,4 +1,4 @@
-"""The speed benchmark: that it runs from end to end, what it judges, and that its picture is one."""
+"""The benchmarks of speed and of products: that they run from end to end, what they judge, and what they draw."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import support
@@ -16,6 +17,7 @@ import support
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 report = importlib.import_module("speed_report")
+blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
 
 
 def table(*measures: tuple[str, str, float]) -> report.Table:
@@ -153,3 +155,160 @@ def test_bars_are_as_long_as_what_they_show_and_tell_the_ratio_to_ours():
     assert bars["peer"] == pytest.approx(4 * bars["ours"], rel=0.01)
     texts = [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert {"a & b", row, report.OURS, "10 µs, 1 x", "40 µs, 4 x"} <= set(texts)
+
+
+# --- the benchmark of products ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+def test_the_benchmark_of_products_checks_and_times_all_of_them_by_both_and_draws_them(tmp_path):
+    picture = tmp_path / "blas.svg"
+    command = [sys.executable, str(BENCHMARKS / "blas.py"), "--backend", "sim", "--svg", str(picture), "--strict"]
+    done = subprocess.run(
+        command, env=support.child_environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    products = [product.name for product in blas_subjects.PLANS["sim"].products]
+    assert {"gemm float8, 32 x 32", "gemm float32, 8 of 16 x 16"} <= set(products)
+    found = [line.split("  ")[1:] for line in done.stdout.splitlines() if line.startswith("  gemm")]
+    told = [(name, next(filter(None, rest)).strip()) for name, *rest in found]
+    assert told == [(name, who) for name in products for who in (report.OURS, report.RAW)]
+    assert "not measured" not in done.stdout
+    assert f"[{len(products)}/{len(products)}, " in done.stderr
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert set(products) <= set(texts)
+
+
+class Multiplier:
+    """A subject of numpy, whose results are wrong by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.computed = 0
+
+    async def take(self, _product, factors):
+        self.out = (factors.a.astype(np.float64) @ factors.b.astype(np.float64) * self.factor).astype(factors.output)
+
+    async def compute(self, count):
+        self.computed += count
+
+    async def result(self):
+        return self.out
+
+
+@pytest.mark.parametrize("number", range(len(blas_subjects.PLANS["sim"].products)))
+async def test_a_product_that_is_wrong_is_not_timed(number):
+    plan = blas_subjects.PLANS["sim"]
+    error = plan.products[number].arithmetic.error
+    assert await blas_subjects.take(Multiplier(1), plan, number) is None
+    for factor in (1 + 2 * error, 1 - 2 * error, np.nan):
+        told = await blas_subjects.take(Multiplier(factor), plan, number)
+        assert told is not None
+        assert told.startswith("wrong by ")
+
+
+async def test_a_subject_says_what_it_does_not_have():
+    class Without(Multiplier):
+        async def take(self, product, factors):
+            raise blas_subjects.Missing("there is no such product")
+
+    class Failing(Multiplier):
+        async def compute(self, count):
+            raise ValueError("first\nsecond")
+
+    plan = blas_subjects.PLANS["sim"]
+    assert await blas_subjects.take(Without(1), plan, 0) == "there is no such product"
+    assert await blas_subjects.take(Failing(1), plan, 0) == "ValueError: first"
+
+
+async def test_a_turn_warms_up_before_it_is_timed():
+    subject = Multiplier(1)
+    assert await blas_subjects.turn(subject, 30) >= 0
+    assert subject.computed == 11 + 30
+
+
+class Scripted:
+    """A subject's process, which answers from a list and ends when there is no more in it."""
+
+    def __init__(self, who: str, log: list[tuple[str, str]], answers: list[object]) -> None:
+        self.who, self.log, self.answers = who, log, answers
+
+    def ask(self, question: str) -> None:
+        self.log.append((self.who, question))
+
+    def answer(self) -> object:
+        if not self.answers:
+            raise blas.Gone(self.who, "ended")
+        return self.answers.pop(0)
+
+    turn = blas.Subject.turn
+
+
+def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orders():
+    plan = blas_subjects.Plan(sizes=(), stack=(2, 16), seconds=1.0, repetitions=3)
+    log: list[tuple[str, str]] = []
+    subjects = [
+        Scripted("a", log, [None, 0.3, 1.0, 2.0, 3.0]),
+        Scripted("without", log, ["it has none"]),
+        Scripted("b", log, [None, 0.1, 4.0, 5.0, 6.0]),
+    ]
+    ((product, measures, absent),) = blas.measured(subjects, plan)
+    assert measures == [report.Measure(product.name, "a", [1, 2, 3]), report.Measure(product.name, "b", [4, 5, 6])]
+    assert absent == [report.Absent(product.name, "without", "it has none")]
+    asked = [f"{who} {question}" for who, question in log]
+    assert asked[:3] == ["a take 0", "without take 0", "b take 0"]
+    assert asked[3:5] == ["a turn 3", "b turn 3"]
+    assert asked[5:] == [f"{who} turn 10" for who in "abbaab"]
+
+
+def test_a_subject_that_ends_is_told_and_not_asked_again():
+    plan = blas_subjects.Plan(sizes=(16,), stack=(2, 16), seconds=0.0, repetitions=1)
+    log: list[tuple[str, str]] = []
+    whole, part = [None, 1.0, 1.0], [None, 1.0]  # the other one ends in the second product, in the middle of the turns
+    subjects = [Scripted("a", log, [*whole, *part, *whole * 5]), Scripted("b", log, [*whole, None])]
+    found = list(blas.measured(subjects, plan))
+    assert [len(measures) for _, measures, _ in found] == [2, 0, 1, 1, 1, 1, 1]
+    told = [(product.name, absent) for product, _, absent in found if absent]
+    names = [product.name for product in plan.products[1:3]]
+    assert told == [(name, [report.Absent(name, "b", "ended")]) for name in names]
+    assert [question for who, question in log if who == "b"][-1] == "take 2"
+
+
+def test_what_a_process_said_last_is_why_it_is_gone():
+    with blas.started("nobody", "sim") as subject:
+        subject.ask("take 0")
+        with pytest.raises(blas.Gone) as gone:
+            subject.answer()
+    assert (gone.value.who, gone.value.reason) == ("nobody", "its process ended with 1: KeyError: 'nobody'")
+
+
+def test_products_are_judged_by_pairs_and_not_by_medians_of_each():
+    large = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 2048)
+    small = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 1024)
+    bare, slower = np.array([1.0, 2.0, 3.0]), np.array([1.019, 1.0, 1.5])
+    for factor, held in ((1.0, True), (1.002, False)):
+        ours = bare * slower * factor
+        measured = report.Table(
+            [
+                report.Measure(each.name, who, values)
+                for each in (small, large)
+                for who, values in ((report.OURS, ours), (report.RAW, bare))
+            ]
+        )
+        (verdict,) = blas.verdicts(measured, [small, large])
+        assert (verdict.name, verdict.held) == (f"{large.name}, over the bare call", held)
+        assert verdict.figure == pytest.approx(1.019 * factor - 1)
+    (missing,) = blas.verdicts(table((large.name, report.OURS, 1.0)), [small, large])
+    assert (missing.held, missing.missing) == (None, f"not measured: {report.RAW}")
+
+
+def test_a_line_tells_the_rate_and_the_ratio_to_ours():
+    product = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 1000, 3)
+    measures = [report.Measure(product.name, who, [value]) for who, value in ((report.OURS, 1e-3), (report.RAW, 5e-4))]
+    ends = [text.split()[-2:] for text in blas.shown(product, measures)]
+    assert ends == [["6", "1.000"], ["12", "0.500"]]
+
+
+def test_what_is_missing_is_told_once_for_each_reason():
+    absent = [report.Absent(what, who, "no") for what, who in (("x", "a"), ("y", "a"), ("x", "b"))]
+    assert list(blas.not_measured(absent)) == ["not measured: a: no: x; y", "not measured: b: no: x"]

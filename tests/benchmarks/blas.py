@@ -1,272 +1,227 @@
-"""Products of matrices beside the bare cuBLAS, CuPy and PyTorch: `make bench-blas`.
+"""Products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch: `make bench-blas`.
 
 Square products of growing size in several arithmetics, and a stack of small ones. Each subject has a process of its
-own, computes the same product again and again on memory that it holds, waits once for all of them, and tells the time
-of one. The figures belong to this machine; only ratios within one run carry over to others.
+own; all of them live at the same time and take turns, product by product and repetition by repetition, so that a clock
+that drifts is the same for all. In its turn a subject computes the product again and again and waits once for all of
+them; the others do nothing meanwhile.
+
+What must hold is judged by pairs: how much longer ours took than the bare call of the same repetition. The figures
+belong to this machine; only ratios within one run carry over to others.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import functools
+import contextlib
 import json
+import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final
 
-import attrs
-import trio
-from speed_report import (
-    CUPY,
-    HEADER,
-    OURS,
-    RAW,
-    TORCH,
-    Absent,
-    Measure,
-    NotMeasured,
-    Table,
-    Verdict,
-    comparisons,
-    line,
-    picture,
-)
+from blas_subjects import PLANS, Plan, Product
+from speed_report import CUPY, HEADER, OURS, RAW, TORCH, Absent, Measure, Table, Verdict, line, picture, ratios
 
-import atomr_trio
-from atomr_trio._cli.progress import Progress
-
-Backend = Literal["cuda", "sim"]
-
-
-@attrs.frozen
-class Arithmetic:
-    """One kind of product: the type of its elements, and how it is computed."""
-
-    name: str
-    dtype: str
-    compute: str | None = None
-
-
-KINDS: Final = (
-    Arithmetic("float32", "float32"),
-    Arithmetic("TF32", "float32", "tf32"),
-    Arithmetic("bfloat16", "bfloat16"),
-    Arithmetic("float16", "float16"),
-    Arithmetic("float64", "float64"),
-)
-SIZES: Final = (256, 1024, 2048, 4096, 8192)
-TINY_SIZES: Final = (16, 32)
-LIMIT: Final = 1.02
+SUBJECTS: Final = Path(__file__).with_name("blas_subjects.py")
+DEADLINE: Final = 300.0
+"""Seconds that one subject may take for everything."""
+LIMIT: Final = 0.02
+"""By so much ours may take longer than the bare call, for matrices from a certain size on."""
 JUDGED_FROM: Final = 2048
-SECONDS: Final = 0.05
-"""About so long each repetition computes."""
-REPETITIONS: Final = 7
-
-_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
-_COMPUTE = {("float32", None): 68, ("float32", "tf32"): 77, ("bfloat16", None): 68, ("float16", None): 68}
-_COMPUTE[("float64", None)] = 70
-
-Repeat = Callable[[int], None]
-"""Computes a product so many times, and waits for them."""
-
-
-def row(kind: Arithmetic, size: int) -> str:
-    return f"gemm {kind.name}, {size} x {size}"
-
-
-def timed(what: str, who: str, repeat: Repeat) -> Measure:
-    """The time of one product, by several repetitions of many."""
-    repeat(2)
-    started = time.perf_counter()
-    repeat(3)
-    count = min(max(int(SECONDS * 3 / (time.perf_counter() - started)), 1), 400)
-    repeat(count)
-    return Measure(what, who, tuple(once(repeat, count) for _ in range(REPETITIONS)))
-
-
-def once(repeat: Repeat, count: int) -> float:
-    started = time.perf_counter()
-    repeat(count)
-    return (time.perf_counter() - started) / count
+PRESENT: Final = {"cuda": (OURS, RAW, CUPY, TORCH), "sim": (OURS, RAW)}
+"""Those that there are on each backend."""
+FEWEST, MOST = 3, 1000
+"""Products that a turn computes."""
 
 
 # --- the subjects -----------------------------------------------------------------------------------------------------
 
 
-async def ours(backend: Backend, sizes: tuple[int, ...]) -> None:
-    async with atomr_trio.open_device(0, backend=backend) as dev:
-        for kind in KINDS:
-            for size in sizes:
-                a, b, out = (dev.full((size, size), 1, kind.dtype) for _ in range(3))
+class Gone(Exception):
+    """A subject's process has ended."""
 
-                async def many(count: int, a: Any = a, b: Any = b, out: Any = out, kind: Arithmetic = kind) -> None:
-                    async with dev.batch() as batch:
-                        for _ in range(count):
-                            batch.blas.gemm(a, b, out=out, compute=kind.compute)  # type: ignore[arg-type]
-
-                tell(await timed_async(row(kind, size), OURS, many))
+    def __init__(self, who: str, reason: str) -> None:
+        super().__init__(who, reason)
+        self.who = who
+        self.reason = reason
 
 
-async def timed_async(what: str, who: str, many: Callable[[int], Awaitable[None]]) -> Measure:
-    """As `timed`, for what is awaited."""
-    await many(2)
-    started = time.perf_counter()
-    await many(3)
-    count = min(max(int(SECONDS * 3 / (time.perf_counter() - started)), 1), 400)
-    await many(count)
-    values = []
-    for _ in range(REPETITIONS):
-        started = time.perf_counter()
-        await many(count)
-        values.append((time.perf_counter() - started) / count)
-    return Measure(what, who, tuple(values))
+class Subject:
+    """A process that computes what it is told to, and waits for the next question."""
+
+    def __init__(self, who: str, child: subprocess.Popen[str], errors: IO[str]) -> None:
+        self.who = who
+        self._child = child
+        self._errors = errors
+
+    def ask(self, question: str) -> None:
+        """Send a question, whose answer is to be fetched."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the answer will say so
+            self._child.stdin.write(f"{question}\n")
+            self._child.stdin.flush()
+
+    def answer(self) -> Any:
+        """What it says to the question that was asked first. Raises `Gone`."""
+        assert self._child.stdout is not None
+        told = self._child.stdout.readline()
+        if not told:
+            raise Gone(self.who, f"its process ended with {self._child.wait()}: {self._last_line()}")
+        return json.loads(told)
+
+    def turn(self, count: int) -> float:
+        """Seconds that a product takes, by so many. Raises `Gone`."""
+        self.ask(f"turn {count}")
+        seconds: float = self.answer()
+        return seconds
+
+    def _last_line(self) -> str:
+        self._errors.seek(0)
+        return (self._errors.read().strip().splitlines() or ["it said nothing"])[-1]
 
 
-def raw(sizes: tuple[int, ...]) -> None:
-    """`cublasGemmEx` by ctypes, in this process, on a stream of its own."""
-    from atomr_cuda import cublas, driver
-
-    context, stream, handle = driver.CUcontext(), driver.CUstream(), cublas.cublasHandle_t()
-    driver.cuInit(0)
-    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-    driver.cuCtxSetCurrent(context)
-    driver.cuStreamCreate(ctypes.byref(stream), 1)
-    cublas.cublasCreate(ctypes.byref(handle))
-    cublas.cublasSetStream(handle, stream)
-    gemm = cublas.cublasGemmEx_64.bind()
-    for kind in KINDS:
-        scalar = ctypes.c_double if kind.dtype == "float64" else ctypes.c_float
-        one, zero = scalar(1), scalar(0)
-        number, compute = _DATA_TYPES[kind.dtype], _COMPUTE[kind.dtype, kind.compute]
-        for size in sizes:
-            memory = [driver.CUdeviceptr() for _ in range(3)]
-            for each in memory:
-                driver.cuMemAlloc(ctypes.byref(each), size * size * 8)
-                driver.cuMemsetD8(each, 0x3C, size * size * 8)
-            a, b, c = (each.value for each in memory)
-            call = functools.partial(
-                *(gemm, handle, 0, 0, size, size, size, ctypes.addressof(one), a, number, size, b, number, size),
-                *(ctypes.addressof(zero), c, number, size, compute, -1),
-            )
-
-            def repeat(count: int, call: Callable[[], int] = call) -> None:
-                for _ in range(count):
-                    if call():
-                        raise SystemExit("cublasGemmEx failed")
-                driver.cuStreamSynchronize(stream)
-
-            tell(timed(row(kind, size), RAW, repeat))
-            for each in memory:
-                driver.cuMemFree(each)
+@contextlib.contextmanager
+def started(who: str, backend: str) -> Iterator[Subject]:
+    """A subject, which ends with the block."""
+    command = [sys.executable, str(SUBJECTS), who, backend]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+    ):
+        alarm = threading.Timer(DEADLINE, child.kill)
+        alarm.start()
+        try:
+            yield Subject(who, child, errors)
+            child.communicate()
+        finally:
+            child.kill()
+            alarm.cancel()
 
 
-def cupy_subject(sizes: tuple[int, ...]) -> None:
-    import cupy
-
-    for kind in KINDS:
-        if kind.dtype == "bfloat16" or kind.compute is not None:
-            continue  # it has no bfloat16, and no way to ask for TF32 in the process
-        for size in sizes:
-            a, b, out = (cupy.ones((size, size), kind.dtype) for _ in range(3))
-
-            def repeat(count: int, a: Any = a, b: Any = b, out: Any = out) -> None:
-                for _ in range(count):
-                    cupy.matmul(a, b, out=out)
-                cupy.cuda.get_current_stream().synchronize()
-
-            tell(timed(row(kind, size), CUPY, repeat))
+# --- the turns --------------------------------------------------------------------------------------------------------
 
 
-def torch_subject(sizes: tuple[int, ...]) -> None:
-    import torch
-
-    for kind in KINDS:
-        torch.backends.cuda.matmul.allow_tf32 = kind.compute == "tf32"
-        for size in sizes:
-            a, b, out = (torch.ones((size, size), dtype=getattr(torch, kind.dtype), device="cuda") for _ in range(3))
-
-            def repeat(count: int, a: Any = a, b: Any = b, out: Any = out) -> None:
-                for _ in range(count):
-                    torch.matmul(a, b, out=out)
-                torch.cuda.synchronize()
-
-            tell(timed(row(kind, size), TORCH, repeat))
+def measured(subjects: Sequence[Subject], plan: Plan) -> Iterator[tuple[Product, list[Measure], list[Absent]]]:
+    """Each product in its turn, by all the subjects that have it."""
+    here = list(subjects)
+    for number, product in enumerate(plan.products):
+        ready, absent = _ready(here, number, product)
+        values: dict[str, list[float]] = {}
+        try:
+            values = _turns(ready, plan)
+        except Gone as gone:  # the others have done only a part of their turns
+            absent.append(Absent(product.name, gone.who, gone.reason))
+        yield product, [Measure(product.name, who, each) for who, each in values.items()], absent
 
 
-def tell(measure: Measure) -> None:
-    print(json.dumps({"what": measure.what, "who": measure.who, "values": list(measure.values)}), flush=True)
+def _ready(subjects: list[Subject], number: int, product: Product) -> tuple[list[Subject], list[Absent]]:
+    """Who has made a product ready, all at the same time; a subject that is gone is taken off the list."""
+    ready, absent = [], []
+    for subject in subjects:
+        subject.ask(f"take {number}")
+    for subject in list(subjects):
+        try:
+            reason = subject.answer()
+        except Gone as gone:
+            subjects.remove(subject)
+            reason = gone.reason
+        if reason is None:
+            ready.append(subject)
+        else:
+            absent.append(Absent(product.name, subject.who, reason))
+    return ready, absent
 
 
-def subject(who: str, backend: Backend, sizes: tuple[int, ...]) -> None:
-    if who == OURS:
-        trio.run(ours, backend, sizes)
-    else:
-        {RAW: raw, CUPY: cupy_subject, TORCH: torch_subject}[who](sizes)
+def _turns(subjects: Sequence[Subject], plan: Plan) -> dict[str, list[float]]:
+    """What each took in each repetition; who was last in one is first in the next. Raises `Gone`."""
+    if not subjects:
+        return {}
+    fastest = min(subject.turn(FEWEST) for subject in subjects)
+    count = min(max(int(plan.seconds / fastest), FEWEST), MOST)
+    values: dict[str, list[float]] = {subject.who: [] for subject in subjects}
+    for repetition in range(plan.repetitions):
+        for subject in subjects[:: -1 if repetition % 2 else 1]:
+            values[subject.who].append(subject.turn(count))
+    return values
 
 
-# --- the run ----------------------------------------------------------------------------------------------------------
+# --- what must hold, and how it is shown ------------------------------------------------------------------------------
 
 
-def measured_by(who: str, backend: Backend) -> Iterator[Measure | Absent]:
-    command = [sys.executable, __file__, "--subject", who, "--backend", backend]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    for text in child.stdout:
-        yield Measure(**json.loads(text))
-    last = (child.stderr.read().strip().splitlines() or [""])[-1]
-    if child.wait():
-        yield Absent("gemm", who, last)
+def verdicts(table: Table, products: Sequence[Product]) -> Iterator[Verdict]:
+    """No product of matrices from a certain size on takes more than 2 % over the bare call."""
+    rows = table.rows()
+    for product in products:
+        if product.size < JUDGED_FROM:
+            continue
+        name = f"{product.name}, over the bare call"
+        values = {measure.who: measure.values for measure in rows.get(product.name, ())}
+        missing = [who for who in (OURS, RAW) if who not in values]
+        if missing:
+            yield Verdict(name, None, missing=f"not measured: {', '.join(missing)}")
+        else:
+            figure = excess(values[OURS], values[RAW])
+            yield Verdict(name, figure <= LIMIT, figure, LIMIT, "share")
 
 
-def verdicts(table: Table) -> Iterator[Verdict]:
-    """No product from a certain size on takes more than 2 % over the bare call."""
-    for kind in KINDS:
-        for size in SIZES:
-            if size >= JUDGED_FROM:
-                what = row(kind, size)
-                name = f"{what}: {LIMIT} x cublasGemmEx"
-                try:
-                    figure, limit = table.median(what, OURS), LIMIT * table.median(what, RAW)
-                except NotMeasured as missing:
-                    yield Verdict(name, None, missing=f"not measured: {missing}")
-                else:
-                    yield Verdict(name, figure <= limit, figure, limit)
+def excess(ours: Sequence[float], bare: Sequence[float]) -> float:
+    """How much longer ours took than the other of the same repetition: the median, as a share of that."""
+    return statistics.median(one / other for one, other in zip(ours, bare, strict=True)) - 1
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
-    parser.add_argument("--svg", type=Path, help="draw the picture there")
-    parser.add_argument("--subject", choices=(OURS, RAW, CUPY, TORCH), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    sizes = SIZES if arguments.backend == "cuda" else TINY_SIZES
-    if arguments.subject:
-        subject(arguments.subject, arguments.backend, sizes)
-        return
-    table, subjects = Table(), (OURS, RAW, CUPY, TORCH) if arguments.backend == "cuda" else (OURS,)
-    progress = Progress("measuring", len(subjects), sys.stderr, unit="subject")
-    print(HEADER)
-    for done, who in enumerate(subjects, start=1):
-        for each in measured_by(who, arguments.backend):
-            if isinstance(each, Absent):
-                print(f"  {each.who} was not measured to its end: {each.reason}")
-            else:
-                table.measures.append(each)
-                print(line(each), flush=True)
-        progress.update(done)
-    progress.finish()
-    print("\ntimes as long as ours, by medians:", *comparisons(table), sep="\n")
-    judgements = list(verdicts(table)) if arguments.backend == "cuda" else []
-    print(*judgements, sep="\n")
-    if arguments.svg:
-        title = f"Products of matrices, medians of {REPETITIONS}"
+def shown(product: Product, measures: Sequence[Measure]) -> Iterator[str]:
+    """A line for each subject."""
+    times = ratios(measures)
+    for each in measures:
+        rate = product.operations / each.median / 1e12
+        ratio = f"{times[each.who]:7.3f}" if times else ""
+        yield f"{line(each)}  {rate:9.3g}  {ratio}"
+
+
+TITLE: Final = f"{HEADER}  {'TFLOP/s':>9}  {'of ours':>7}"
+
+
+def not_measured(absent: Iterable[Absent]) -> Iterator[str]:
+    """A line for each reason, with what it holds for."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in absent:
+        rows.setdefault((each.who, each.reason), []).append(each.what)
+    for (who, reason), what in rows.items():
+        yield f"not measured: {who}: {reason}: {'; '.join(what)}"
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
+    backend: str = arguments.backend
+    plan, table, begun = PLANS[backend], Table(), time.monotonic()
+    print(TITLE)
+    with contextlib.ExitStack() as stack:
+        subjects = [stack.enter_context(started(who, backend)) for who in PRESENT[backend]]
+        for number, (product, measures, absent) in enumerate(measured(subjects, plan), 1):
+            table.measures += measures
+            table.absent += absent
+            for text in shown(product, measures):
+                print(text, flush=True)
+            told = f"[{number}/{len(plan.products)}, {time.monotonic() - begun:.0f} s] {product.name}"
+            print(told, file=sys.stderr, flush=True)
+    print("", *not_measured(table.absent), sep="\n")
+    judgements = list(verdicts(table, plan.products))
+    if judgements:
+        print("what must hold, by medians of pairs:", *judgements, sep="\n")
+    if arguments.svg is not None:
+        title = f"Products of matrices, medians of {plan.repetitions} turns, and ratios to atomr_trio"
         arguments.svg.write_text("\n".join(picture(table, title, judgements)) + "\n", encoding="utf-8")
+    return int(arguments.strict and any(verdict.held is False for verdict in judgements))
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser.add_argument("--svg", type=Path, help="draw the picture there")
+    parser.add_argument("--strict", action="store_true", help="fail if something that must hold was missed")
+    sys.exit(main(parser.parse_args()))
