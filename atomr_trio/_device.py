@@ -60,13 +60,15 @@ from ._events import (
 )
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._info import DeviceInfo
-from ._launching import AwaitedLaunch, LaunchPath
+from ._known_calls import KnownCalls
+from ._launching import AwaitedLaunches
 from ._libraries import LIBRARIES, DeviceLibraries
-from ._mailbox import Looker, Mailbox, Request
+from ._mailbox import Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
 from ._memory_map import MemoryMap, map_of
 from ._pinned import PinnedMemory
 from ._realtime import RealTimer
+from ._shortcut import Shortcut
 from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
@@ -75,7 +77,7 @@ from ._timeline import LaneBook
 from ._trim import Trim
 from ._util import NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
-from .worker.protocol import LANE_COMPUTE, LANE_LIMIT, LANE_NAMES, Verb
+from .worker.protocol import LANE_NAMES, Verb
 
 if TYPE_CHECKING:
     from ._batch import Batch
@@ -83,7 +85,6 @@ if TYPE_CHECKING:
     from ._interop import Interop
     from ._lanes import Lane
     from .actors.graph import Graph, GraphRecorder
-    from .actors.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
     from .actors.module import Module, ModuleLoader, Program
     from .actors.nvrtc import Nvrtc
 
@@ -172,7 +173,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._actors = tuple(Actor(name, Mailbox(name, MAILBOX_CAPACITY, gate)) for name in ACTORS)
         memory, module, nvrtc, *libraries = self._actors
         for actor in (memory, module, *libraries):
-            actor.mailbox.shortcut = _Shortcut(self, actor)
+            actor.mailbox.shortcut = Shortcut(self, actor)
         self._module_actor = module
         self._memory_mailbox = memory.mailbox
         self._module_mailbox = module.mailbox
@@ -199,7 +200,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._spin = spin
         self._lanes = Lanes(self)
         self.compute_lane = self._lanes.compute
-        self._launch_path: LaunchPath | None = None
+        self._launches = AwaitedLaunches(self)
+        self._known_calls = KnownCalls()
         # Generations, and the end.
         self._generation: Generation | None = None
         self._generation_changed = trio.Event()
@@ -590,43 +592,6 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             await self._generation_changed.wait()
         self._check_open()
         return self._generation
-
-    # The short way of an awaited launch, see ``_launching.py``.
-
-    def _launched_shortly(
-        self,
-        what: Kernel | PreparedLaunch,
-        grid: Dimensions,
-        block: Dimensions,
-        shared_bytes: int,
-        arguments: tuple[object, ...],
-    ) -> AwaitedLaunch | None:
-        """Launch the short way and return what can be waited for; None if it must go the general way.
-
-        It may only if it would be the module actor's next request.
-        """
-        path, mailbox = self._launch_path, self._module_mailbox
-        if path is None or mailbox.posted != mailbox.taken or self._module_actor.current is not None:
-            return None
-        launcher = path.launchers.get(what)
-        if launcher is None:
-            return None
-        awaited = AwaitedLaunch(path, mailbox)
-        return awaited if launcher(grid, block, shared_bytes, arguments, awaited) else None
-
-    def _learn_launch(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
-        """After a launch by the general way: the next one may go the short way."""
-        generation = self._generation
-        if lane != LANE_COMPUTE or generation is None or generation.refusing or generation.ring is None:
-            return
-        if self._launch_path is None or self._launch_path.generation is not generation:
-            book = generation.timeline.book(LANE_COMPUTE)
-            self._launch_path = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
-        self._launch_path.learn(request.kernel)
-        if prepared is not None:
-            self._launch_path.learn_prepared(prepared)
-        for block in request.blocks():
-            generation.promote(block, LANE_COMPUTE)
 
     def _actor_of(self, verb: Verb) -> Actor:
         """Whose work a verb of a batch is."""
@@ -1247,39 +1212,6 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._pinned.close()
         if self._arena is not None:
             self._arena.close()
-
-
-class _Shortcut:
-    """Begins requests of one actor in their callers' tasks, while it has none of its own."""
-
-    def __init__(self, device: Device, actor: Actor) -> None:
-        self._device = device
-        self._actor = actor
-
-    def begin(self, request: Request) -> Looker | None:
-        generation = self._device._generation
-        if self._actor.current is not None or generation is None or not generation.takes(request):
-            return None
-        if self._device.state is not DeviceState.RUNNING:
-            return None
-        looks = generation.begin_looking()
-        try:
-            self._actor.begin_nowait(request, generation)
-        except BaseException:
-            if looks:
-                generation.end_looking()
-            raise
-        return generation if looks else _NOBODY
-
-
-class _Nobody:
-    """Looks for nothing: somebody else does."""
-
-    async def look_for(self, request: Request) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-
-
-_NOBODY = _Nobody()
 
 
 class _QuarantineGate:

@@ -14,34 +14,45 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import trio
 
+from ._arrays import DeviceArray
 from ._encoder import encoder
 from ._errors import DeviceError
+from ._known_calls import KnownCall
 from ._mailbox import Mailbox
 from ._statistics import Outcome
-from ._timeline import LaneBook, Launch, LaunchOwner
+from ._timeline import LaneBook, Launch, Launchable, LaunchOwner
 from .worker.engines.module import LAUNCH
 from .worker.protocol import (
     HEADER,
+    LANE_COMPUTE,
+    LANE_LIMIT,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
     UNSIGNED,
     WORKER_ASLEEP_WORD,
+    Verb,
     counter_word,
 )
 from .worker.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
 
 if TYPE_CHECKING:
+    from ._actor import Actor
+    from ._device import Device
     from ._generation import Generation
-    from .actors.kernel import Dimensions, Kernel, PreparedLaunch
+    from ._requests import CommandRequest
+    from .actors.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
     from .actors.module import Module
+
+Launched = Union["Kernel", "PreparedLaunch", KnownCall]
 
 Launcher = Callable[["Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
 """Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end. That of a
-prepared launch has the first four itself, and takes zeros and nothing for them."""
+prepared launch has the first four itself, and takes zeros and nothing for them; that of a library's call takes its
+arrays, which it already has in its record, to keep them alive."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _FENCE_MASK = 15
@@ -64,7 +75,7 @@ class LaunchPath:
         """Records up to this one have a slot without looking at what the worker has read."""
         self.counter: int = counter_word(book.index)
         """Where the page has the ticket that the lane has reached."""
-        self.launchers: dict[Kernel | PreparedLaunch, Launcher] = {}
+        self.launchers: dict[Launched, Launcher] = {}
         generation.launch_paths.add(self)
 
     def look_again(self) -> bool:
@@ -85,7 +96,13 @@ class LaunchPath:
     def learn_prepared(self, prepared: PreparedLaunch) -> None:
         """The same for a launch with its arguments bound."""
         if prepared not in self.launchers and self._may_learn(prepared.kernel):
-            self.launchers[prepared] = self._prepared_launcher(prepared)
+            length = prepared.kernel._record_bytes
+            self.launchers[prepared] = self._record_launcher(prepared, prepared.kernel, LAUNCH, length)
+
+    def learn_call(self, call: KnownCall) -> None:
+        """The same for a library's call that is repeated, if it is not the first of its kind."""
+        if call not in self.launchers and call.may_be_short(self.generation, self.book.index):
+            self.launchers[call] = self._record_launcher(call, call, call.kind.later, len(call._payload))
 
     def forget(self, module: Module) -> None:
         """The module is unloaded: its kernels go the general way from now on, which refuses them."""
@@ -143,20 +160,24 @@ class LaunchPath:
 
         return launch
 
-    def _prepared_launcher(self, prepared: PreparedLaunch) -> Launcher:
-        path, generation, book, verb = self, self.generation, self.book, self.verb
+    def _record_launcher(
+        self, prepared: PreparedLaunch | KnownCall, what: Launchable, kind: Verb, length: int
+    ) -> Launcher:
+        path, generation, book = self, self.generation, self.book
+        verb = kind.number | self.verb & UNSIGNED
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, bell = generation.ring, generation.page.words, generation.bell
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
-        kernel, engine, length = prepared.kernel, LAUNCH.engine_number, prepared.kernel._record_bytes
+        engine = kind.engine_number
+        bound = not isinstance(prepared, KnownCall)
         pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{length}s").pack_into
 
         @trio.lowlevel.enable_ki_protection
         def launch(
             grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
         ) -> bool:
-            if arguments or grid or block or shared:
+            if grid or block or shared or (arguments and bound):
                 return False
             ticket, sent = book.issued + 1, generation.sent + 1
             if (
@@ -176,7 +197,7 @@ class LaunchPath:
                 used.readers[lane] = ticket
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
-            launches.append((ticket, owner, kernel, prepared._arguments))
+            launches.append((ticket, owner, what, arguments or prepared._arguments))
             book.issued = ticket
             generation.sent = words[RECORDS_SENT_WORD] = sent
             if not sent & fence_mask:
@@ -255,3 +276,72 @@ class AwaitedLaunch:
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
+
+
+class AwaitedLaunches:
+    """The short way of a device's awaited launches, which is to its compute lane."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.path: LaunchPath | None = None
+
+    def begin(
+        self,
+        what: Launched,
+        grid: Dimensions,
+        block: Dimensions,
+        shared_bytes: int,
+        arguments: tuple[object, ...],
+        actor: Actor,
+    ) -> AwaitedLaunch | None:
+        """Launch the short way and return what can be waited for; None if it must go the general way.
+
+        It may only if it would be the next request of its actor.
+        """
+        path, mailbox = self.path, actor.mailbox
+        if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
+            return None
+        launcher = path.launchers.get(what)
+        if launcher is None:
+            return None
+        awaited = AwaitedLaunch(path, mailbox)
+        return awaited if launcher(grid, block, shared_bytes, arguments, awaited) else None
+
+    def learn(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
+        """After a launch by the general way: the next one may go the short way."""
+        path = self._present_path() if lane == LANE_COMPUTE else None
+        if path is not None:
+            path.learn(request.kernel)
+            if prepared is not None:
+                path.learn_prepared(prepared)
+            self._promote(path, request)
+
+    @trio.lowlevel.enable_ki_protection
+    async def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
+        """Make a library's call once more, and wait until it is done."""
+        actor = self._device._actor_of(call.kind.later)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        launched = self.begin(call, 0, 0, 0, arrays, actor) if call.repeats_exactly else None
+        if launched is not None:
+            await launched.wait()
+            return call.answer(arrays)
+        request, result = call.again(self._device, arrays, LANE_COMPUTE)
+        await actor.mailbox.ask(request)
+        path = self._present_path() if call.repeats_exactly else None
+        if path is not None:
+            path.learn_call(call)
+            self._promote(path, request)
+        return result
+
+    def _present_path(self) -> LaunchPath | None:
+        generation = self._device._generation
+        if generation is None or generation.refusing or generation.ring is None:
+            return None
+        if self.path is None or self.path.generation is not generation:
+            book = generation.timeline.book(LANE_COMPUTE)
+            self.path = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
+        return self.path
+
+    def _promote(self, path: LaunchPath, request: CommandRequest) -> None:
+        for block in request.blocks():
+            path.generation.promote(block, LANE_COMPUTE)

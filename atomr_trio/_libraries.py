@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from ._batch import Batch
@@ -18,21 +20,21 @@ LIBRARIES: Final = ("blas", "blaslt", "solver")
 class DeviceLibraries:
     """What `Device` has of them."""
 
-    @property
+    @functools.cached_property
     def blas(self) -> Blas:
         """Dense linear algebra (cuBLAS): `await dev.blas.gemm(a, b)`."""
         from .actors.blas import Blas
 
         return Blas(cast("Device", self))
 
-    @property
+    @functools.cached_property
     def blaslt(self) -> BlasLt:
         """Products of matrices with all that is done to them (cuBLASLt): `await dev.blaslt.matmul(a, b, ...)`."""
         from .actors.blaslt import BlasLt
 
         return BlasLt(cast("Device", self))
 
-    @property
+    @functools.cached_property
     def solver(self) -> Solver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `await dev.solver.solve(a, b)`."""
         from .actors.solver import Solver
@@ -43,28 +45,31 @@ class DeviceLibraries:
 class BatchLibraries:
     """What `Batch` has of them: the same verbs, without ``await``."""
 
-    __slots__ = ()
+    __slots__ = ("_libraries",)
+
+    def __init__(self) -> None:
+        self._libraries: dict[str, Any] = {}
+
+    def _make(self, name: str, form: str) -> Any:
+        actor = importlib.import_module(f"{__package__}.actors.{name}")
+        batch = cast("Batch", self)
+        library = self._libraries[name] = getattr(actor, form)(batch._device, batch)
+        return library
 
     @property
     def blas(self) -> BatchBlas:
         """Dense linear algebra (cuBLAS): `batch.blas.gemm(a, b)`, done at the end of the batch."""
-        from .actors.blas import BatchBlas
-
-        batch = cast("Batch", self)
-        return BatchBlas(batch._device, batch)
+        library: BatchBlas = self._libraries.get("blas") or self._make("blas", "BatchBlas")
+        return library
 
     @property
     def blaslt(self) -> BatchBlasLt:
         """Products of matrices with all that is done to them (cuBLASLt): `batch.blaslt.matmul(a, b, ...)`."""
-        from .actors.blaslt import BatchBlasLt
-
-        batch = cast("Batch", self)
-        return BatchBlasLt(batch._device, batch)
+        library: BatchBlasLt = self._libraries.get("blaslt") or self._make("blaslt", "BatchBlasLt")
+        return library
 
     @property
     def solver(self) -> BatchSolver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `batch.solver.solve(a, b)`."""
-        from .actors.solver import BatchSolver
-
-        batch = cast("Batch", self)
-        return BatchSolver(batch._device, batch)
+        library: BatchSolver = self._libraries.get("solver") or self._make("solver", "BatchSolver")
+        return library

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import outcome
 
@@ -14,7 +14,27 @@ from ._timeline import Command, Operand
 from .worker.protocol import LANE_COMPUTE, Verb
 
 if TYPE_CHECKING:
+    from ._device import Device
     from ._generation import Generation
+
+
+class CallKind(NamedTuple):
+    """Calls of one kind, of which the first in a lane takes long: the library makes its handle, or loads kernels."""
+
+    first: Verb
+    later: Verb
+    number: int
+
+    def verb(self, generation: Generation, lane: int) -> Verb:
+        """What the next one is."""
+        return self.later if self._in(lane) in generation.called else self.first
+
+    def begun(self, generation: Generation, lane: int) -> None:
+        """Note that there was one."""
+        generation.called.add(self._in(lane))
+
+    def _in(self, lane: int) -> tuple[str, int, int]:
+        return self.later.engine, lane, self.number
 
 
 class CommandRequest(Request):
@@ -23,7 +43,7 @@ class CommandRequest(Request):
     `keep` holds what must not be collected before the command is done: the arrays it works on.
     """
 
-    __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep")
+    __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep", "siblings")
 
     def __init__(
         self,
@@ -43,11 +63,23 @@ class CommandRequest(Request):
         self._operands = operands
         self.keep: object = keep
         self.hang_timeout: float | None = hang_timeout
+        self.siblings: Sequence[CommandRequest] = ()
+        """All commands of the verb that this is one of, where those are several."""
 
     @property
     def verb(self) -> Verb:
         """What it asks of the worker."""
         return self._verb
+
+    @property
+    def payload(self) -> bytes:
+        """The tail of its record."""
+        return self._payload
+
+    @property
+    def kind(self) -> CallKind | None:
+        """Of which kind it is, for one that can be sent again as it is."""
+        return None
 
     def blocks(self) -> Iterator[Block]:
         """The memory that it works on."""
@@ -70,6 +102,15 @@ class CommandRequest(Request):
             hang_timeout=self.hang_timeout,
         )
 
+    @property
+    def decides(self) -> bool:
+        """Whether what it answers may refuse what follows in the same verb."""
+        return False
+
+    def is_ready(self, device: Device) -> bool:
+        """Whether it has all that it needs before it begins, or could get it now."""
+        return True
+
     def take(self) -> None:
         """Bring what came of it where it belongs, for a caller that has not waited in a task of its own."""
 
@@ -88,3 +129,21 @@ class CommandRequest(Request):
         """Settle with the loss."""
         if self.open:
             self.settle(outcome.Error(error))
+
+
+class RepeatedRequest(CommandRequest):
+    """A call that was made before, once more."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(
+        self, kind: CallKind, payload: bytes, operands: Sequence[Operand], *, keep: object, lane: int, operation: str
+    ) -> None:
+        super().__init__(kind.later, payload, operands, keep=keep, lane=lane, operation=operation)
+        self._kind = kind
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record, as the first call of its kind when it is one."""
+        self._verb = self._kind.verb(generation, self._lane)
+        super().start(generation)
+        self._kind.begun(generation, self._lane)

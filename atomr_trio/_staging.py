@@ -20,18 +20,25 @@ from ._util import known
 from .worker.channel import SharedMemory
 from .worker.protocol import CELL
 
+TINY_SLOT = 4 * 1024
+"""Enough for what a library answers: there are many of them, for a batch holds its answers until its end."""
 SMALL_SLOT = 64 * 1024
 LARGE_SLOT = 4 * 1024 * 1024
+TINY_SLOTS = 512
 SMALL_SLOTS = 64
 LARGE_SLOTS = 22
 GATE_BYTES = 2 * CELL
 """Each slot has two words by which helpers and the GPU take turns in it, in cache lines of their own."""
-STAGING_BYTES = SMALL_SLOTS * (SMALL_SLOT + GATE_BYTES) + LARGE_SLOTS * (LARGE_SLOT + GATE_BYTES)
+STAGING_BYTES = (
+    TINY_SLOTS * (TINY_SLOT + GATE_BYTES)
+    + SMALL_SLOTS * (SMALL_SLOT + GATE_BYTES)
+    + LARGE_SLOTS * (LARGE_SLOT + GATE_BYTES)
+)
 
 
 def _kind(size: int) -> int:
     """The size of the slots that take `size` bytes."""
-    return SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
+    return TINY_SLOT if size <= TINY_SLOT else SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
 
 
 class Slot:
@@ -75,24 +82,21 @@ class _Waiter:
 
 
 class StagingPool:
-    """Slots of two sizes, handed out in turn: while somebody waits for one, none of its size is free."""
+    """Slots of three sizes, handed out in turn: while somebody waits for one, none of its size is free."""
 
     def __init__(self) -> None:
         self.memory: SharedMemory = SharedMemory.create("atomr-trio-staging", STAGING_BYTES)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory.map, np.uint8)
         self.words: memoryview[int] = memoryview(self.memory.map).cast("Q")
         """The area as 64-bit words, to be stored and loaded whole."""
-        boundary = SMALL_SLOTS * SMALL_SLOT
-        end = boundary + LARGE_SLOTS * LARGE_SLOT
-        gates = itertools.count(end, GATE_BYTES)
+        counts = {TINY_SLOT: TINY_SLOTS, SMALL_SLOT: SMALL_SLOTS, LARGE_SLOT: LARGE_SLOTS}
+        offsets = itertools.accumulate((size * count for size, count in counts.items()), initial=0)
+        gates = itertools.count(sum(size * count for size, count in counts.items()), GATE_BYTES)
         self._free: dict[int, collections.deque[Slot]] = {
-            SMALL_SLOT: collections.deque(
-                Slot(self, at, SMALL_SLOT, next(gates)) for at in range(0, boundary, SMALL_SLOT)
-            ),
-            LARGE_SLOT: collections.deque(
-                Slot(self, at, LARGE_SLOT, next(gates)) for at in range(boundary, end, LARGE_SLOT)
-            ),
+            size: collections.deque(Slot(self, first + size * index, size, next(gates)) for index in range(count))
+            for (size, count), first in zip(counts.items(), offsets, strict=False)
         }
+        self._slots: int = sum(counts.values())
         self._sequence = 1
         self.closed: bool = False
         self._held_back: list[Slot] | None = None
@@ -165,7 +169,7 @@ class StagingPool:
     @property
     def idle(self) -> bool:
         """Whether no slot is held."""
-        return len(self._free[SMALL_SLOT]) == SMALL_SLOTS and len(self._free[LARGE_SLOT]) == LARGE_SLOTS
+        return sum(map(len, self._free.values())) == self._slots
 
     def close(self) -> None:
         """Unmap the area."""

@@ -23,7 +23,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._dtypes import DTYPES
-from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS
+from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
 from atomr_trio.actors.memory import pattern_of
 from strategies import numbers, same
 from support import chosen_backend, open_test_device
@@ -249,7 +249,7 @@ async def test_copies_of_many_tasks_at_once_do_not_wait_for_each_other_for_ever(
 
 async def test_more_small_copies_at_once_than_there_are_slots_all_arrive():
     async with scenario() as dev:
-        count = 3 * SMALL_SLOTS
+        count = TINY_SLOTS + 64
         array = dev.zeros(count, np.int32)
         async with trio.open_nursery() as nursery:
             for number in range(count):

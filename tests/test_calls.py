@@ -13,7 +13,7 @@ import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound
 from atomr_trio._calls import Answer, Scalar, _write
-from atomr_trio._staging import SMALL_SLOTS
+from atomr_trio._staging import TINY_SLOTS
 from atomr_trio.worker import engines
 from atomr_trio.worker.engines.blas import BLAS
 from atomr_trio.worker.engines.calls import CallTable, _shift
@@ -155,16 +155,16 @@ async def test_more_answers_than_there_are_slots(dev, x):
         answers.append(float(await dev.blas.dot(x, x)))
 
     async with trio.open_nursery() as nursery:
-        for _ in range(SMALL_SLOTS + 20):
+        for _ in range(TINY_SLOTS + 20):
             nursery.start_soon(ask)
-    assert answers == [SQUARES] * (SMALL_SLOTS + 20)
+    assert answers == [SQUARES] * (TINY_SLOTS + 20)
     assert dev._staging.idle
 
 
 async def test_a_batch_with_more_answers_than_slots_says_so_and_loses_nothing(dev, x):
     answers = []
     async with dev.batch() as batch:
-        while len(answers) < 2 * SMALL_SLOTS:
+        while len(answers) < 2 * TINY_SLOTS:
             try:
                 answers.append(batch.blas.dot(x, x))
             except trio.WouldBlock:
@@ -174,7 +174,7 @@ async def test_a_batch_with_more_answers_than_slots_says_so_and_loses_nothing(de
 
 
 async def test_a_batch_is_refused_where_no_slot_is_free(dev, x):
-    slots = [dev._staging.acquire_nowait(1) for _ in range(SMALL_SLOTS)]
+    slots = [dev._staging.acquire_nowait(1) for _ in range(TINY_SLOTS)]
     async with dev.batch() as batch:
         with pytest.raises(trio.WouldBlock):
             batch.blas.dot(x, x)

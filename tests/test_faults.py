@@ -603,7 +603,7 @@ async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(o
     """
     size = 128 * MIB
     monkeypatch.setattr(_staging, "LARGE_SLOTS", size // _staging.LARGE_SLOT)
-    monkeypatch.setattr(_staging, "STAGING_BYTES", size + 2 * _staging.SMALL_SLOTS * _staging.SMALL_SLOT)
+    monkeypatch.setattr(_staging, "STAGING_BYTES", size + _staging.STAGING_BYTES)
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             (wild,) = await compile_rogue(dev, "wild")

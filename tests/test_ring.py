@@ -46,7 +46,7 @@ DEADLINE = 60
 N = 8
 SOURCE = r"""
 extern "C" __global__ void add(int *x, int a) { x[threadIdx.x] += a; }
-struct Large { int first; char rest[400]; };
+struct Large { int first; char rest[600]; };
 extern "C" __global__ void add_large(int *x, struct Large large) { x[threadIdx.x] += large.first; }
 """
 NUMBERS = np.arange(N, dtype=np.int32)
@@ -251,7 +251,7 @@ async def test_a_launch_too_large_for_a_slot_keeps_its_place_among_others(dev):
     async with dev.batch() as batch:
         for number in range(50):
             batch.launch(add, 1, N, x, number)
-            batch.launch(add_large, 1, N, x, struct.pack("<i400x", 1000 * number))
+            batch.launch(add_large, 1, N, x, struct.pack("<i600x", 1000 * number))
             expected += 1001 * number
     assert (await x.to_host() == NUMBERS + expected).all()
     assert add_large._record_bytes + HEADER.size > MAX_RECORD
@@ -328,7 +328,7 @@ async def launches_copies_and_a_loss(make_device: Callable[[], Any]) -> None:
         for _ in range(20):
             await add.launch(1, N, x, 1)
             await prepared.launch()
-        await add_large.launch(1, N, x, struct.pack("<i400x", 7))
+        await add_large.launch(1, N, x, struct.pack("<i600x", 7))
         async with dev.batch() as batch:
             for _ in range(100):
                 batch.launch(add, 1, N, x, 1)

@@ -16,6 +16,8 @@ from atomr_trio._staging import (
     SMALL_SLOT,
     SMALL_SLOTS,
     STAGING_BYTES,
+    TINY_SLOT,
+    TINY_SLOTS,
     Slot,
     StagingPool,
 )
@@ -36,11 +38,17 @@ async def take_all(pool: StagingPool, size: int) -> list[Slot]:
     return taken
 
 
+async def take_all_sizes(pool: StagingPool) -> list[Slot]:
+    return [slot for size in (TINY_SLOT, SMALL_SLOT, LARGE_SLOT) for slot in await take_all(pool, size)]
+
+
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
-        (0, SMALL_SLOT),
-        (1, SMALL_SLOT),
+        (0, TINY_SLOT),
+        (1, TINY_SLOT),
+        (TINY_SLOT, TINY_SLOT),
+        (TINY_SLOT + 1, SMALL_SLOT),
         (SMALL_SLOT, SMALL_SLOT),
         (SMALL_SLOT + 1, LARGE_SLOT),
         (LARGE_SLOT, LARGE_SLOT),
@@ -53,8 +61,8 @@ async def test_a_slot_holds_at_least_what_was_asked_for(pool, size, expected):
 
 
 async def test_slots_never_overlap_and_lie_within_the_area(pool):
-    slots = await take_all(pool, SMALL_SLOT) + await take_all(pool, LARGE_SLOT)
-    assert len(slots) == SMALL_SLOTS + LARGE_SLOTS
+    slots = await take_all_sizes(pool)
+    assert len(slots) == TINY_SLOTS + SMALL_SLOTS + LARGE_SLOTS
     end = 0
     for slot in sorted(slots, key=lambda each: each.offset):
         assert slot.offset >= end
@@ -221,7 +229,7 @@ async def test_numbers_are_given_once_and_grow(pool):
 
 
 async def test_words_of_slots_share_no_line_and_lie_behind_all_slots(pool):
-    slots = await take_all(pool, SMALL_SLOT) + await take_all(pool, LARGE_SLOT)
+    slots = await take_all_sizes(pool)
     gates = sorted(slot.gate for slot in slots)
     assert gates[0] >= max(slot.offset + slot.size for slot in slots)
     assert all(gate % CELL == 0 for gate in gates)

@@ -878,10 +878,13 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_s
         raise
 
 
-def plan_copy(source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE) -> list[CommandRequest] | None:
+def plan_copy(
+    source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE, *, most: int = THROUGH_HOST
+) -> list[CommandRequest] | None:
     """The requests that copy between two arrays of one device, of the same shape and dtype.
 
-    None if they would be too many. Raises `InvalidArgument` for arrays that were freed or that share memory.
+    None if they would be of more than `most` boxes. Raises `InvalidArgument` for arrays that were freed or that share
+    memory.
     """
     device = target.device
     device._check_usable(source)
@@ -891,8 +894,8 @@ def plan_copy(source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE
     packing = _layout.packing(target.shape, target.strides)
     walk, source_offset = packing.follow(source.shape, source.strides)
     whole = _layout.boxes(packing.shape, target.itemsize, packing.strides, walk)
-    boxes = list(itertools.islice(whole, THROUGH_HOST + 1))
-    if len(boxes) > THROUGH_HOST:
+    boxes = list(itertools.islice(whole, most + 1))
+    if len(boxes) > most:
         return None
     to, origin = target.address + packing.offset, source.address + source_offset
     requests = []

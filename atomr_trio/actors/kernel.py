@@ -272,7 +272,7 @@ class Kernel(metaclass=NoPublicConstructor):
         bare = cluster is None and priority is None and not cooperative and not programmatic
         if bare and lane is None and hang_timeout is None and not touches:
             await trio.lowlevel.checkpoint_if_cancelled()
-            launched = device._launched_shortly(self, grid, block, shared_bytes, arguments)
+            launched = device._launches.begin(self, grid, block, shared_bytes, arguments, device._module_actor)
             if launched is not None:
                 await launched.wait()
                 return
@@ -283,7 +283,7 @@ class Kernel(metaclass=NoPublicConstructor):
             await self.occupancy(block, shared_bytes)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
         await device._module_mailbox.ask(request)
-        device._learn_launch(request, number)
+        device._launches.learn(request, number)
 
     def launch_nowait(
         self,
@@ -645,7 +645,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         device = self.kernel._module.device
         if lane is None and hang_timeout is None:
             await trio.lowlevel.checkpoint_if_cancelled()
-            launched = device._launched_shortly(self, 0, 0, 0, ())
+            launched = device._launches.begin(self, 0, 0, 0, (), device._module_actor)
             if launched is not None:
                 await launched.wait()
                 return
@@ -653,7 +653,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         number = device._lanes.chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device._module_mailbox.ask(request)
-        device._learn_launch(request, number, self)
+        device._launches.learn(request, number, self)
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Have the launch made, and do not wait for it; see `Kernel.launch_nowait`.

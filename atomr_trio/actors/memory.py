@@ -42,6 +42,25 @@ def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None
         block.torn = block.torn or f"a write that did not finish ({type(error).__name__})"
 
 
+def tear_halves(requests: Sequence[CommandRequest], error: BaseException, failed: CommandRequest | None) -> None:
+    """Mark what a verb of several commands leaves half written when `error` ends it before its time.
+
+    What had begun behind the command that `failed` worked on what that should have left.
+    """
+    writers: dict[Block, list[CommandRequest]] = {}
+    misled: set[Block] = set()
+    behind = False
+    for request in requests:
+        written = [block for block, role in request._operands if role is not Role.READ]
+        for block in written:
+            writers.setdefault(block, []).append(request)
+        if behind and was_begun(request):
+            misled.update(written)
+        behind = behind or request is failed
+    for block, those in writers.items():
+        tear(block, error, begun=sum(map(was_begun, those)), pieces=len(those) + (block in misled))
+
+
 async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> None:
     """Overwrite an array by several commands, one after the other."""
     if not requests:

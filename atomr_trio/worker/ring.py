@@ -38,7 +38,8 @@ from typing import Final
 from .channel import SharedMemory
 from .protocol import HEADER, MAX_LANES
 
-SLOT_BYTES: Final = 256
+SLOT_BYTES: Final = 512
+"""Enough for a launch of fifty arguments, and for the longest record of a library's call."""
 SLOTS: Final = 8192
 SLOT_SHIFT: Final = SLOT_BYTES.bit_length() - 1
 SLOT_MASK: Final = SLOTS - 1

@@ -70,12 +70,12 @@ async def measure(backend: str) -> None:
         generation = dev._generation
         assert generation is not None
         assert generation.ring is not None
-        assert dev._launch_path is not None
-        words, counter = generation.page.words, dev._launch_path.counter
-        launcher, book = dev._launch_path.launchers[kernel], generation.timeline.lanes[0]
+        assert dev._launches.path is not None
+        words, counter = generation.page.words, dev._launches.path.counter
+        launcher, book = dev._launches.path.launchers[kernel], generation.timeline.lanes[0]
 
         print("\nthe caller")
-        encode, token, record = encoder(kernel.signature), dev._launch_path.token, bytearray(256)
+        encode, token, record = encoder(kernel.signature), dev._launches.path.token, bytearray(256)
         me = (0, book.issued)
         values = encode(arguments, token, me)
         assert values is not None

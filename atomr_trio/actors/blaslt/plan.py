@@ -17,10 +17,9 @@ from ..._calls import Library, Operands, Scalar
 from ..._errors import InvalidArgument
 from ..._library_types import DATA_TYPES
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation, strides_text
-from ..._requests import CommandRequest
+from ..._requests import CallKind, CommandRequest
 from ..._util import known, shown
 from ...worker.engines.blaslt import (
-    BLASLT,
     FIRST_MATMUL,
     MATMUL,
     TRANSFORM,
@@ -60,12 +59,15 @@ class MatmulRequest(CommandRequest):
         super().__init__(MATMUL, payload, operands.roles(), keep=operands.arrays, lane=lane, operation=MATMUL.operation)
         self._plan = hash(plan_key(content, addresses)) % _KNOWN_PLANS
 
+    @property
+    def kind(self) -> CallKind:
+        return CallKind(FIRST_MATMUL, MATMUL, self._plan)
+
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first of its plan when it is that."""
-        plan = (BLASLT.engine, self._lane, self._plan)
-        self._verb = MATMUL if plan in generation.called else FIRST_MATMUL
+        self._verb = self.kind.verb(generation, self._lane)
         super().start(generation)
-        generation.called.add(plan)
+        self.kind.begun(generation, self._lane)
 
 
 @attrs.frozen

@@ -1,0 +1,199 @@
+"""Calls of libraries that are made again and again: what was worked out for one is kept for the next.
+
+What a verb comes to depends on its arrays, which never move, and on its options. So a call with the same arrays and
+options is the same record. Where it is one command, that is kept, and a repetition is checked by comparing the
+arguments: it goes the short way of a prepared launch into the ring, or at least without being planned anew. A new
+result is the one thing that differs: its address is written into the record.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ._arrays import DeviceArray, Storage
+from ._requests import CallKind, CommandRequest, RepeatedRequest
+from ._timeline import Operand
+from .worker.protocol import HEADER, Mode, Role
+from .worker.ring import MAX_RECORD
+
+if TYPE_CHECKING:
+    from ._device import Device
+    from ._generation import Generation
+
+_MOST_KNOWN: Final = 256
+_PLAIN: Final = frozenset({int, bool, str, type(None)})
+"""Types of options whose values are equal only if they mean the same."""
+
+
+Question = tuple[Hashable, tuple[DeviceArray, ...]]
+"""The arguments of a call: a key that tells it from every other one while its arrays are alive, and those."""
+
+
+def question_of(
+    plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
+) -> Question | None:
+    """None for arguments that may be equal and mean different things, such as 0.0 and -0.0."""
+    arrays: list[DeviceArray] = []
+    parts: list[Hashable] = [plan, *keywords]
+    for value in (*arguments, *keywords.values()):
+        kind = type(value)
+        if kind is DeviceArray:
+            arrays.append(value)  # type: ignore[arg-type]
+            parts.append(id(value))
+        elif kind in _PLAIN or (kind is float and value):
+            parts.append((kind, value))
+        else:
+            return None
+    return tuple(parts), tuple(arrays)
+
+
+@attrs.frozen
+class _NewResult:
+    """A result that is new with each call, and where in the record its address is."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    offset: int
+    role: Role
+
+
+class KnownCall:
+    """A call that was made before: its record, and what it does to which memory. See `LaunchPath` for the short way."""
+
+    __slots__ = (
+        "_arrays",
+        "_blocks",
+        "_new",
+        "_operands",
+        "_payload",
+        "_place",
+        "_reads",
+        "_writes",
+        "kind",
+        "operation",
+    )
+
+    def __init__(
+        self,
+        request: CommandRequest,
+        kind: CallKind,
+        arrays: tuple[DeviceArray, ...],
+        place: int,
+        new: _NewResult | None,
+    ) -> None:
+        self.kind: CallKind = kind
+        self.operation: str = request.operation
+        # Weakly: what is kept here must not keep memory in use.
+        self._arrays = tuple(weakref.ref(array) for array in arrays)
+        self._payload: bytes = request.payload
+        self._place = place
+        self._new = new
+        blocks = {array._block for array in arrays}
+        self._operands: tuple[Operand, ...] = tuple(each for each in request._operands if each[0] in blocks)
+        self._blocks = tuple(block for block, _ in self._operands)
+        self._reads = tuple(block for block, role in self._operands if role is Role.READ)
+        self._writes = tuple(block for block, role in self._operands if role is not Role.READ)
+
+    @property
+    def repeats_exactly(self) -> bool:
+        """Whether each of its records is the same, which the short way wants."""
+        return self._new is None
+
+    def answer(self, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
+        """What the verb returns, where that is nothing new."""
+        return arrays[self._place]
+
+    def again(self, device: Device, arrays: tuple[DeviceArray, ...], lane: int) -> tuple[CommandRequest, DeviceArray]:
+        """A request for one more such call, and what the verb returns."""
+        for array in arrays:
+            device._check_usable(array)
+        if self._new is None:
+            return self._request(self._payload, self._operands, arrays, lane), self.answer(arrays)
+        new = self._new
+        result = device.empty(new.shape, new.dtype)
+        payload = bytearray(self._payload)
+        payload[new.offset : new.offset + 8] = _as_word(result.address)
+        operands = (*self._operands, (result._block, new.role))
+        return self._request(bytes(payload), operands, (*arrays, result), lane), result
+
+    def _request(self, payload: bytes, operands: tuple[Operand, ...], keep: object, lane: int) -> CommandRequest:
+        return RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
+
+    # What a launch path asks of it.
+
+    @property
+    def _arguments(self) -> tuple[object, ...]:
+        """It binds none: whoever calls again brings the arrays along."""
+        return ()
+
+    def may_be_short(self, generation: Generation, lane: int) -> bool:
+        """Whether its records may go straight into the ring: such a call has been made in the lane before."""
+        has_room = len(self._payload) <= MAX_RECORD - HEADER.size
+        return has_room and self.kind.verb(generation, lane) is self.kind.later
+
+    def _of(self, module: object) -> bool:
+        return False
+
+    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
+        return self.operation, self._operands
+
+
+class KnownCalls:
+    """Those of one device, the newest last."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, KnownCall] = {}
+
+    def find(self, question: Question) -> KnownCall | None:
+        """The call, if it was made before with the same arrays, and not with others that had the numbers of these."""
+        key, arrays = question
+        call = self._calls.get(key)
+        if call is not None:
+            for reference, array in zip(call._arrays, arrays, strict=True):
+                if reference() is not array:
+                    return None
+        return call
+
+    def learn(
+        self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+    ) -> None:
+        """Keep a call that came to these requests and `made` new arrays, if it is one command that can be repeated."""
+        key, arrays = question
+        call = _repeatable(arrays, requests, made, result)
+        if call is None:
+            return
+        self._calls.pop(key, None)
+        if len(self._calls) >= _MOST_KNOWN:
+            del self._calls[next(iter(self._calls))]
+        self._calls[key] = call
+
+
+def _repeatable(
+    arrays: tuple[DeviceArray, ...], requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+) -> KnownCall | None:
+    kind = requests[0].kind if len(requests) == 1 else None
+    if kind is None or any(type(array._storage) is not Storage for array in arrays):
+        return None  # a variable of a module moves
+    if kind.later.mode is not Mode.ENQUEUES:
+        return None
+    request, given = requests[0], {array._block for array in arrays}
+    brought = [each for each in request._operands if each[0] not in given]
+    if not made:
+        place = next((place for place, array in enumerate(arrays) if array is result), None)
+        return None if brought or place is None else KnownCall(request, kind, arrays, place, None)
+    new = made[0]
+    word = _as_word(new.address)
+    if len(made) > 1 or result is not new or [block for block, _ in brought] != [new._block]:
+        return None
+    if request.payload.count(word) != 1:
+        return None
+    found = _NewResult(new.shape, new.dtype, request.payload.find(word), brought[0][1])
+    return KnownCall(request, kind, arrays, 0, found)
+
+
+def _as_word(address: int) -> bytes:
+    return address.to_bytes(8, "little")

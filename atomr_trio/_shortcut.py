@@ -1,0 +1,95 @@
+"""Requests that their callers begin themselves, past the mailboxes, because an actor would do nothing else next."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+import trio
+
+from ._actor import Actor
+from ._mailbox import Looker, Request
+from ._supervision import DeviceState
+
+if TYPE_CHECKING:
+    from ._device import Device
+    from ._generation import Generation
+    from ._requests import CommandRequest
+
+
+class Shortcut:
+    """Begins requests of one actor in their callers' tasks, while it has none of its own."""
+
+    def __init__(self, device: Device, actor: Actor) -> None:
+        self._device = device
+        self._actor = actor
+
+    def begin(self, request: Request) -> Looker | None:
+        """Begin the request, unless it has to wait for something; then None. Raises what refuses it."""
+        generation = _serving(self._device)
+        if generation is None or self._actor.current is not None or not generation.takes(request):
+            return None
+        looks = generation.begin_looking()
+        try:
+            self._actor.begin_nowait(request, generation)
+        except BaseException:
+            if looks:
+                generation.end_looking()
+            raise
+        return generation if looks else _NOBODY
+
+
+def begin_in_turn(
+    device: Device, waiting: collections.deque[CommandRequest]
+) -> tuple[list[CommandRequest], Looker | None]:
+    """Begin requests of any actors, one behind the other: as many as can begin now.
+
+    Those are taken off `waiting`. None begins behind one whose answer may refuse what follows. Returns them, and who
+    looks for the end of the last. Raises what refuses the next one; nobody waits then for those that were begun.
+    """
+    begun: list[CommandRequest] = []
+    generation = _serving(device)
+    if generation is None:
+        return begun, None
+    looks = generation.begin_looking()
+    try:
+        while waiting and (not begun or not begun[-1].decides) and _begins(device, waiting[0], generation):
+            begun.append(waiting.popleft())
+    except BaseException:
+        if looks:
+            generation.end_looking()
+        for request in begun:
+            request.drop()
+        raise
+    if looks and not begun:
+        generation.end_looking()
+    return begun, generation if looks else _NOBODY
+
+
+def _begins(device: Device, request: CommandRequest, generation: Generation) -> bool:
+    actor = device._actor_of(request.verb)
+    mailbox = actor.mailbox
+    if mailbox.posted != mailbox.taken or actor.current is not None or not generation.takes(request):
+        return False
+    if not request.is_ready(device):
+        return False
+    try:
+        actor.begin_nowait(request, generation)
+    except BaseException:
+        request.drop()
+        raise
+    return True
+
+
+def _serving(device: Device) -> Generation | None:
+    return device._generation if device.state is DeviceState.RUNNING else None
+
+
+class _Nobody:
+    """Looks for nothing: somebody else does."""
+
+    async def look_for(self, request: Request) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+
+_NOBODY = _Nobody()
