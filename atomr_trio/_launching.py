@@ -32,6 +32,7 @@ from .worker.protocol import (
     LANE_LIMIT,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
+    REPEATED,
     UNSIGNED,
     WORKER_ASLEEP_WORD,
     Verb,
@@ -164,13 +165,13 @@ class LaunchPath:
         self, prepared: PreparedLaunch | KnownCall, what: Launchable, kind: Verb, length: int
     ) -> Launcher:
         path, generation, book = self, self.generation, self.book
-        verb = kind.number | self.verb & UNSIGNED
+        bound = not isinstance(prepared, KnownCall)
+        verb = kind.number | self.verb & UNSIGNED | (0 if bound else REPEATED)
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, bell = generation.ring, generation.page.words, generation.bell
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         engine = kind.engine_number
-        bound = not isinstance(prepared, KnownCall)
         pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{length}s").pack_into
 
         @trio.lowlevel.enable_ki_protection

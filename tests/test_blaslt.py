@@ -860,7 +860,8 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
 
         begin()
         lane = SimpleNamespace(index=0, stream=stream())
-        engine = blaslt.BlasLtEngine(SimpleNamespace(cuda_error=CudaError))
+        forgotten = []
+        engine = blaslt.BlasLtEngine(SimpleNamespace(cuda_error=CudaError, forget_hot=lambda: forgotten.append(1)))
         room = allocate(1 << 20)
 
         def multiply(a, b, c, d, *, n=4, k=4, compute=68, epilogue=1, **others):
@@ -914,6 +915,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
         made = plans()
         assert count("cublasLtMatmulDescDestroy") == made - blaslt.PLANS
         assert count("cublasLtMatrixLayoutDestroy") == 4 * (made - blaslt.PLANS)
+        assert len(forgotten) == made - blaslt.PLANS  # a call that was ready to use one is forgotten with it
         multiply(0, 256, 4096, 4096, n=1, k=1)
         assert plans() == made
         multiply(0, 256, 4096, 4096)

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from .channel import TimelinePage, clip
 from .protocol import (
@@ -45,6 +45,10 @@ _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _CU_EVENT_DISABLE_TIMING = 2
 GROUP_SECONDS = 200e-6
+
+
+Ready = tuple[Callable[[int], int], Callable[[int], Exception]]
+"""A function that makes a call with the parameter block at an address and returns its status; the error for one."""
 
 
 class WorkerServices(Protocol):
@@ -95,6 +99,17 @@ class Engine(Protocol):
         """Destroy what the engine holds; only on a clean close."""
 
 
+@runtime_checkable
+class RepeatingEngine(Engine, Protocol):
+    """One whose calls can be made ready to be made again and again."""
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+        """A function that makes the call of a record and returns its status, and the exception for one.
+
+        None for what can only be made in the general way, now.
+        """
+
+
 class Command:
     """One record, taken apart."""
 
@@ -120,8 +135,8 @@ class Command:
         self.unsigned: bool = unsigned
 
 
-class HotLaunch:
-    """A launch made ready: what is the same in every record of it, and so need not be read again."""
+class HotCall:
+    """A launch made ready, or a library's call: what is the same in every record of it is not read again."""
 
     __slots__ = ("call", "error", "joins", "lane", "verb")
 
@@ -139,7 +154,7 @@ class HotLaunch:
         self.joins: Lane | None = lane if unsigned else None
         """The lane, if others may come before it is signed."""
         self.call: Callable[[int], int] = call
-        """Launches with the parameter block at an address; returns the status."""
+        """Launches with the parameter block at an address, or makes the call; returns the status."""
         self.error: Callable[[int], Exception] = error
 
 

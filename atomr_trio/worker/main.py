@@ -30,7 +30,7 @@ from .channel import SharedMemory, TimelinePage
 from .engines import context as context_records
 from .engines.memory import MEMORY, MemoryEngine
 from .engines.module import LAUNCH, MODULE, ModuleEngine
-from .lanes import Command, HotLaunch, Lane
+from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .parent import die_with_parent
 from .protocol import (
     ASLEEP_WORD,
@@ -45,9 +45,11 @@ from .protocol import (
     LANES,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
+    REPEATED,
     SELF_TEST_WORD,
     SOCKET_LANE,
     UNSIGNED,
+    VERB_NUMBERS,
     WORKER_ASLEEP_WORD,
     Verb,
     decode_wait,
@@ -65,8 +67,10 @@ LOOK_PERIOD = 200e-6
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
-_LAUNCH = (LAUNCH.engine_number, LAUNCH.number, 0)
-_LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - 8 + LAUNCH.struct.size}s")
+_LAUNCH = (LAUNCH.engine_number, LAUNCH.number)
+_TICKET_BYTES = 8
+"""The ticket is the first of a record's header, and all that differs from one launch to the next like it."""
+_LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - _TICKET_BYTES + LAUNCH.struct.size}s")
 """The record's number, its ticket, and what is the same in every record of one launch."""
 _MOST_READY = 65536
 _READ_MASK = 15
@@ -119,7 +123,7 @@ class Worker:
         self._flush_wanted = threading.Event()
         self._lanes: dict[int, Lane] = {}
         self._ring: Ring | None = None
-        self._ready: dict[bytes, HotLaunch] = {}
+        self._ready: dict[bytes, HotCall] = {}
         self._awake = False
         """Whether the loop's thread looks after the lanes itself."""
         self._turns = 0
@@ -469,19 +473,34 @@ class Worker:
             words[RECORDS_READ_WORD] = read
             self._printed = True
 
-    def _make_ready(self, slots: memoryview, at: int) -> HotLaunch | None:
-        """What makes the launch in a slot; None if it is none."""
+    def _make_ready(self, slots: memoryview, at: int) -> HotCall | None:
+        """What makes the launch in a slot, or a call that is repeated; None for what has to be read each time."""
         _, lane, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
-        if (engine, verb & ~UNSIGNED, waits) != _LAUNCH or lane not in self._lanes or length > _LONGEST_PAYLOAD:
+        if waits or lane not in self._lanes or length > _LONGEST_PAYLOAD:
             return None
-        launch = bytes(slots[at + NUMBER.size + 8 : at + _LAUNCH_RECORD.size])
-        call = self._modules.hot_launch(launch[8:], length, self._lanes[lane])
+        first = at + NUMBER.size + _TICKET_BYTES
+        if verb & REPEATED:
+            record = bytes(slots[first : at + NUMBER.size + HEADER.size + length])
+            return self._ready.get(record) or self._make_call_ready(record, self._lanes[lane], engine, verb)
+        if (engine, verb & VERB_NUMBERS) != _LAUNCH:
+            return None
+        launch = bytes(slots[first : at + _LAUNCH_RECORD.size])
+        call = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, self._lanes[lane])
         if call is None:
             return None
+        return self._keep_ready(launch, LAUNCH, self._lanes[lane], (call, self._modules.launch_error), verb)
+
+    def _make_call_ready(self, record: bytes, lane: Lane, engine_number: int, verb: int) -> HotCall | None:
+        engine, number = self._engines[engine_number], verb & VERB_NUMBERS
+        if not isinstance(engine, RepeatingEngine):
+            return None
+        call = engine.hot_call(number, record[HEADER.size - _TICKET_BYTES :], lane)
+        return None if call is None else self._keep_ready(record, engine.table.verbs[number], lane, call, verb)
+
+    def _keep_ready(self, record: bytes, verb: Verb, lane: Lane, call: Ready, number: int) -> HotCall:
         if len(self._ready) >= _MOST_READY:
             self._ready.clear()
-        hot = HotLaunch(LAUNCH, self._lanes[lane], call, self._modules.launch_error, unsigned=bool(verb & UNSIGNED))
-        self._ready[launch] = hot
+        hot = self._ready[record] = HotCall(verb, lane, *call, unsigned=bool(number & UNSIGNED))
         return hot
 
     def forget_hot(self) -> None:
@@ -554,7 +573,7 @@ class Worker:
             self._control[control](data[start:], descriptors)
             return None
         waits = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
-        verb, call = self._verbs[engine, verb_number & ~UNSIGNED]
+        verb, call = self._verbs[engine, verb_number & VERB_NUMBERS]
         unsigned = bool(verb_number & UNSIGNED)
         self._lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
         self._printed = True

@@ -25,6 +25,10 @@ SOCKET_LANE: Final = 254
 """In the ring: the next record in order is the next one of the socket."""
 UNSIGNED: Final = 0x80
 """Added to the verb's number: the command needs no ticket of its own, one that a later command brings will do."""
+REPEATED: Final = 0x40
+"""Added to the verb's number: the same record was sent before and will be sent again, so it pays to make it ready."""
+VERB_NUMBERS: Final = 0x3F
+"""The rest of that byte."""
 
 _REQUIRED: Final = 1 << 63
 _LANE_SHIFT: Final = 56

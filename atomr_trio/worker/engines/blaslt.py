@@ -8,18 +8,19 @@ and whether C is D; so a call with other addresses finds the plan of the one bef
 from __future__ import annotations
 
 import collections
+import functools
 import struct
 import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol import Mode, VerbTable
-from .calls import refusal
+from .calls import made_ready, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, WorkerServices
+    from ..lanes import Command, Lane, Ready, WorkerServices
 
 # --- the records ------------------------------------------------------------------------------------------------------
 
@@ -286,13 +287,38 @@ class BlasLtEngine:
         else:
             kept.plans.move_to_end(key)
             plan.point(addresses)
+        function = self._cublaslt.cublasLtMatmul
+        status = function.status(*self._words_of(plan, addresses, alpha, beta, kept, lane))
+        if status:
+            raise self._refusal(function, status, Problem.unpack(content), lane)
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+        """A product whose plan there is, ready to be made; see `RepeatingEngine`."""
+        kept = self._lanes.get(lane.index)
+        if verb != MATMUL.number or kept is None:
+            return None
+        content, *numbers, alpha, beta = MATMUL.struct.unpack(payload)
+        addresses = Addresses(*numbers)
+        plan = kept.plans.get(plan_key(content, addresses))
+        if plan is None:
+            return None
+        function = self._cublaslt.cublasLtMatmul
+
+        def error_of(status: int) -> Exception:
+            return self._refusal(function, status, Problem.unpack(content), lane)
+
+        words = self._words_of(plan, addresses, alpha, beta, kept, lane)
+        prepare = functools.partial(plan.point, addresses)
+        return made_ready(prepare, functools.partial(function.bind(), *words), error_of)
+
+    def _words_of(
+        self, plan: _Plan, addresses: Addresses, alpha: bytes, beta: bytes, kept: _LanePlans, lane: Lane
+    ) -> tuple[Any, ...]:
+        """What the library's function takes."""
         a, b, c, d = plan.layouts
         operands = (alpha, addresses.a, a, addresses.b, b, beta, addresses.c, c, addresses.d, d)
         place = (self._workspace(kept) if plan.workspace_bytes else None, plan.workspace_bytes, lane.stream)
-        function = self._cublaslt.cublasLtMatmul
-        status = function.status(self._handle, plan.product, *operands, byref(plan.algorithm), *place)
-        if status:
-            raise self._refusal(function, status, Problem.unpack(content), lane)
+        return (self._handle, plan.product, *operands, byref(plan.algorithm), *place)
 
     def _make_plan(self, problem: Problem, addresses: Addresses, lane: Lane) -> _Plan:
         handle = self._open()
@@ -338,6 +364,7 @@ class BlasLtEngine:
         kept.plans[key] = plan
         if len(kept.plans) > PLANS:
             _, oldest = kept.plans.popitem(last=False)
+            self._services.forget_hot()  # some call may be ready to use it
             oldest.destroy()
 
     def _workspace(self, kept: _LanePlans) -> Any:

@@ -6,6 +6,7 @@ function takes is known from its declaration in the bindings. Whoever sends the 
 
 from __future__ import annotations
 
+import functools
 import struct
 from ctypes import addressof, byref, create_string_buffer
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,7 +17,7 @@ from ..status import StatusClass, classify
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..lanes import Command, Lane, WorkerServices
+    from ..lanes import Command, Lane, Ready, WorkerServices
 
 # --- the records ------------------------------------------------------------------------------------------------------
 
@@ -112,6 +113,33 @@ class Bound:
         The word of the record says how many such numbers there are, where it is more than one.
         """
 
+    @property
+    def takes_words_alone(self) -> bool:
+        """Whether the words of the record are all that it takes."""
+        return self.option is None and self.workspace is None and not self.numbers_on_host
+
+
+_NOT_MADE = -1
+"""The status of a call that was not made."""
+
+
+def made_ready(prepare: Callable[[], None], call: Callable[[], int], error_of: Callable[[int], Exception]) -> Ready:
+    """A call for `RepeatingEngine`: `prepare` sets what other calls may have set otherwise meanwhile, and may raise."""
+    failures: list[Exception] = []
+
+    def again(_address: int) -> int:
+        try:
+            prepare()
+        except Exception as error:
+            failures.append(error)
+            return _NOT_MADE
+        return call()
+
+    def error_or_failure(status: int) -> Exception:
+        return failures.pop() if failures else error_of(status)
+
+    return again, error_or_failure
+
 
 class LaneHandle:
     """What a library keeps for one lane: its handle, whose stream is the lane's from the beginning, and the answers."""
@@ -192,15 +220,37 @@ class CallEngine:
         if bound.workspace is not None:
             self._make_room(bound, bound.workspace, handle, words, lane)
         if flags != handle.flags:
-            handle.flags = None
-            self._handles.configure(handle.value, flags)
-            handle.flags = flags
+            self._set(handle, flags)
         status = bound.call(handle.value, *words)
         if status:
             raise refusal(self._driver, self._library, status, bound.symbol, lane)
         if answer_bytes:
             target = self._services.staging_address + staging
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+        """A call whose words are the same each time, ready to be made; see `RepeatingEngine`."""
+        number, flags, scalars, answers, *_ = HEAD.unpack_from(payload)
+        bound, handle = self._bound.get(number), self._lanes.get(lane.index)
+        if bound is None or handle is None or answers or not bound.takes_words_alone:
+            return None
+        words = list(bound.words.unpack_from(payload, HEAD.size))
+        area = create_string_buffer(payload[HEAD.size + bound.words.size :])
+        _shift(words, scalars, addressof(area))
+
+        def prepare(_keep: object = area) -> None:  # what the addresses point to lives as long as this does
+            if handle.flags != flags:
+                self._set(handle, flags)
+
+        def error_of(status: int) -> Exception:
+            return refusal(self._driver, self._library, status, bound.symbol, lane)
+
+        return made_ready(prepare, functools.partial(bound.call, handle.value, *words), error_of)
+
+    def _set(self, handle: LaneHandle, flags: int) -> None:
+        handle.flags = None
+        self._handles.configure(handle.value, flags)
+        handle.flags = flags
 
     def _bind(self, number: int) -> Bound:
         bound = self._bound[number] = Bound(self.table, self.table.functions[number], self._bindings)
