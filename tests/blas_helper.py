@@ -23,6 +23,8 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 REALS = {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}
 """By a dtype, that of its real parts."""
 LENGTHS = (0, 1, 33)
+ARCH_MISMATCH = 8
+"""A status of cuBLAS that says nothing bad of the context."""
 
 View = Callable[[Any], Any]
 """Takes a part of an array, of numpy's or on the device."""

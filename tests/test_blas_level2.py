@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atomr_trio import InvalidArgument
+from atomr_trio import CommandFailed, InvalidArgument
+from atomr_trio.testing import ReturnStatus, inject
 from blas_helper import (
+    ARCH_MISMATCH,
     DTYPES,
     MATRICES,
     SCATTERED,
@@ -117,7 +119,25 @@ async def test_symmetric_and_hermitian_products_read_one_triangle(dev, rng, dtyp
         hermitian = verb == "hemv"
         a = symmetric(rng, order, dtype, hermitian)
         operand = await place(dev, layout, one_triangle(garbage_diagonal(a, hermitian), lower))
-        await products.check(verb, exact(a), operand, lower=lower)
+        await products.check(verb, exact(a), operand, lower=lower, deterministic=bool(rng.integers(2)))
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize(("verb", "dtype"), [("symv", "float32"), ("hemv", "complex128")])
+async def test_atomics_are_for_the_calls_that_allow_them(dev, verb, dtype):
+    """The handle is told when that changes, and only then; here the next time fails."""
+    a, x = (await dev.to_device(np.eye(3, dtype=dtype))).T, await dev.to_device(np.arange(3).astype(dtype))
+
+    async def multiply(deterministic: bool) -> Any:
+        return (await (await getattr(dev.blas, verb)(a, x, deterministic=deterministic)).to_host()).tolist()
+
+    for before, after in ((True, False), (False, True)):
+        assert await multiply(before) == [0, 1, 2]
+        inject(dev, "cublasSetAtomicsMode", ReturnStatus(ARCH_MISMATCH))
+        assert await multiply(before) == [0, 1, 2]
+        with pytest.raises(CommandFailed):
+            await multiply(after)
+        assert await multiply(after) == [0, 1, 2]
 
 
 def to_band(a: npt.NDArray[Any], below: int, above: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -255,10 +275,16 @@ async def test_a_matrix_that_is_larger_than_what_is_copied_piece_by_piece_is_tra
         assert_close(await y.to_host(), expected, np.full(1000, 6), 6)
 
 
+async def test_what_is_scattered_is_copied(dev):
+    a, x = random(np.random.default_rng(1), (600, 600), "float32"), dev.full(600, 1.0, "float32")
+    out = await (await dev.blas.gemv((await dev.to_device(a))[::-1], x)).to_host()
+    np.testing.assert_allclose(out, a[::-1].astype(float).sum(axis=1), rtol=0, atol=1e-3)
+
+
 async def test_what_is_too_scattered_is_refused_and_nothing_is_sent(dev):
     a, x = dev.empty((600, 600), "float32"), dev.empty(600, "float32")
     before = submitted(dev)
-    for call in (dev.blas.gemv(a[::-1], x), dev.blas.syr(x[:300], a[::2, ::2])):
+    for call in (dev.blas.gemv(a[::-1, ::-1], x), dev.blas.syr(x[:300], a[598::-2, 598::-2])):
         with pytest.raises(InvalidArgument):
             await call
     assert submitted(dev) == before

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atomr_trio import CommandFailed, Device, InvalidArgument
+from atomr_trio import CommandFailed, Device, DeviceArray, InvalidArgument
 from atomr_trio._calls import Library
 from atomr_trio.actors.blas import Blas
 from atomr_trio.testing import ReturnStatus, inject
 from blas_helper import (
+    ARCH_MISMATCH,
     DTYPES,
     MATRICES,
     SCATTERED,
@@ -34,9 +36,6 @@ from blas_helper import (
 COMPLEX = ("complex64", "complex128")
 ANY = (*MATRICES, *SCATTERED)
 Array = npt.NDArray[Any]
-
-ARCH_MISMATCH = 8
-"""A status of cuBLAS that says nothing bad of the context."""
 
 
 @pytest.fixture
@@ -205,19 +204,23 @@ def triangular_case(rng: np.random.Generator, order: int, dtype: str, lower: boo
     return meant, given
 
 
-def hold_product(result: Array, a: Array, b: Array, op: str, left: bool, alpha: complex) -> None:
+def hold_product(
+    result: Array, a: Array, b: Array, op: str, left: bool, alpha: complex, *, epsilon: float | None = None
+) -> None:
     a, b = after(op, a), exact(b)
     wanted = alpha * (a @ b if left else b @ a)
     absolute = np.abs(a) @ np.abs(b) if left else np.abs(b) @ np.abs(a)
-    assert_close(result, wanted, abs(alpha) * absolute, a.shape[-1] + 1)
+    assert_close(result, wanted, abs(alpha) * absolute, a.shape[-1] + 1, epsilon=epsilon)
 
 
-def hold_solution(x: Array, a: Array, b: Array, op: str, left: bool, alpha: complex) -> None:
+def hold_solution(
+    x: Array, a: Array, b: Array, op: str, left: bool, alpha: complex, *, epsilon: float | None = None
+) -> None:
     """The residual is small beside what it is the difference of."""
     a, b = after(op, a), exact(b)
     product = (a @ exact(x) if left else exact(x) @ a).astype(x.dtype)
     absolute = np.abs(a) @ np.abs(x) if left else np.abs(x) @ np.abs(a)
-    assert_close(product, alpha * b, absolute + abs(alpha) * np.abs(b), a.shape[-1] + 2)
+    assert_close(product, alpha * b, absolute + abs(alpha) * np.abs(b), a.shape[-1] + 2, epsilon=epsilon)
 
 
 HOLD = {"trmm": hold_product, "trsm": hold_solution}
@@ -365,6 +368,116 @@ async def test_many_rows_are_brought_into_another_order(dev: Device, rng: np.ran
     assert_close(await result.to_host(), whole @ exact(b), np.abs(whole) @ np.abs(b), 302)
 
 
+# ---------------------------------------------------------------------------------------------------- math modes
+
+
+TF32 = 2.0**-10
+"""The distance of 1 from its neighbour."""
+COMPUTES = ("tf32", None, "tf32", "pedantic", None)
+LARGE, SMALL = 9, 6
+
+Hold = Callable[..., None]
+"""Takes a result, and the `epsilon` of the arithmetic where it is not that of the dtype."""
+
+
+def product_problem(rng: np.random.Generator, verb: str, dtype: str) -> tuple[list[Array], Hold]:
+    a, b = random(rng, (LARGE, LARGE), dtype), random(rng, (LARGE, SMALL), dtype)
+    whole = full(verb, a, True)
+    size = np.abs(whole) @ np.abs(b)
+    return [a, b], partial(assert_close, expected=whole @ exact(b), size=size, growth=LARGE + 2)
+
+
+def update_problem(rng: np.random.Generator, verb: str, dtype: str) -> tuple[list[Array], Hold]:
+    a, b = random(rng, (SMALL, LARGE), dtype), random(rng, (SMALL, LARGE), dtype)
+    wanted, absolute = update(verb, a, b if "2" in verb else None, "N", 1)
+    expected, size = triangle(wanted, True), triangle(absolute, True)
+    return [a, b][: 1 + ("2" in verb)], partial(assert_close, expected=expected, size=size, growth=2 * LARGE + 2)
+
+
+def triangular_problem(rng: np.random.Generator, verb: str, dtype: str) -> tuple[list[Array], Hold]:
+    (meant, a), b = triangular_case(rng, LARGE, dtype, True, False), random(rng, (LARGE, SMALL), dtype)
+    return [a, b], partial(HOLD[verb], a=meant, b=b, op="N", left=True, alpha=1)
+
+
+PROBLEMS = {
+    **dict.fromkeys(("symm", "hemm"), product_problem),
+    **dict.fromkeys(("syrk", "herk", "syr2k", "her2k"), update_problem),
+    **dict.fromkeys(("trmm", "trsm"), triangular_problem),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "dtype"),
+    [(verb, dtype) for verb in PROBLEMS for dtype in (COMPLEX if verb.startswith("he") else DTYPES)],
+)
+async def test_what_is_rounded_first(dev: Device, rng: np.random.Generator, verb: str, dtype: str) -> None:
+    """The calls that ask for it, and none after them."""
+    inputs, hold = PROBLEMS[verb](rng, verb, dtype)
+    computes = [each for each in COMPUTES if each != "tf32" or dtype in ("float32", "complex64")]
+    arguments = [await dev.to_device(each) for each in inputs]
+    results = [await getattr(dev.blas, verb)(*arguments, compute=each) for each in computes]
+    async with dev.batch() as batch:
+        results += [getattr(batch.blas, verb)(*arguments, compute=each) for each in computes]
+    await hold_each(dev, hold, zip(computes * 2, results, strict=True))
+
+
+@pytest.mark.parametrize("verb", ["trsm", "trsm_batched"])
+async def test_what_is_rounded_first_in_many_systems(dev: Device, rng: np.random.Generator, verb: str) -> None:
+    (a, b), hold = triangular_problem(rng, "trsm", "float32")
+    if verb == "trsm":
+        arguments: list[Any] = [await dev.to_device(np.stack([each, each])) for each in (a, b)]
+    else:
+        arguments = [[await dev.to_device(each) for _ in range(2)] for each in (a, b)]
+    results = [(each, await getattr(dev.blas, verb)(*arguments, compute=each)) for each in COMPUTES]
+    await hold_each(dev, hold, [(compute, result[index]) for compute, result in results for index in range(2)])
+
+
+async def hold_each(dev: Device, hold: Hold, results: Iterable[tuple[str | None, DeviceArray]]) -> None:
+    """Hold results, each with how it was computed; the same is done to the same bits."""
+    bits: dict[str | None, bytes] = {}
+    for compute, result in results:
+        host = await result.to_host()
+        hold(host, epsilon=TF32 if compute == "tf32" else None)
+        assert bits.setdefault(compute, host.tobytes()) == host.tobytes()
+    if dev.backend == "sim":
+        assert bits.get("tf32") != bits[None] == bits["pedantic"]
+
+
+async def test_each_lane_has_its_own_way(dev: Device) -> None:
+    """What is asked for on one is nothing to the other, nor to the products of `gemm`."""
+    fine = 1 + 2.0**-12
+    x, one = dev.full((1, 1), fine, np.float32), dev.full((1, 1), 1, np.float32)
+    async with dev.lane() as lane, dev.batch(lane=lane) as first, dev.batch() as second:
+        fast = [(first.blas.symm(x, one, compute="tf32"), second.blas.symm(x, one)) for _ in range(3)]
+        same = first.blas.gemm(x, one)
+    for rounded, exact_one in fast:
+        assert await exact_one.to_host() == fine
+        assert abs(await rounded.to_host() - fine) <= TF32
+        assert dev.backend != "sim" or await rounded.to_host() == 1
+    assert await same.to_host() == fine
+
+
+@pytest.mark.sim_only
+async def test_a_handle_is_set_when_something_changes_and_only_then(dev: Device) -> None:
+    """Here the next time fails: what the handle does then is not known, and it is set anew."""
+    fine = 1 + 2.0**-12
+    x, one = dev.full((1, 1), fine, np.float32), dev.full((1, 1), 1, np.float32)
+
+    async def multiply(compute: Any) -> float:
+        return float((await (await dev.blas.symm(x, one, compute=compute)).to_host()).item())
+
+    for (before, kept), (after, wanted) in itertools.permutations([(None, fine), ("tf32", 1)], 2):
+        assert await multiply(before) == kept
+        inject(dev, "cublasSetMathMode", ReturnStatus(ARCH_MISMATCH))
+        assert await multiply(before) == kept
+        with pytest.raises(CommandFailed):
+            await multiply(after)
+        assert await multiply(after) == wanted
+    inject(dev, "cublasSetAtomicsMode", ReturnStatus(ARCH_MISMATCH))
+    assert await dev.blas.dot(x[0], one[0]) == np.float32(fine)  # the scalars' place changes, and nothing else
+    assert await multiply("tf32") == 1
+
+
 # ---------------------------------------------------------------------------------------------------- what is refused
 
 
@@ -390,6 +503,13 @@ async def test_wrong_calls_are_refused_and_nothing_is_sent(dev: Device) -> None:
         "symm of a freed array": ("symm", freed, b),
         "symm of two dtypes": ("symm", z, b),
         "symm with a complex factor": ("symm", a, b, {"alpha": 1j}),
+        "symm in a way of gemm": ("symm", a, b, {"compute": "fast_float16"}),
+        "hemm in no way": ("hemm", z, z, {"compute": "TF32"}),
+        "syrk of double precision rounded first": ("syrk", zeros(3, 3, dtype="float64"), {"compute": "tf32"}),
+        "her2k of complex128 rounded first": ("her2k", *[zeros(3, 3, dtype="complex128")] * 2, {"compute": "tf32"}),
+        "trmm of no matrices, rounded first": ("trmm", *[zeros(0, 0, dtype="float64")] * 2, {"compute": "tf32"}),
+        "trsm of double precision rounded first": ("trsm", *[zeros(3, 3, dtype="float64")] * 2, {"compute": "tf32"}),
+        "trsm_batched in no way": ("trsm_batched", [a], [zeros(3, 3)], {"compute": "emulated"}),
         "hemm of real matrices": ("hemm", a, b),
         "syrk with an operation of herk": ("syrk", z, {"op": "C"}),
         "syrk to its input": ("syrk", a, {"out": a}),

@@ -575,9 +575,8 @@ async def test_products_of_any_size_in_any_layout(dev, rng):
 
 
 async def place(dev: Any, values: np.ndarray, way: str) -> DeviceArray:
-    """A copy on the device that lies so; by rows where it would have to be copied element by element."""
-    many = way in ("scattered", "backwards") and values.size > 250
-    return (await Placed.put(dev, values, "rows apart" if many else way)).array
+    """A copy on the device that lies so."""
+    return (await Placed.put(dev, values, way)).array
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -1082,6 +1082,16 @@ def test_the_info_of_a_singular_matrix_says_where_and_the_others_are_done():
         assert list(infos.get()) == [0, 2, 0]
 
 
+def test_a_batch_of_none_or_of_matrices_of_order_zero_is_no_work():
+    case, info = Case("S", False, 9), c_int(-7)
+    table, infos = Placed(np.zeros(2, np.uint64)).address, integers(2)
+    for order, count in ((4, 0), (0, 2)):
+        lead, where = max(1, order), infos.address if count else None
+        case.call("cublas{}getrfBatched", order, table, lead, None, where, count)
+        case.call("cublas{}getrsBatched", 0, order, 1, table, lead, None, table, lead, info, count)
+        assert info.value == 0
+
+
 def test_qr_of_a_batch():
     for case, (m, n) in itertools.product(cases(ALL, 1), ((0, 0), (3, 0), (5, 3), (3, 5), (4, 4))):
         matrices = [case.random(m, n) for _ in range(3)]
@@ -1130,6 +1140,7 @@ def test_trsm_of_a_batch():
 def test_arguments_that_cannot_be_are_refused_and_nothing_happens():
     case = Case("S", False, 9)
     one, at = case.scalar(1).address, Placed(np.zeros((8, 8), np.float32), 8).address
+    table, info = Placed(np.array([at], np.uint64)).address, c_int()
     # A function, arguments that are allowed, and which of them are words and sizes, leading dimensions, and scalars.
     calls = [
         (cublas.cublasSgemm_64, (0, 0, 4, 4, 4, one, at, 4, at, 4, one, at, 4), [0, 1, 2, 3, 4], [7, 9, 12], [5, 10]),
@@ -1142,6 +1153,8 @@ def test_arguments_that_cannot_be_are_refused_and_nothing_happens():
         (cublas.cublasSdgmm_64, (0, 4, 4, at, 4, at, 1, at, 4), [0, 1, 2], [4, 8], []),
         (cublas.cublasSaxpy_64, (4, one, at, 1, at, 1), [], [], [1]),
         (cublas.cublasSnrm2_64, (4, at, 1, one), [], [], [3]),
+        (cublas.cublasSgetrfBatched, (4, table, 4, None, at, 1), [0, 5], [2], []),
+        (cublas.cublasSgetrsBatched, (0, 4, 2, table, 4, None, table, 4, info, 1), [0, 1, 2, 9], [4, 7], []),
     ]
     for function, good, numbers, leading, scalars in calls:
         wrong = dict.fromkeys(numbers, -1) | {position: good[position] - 1 for position in leading}
@@ -1269,6 +1282,21 @@ def test_an_operand_that_leaves_its_memory_or_is_misaligned_loses_the_context():
         assert done.stdout.split() == ["13", "7.0", status]
 
 
+def test_a_pivot_that_names_no_row_loses_the_context():
+    for pivot in (0, 3):
+        done = run_in_process(
+            LOST
+            + f"""
+    for at, value in ((16, place), (24, {pivot} << 32 | 1)):
+        driver.cuMemcpyHtoD(place + at, ctypes.addressof(ctypes.c_uint64(value)), 8)
+    words = (0, 2, 1, place + 16, 2, place + 24, place + 16, 2, ctypes.c_int(), 1)
+    print(cublas.cublasSgetrsBatched.status(handle, *words), cuCtxSynchronize.status())
+    """
+        )
+        assert done.stdout.split() == ["0", "700"]
+        assert "names no row" in done.stderr
+
+
 def test_a_fault_can_be_injected_into_a_call():
     case, x = Case("S", False, 15), Placed(np.ones(4, np.float32))
     sim.inject("cublasSscal_64:14:2")
@@ -1300,3 +1328,57 @@ def test_the_library_is_made_when_it_is_first_needed():
         print("atomr_cuda.sim.cublas" in sys.modules, cublas.library.replaced, "scipy" in sys.modules)
     """)
     assert done.stdout.split() == ["False", "False", "True", "True", "False"]
+
+
+# -- math modes --------------------------------------------------------------------------------------------------------
+
+
+def to_tf32(values: np.ndarray) -> np.ndarray:
+    """The same, or its parts if it is complex, with 10 bits behind the first one of each mantissa."""
+    if values.dtype.kind == "c":
+        return (to_tf32(values.real) + 1j * to_tf32(values.imag)).astype(values.dtype)
+    mantissas, exponents = np.frexp(values)
+    return np.ldexp(np.rint(mantissas * 2**11) / 2**11, exponents).astype(values.dtype)
+
+
+ORDER = 4
+LEVEL_3 = {
+    "symm": "side uplo n n one A B zero C",
+    "hemm": "side uplo n n one A B zero C",
+    "syrk": "uplo trans n n one A zero C",
+    "herk": "uplo trans n n real_one A real_zero C",
+    "syr2k": "uplo trans n n one A B zero C",
+    "her2k": "uplo trans n n one A B real_zero C",
+    "syrkx": "uplo trans n n one A B zero C",
+    "herkx": "uplo trans n n one A B real_zero C",
+    "trmm": "side uplo trans diag n n one A B C",
+    "trsm": "side uplo trans diag n n one A B",
+    "gemm": "trans trans n n n one A B zero C",
+    "geam": "trans trans n n one A one B C",
+}
+"""What each takes, in its order; what is not n, a scalar or a matrix is a word."""
+
+
+def in_mode(case: Case, mode: cublasMath_t, name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What a function makes of two matrices, where all words are zero: nothing transposed, the lower triangles."""
+    matrices = [case.matrix(ORDER, ORDER, values) for values in (a, b, np.zeros_like(a))]
+    scalars = [case.scalar(value, dtype) for dtype in (case.dtype, case.real) for value in (1, 0)]
+    given = dict(zip(("A", "B", "C", "one", "zero", "real_one", "real_zero"), (*matrices, *scalars), strict=True))
+    words = LEVEL_3[name].split()
+    cublas.cublasSetMathMode(case.handle, mode)
+    case.call(f"cublas{{}}{name}_64", *(ORDER if word == "n" else given.get(word, 0) for word in words))
+    return given[words[-1]].get()
+
+
+@pytest.mark.parametrize("name", LEVEL_3)
+def test_the_math_mode_of_a_handle_rounds_what_is_multiplied(name):
+    for case in cases(COMPLEX if name.startswith("he") else ALL, 2):
+        a, b = case.random(ORDER, ORDER), case.random(ORDER, ORDER)
+        a += 4 * np.eye(ORDER, dtype=case.dtype)
+        exact = in_mode(case, cublasMath_t.CUBLAS_DEFAULT_MATH, name, a, b)
+        rounded = in_mode(case, cublasMath_t.CUBLAS_DEFAULT_MATH, name, to_tf32(a), to_tf32(b))
+        assert not np.array_equal(exact, rounded)
+        is_rounded = case.letter in "SC" and name != "geam"
+        fast = in_mode(case, cublasMath_t.CUBLAS_TF32_TENSOR_OP_MATH, name, a, b)
+        assert np.array_equal(fast, rounded if is_rounded else exact)
+        assert np.array_equal(in_mode(case, cublasMath_t.CUBLAS_PEDANTIC_MATH, name, a, b), exact)

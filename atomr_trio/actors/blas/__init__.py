@@ -13,9 +13,9 @@ from .level2 import MatrixVectorVerbs
 from .level3 import MatrixVerbs
 from .products import ProductVerbs
 from .triangular import TriangularVerbs
-from .types import Compute
+from .types import Compute, MathMode
 
-__all__ = ["BatchBlas", "Blas", "Compute"]
+__all__ = ["BatchBlas", "Blas", "Compute", "MathMode"]
 
 
 class _BlasVerbs(VectorVerbs, MatrixVectorVerbs, MatrixVerbs, ProductVerbs, TriangularVerbs):

@@ -16,6 +16,7 @@ from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, Vector, check_operation
 from ..._util import shown
+from ...worker.engines.blas import flags
 from .matrices import MatrixOperands, is_same_place, word
 from .vectors import DTYPES, PARTS, check_real, factor
 
@@ -105,17 +106,20 @@ class MatrixVectorVerbs(MatrixOperands):
         beta: complex = 0,
         out: DeviceArray | None = None,
         lower: bool = True,
+        deterministic: bool = True,
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a symmetric matrix (``cublasSsymv``).
 
         Of `a`, of shape (n, n), only the `lower` triangle is read, or else the upper one. `x` is of shape (n,), and so
         is `out`, a new array if it is not given. All are of one dtype, which is that of the scalars `alpha` and `beta`
-        too. A `beta` of zero means that `out` is not read.
+        too. A `beta` of zero means that `out` is not read. Not `deterministic` is faster, with other bits in another
+        call (``cublasSetAtomicsMode``).
 
         Raises `InvalidArgument` for arrays and scalars that do not fit together, for a `beta` without `out`, and for an
         `out` that shares memory with an input.
         """
-        return self._symmetric_product(a, x, alpha, beta, out, lower=lower, hermitian=False)
+        atomics = not deterministic
+        return self._symmetric_product(a, x, alpha, beta, out, lower=lower, hermitian=False, atomics=atomics)
 
     @verb
     def hemv(
@@ -127,15 +131,17 @@ class MatrixVectorVerbs(MatrixOperands):
         beta: complex = 0,
         out: DeviceArray | None = None,
         lower: bool = True,
+        deterministic: bool = True,
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a Hermitian matrix (``cublasChemv``).
 
-        `a`, `x`, `alpha`, `beta`, `out`, `lower`, their shapes and the dtype are those of `symv`, which this is for a
-        real dtype. The imaginary parts of the diagonal of `a` are taken to be zero.
+        `a`, `x`, `alpha`, `beta`, `out`, `lower`, `deterministic`, their shapes and the dtype are those of `symv`,
+        which this is for a real dtype. The imaginary parts of the diagonal of `a` are taken to be zero.
 
         Raises as `symv` does.
         """
-        return self._symmetric_product(a, x, alpha, beta, out, lower=lower, hermitian=True)
+        atomics = not deterministic
+        return self._symmetric_product(a, x, alpha, beta, out, lower=lower, hermitian=True, atomics=atomics)
 
     @verb
     def sbmv(
@@ -325,6 +331,7 @@ class MatrixVectorVerbs(MatrixOperands):
         alpha: complex,
         beta: complex,
         conjugates: bool = False,
+        flags: int = 0,
     ) -> DeviceArray:
         """``y = alpha A x + beta y``, or by its conjugate: ``conj(y) = conj(alpha) conj(A) conj(x) + ...``."""
         dtype, keeps = target.array.dtype, beta != 0
@@ -337,7 +344,7 @@ class MatrixVectorVerbs(MatrixOperands):
         x = self._conjugated(source, when=conjugates)
         with self._through_conjugate(target, keeps=keeps, when=conjugates) as y:
             function = f"cublas{name}_64"
-            self._run(name[1:], function, *words, first, seen, x, second, y, writes=(y,), keeps=keeps)
+            self._run(name[1:], function, *words, first, seen, x, second, y, writes=(y,), keeps=keeps, flags=flags)
         return target.array
 
     def _symmetric_product(
@@ -350,6 +357,7 @@ class MatrixVectorVerbs(MatrixOperands):
         *,
         lower: bool,
         hermitian: bool,
+        atomics: bool,
     ) -> DeviceArray:
         seen, source, letter = self._anyhow(self._square(a, "a")), self._source(x, "x"), letter_of(a, x)
         target = self._factors_fit(source, a.shape, out, beta, a, x)
@@ -357,8 +365,9 @@ class MatrixVectorVerbs(MatrixOperands):
         words = (word(lower, seen.by_rows), source.length)
         # The transpose of a Hermitian matrix is its conjugate.
         conjugates = kind == "he" and seen.by_rows
+        name, mode = f"{letter}{kind}mv", flags(atomics=atomics)
         return self._product(
-            f"{letter}{kind}mv", words, seen, source, target, alpha=alpha, beta=beta, conjugates=conjugates
+            name, words, seen, source, target, alpha=alpha, beta=beta, conjugates=conjugates, flags=mode
         )
 
     def _symmetric_band_product(

@@ -14,6 +14,7 @@ from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import OPERATIONS, Operation, check_array, check_operation
 from .matrices import MatrixOperands, check_factor, check_same, check_sides, is_same_place, word
+from .types import MathMode, math_flags
 from .vectors import factor
 
 
@@ -35,6 +36,7 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex = 1,
         beta: complex = 0,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``alpha * a @ b + beta * out`` for a symmetric `a`, or ``b @ a`` if it is not `left` (``cublasSsymm``).
 
@@ -42,10 +44,13 @@ class MatrixVerbs(MatrixOperands):
         and `out` are of shape (m, n), `out` a new array if it is not given. All are of one dtype, float32, float64,
         complex64 or complex128; `alpha` and `beta` are numbers of it. A `b` whose order is not that of `out` is copied.
 
-        Raises `InvalidArgument` for shapes or dtypes that do not fit together, and for an `out` that shares memory with
-        an input.
+        `compute` says how: "tf32" lets the tensor cores multiply float32 and complex64 numbers rounded to 10 bits of
+        mantissa, "pedantic" takes no short cut (``cublasSetMathMode``).
+
+        Raises `InvalidArgument` for shapes or dtypes that do not fit together, for an `out` that shares memory with an
+        input, and for a `compute` that the dtype does not have.
         """
-        return self._multiply_symmetric("symm", a, b, left, lower, alpha, beta, out)
+        return self._multiply_symmetric("symm", a, b, left, lower, alpha, beta, out, compute)
 
     @verb
     def hemm(
@@ -58,16 +63,17 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex = 1,
         beta: complex = 0,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``alpha * a @ b + beta * out`` for a Hermitian `a`, or ``b @ a`` if it is not `left` (``cublasChemm``).
 
-        `a`, `b`, `left`, `lower`, `alpha`, `beta` and `out` are those of `symm`, of the same shapes, and of dtype
-        complex64 or complex128. The imaginary parts of the diagonal of `a` are taken to be zero. An `a` or `b` whose
-        order is not that of `out` is copied.
+        `a`, `b`, `left`, `lower`, `alpha`, `beta`, `out` and `compute` are those of `symm`, of the same shapes, and of
+        dtype complex64 or complex128. The imaginary parts of the diagonal of `a` are taken to be zero. An `a` or `b`
+        whose order is not that of `out` is copied.
 
         Raises as `symm` does.
         """
-        return self._multiply_symmetric("hemm", a, b, left, lower, alpha, beta, out)
+        return self._multiply_symmetric("hemm", a, b, left, lower, alpha, beta, out, compute)
 
     def _multiply_symmetric(
         self,
@@ -79,6 +85,7 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex,
         beta: complex,
         out: DeviceArray | None,
+        compute: MathMode | None,
     ) -> DeviceArray:
         special, other = self._square(a, "a"), self._taken(b, "b", 2)
         check_sides(special, other, left)
@@ -87,13 +94,14 @@ class MatrixVerbs(MatrixOperands):
         check_apart(target.array, special, other)
         scalars = factor(alpha, other.dtype), factor(beta, other.dtype)
         check_factor(beta, out)
+        mode = math_flags(compute, other.dtype)
         if other.size:
             turned = target.by_rows
             seen = self._ordered(special, turned) if name == "hemm" else self._anyhow(special)
             sides = word(left, turned), word(lower, seen.by_rows)
             operands = (scalars[0], seen, self._ordered(other, turned), scalars[1], target)
-            function = f"cublas{letter}{name}_64"
-            self._run(name, function, *sides, *target.seen, *operands, writes=(target,), keeps=beta != 0)
+            words, function = (*sides, *target.seen), f"cublas{letter}{name}_64"
+            self._run(name, function, *words, *operands, writes=(target,), keeps=beta != 0, flags=mode)
         return target.array
 
     # --- updates of one triangle --------------------------------------------------------------------------------------
@@ -108,17 +116,19 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex = 1,
         beta: complex = 0,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``alpha * op(a) @ op(a).T + beta * out``, a symmetric matrix, one triangle of it (``cublasSsyrk``).
 
         `op` is "N", for `a` of shape (n, k), or "T", for (k, n). Of `out`, of shape (n, n), only the `lower` triangle
         is read and written, or else the upper one; a new array, if `out` is not given, has zeros in the other one. All
-        are of one dtype, float32, float64, complex64 or complex128; `alpha` and `beta` are numbers of it.
+        are of one dtype, float32, float64, complex64 or complex128; `alpha` and `beta` are numbers of it. `compute` is
+        that of `symm`.
 
-        Raises `InvalidArgument` for shapes or dtypes that do not fit together, for another `op`, and for an `out` that
-        shares memory with an input.
+        Raises `InvalidArgument` for shapes or dtypes that do not fit together, for another `op`, for an `out` that
+        shares memory with an input, and for a `compute` that the dtype does not have.
         """
-        return self._update_triangle("syrk", (a,), lower, op, alpha, beta, out)
+        return self._update_triangle("syrk", (a,), lower, op, alpha, beta, out, compute)
 
     @verb
     def herk(
@@ -130,16 +140,17 @@ class MatrixVerbs(MatrixOperands):
         alpha: float = 1,
         beta: float = 0,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``alpha * op(a) @ op(a).conj().T + beta * out``, a Hermitian matrix, one triangle of it (``cublasCherk``).
 
-        `op` is "N", for `a` of shape (n, k), or "C", for (k, n). `lower` and `out` are those of `syrk`, of dtype
-        complex64 or complex128; `alpha` and `beta` are real numbers. The diagonal of the result is real. An `a` whose
-        order is not that of `out` is copied.
+        `op` is "N", for `a` of shape (n, k), or "C", for (k, n). `lower`, `out` and `compute` are those of `syrk`, of
+        dtype complex64 or complex128; `alpha` and `beta` are real numbers. The diagonal of the result is real. An `a`
+        whose order is not that of `out` is copied.
 
         Raises as `syrk` does.
         """
-        return self._update_triangle("herk", (a,), lower, op, alpha, beta, out)
+        return self._update_triangle("herk", (a,), lower, op, alpha, beta, out, compute)
 
     @verb
     def syr2k(
@@ -152,15 +163,16 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex = 1,
         beta: complex = 0,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``alpha * (op(a) @ op(b).T + op(b) @ op(a).T) + beta * out``, one triangle of it (``cublasSsyr2k``).
 
         `a` and `b` are of one shape, and lie in one order: otherwise `b` is copied. `lower`, `op`, `alpha`, `beta`,
-        `out` and the dtype are those of `syrk`.
+        `out`, `compute` and the dtype are those of `syrk`.
 
         Raises as `syrk` does.
         """
-        return self._update_triangle("syr2k", (a, b), lower, op, alpha, beta, out)
+        return self._update_triangle("syr2k", (a, b), lower, op, alpha, beta, out, compute)
 
     @verb
     def her2k(
@@ -173,15 +185,16 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex = 1,
         beta: float = 0,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``h + h.conj().T + beta * out``, h being ``alpha * op(a) @ op(b).conj().T``, one triangle (``cublasCher2k``).
 
-        `a` and `b` are of one shape; `lower`, `op`, `beta`, `out` and the dtype are those of `herk`; `alpha` may be
-        complex. The diagonal of the result is real. An `a` or `b` whose order is not that of `out` is copied.
+        `a` and `b` are of one shape; `lower`, `op`, `beta`, `out`, `compute` and the dtype are those of `herk`; `alpha`
+        may be complex. The diagonal of the result is real. An `a` or `b` whose order is not that of `out` is copied.
 
         Raises as `syrk` does.
         """
-        return self._update_triangle("her2k", (a, b), lower, op, alpha, beta, out)
+        return self._update_triangle("her2k", (a, b), lower, op, alpha, beta, out, compute)
 
     def _update_triangle(
         self,
@@ -192,6 +205,7 @@ class MatrixVerbs(MatrixOperands):
         alpha: complex,
         beta: complex,
         out: DeviceArray | None,
+        compute: MathMode | None,
     ) -> DeviceArray:
         inputs = [self._taken(array, letter, 2) for array, letter in zip(given, "ab", strict=False)]
         check_same(inputs[-1], inputs[0].shape, "b")
@@ -210,6 +224,7 @@ class MatrixVerbs(MatrixOperands):
             factor(beta, real if hermitian else dtype),
         )
         check_factor(beta, out)
+        mode = math_flags(compute, dtype)
         if n:
             if not k:
                 inputs = [self._device.zeros((1, n) if transposes else (n, 1), dtype)] * len(inputs)
@@ -217,7 +232,8 @@ class MatrixVerbs(MatrixOperands):
             seen = [first, *(self._ordered(each, first.by_rows) for each in inputs[1:])]
             operation = OPERATIONS[("C" if hermitian else "T") if transposes ^ first.by_rows else "N"]
             words = (word(lower, turned), operation, n, k or 1)
-            self._run(name, f"cublas{letter}{name}_64", *words, scalars[0], *seen, scalars[1], target, writes=(target,))
+            function = f"cublas{letter}{name}_64"
+            self._run(name, function, *words, scalars[0], *seen, scalars[1], target, writes=(target,), flags=mode)
         return target.array
 
     # --- sums, and diagonal matrices ----------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class MatrixOperands(VectorOperands):
     def _output(self, out: object, shape: tuple[int, ...], dtype: npt.DTypeLike, *, zeros: bool = False) -> Matrix:
         """What a result is written to: new memory, of zeros if the call does not write all of it, or what is given."""
         if out is None:
-            make = self._device.zeros if zeros else self._device.empty
+            make = self._device.zeros if zeros else self._empty
             return self._target_matrix(make(shape, dtype), "out")
         given = check_array(out, "out")
         check_usable(self._device, given)
@@ -186,7 +186,7 @@ class MatrixOperands(VectorOperands):
         self, shape: tuple[int, ...], dtype: npt.DTypeLike, by_rows: bool, *, zeros: bool = False
     ) -> Matrix:
         """New memory that lies so."""
-        make = self._device.zeros if zeros else self._device.empty
+        make = self._device.zeros if zeros else self._empty
         *stack, rows, columns = shape
         array = make(shape if by_rows else (*stack, columns, rows), dtype)
         if not by_rows:

@@ -12,7 +12,7 @@ from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Operands, Scalar, verb
 from ..._errors import InvalidArgument
-from ..._library_types import DATA_TYPES, name_of
+from ..._library_types import DATA_TYPES, check_output_dtype, name_of
 from ..._matrices import Matrix, Operation, check_operation
 from .matrices import MatrixOperands, check_factor, common_stack, items, repeated
 from .types import DEFAULT_ALGORITHM, OUTPUTS, Compute, product_of
@@ -78,6 +78,7 @@ class ProductVerbs(MatrixOperands):
         left, right = self._stack(a, "a"), self._stack(b, "b")
         m, n, k = _sizes(left, right, op_a, op_b)
         target = self._output(out, (*common_stack(left, right), m, n), _output_dtype(left, dtype))
+        check_output_dtype(target.array, dtype)
         product = _checked(left, right, target, k, alpha, beta, compute)
         check_factor(beta, out)
         check_apart(target.array, left, right)
@@ -115,6 +116,7 @@ class ProductVerbs(MatrixOperands):
             raise InvalidArgument(f"a has {len(left)} arrays and b has {len(right)}")
         m, n, k = _sizes(left[0], right[0], op_a, op_b)
         target = self._output_list(out, len(left), (m, n), _output_dtype(left[0], dtype))
+        check_output_dtype(target.array, dtype)
         product = _checked(left[0], right[0], target, k, alpha, beta, compute)
         check_factor(beta, out)
         check_all_apart(target.arrays, [*left, *right])

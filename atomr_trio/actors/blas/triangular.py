@@ -11,6 +11,7 @@ from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Matrix, Operation, broadcast, check_operation
 from .matrices import MatrixOperands, check_sides, common_stack, is_same_place, repeated, word
+from .types import MathMode, math_flags
 from .vectors import factor
 
 
@@ -31,6 +32,7 @@ class TriangularVerbs(MatrixOperands):
         unit_diagonal: bool = False,
         alpha: complex = 1,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """``alpha * op_a(a) @ b`` for a triangular `a`, or ``b @ op_a(a)`` if it is not `left` (``cublasStrmm``).
 
@@ -41,19 +43,22 @@ class TriangularVerbs(MatrixOperands):
         whose order is not that of `out` is copied, and so is a complex `a` that would have to be conjugated without
         being transposed.
 
-        Raises `InvalidArgument` for shapes or dtypes that do not fit together, and for an `out` that shares memory with
-        an input and is not `b`.
+        `compute` says how: "tf32" lets the tensor cores multiply float32 and complex64 numbers rounded to 10 bits of
+        mantissa, "pedantic" takes no short cut (``cublasSetMathMode``).
+
+        Raises `InvalidArgument` for shapes or dtypes that do not fit together, for an `out` that shares memory with an
+        input and is not `b`, and for a `compute` that the dtype does not have.
         """
         special, other = self._square(a, "a"), self._taken(b, "b", 2)
         target, letter = self._triangular_output(special, other, left, op_a, out)
-        number = factor(alpha, other.dtype)
+        number, mode = factor(alpha, other.dtype), math_flags(compute, other.dtype)
         if other.size:
             in_place = is_same_place(target.array, other)
             source = target if in_place else self._ordered(other, target.by_rows)
             seen, operation = self._operand(special, op_a, target.by_rows)
-            words = _triangle_words(seen, operation, target, left, lower, unit_diagonal)
-            function, sizes = f"cublas{letter}trmm_64", target.seen
-            self._run("trmm", function, *words, *sizes, number, seen, source, target, writes=(target,), keeps=in_place)
+            words = (*_triangle_words(seen, operation, target, left, lower, unit_diagonal), *target.seen)
+            operands, function = (number, seen, source, target), f"cublas{letter}trmm_64"
+            self._run("trmm", function, *words, *operands, writes=(target,), keeps=in_place, flags=mode)
         return target.array
 
     @verb
@@ -68,29 +73,30 @@ class TriangularVerbs(MatrixOperands):
         unit_diagonal: bool = False,
         alpha: complex = 1,
         out: DeviceArray | None = None,
+        compute: MathMode | None = None,
     ) -> DeviceArray:
         """The x of ``op_a(a) @ x == alpha * b``, or of ``x @ op_a(a) == alpha * b`` (``cublasStrsm``).
 
-        `a`, `b`, `left`, `lower`, `op_a`, `unit_diagonal`, `alpha`, `out` and the dtype are those of `trmm`. An array
-        of a shape with more axes is a stack of matrices, which are broadcast as numpy does, and solved in one call
-        (``cublasStrsmBatched``). Nobody looks whether a number of the diagonal is zero: there the result is infinite,
-        or not a number. Where `out` is not `b`, `b` is copied to it first.
+        `a`, `b`, `left`, `lower`, `op_a`, `unit_diagonal`, `alpha`, `out`, `compute` and the dtype are those of `trmm`.
+        An array of a shape with more axes is a stack of matrices, which are broadcast as numpy does, and solved in one
+        call (``cublasStrsmBatched``). Nobody looks whether a number of the diagonal is zero: there the result is
+        infinite, or not a number. Where `out` is not `b`, `b` is copied to it first.
 
         Raises as `trmm` does, and `InvalidArgument` for stacks that do not fit together.
         """
         special, other = self._square(a, "a", stacked=True), self._stack(b, "b")
         target, letter = self._triangular_output(special, other, left, op_a, out)
-        number = factor(alpha, other.dtype)
+        number, mode = factor(alpha, other.dtype), math_flags(compute, other.dtype)
         if target.array.size:
             if not is_same_place(target.array, other):
                 self._transfer(broadcast(other, target.array.shape), target.array)
             seen, operation = self._operand(special, op_a, target.by_rows)
             words = _triangle_words(seen, operation, target, left, lower, unit_diagonal)
             if target.count == 1:
-                function, sizes = f"cublas{letter}trsm_64", target.seen
-                self._run("trsm", function, *words, *sizes, number, seen, target, writes=(target,))
+                operands, function = (*target.seen, number, seen, target), f"cublas{letter}trsm_64"
+                self._run("trsm", function, *words, *operands, writes=(target,), flags=mode)
             else:
-                self._solve(letter, words, number, repeated(seen, target.array.shape[:-2]), target)
+                self._solve(letter, words, number, repeated(seen, target.array.shape[:-2]), target, mode)
         return target.array
 
     @verb
@@ -105,13 +111,14 @@ class TriangularVerbs(MatrixOperands):
         unit_diagonal: bool = False,
         alpha: complex = 1,
         out: Sequence[DeviceArray] | None = None,
+        compute: MathMode | None = None,
     ) -> list[DeviceArray]:
         """The solutions of `trsm` for two lists of matrices of one length, in one call (``cublasStrsmBatched``).
 
-        All of `a` are of one shape, and so are all of `b`; the dtype, `left`, `lower`, `op_a`, `unit_diagonal` and
-        `alpha` are those of `trsm`, for all alike. `out` is a list of as many arrays, which have the same strides, and
-        may be those of `b`; without it the results are the parts of one new array. Those of `a` are copied if they lie
-        differently.
+        All of `a` are of one shape, and so are all of `b`; the dtype, `left`, `lower`, `op_a`, `unit_diagonal`, `alpha`
+        and `compute` are those of `trsm`, for all alike. `out` is a list of as many arrays, which have the same
+        strides, and may be those of `b`; without it the results are the parts of one new array. Those of `a` are copied
+        if they lie differently.
 
         Raises `InvalidArgument` for what `trsm` refuses, for lists of different lengths, and for arrays of different
         shapes or dtypes in a list.
@@ -126,13 +133,13 @@ class TriangularVerbs(MatrixOperands):
         letter = letter_of(special[0], other[0], target.array)
         moves = [pair for pair in zip(other, target.arrays, strict=True) if not is_same_place(*pair)]
         check_all_apart(target.arrays, [*special, *(source for source, _ in moves)])
-        number = factor(alpha, other[0].dtype)
+        number, mode = factor(alpha, other[0].dtype), math_flags(compute, other[0].dtype)
         if target.array.size:
             for source, result in moves:
                 self._transfer(source, result)
             seen, operation = self._operand_list(special, op_a, target.by_rows)
             words = _triangle_words(seen, operation, target, left, lower, unit_diagonal)
-            self._solve(letter, words, number, seen, target)
+            self._solve(letter, words, number, seen, target, mode)
         return list(target.arrays)
 
     def _triangular_output(
@@ -148,7 +155,9 @@ class TriangularVerbs(MatrixOperands):
             check_apart(target.array, other)
         return target, letter
 
-    def _solve(self, letter: str, words: tuple[int, ...], number: Scalar, special: Matrix, target: Matrix) -> None:
+    def _solve(
+        self, letter: str, words: tuple[int, ...], number: Scalar, special: Matrix, target: Matrix, flags: int
+    ) -> None:
         """Have the systems of many matrices solved."""
         table, (a, b) = self._addresses(special, target)
         operands = self._operands()
@@ -160,6 +169,7 @@ class TriangularVerbs(MatrixOperands):
             *(number, a, special.leading, b, target.leading, target.count),
             operation="trsm",
             operands=operands,
+            flags=flags,
         )
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
+import numpy as np
 
 from ..._arrays import DeviceArray
 from ..._errors import InvalidArgument
 from ..._library_types import name_of
 from ..._matrices import Vector
 from ..._util import shown
+from ...worker.engines.blas import flags
 
 REAL_LETTERS: Final[Mapping[str, str]] = MappingProxyType({"S": "S", "D": "D", "C": "Sc", "Z": "Dz"})
 """The same for functions whose result is real."""
 
 Compute = Literal["pedantic", "tf32", "fast_float16", "fast_bfloat16", "emulated"]
 """How a product is computed, where that is not what the types say by themselves."""
+
+MathMode = Literal["pedantic", "tf32"]
+"""The same for the verbs of level 3 whose functions are not told it, but follow the mode of the handle."""
 
 
 @attrs.frozen
@@ -51,6 +56,13 @@ PRODUCTS: Final[Mapping[tuple[str, str], Product]] = MappingProxyType(
 )
 """By the dtypes of the inputs and of the output; the table of ``cublasGemmEx``."""
 
+_SINGLE: Final = (None, "pedantic", "tf32")
+_DOUBLE: Final = (None, "pedantic")
+_MATH_MODES: Final[Mapping[str, tuple[str | None, ...]]] = MappingProxyType(
+    {"float32": _SINGLE, "float64": _DOUBLE, "complex64": _SINGLE, "complex128": _DOUBLE}
+)
+"""By a dtype, what ``cublasSetMathMode`` makes of it."""
+
 OUTPUTS: Final[Mapping[str, str]] = MappingProxyType({"int8": "int32"})
 """The dtype of a new output, where it is not that of the inputs."""
 
@@ -70,7 +82,17 @@ def product_of(left: DeviceArray, right: DeviceArray, output: DeviceArray, compu
     if product is None:
         known = ", ".join(f"{first} to {second}" for first, second in PRODUCTS)
         raise InvalidArgument(f"there is no product of {left.dtype.name} to {output.dtype.name}; there are: {known}")
-    if compute not in product.compute:
-        known = ", ".join(f'"{each}"' for each in product.compute if each is not None)
-        raise InvalidArgument(f"compute={shown(compute)}: products of {left.dtype.name} have {known}, or None")
+    _check_compute(compute, product.compute, left.dtype)
     return product, product.compute[compute]
+
+
+def math_flags(compute: MathMode | None, dtype: np.dtype[Any]) -> int:
+    """The flags of a call that computes so. Raises `InvalidArgument` for what the dtype does not have."""
+    _check_compute(compute, _MATH_MODES[dtype.name], dtype)
+    return flags(math=compute or "default")
+
+
+def _check_compute(compute: object, known: Collection[str | None], dtype: np.dtype[Any]) -> None:
+    if not isinstance(compute, str | None) or compute not in known:
+        names = ", ".join(f'"{each}"' for each in known if each is not None)
+        raise InvalidArgument(f"compute={shown(compute)}: products of {dtype.name} have {names}, or None")

@@ -109,6 +109,7 @@ class VectorOperands(Library):
 
     def _product_target(self, out: object, length: int, beta: complex, *inputs: DeviceArray) -> Vector:
         """The vector that a product is written to, new if none is given."""
+        factor(beta, inputs[0].dtype)  # refuses what cannot be compared with 0
         if out is None:
             if beta != 0:
                 raise InvalidArgument("beta is a factor of out, which is not given")

@@ -16,8 +16,8 @@ LETTERS = ("S", "D", "C", "Z")
 """What the names of functions say of their element type: single and double precision, real and complex."""
 
 
-def _of(letters: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"cublas{letter}{name}_64" for name in names for letter in letters.split())
+def _of(letters: str, *names: str, suffix: str = "_64") -> tuple[str, ...]:
+    return tuple(f"cublas{letter}{name}{suffix}" for name in names for letter in letters.split())
 
 
 def _of_all(*names: str) -> tuple[str, ...]:
@@ -38,19 +38,33 @@ _FUNCTIONS = (
     *("cublasSrotg", "cublasDrotg", "cublasCrotg", "cublasZrotg", "cublasSrotmg", "cublasDrotmg"),
     *_of("S D", "ger", "sbmv"),
     *_of("C Z", "geru", "gerc", "hemv", "hbmv", "her", "her2"),
+    *_of("S D C Z", "getrfBatched", "getrsBatched", suffix=""),
 )
 BLAS = CallTable("blas", 6, _FUNCTIONS)
 
 ATOMICS = 2
 """A flag: sums may be made by atomics, which is faster and not the same bits every time (`cublasSetAtomicsMode`)."""
-_MATH_SHIFT = 2
+MATH = 0b1100
+"""The bits of the flags that say how products are made (`cublasSetMathMode`)."""
 MATH_MODES = {"default": 0, "pedantic": 2, "tf32": 3}
-"""The words of `cublasMath_t`, kept in the flags above the others."""
+"""The words of `cublasMath_t` that they have."""
+
+_MODES = {
+    "cublasSetPointerMode": DEVICE_SCALARS,
+    "cublasSetAtomicsMode": ATOMICS,
+    "cublasSetMathMode": MATH,
+}
+"""By the functions that set a handle, the bits of the flags that each is for."""
 
 
 def flags(*, device_scalars: bool = False, atomics: bool = False, math: str = "default") -> int:
     """The flags of a call."""
-    return DEVICE_SCALARS * device_scalars | ATOMICS * atomics | MATH_MODES[math] << _MATH_SHIFT
+    return DEVICE_SCALARS * device_scalars | ATOMICS * atomics | MATH_MODES[math] * _unit(MATH)
+
+
+def _unit(bits: int) -> int:
+    """The lowest of them."""
+    return bits & -bits
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
@@ -59,17 +73,22 @@ def flags(*, device_scalars: bool = False, atomics: bool = False, math: str = "d
 class _Handles:
     def __init__(self, cublas: Any) -> None:
         self._cublas = cublas
+        self._flags: dict[int, int] = {}
+        """By a handle, how it is set now. One of which nobody knows is not there: setting it failed halfway."""
 
     def create(self, lane: Lane) -> Any:
         handle = self._cublas.cublasHandle_t()
         self._cublas.cublasCreate(byref(handle))
         self._cublas.cublasSetStream(handle, lane.stream)
+        self._flags[handle.value] = 0
         return handle
 
     def configure(self, handle: Any, flags: int) -> None:
-        self._cublas.cublasSetPointerMode(handle, flags & DEVICE_SCALARS)
-        self._cublas.cublasSetAtomicsMode(handle, (flags & ATOMICS) // ATOMICS)
-        self._cublas.cublasSetMathMode(handle, flags >> _MATH_SHIFT)
+        before = self._flags.pop(handle.value, ~flags)
+        for setter, bits in _MODES.items():
+            if (before ^ flags) & bits:
+                getattr(self._cublas, setter)(handle, (flags & bits) // _unit(bits))
+        self._flags[handle.value] = flags
 
     def create_option(self, kind: str) -> Any:
         raise KeyError(kind)
@@ -81,6 +100,7 @@ class _Handles:
         raise KeyError(kind)
 
     def destroy(self, handle: Any) -> None:
+        self._flags.pop(handle.value, None)
         self._cublas.cublasDestroy(handle)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from .blas_calls import operation
 from .blas_handle import counterpart, require
 from .blas_triangular import triangular
+from .memory import ILLEGAL_ADDRESS, DeviceFault
 
 if TYPE_CHECKING:
     from .memory import Array
@@ -69,7 +70,10 @@ def _getrf(call: Any) -> None:
 
 def _rows(pivots: Any) -> Array:
     """The row, from 0, that each row was exchanged with; itself, without pivots."""
-    result: Array = np.arange(*pivots.shape, dtype=np.int32) if pivots.is_null else pivots.read() - 1
+    (order,) = pivots.shape
+    result: Array = np.arange(order, dtype=np.int32) if pivots.is_null else pivots.read() - 1
+    if not ((result >= 0) & (result < order)).all():
+        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot that names no row of the matrix")
     return result
 
 

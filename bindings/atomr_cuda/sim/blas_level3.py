@@ -110,7 +110,8 @@ def _rounded(values: Array, arithmetic: int) -> Array:
         return values
     if values.dtype == np.float32:
         return rounding(values)
-    result: Array = (rounding(values.real) + np.complex64(1j) * rounding(values.imag)).astype(np.complex64)
+    result: Array = np.empty_like(values)
+    result.real, result.imag = rounding(values.real), rounding(values.imag)
     return result
 
 
@@ -194,12 +195,17 @@ def _groups(*arguments: Any) -> Iterator[tuple[Any, ...]]:
 # Symmetric and Hermitian matrices.
 
 
+def _product(call: Any, a: Array, b: Array) -> Array:
+    """a b in the arithmetic that the math mode of the handle asks for."""
+    return multiply(a, b, _arithmetic(call), a.dtype)
+
+
 @operation("cublas{}symm_64", "S D C Z", "side uplo m n alpha A(m/n@side,m/n@side) B(m,n) beta C(m,n)")
 @operation("cublas{}hemm_64", "C Z", "side uplo m n alpha A(m/n@side,m/n@side) B(m,n) beta C(m,n)", hermitian=True)
 def _symm(call: Any, hermitian: bool = False) -> None:
     def product() -> Array:
         a, b = symmetric(call.A.read(), call.uplo == 0, hermitian), call.B.read()
-        return b @ a if call.side else a @ b
+        return _product(call, b, a) if call.side else _product(call, a, b)
 
     call.C.write(combined(call.alpha, product, call.beta, call.C.read))
 
@@ -218,7 +224,7 @@ _FACTOR = "(n/k@trans,k/n@trans)"
 def _syrk(call: Any, hermitian: bool = False) -> None:
     def product() -> Array:
         a = transposed(call.A.read(), call.trans)
-        return scaled(call.alpha, a @ transposed(a, 2 if hermitian else 1))
+        return scaled(call.alpha, _product(call, a, transposed(a, 2 if hermitian else 1)))
 
     _update(call, product, hermitian)
 
@@ -234,7 +240,7 @@ def _syr2k(call: Any, hermitian: bool = False, twice: bool = False) -> None:
 
     def product() -> Array:
         a, b = transposed(call.A.read(), call.trans), transposed(call.B.read(), call.trans)
-        half = scaled(call.alpha, a @ transposed(b, flip))
+        half = scaled(call.alpha, _product(call, a, transposed(b, flip)))
         return half + transposed(half, flip) if twice else half
 
     _update(call, product, hermitian)
@@ -259,7 +265,8 @@ def _of_triangle(call: Any, routine: str) -> Any:
     """alpha op(A) B or its like; zero when alpha is, and then neither is read."""
     if call.alpha == 0:
         return 0
-    a, b = call.A.read(), scaled(call.alpha, call.B.read())
+    arithmetic = _arithmetic(call)
+    a, b = _rounded(call.A.read(), arithmetic), scaled(call.alpha, _rounded(call.B.read(), arithmetic))
     return triangular(routine, a, b, call.uplo == 0, call.trans, call.diag == 1, right=call.side == 1)
 
 
