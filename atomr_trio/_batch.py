@@ -391,10 +391,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """Send the requests of one verb: all of them, or, by `WouldBlock`, none."""
         begun = 0
         try:
-            if requests:
-                book = self._check().timeline.book(requests[0].lane or LANE_COMPUTE)
-                if len(book.in_flight) + len(requests) > LANE_LIMIT:
-                    raise trio.WouldBlock
+            self._check_room(requests)
             for request in requests:
                 self._begin(request)
                 begun += 1
@@ -404,6 +401,13 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             if writes:
                 tear(array._block, error, begun=begun, pieces=len(requests))
             raise
+
+    def _check_room(self, requests: Sequence[CommandRequest]) -> None:
+        """Raise `trio.WouldBlock` unless their lane has room for all commands of a verb."""
+        if requests:
+            book = self._check().timeline.book(requests[0].lane or LANE_COMPUTE)
+            if len(book.in_flight) + len(requests) > LANE_LIMIT:
+                raise trio.WouldBlock
 
     def _hear(self, request: CommandRequest) -> None:
         """A request is settled and nobody waits for it: take what came of it."""

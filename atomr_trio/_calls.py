@@ -422,7 +422,8 @@ class Library:
                 for failed in begun:
                     await failed.wait()
         except BaseException as error:
-            _tear_halves(siblings, error, failed)
+            # The caller goes away from one that has not failed.
+            _tear_halves(siblings, error, failed if isinstance(error, Exception) else None)
             for request in begun:
                 request.drop()
             raise
@@ -444,26 +445,27 @@ class Library:
         batch._check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        requests = planner._requests
+        self._send_all(batch, planner._requests)
+        if question is not None:
+            calls.learn(question, planner._requests, planner._made, result)
+        return result
+
+    def _send_all(self, batch: Batch, requests: Sequence[CommandRequest]) -> None:
+        """Send the commands of one verb: all of them, or, by `WouldBlock`, none."""
         try:
+            batch._check_room(requests)
+            if not all(request.is_ready(self._device) for request in requests):
+                raise trio.WouldBlock
             for request in requests:
                 if len(requests) > 1:
                     request.siblings = requests
-                self._send_one(batch, request)
+                batch._begin(request)
         except BaseException as error:
             _tear_halves(requests, error)
-            raise
-        if question is not None:
-            calls.learn(question, requests, planner._made, result)
-        return result
-
-    def _send_one(self, batch: Batch, request: CommandRequest) -> None:
-        if not request.is_ready(self._device):
-            raise trio.WouldBlock
-        try:
-            batch._begin(request)
-        except BaseException:
-            request.drop()
+            for request in requests:
+                if not request.sent:
+                    request.drop()
+                    request.siblings = ()
             raise
 
 

@@ -201,7 +201,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._lanes = Lanes(self)
         self.compute_lane = self._lanes.compute
         self._launches = AwaitedLaunches(self)
-        self._known_calls = KnownCalls()
+        self._known_calls = KnownCalls(self)
         # Generations, and the end.
         self._generation: Generation | None = None
         self._generation_changed = trio.Event()
@@ -327,7 +327,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     waits=book.waited,
                 )
             )
-        launches = 0 if generation is None else sum(len(book.launches) for book in generation.timeline.lanes)
+        launched = {} if generation is None else generation.launched()
         now = trio.current_time()
         running = generation is not None and self.state is DeviceState.RUNNING
         return DeviceStatistics(
@@ -336,9 +336,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             state=self.state,
             uptime=now - self._generation_started if running else 0.0,
             lanes=tuple(lanes),
-            actors=tuple(
-                actor.mailbox.statistics(launches if actor is self._module_actor else 0) for actor in self._actors
-            ),
+            actors=tuple(actor.mailbox.statistics(launched.get(actor.name, 0)) for actor in self._actors),
             memory=self._memory_statistics(),
             standbys=self._standbys.ready,
             restarts_left=self._supervision.restarts_left(now),

@@ -48,7 +48,6 @@ from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
 from .worker.engines import context as context_records
 from .worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
-from .worker.engines.module import LAUNCH
 from .worker.launcher import WorkerProcess
 from .worker.protocol import (
     CONTROL_LANE,
@@ -1058,11 +1057,12 @@ class Generation:
 
     def busy_engines(self) -> tuple[str, ...]:
         """The libraries that have commands started and not finished."""
-        lanes = self.timeline.lanes
-        engines = {command.engine for lane in lanes for command in lane.in_flight}
-        if any(lane.launches for lane in lanes):
-            engines.add(LAUNCH.engine)
-        return tuple(sorted(engines))
+        engines = {command.engine for lane in self.timeline.lanes for command in lane.in_flight}
+        return tuple(sorted(engines.union(self.launched())))
+
+    def launched(self) -> collections.Counter[str]:
+        """How many launches and calls that went the short way are not settled, by engine."""
+        return collections.Counter(launch[2]._engine for lane in self.timeline.lanes for launch in lane.launches)
 
     @trio.lowlevel.enable_ki_protection
     async def wait_idle(self) -> None:

@@ -135,6 +135,10 @@ class KnownCall:
         has_room = len(self._payload) <= MAX_RECORD - HEADER.size
         return has_room and self.kind.verb(generation, lane) is self.kind.later
 
+    @property
+    def _engine(self) -> str:
+        return self.kind.later.engine
+
     def _of(self, module: object) -> bool:
         return False
 
@@ -145,7 +149,8 @@ class KnownCall:
 class KnownCalls:
     """Those of one device, the newest last."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._calls: dict[Hashable, KnownCall] = {}
 
     def find(self, question: Question) -> KnownCall | None:
@@ -166,10 +171,16 @@ class KnownCalls:
         call = _repeatable(arrays, requests, made, result)
         if call is None:
             return
-        self._calls.pop(key, None)
-        if len(self._calls) >= _MOST_KNOWN:
-            del self._calls[next(iter(self._calls))]
+        if key in self._calls:
+            self._forget(key)
+        elif len(self._calls) >= _MOST_KNOWN:
+            self._forget(next(iter(self._calls)))
         self._calls[key] = call
+
+    def _forget(self, key: Hashable) -> None:
+        call, generation = self._calls.pop(key), self._device._generation
+        for path in () if generation is None else tuple(generation.launch_paths):
+            path.launchers.pop(call, None)
 
 
 def _repeatable(

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ._arrays import DeviceArray
+from ._dtypes import check_dtype
 from ._errors import InvalidArgument
 
 LETTERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -49,3 +51,9 @@ def letter_of(*arrays: DeviceArray) -> str:
     if name not in LETTERS:
         raise InvalidArgument(f"there is no such operation on {name}, but on {', '.join(LETTERS)}")
     return LETTERS[name]
+
+
+def check_output_dtype(output: DeviceArray, dtype: npt.DTypeLike | None) -> None:
+    """Refuse an output of another dtype than the one that is asked for."""
+    if dtype is not None and output.dtype != check_dtype(dtype):
+        raise InvalidArgument(f"out has dtype {output.dtype.name}, and dtype= says {check_dtype(dtype).name}")

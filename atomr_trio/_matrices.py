@@ -18,7 +18,7 @@ import numpy.typing as npt
 from . import _layout
 from ._arrays import DeviceArray
 from ._errors import InvalidArgument
-from ._util import shown
+from ._util import named, shown
 
 Operation = Literal["N", "T", "C"]
 """What is done to a matrix before it is used: nothing, transposed, transposed and conjugated."""
@@ -29,7 +29,7 @@ OPERATIONS: Final = {"N": 0, "T": 1, "C": 2}
 
 def check_operation(value: object, name: str) -> Operation:
     """Return an operation. Raises `InvalidArgument` for anything else."""
-    if value not in OPERATIONS:
+    if named(OPERATIONS, value) is None:
         raise InvalidArgument(f'{name} is "N", "T" or "C", not {shown(value)}')
     return cast("Operation", value)
 

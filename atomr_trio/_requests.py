@@ -43,7 +43,7 @@ class CommandRequest(Request):
     `keep` holds what must not be collected before the command is done: the arrays it works on.
     """
 
-    __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep", "siblings")
+    __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep", "sent", "siblings")
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class CommandRequest(Request):
         self._operands = operands
         self.keep: object = keep
         self.hang_timeout: float | None = hang_timeout
+        self.sent: bool = False
+        """Whether it was published, so that it may have done something, or will: one that was refused was not."""
         self.siblings: Sequence[CommandRequest] = ()
         """All commands of the verb that this is one of, where those are several."""
 
@@ -101,6 +103,7 @@ class CommandRequest(Request):
             operation=self.operation,
             hang_timeout=self.hang_timeout,
         )
+        self.sent = True
 
     @property
     def decides(self) -> bool:

@@ -73,7 +73,11 @@ because a batch makes one for each of its launches; what is worked out of it is 
 
 
 class Launchable(Protocol):
-    """A kernel, or a launch prepared of one."""
+    """A kernel, or a library's call that is repeated."""
+
+    @property
+    def _engine(self) -> str:
+        """The engine whose work it is."""
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
         """The operation, in words, and what it does to which memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._errors import InvalidArgument
@@ -44,6 +45,11 @@ def known(value: T | None, why: str) -> T:
     if value is None:
         raise AssertionError(why)
     return value
+
+
+def named(table: Mapping[Any, T], value: object) -> T | None:
+    """What a table has for a name or for None; None for anything else, which need not even be hashable."""
+    return table.get(value) if value is None or isinstance(value, str) else None
 
 
 def check_seconds(name: str, value: object) -> None:

@@ -52,7 +52,7 @@ from ..worker.engines.memory import (
 )
 from ..worker.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
 from ..worker.ring import ORDERED_STORES
-from .memory import ask_all, overlap, tear, was_begun
+from .memory import ask_all, overlap, tear
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray
@@ -383,7 +383,7 @@ class _Flow:
         Returns how many commands may have done something, or will.
         """
         _drop_all(self._requests)
-        begun = self._ended + sum(map(was_begun, self._requests))
+        begun = self._ended + sum(each.sent for each in self._requests)
         self._requests.clear()  # they know this flow, and arrays are to go when nobody uses them
         return begun
 
@@ -664,7 +664,7 @@ class _Stream:
 class _StreamRequest(CommandRequest):
     """The command of a stream. It has no time limit: a part of its work is the host's."""
 
-    __slots__ = ("_sent", "stream")
+    __slots__ = ("stream",)
 
     def __init__(self, plan: _Plan, stream: _Stream) -> None:
         way, array = plan.way, plan.array
@@ -678,21 +678,16 @@ class _StreamRequest(CommandRequest):
             hang_timeout=math.inf,
         )
         self.stream: _Stream = stream
-        self._sent = False
 
     @property
     def begun(self) -> int:
         """Of how many pieces the bytes may have changed, or will; all of them if helpers have finished with all."""
-        return max(1, len(self.stream.moved)) if was_begun(self) else 0
+        return max(1, len(self.stream.moved)) if self.sent else 0
 
     @property
     def over(self) -> bool:
         """Whether there is an outcome, and no helper at work."""
         return not self.stream.helpers and (not self.open or self.stream.error is not None)
-
-    def start(self, generation: Generation) -> None:
-        super().start(generation)
-        self._sent = True
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         super().command_finished(command, error, value)
@@ -704,7 +699,7 @@ class _StreamRequest(CommandRequest):
 
     def ended(self, *, delivered: bool) -> None:
         self.stream.command_answered(delivered=delivered)
-        if not self._sent:
+        if not self.sent:
             self.stream.command_left()
 
 

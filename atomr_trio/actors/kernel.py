@@ -186,6 +186,7 @@ class Kernel(metaclass=NoPublicConstructor):
     """What it takes of the device: registers, memory, threads."""
 
     _made_by = "`await dev.nvrtc.compile(source, name)`"
+    _engine = LAUNCH.engine
 
     def __init__(self, module: Module, name: str) -> None:
         lowered = module._lowered(name)

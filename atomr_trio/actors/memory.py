@@ -12,7 +12,6 @@ import trio
 from .. import _layout
 from .._dtypes import number_kind
 from .._errors import InvalidArgument
-from .._mailbox import RequestState
 from .._memory import Block
 from .._requests import CommandRequest
 from .._util import shown
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from .._arrays import DeviceArray
 
 T = TypeVar("T")
-
-
-def was_begun(request: CommandRequest) -> bool:
-    """Whether it may have done something, or will."""
-    return request.state not in (RequestState.QUEUED, RequestState.CANCELLED)
 
 
 def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None:
@@ -54,11 +48,11 @@ def tear_halves(requests: Sequence[CommandRequest], error: BaseException, failed
         written = [block for block, role in request._operands if role is not Role.READ]
         for block in written:
             writers.setdefault(block, []).append(request)
-        if behind and was_begun(request):
+        if behind and request.sent:
             misled.update(written)
         behind = behind or request is failed
     for block, those in writers.items():
-        tear(block, error, begun=sum(map(was_begun, those)), pieces=len(those) + (block in misled))
+        tear(block, error, begun=sum(each.sent for each in those), pieces=len(those) + (block in misled))
 
 
 async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> None:
@@ -69,7 +63,7 @@ async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> No
         try:
             await target.device._memory_mailbox.ask(request)
         except BaseException as error:
-            tear(target._block, error, begun=number + was_begun(request), pieces=len(requests))
+            tear(target._block, error, begun=number + request.sent, pieces=len(requests))
             raise
 
 

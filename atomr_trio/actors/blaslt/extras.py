@@ -49,11 +49,13 @@ class Extras:
     def check(self, epilogue: int, name: str | None) -> None:
         """Refuse what the epilogue does not have, and the lack of what it has."""
         for argument, parts in _TAKEN_WITH.items():
-            given = getattr(self, argument) is not None
-            if given and not epilogue & parts:
+            given = getattr(self, argument)
+            if given is not None and not epilogue & parts:
                 raise InvalidArgument(f"epilogue={shown(name)} has no {argument}")
-            if epilogue & parts and not given:
+            if given is None and epilogue & parts:
                 raise InvalidArgument(f"epilogue={shown(name)} needs {argument}=")
+            if given is not None:
+                check_array(given, argument)
 
     def check_scales(self, inputs: str, output: str, *, adds: bool) -> None:
         """Refuse scales of what is not scaled, and what is no float32 array without axes."""

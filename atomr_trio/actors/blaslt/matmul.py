@@ -6,8 +6,8 @@ import numpy.typing as npt
 
 from ..._arrays import DeviceArray
 from ..._calls import Library, verb
-from ..._dtypes import check_dtype
 from ..._errors import InvalidArgument
+from ..._library_types import check_output_dtype
 from ..._matrices import Operation, check_array
 from ...worker.engines.blaslt import BLASLT
 from . import types
@@ -116,6 +116,5 @@ class MatmulVerbs(Library):
         check_array(out, "out")
         if out.shape != size.shape:
             raise InvalidArgument(f"out has shape {out.shape}, and the result {size.shape}")
-        if dtype is not None and out.dtype != check_dtype(dtype):
-            raise InvalidArgument(f"out has dtype {out.dtype.name}, and dtype= says {check_dtype(dtype).name}")
+        check_output_dtype(out, dtype)
         return out

@@ -380,7 +380,7 @@ class Call:
 
     def _packed(self, array: DeviceArray) -> Matrix:
         """A copy that lies as the array does, so that whole rows of it are copied, or whole columns."""
-        row, column = (abs(stride) for stride in array.strides[-2:])
+        row, column = (abs(stride) or math.inf for stride in array.strides[-2:])  # what is repeated lies in no line
         copy = self._new_matrix(array, column <= row)
         self.library._copy(array, copy.array)
         return copy

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import attrs
 
 from ..._errors import InvalidArgument
-from ..._util import shown
+from ..._util import named, shown
 from ..blas import types as blas
 
 Compute = Literal["pedantic", "tf32", "fast_float16", "fast_bfloat16", "emulated", "float16"]
@@ -146,12 +146,13 @@ def product_of(dtypes: Dtypes) -> Product:
 
 def compute_of(product: Product, dtypes: Dtypes, compute: object) -> tuple[int, str]:
     """``cublasComputeType_t`` and the dtype of alpha and beta. Raises `InvalidArgument` for what is not computed."""
-    if compute not in product.computes:
+    found = named(product.computes, compute)
+    if found is None:
         known = [f'"{each}"' for each in product.computes if each is not None]
         raise InvalidArgument(
             f"compute={shown(compute)}: products of {dtypes[0]} to {dtypes[3]} have {', '.join([*known, 'None'])}"
         )
-    return product.computes[compute]  # type: ignore[index]
+    return found
 
 
 # --- epilogues --------------------------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ MIRRORED: Final[Mapping[int, int]] = MappingProxyType({BGRADA: BGRADB, BGRADB: B
 
 def epilogue_of(name: object) -> int:
     """``cublasLtEpilogue_t``. Raises `InvalidArgument` for what is none."""
-    number = EPILOGUES.get(name) if name is None or isinstance(name, str) else None
+    number = named(EPILOGUES, name)
     if number is None:
         known = ", ".join(f'"{each}"' for each in EPILOGUES if each is not None)
         raise InvalidArgument(f"epilogue={shown(name)}: there are {known}, and None")
