@@ -7,7 +7,7 @@ event recorded on that lane's stream at that moment: it covers everything submit
 
 Having the GPU write a ticket costs as much as a third of a launch. A command that came unsigned therefore shares the
 ticket of one that follows: of the next signed one, or of the last one of its group, which is full after `GROUP_LIMIT`,
-old after `GROUP_SECONDS`, and complete when there is nothing else to do.
+old after `GROUP_SECONDS`, and complete when nothing else has come for `IDLE_SECONDS` (``main.py``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _CU_STREAM_NON_BLOCKING = 1
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _CU_EVENT_DISABLE_TIMING = 2
-GROUP_SECONDS = 200e-6
+GROUP_SECONDS = 1e-3
+"""After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
 
 Ready = tuple[Callable[[int], int], Callable[[int], Exception]]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -64,6 +65,8 @@ _ASSERT = 710
 HEARTBEAT_PERIOD = 0.2
 MONITOR_PERIOD = 100e-6
 LOOK_PERIOD = 200e-6
+IDLE_SECONDS = 50e-6
+"""How long there has been no record when what may share a ticket is signed: it costs the GPU as much as a call."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
@@ -520,14 +523,15 @@ class Worker:
         """Until there are more than `read` records: look for some time, then sleep on the doorbell."""
         words = self._page.words
         sched_yield, clock = self._libc.sched_yield, time.perf_counter
-        for lane in self._lanes.values():
-            lane.sign_when_idle()
         now = clock()
-        until, look_at = now + self._spin_seconds, now + LOOK_PERIOD
+        until, look_at, sign_at = now + self._spin_seconds, now + LOOK_PERIOD, now + IDLE_SECONDS
         while words[RECORDS_SENT_WORD] == read:
             # Through ctypes, so that it gives up the interpreter's lock as well: a spinner starves its neighbours.
             sched_yield()
             now = clock()
+            if now > sign_at:
+                self._sign_idle_lanes()
+                sign_at = math.inf
             if now > look_at:
                 look_at = now + LOOK_PERIOD
                 self._turns += 1
@@ -537,7 +541,12 @@ class Worker:
             if now > until:
                 self._sleep(read)
 
+    def _sign_idle_lanes(self) -> None:
+        for lane in self._lanes.values():
+            lane.sign_when_idle()
+
     def _sleep(self, read: int) -> None:
+        self._sign_idle_lanes()
         words = self._page.words
         self._awake = False
         self._work.set()
