@@ -111,7 +111,7 @@ class Actor:
         try:
             request.start(generation)
         except RequestError as refused:
-            request.settle(outcome.Error(refused))
+            request.refuse(refused)
             raise
         except Exception as bug:
             crash = self._crash(bug, request, generation)

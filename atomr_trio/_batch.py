@@ -70,11 +70,13 @@ class _ShortLaunches:
         self._errors = errors
 
     def launches_finished(self, count: int) -> None:
-        """Count them as the module actor's."""
+        """Count them as those of their actor."""
         self._mailbox.count_finished(count)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error for `flush`."""
+        self._mailbox.count_finished(1, "failed")
+        self._mailbox.count_finished(-1)  # `launches_finished`, which follows, takes it for one that has not failed
         self._errors.append(error)
 
     def launch_lost(self, launch: Launch, error: DeviceError) -> None:

@@ -8,9 +8,8 @@ result is the one thing that differs: its address is written into the record.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
@@ -30,7 +29,11 @@ _PLAIN: Final = frozenset({int, bool, str, type(None)})
 
 
 Question = tuple[Hashable, tuple[DeviceArray, ...]]
-"""The arguments of a call: a key that tells it from every other one while its arrays are alive, and those."""
+"""The arguments of a call: a key that tells it from every other one, and its arrays.
+
+An array is known by its block, which no other one ever has, and by where it lies there: two views of the same elements
+are the same.
+"""
 
 
 def question_of(
@@ -42,8 +45,9 @@ def question_of(
     for value in (*arguments, *keywords.values()):
         kind = type(value)
         if kind is DeviceArray:
-            arrays.append(value)  # type: ignore[arg-type]
-            parts.append(id(value))
+            array = cast("DeviceArray", value)
+            arrays.append(array)
+            parts += (array._storage.block, array._offset, array.shape, array.strides, array.dtype)
         elif kind in _PLAIN or (kind is float and value):
             parts.append((kind, value))
         else:
@@ -53,11 +57,11 @@ def question_of(
 
 @attrs.frozen
 class _NewResult:
-    """A result that is new with each call, and where in the record its address is."""
+    """A result that is new with each call, and the word that stands for its address in the record."""
 
     shape: tuple[int, ...]
     dtype: Any
-    offset: int
+    word: bytes
     role: Role
 
 
@@ -65,7 +69,6 @@ class KnownCall:
     """A call that was made before: its record, and what it does to which memory. See `LaunchPath` for the short way."""
 
     __slots__ = (
-        "_arrays",
         "_blocks",
         "_new",
         "_operands",
@@ -87,8 +90,6 @@ class KnownCall:
     ) -> None:
         self.kind: CallKind = kind
         self.operation: str = request.operation
-        # Weakly: what is kept here must not keep memory in use.
-        self._arrays = tuple(weakref.ref(array) for array in arrays)
         self._payload: bytes = request.payload
         self._place = place
         self._new = new
@@ -115,10 +116,10 @@ class KnownCall:
             return self._request(self._payload, self._operands, arrays, lane), self.answer(arrays)
         new = self._new
         result = device.empty(new.shape, new.dtype)
-        payload = bytearray(self._payload)
-        payload[new.offset : new.offset + 8] = _as_word(result.address)
+        # No size is as large as an address, and no number of a record as small as one would be.
+        payload = self._payload.replace(new.word, _as_word(result.address))
         operands = (*self._operands, (result._block, new.role))
-        return self._request(bytes(payload), operands, (*arrays, result), lane), result
+        return self._request(payload, operands, (*arrays, result), lane), result
 
     def _request(self, payload: bytes, operands: tuple[Operand, ...], keep: object, lane: int) -> CommandRequest:
         return RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
@@ -154,14 +155,8 @@ class KnownCalls:
         self._calls: dict[Hashable, KnownCall] = {}
 
     def find(self, question: Question) -> KnownCall | None:
-        """The call, if it was made before with the same arrays, and not with others that had the numbers of these."""
-        key, arrays = question
-        call = self._calls.get(key)
-        if call is not None:
-            for reference, array in zip(call._arrays, arrays, strict=True):
-                if reference() is not array:
-                    return None
-        return call
+        """The call, if it was made before."""
+        return self._calls.get(question[0])
 
     def learn(
         self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
@@ -200,10 +195,9 @@ def _repeatable(
     word = _as_word(new.address)
     if len(made) > 1 or result is not new or [block for block, _ in brought] != [new._block]:
         return None
-    if request.payload.count(word) != 1:
+    if word not in request.payload:
         return None
-    found = _NewResult(new.shape, new.dtype, request.payload.find(word), brought[0][1])
-    return KnownCall(request, kind, arrays, 0, found)
+    return KnownCall(request, kind, arrays, 0, _NewResult(new.shape, new.dtype, word, brought[0][1]))
 
 
 def _as_word(address: int) -> bytes:

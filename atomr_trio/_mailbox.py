@@ -102,6 +102,11 @@ class Request:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
+    def refuse(self, error: BaseException) -> None:
+        """Settle with what its caller raises itself. It is not kept: its traceback knows the request in turn."""
+        self.settle(outcome.Error(error))
+        self._outcome = None
+
     @trio.lowlevel.enable_ki_protection
     async def wait(self) -> Any:
         """Wait for the answer. Cancelling works at once, whatever the request is doing."""

@@ -71,6 +71,11 @@ def vector(array: object, name: str) -> Vector:
     return Vector(checked, checked.shape[0], increment if checked.shape[0] > 1 else 1)
 
 
+def is_spread(array: DeviceArray) -> bool:
+    """Whether the elements of a vector are a whole number of elements apart, and no two in one place."""
+    return array.strides[0] % array.itemsize == 0 and (array.strides[0] != 0 or array.size <= 1)
+
+
 @attrs.frozen
 class Matrix:
     """An array of two axes, or a stack of such, as a library sees it in its place."""

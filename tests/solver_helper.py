@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import Device, DeviceArray, InvalidArgument
+from atomr_trio._calls import CallRequest
 from blas_helper import Layout, exact, random, submitted
 
 SIZES = (1, 2, 33)
@@ -25,6 +27,28 @@ def paired(layouts: Sequence[Layout], shapes: Sequence[T]) -> list[tuple[Layout,
     """Each shape in two or three layouts, so that together they are in all."""
     step = 2 if len(shapes) > 2 else 1
     return [(layout, shape) for number, shape in enumerate(shapes) for layout in layouts[number % step :: step]]
+
+
+STACKS = (
+    Layout("by rows", lambda s, m, n: (s, m, n), lambda *_: lambda w: w),
+    Layout("by columns", lambda s, m, n: (s, n, m), lambda *_: lambda w: w.transpose(0, 2, 1)),
+    Layout(
+        "parts by columns",
+        lambda s, m, n: (2 * s, n + 3, m + 2),
+        lambda s, m, n: lambda w: w[: 2 * s : 2, 2 : 2 + n, 1 : 1 + m].transpose(0, 2, 1),
+    ),
+    Layout("in each other", lambda s, m, n: (n, s, m), lambda *_: lambda w: w.transpose(1, 2, 0)),
+    Layout("every other", lambda s, m, n: (s, 2 * m, 2 * n), lambda *_: lambda w: w[:, ::2, ::2]),
+)
+"""How a stack of matrices lies."""
+
+
+def functions_of(dev: Device, verb: str, *arguments: Any, **keywords: Any) -> collections.Counter[str]:
+    """How often a verb, which is not sent, calls each function of the libraries."""
+    planner = dev.solver._planner()
+    getattr(type(planner), verb).plan(planner, *arguments, **keywords)
+    calls = (request for request in planner._requests if isinstance(request, CallRequest))
+    return collections.Counter(call._table.functions[call._function] for call in calls)
 
 
 class Solving:

@@ -47,7 +47,8 @@ seeds = st.integers(0, 2**16)
 def examples(share: float, **options: Any) -> settings:
     """Settings for a property that gets this share of the profile's examples, on a machine that may be slow."""
     count = math.ceil(share * settings().max_examples)
-    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow], **options)
+    quiet = [HealthCheck.too_slow]
+    return settings(max_examples=count, deadline=None, print_blob=True, suppress_health_check=quiet, **options)
 
 
 def check_on_device(share: float, *drawn: st.SearchStrategy[Any]) -> Callable[..., Callable[..., Awaitable[None]]]:

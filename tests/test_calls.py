@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import importlib
 import inspect
 import pkgutil
+import weakref
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
 
-from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound
-from atomr_trio._calls import Answer, Scalar, _write
-from atomr_trio._staging import TINY_SLOTS
+from atomr_trio import (
+    CommandFailed,
+    ContextLost,
+    InvalidArgument,
+    LibraryNotFound,
+    SingularMatrixError,
+    StaleArray,
+)
+from atomr_trio._calls import Answer, Awaited, Batched, Library, Scalar, _write, verb
+from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
+from atomr_trio.actors.copies import plan_copy
+from atomr_trio.actors.memory import plan_fill, tear
+from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
 from atomr_trio.worker import engines
 from atomr_trio.worker.engines.blas import BLAS
 from atomr_trio.worker.engines.calls import CallTable, _shift
-from atomr_trio.worker.protocol import LIBRARY_MISSING, Mode, VerbTable
+from atomr_trio.worker.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
 from atomr_trio.worker.status import StatusClass, classify
+from rogue import compile_rogue, gated, until, until_full
+from support import chosen_backend, open_test_device
 
 N = 100
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with WorkerPool(backend=chosen_backend()) as made:
+        yield made
+
+
+@pytest.fixture
+async def dev(pool):
+    """A device whose worker may have served another test."""
+    async with open_test_device(workers=pool) as device:
+        yield device
 
 
 @pytest.fixture
@@ -269,7 +298,7 @@ def test_a_status_is_judged_by_its_library(library, status, expected):
 
 
 @pytest.mark.sim_only
-async def test_a_status_that_harms_nothing_fails_its_call_alone(open_test_device, monkeypatch):
+async def test_a_status_that_harms_nothing_fails_its_call_alone(monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "cublasDdot_64:15:2,cublasCreate:1:1")
     async with open_test_device() as dev:
         x = await dev.to_device(np.arange(N, dtype=np.float64))
@@ -285,7 +314,7 @@ async def test_a_status_that_harms_nothing_fails_its_call_alone(open_test_device
 
 
 @pytest.mark.sim_only
-async def test_a_status_that_costs_the_context_is_a_loss(open_test_device, monkeypatch):
+async def test_a_status_that_costs_the_context_is_a_loss(monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "cublasDdot_64:13:1")
     async with open_test_device() as dev:
         monkeypatch.delenv("ATOMR_TRIO_SIM_FAULTS")
@@ -294,3 +323,249 @@ async def test_a_status_that_costs_the_context_is_a_loss(open_test_device, monke
             await dev.blas.dot(x, x)
         await dev.wait_generation(after=1)
         assert await dev.blas.dot(x, x) == SQUARES
+
+
+# --- verbs of several commands ----------------------------------------------------------------------------------------
+
+ODD = np.arange(9, dtype=np.int8).reshape(3, 3) - 4
+SQUARED = ODD.astype(np.int32) @ ODD.astype(np.int32)
+MATRIX = np.array([[4.0, 1.0], [2.0, 3.0]])
+SIDE = np.array([1.0, 2.0])
+SCATTERED = 40
+"""So many pieces that a copy of them is several commands."""
+FACTORS = np.stack([np.eye(2) * number for number in (1.0, 2.0, 3.0)])
+SIDES = np.arange(12.0).reshape(3, 2, 2)
+
+
+class _Uploading(Library):
+    """A library whose one verb brings numbers to the device."""
+
+    __slots__ = ()
+    _table = BLAS
+
+    @verb
+    def upload(self, numbers):
+        """A new array with these numbers."""
+        return self._upload(numbers)
+
+
+class Uploading(_Uploading, Awaited):
+    __slots__ = ()
+
+
+class BatchUploading(_Uploading, Batched):
+    __slots__ = ()
+
+
+async def odd_product(dev):
+    """Bytes that are copied to where the library multiplies them, and the result back: an input and the result."""
+    return await dev.to_device(ODD), await dev.to_device(np.zeros((3, 3), np.int32))
+
+
+async def commands_of(dev, call):
+    """How many commands a call comes to, once all it needs is there."""
+    await call()
+    before = dev.statistics().lanes[0].submitted
+    await call()
+    return dev.statistics().lanes[0].submitted - before
+
+
+async def once(call):
+    """Make a call of either form."""
+    result = call()
+    return await result if inspect.isawaitable(result) else result
+
+
+def planned(dev, verb_name, *arguments, **keywords):
+    """The commands of a verb of `dev.solver`, which are not sent."""
+    planner = dev.solver._planner()
+    getattr(type(planner), verb_name).plan(planner, *arguments, **keywords)
+    return planner._requests
+
+
+def actor_of(dev, name):
+    return next(actor for actor in dev._actors if actor.name == name)
+
+
+async def test_the_commands_of_a_verb_begin_in_one_stretch(dev):
+    a, out = await odd_product(dev)
+    count = await commands_of(dev, lambda: dev.blas.gemm(a, a, out=out))
+    assert count >= 4  # an input twice, the product, the result
+    async with gated(dev), trio.open_nursery() as nursery:
+        busy = dev.statistics().lanes[0].unfinished
+        nursery.start_soon(functools.partial(dev.blas.gemm, a, a, out=out))
+        await until(lambda: dev.statistics().lanes[0].unfinished > busy)
+        assert dev.statistics().lanes[0].unfinished == busy + count
+        nursery.cancel_scope.cancel()
+    np.testing.assert_array_equal(await out.to_host(), SQUARED)
+
+
+async def test_nothing_begins_behind_a_command_whose_answer_may_refuse_it(dev):
+    a, b = await dev.to_device(MATRIX), await dev.to_device(SIDE)
+    solved = []
+
+    async def solve():
+        solved.append(await dev.solver.solve(a, b))
+
+    count = await commands_of(dev, lambda: dev.solver.solve(a, b))
+    async with trio.open_nursery() as nursery, gated(dev) as gate:
+        busy = dev.statistics().lanes[0].unfinished
+        nursery.start_soon(solve)
+        await until(lambda: dev.statistics().lanes[0].unfinished > busy)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert dev.statistics().lanes[0].unfinished < busy + count
+        await gate.open()
+    np.testing.assert_allclose(await solved[0].to_host(), np.linalg.solve(MATRIX, SIDE))
+    singular = await dev.to_device(np.zeros((2, 2)))
+    submitted = dev.statistics().lanes[0].submitted
+    with pytest.raises(SingularMatrixError):
+        await dev.solver.solve(singular, b)
+    assert dev.statistics().lanes[0].submitted < submitted + count
+
+
+async def test_a_command_of_an_actor_that_is_busy_keeps_those_behind_it_waiting(dev):
+    a, out = await odd_product(dev)
+    x, touched = await dev.to_device(np.ones(N)), await dev.to_device(np.ones(N))
+    await dev.blas.gemm(a, a, out=out)
+    await out.fill(0)
+    memory = actor_of(dev, "memory")
+    (held,) = plan_fill(touched, 5)
+    async with dev.lane() as lane, trio.open_nursery() as nursery, gated(dev, lane) as gate:
+        held._lane = held.lane = lane._number
+        (spin,) = await compile_rogue(dev, "touch")
+        until_full(lambda: spin.launch_nowait(1, 1, touched, 0, lane=lane))
+        nursery.start_soon(memory.mailbox.ask, held)
+        await until(lambda: memory.current is held)
+        submitted = dev.statistics().lanes[0].submitted
+        nursery.start_soon(functools.partial(dev.blas.gemm, a, a, out=out))
+        await until(lambda: memory.mailbox.posted > memory.mailbox.taken)
+        await dev.blas.scal(x, 2)
+        assert dev.statistics().lanes[0].submitted == submitted + 1, "the other actor goes on"
+        await gate.open()
+    assert (await touched.to_host()).tolist() == [5] * N
+    np.testing.assert_array_equal(await out.to_host(), SQUARED)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.sim_only
+async def test_what_worked_on_the_result_of_a_command_that_failed_is_torn(dev, batched):
+    a, out = await odd_product(dev)
+    await dev.blas.gemm(a, a, out=out)
+    inject(dev, "cublasGemmEx_64", ReturnStatus(15))
+    with pytest.raises(CommandFailed, match="NOT_SUPPORTED"):
+        async with dev.batch() as batch:
+            await once(functools.partial((batch if batched else dev).blas.gemm, a, a, out=out))
+    assert (a.state, out.state) == ("ready", "torn")
+    with pytest.raises(StaleArray, match="did not finish"):
+        await out.to_host()
+    await dev.blas.gemm(a, a, out=out)
+    np.testing.assert_array_equal(await out.to_host(), SQUARED)
+    assert all(actor.unsettled == 0 for actor in dev.statistics().actors)
+
+
+async def test_a_caller_that_goes_away_when_all_has_begun_leaves_the_result_whole(dev):
+    a, out = await odd_product(dev)
+    count = await commands_of(dev, lambda: dev.blas.gemm(a, a, out=out))
+    await out.fill(0)
+    async with gated(dev):
+        busy = dev.statistics().lanes[0].unfinished
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(functools.partial(dev.blas.gemm, a, a, out=out))
+            await until(lambda: dev.statistics().lanes[0].unfinished == busy + count)
+            await until(lambda: not dev._generation._looked_for)  # it has looked long enough, and sleeps now
+            nursery.cancel_scope.cancel()
+        assert out.state == "ready"
+    np.testing.assert_array_equal(await out.to_host(), SQUARED)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_verb_that_is_refused_at_its_first_command_harms_nothing(dev, batched):
+    factor, sides = [(await dev.to_device(each)).transpose(0, 2, 1) for each in (FACTORS, SIDES)]
+    await dev.solver.potrs(factor, sides, overwrite_b=True)
+    assert len(planned(dev, "potrs", factor, sides, overwrite_b=True)) > 2
+    await sides.copy_from(SIDES)
+    tear(factor._block, ValueError(), begun=1, pieces=2)
+    submitted = dev.statistics().lanes[0].submitted
+    async with dev.batch() as batch:
+        solve = functools.partial((batch if batched else dev).solver.potrs, factor, sides, overwrite_b=True)
+        with pytest.raises(StaleArray, match="torn"):
+            await once(solve)
+    assert dev.statistics().lanes[0].submitted == submitted
+    assert sides.state == "ready"
+    np.testing.assert_array_equal(await sides.to_host(), SIDES)
+
+
+async def test_a_copy_that_is_refused_at_its_first_command_harms_nothing(dev):
+    source, target = [await dev.to_device(np.ones((2 * SCATTERED, 2, 6, 4), np.int8)) for _ in range(2)]
+    tear(source._block, ValueError(), begun=1, pieces=2)
+    parts = [array[::2, ::2, ::2, ::2] for array in (source, target)]
+    assert len(plan_copy(*parts)) > 1
+    with pytest.raises(StaleArray, match="torn"):
+        await parts[1].copy_from(parts[0])
+    assert target.state == "ready"
+
+
+async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev):
+    x, (a, out) = await dev.to_device(np.ones(N)), await odd_product(dev)
+    await dev.blas.gemm(a, a, out=out)
+    await out.fill(0)
+    async with dev.batch() as batch:
+        with hold_worker(dev):
+            while dev.statistics().lanes[0].unfinished < LANE_LIMIT - 1:
+                batch.fill(x, 1)
+            with pytest.raises(trio.WouldBlock):
+                batch.blas.gemm(a, a, out=out)
+            assert dev.statistics().lanes[0].unfinished == LANE_LIMIT - 1
+            assert out.state == "ready"
+        await batch.flush()
+        batch.blas.gemm(a, a, out=out)
+    np.testing.assert_array_equal(await out.to_host(), SQUARED)
+    assert all(actor.unsettled == 0 for actor in dev.statistics().actors)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_nothing_goes_in_circles_that_keep_arrays_alive(dev, batched):
+    warm, _ = await odd_product(dev)
+    await dev.blas.gemm(warm, warm)
+    gc.disable()
+    try:
+        async with dev.batch() as batch:
+            a, out = await odd_product(dev)
+            watched = [weakref.ref(a), weakref.ref(out)]
+            if batched:
+                batch.blas.gemm(a, a, out=out)
+                batch.blas.gemm(a, a)
+                tear(a._block, ValueError(), begun=1, pieces=2)
+                with contextlib.suppress(StaleArray):
+                    batch.blas.gemm(a, a, out=out)
+            else:
+                await dev.blas.gemm(a, a, out=out)
+                await dev.blas.gemm(a, a)
+        del a, out
+        assert [ref() for ref in watched] == [None, None]
+    finally:
+        gc.enable()
+
+
+async def test_more_large_uploads_than_there_are_slots(dev):
+    numbers = np.arange((LARGE_SLOTS + 3) * LARGE_SLOT // 8, dtype=np.int64)
+    array = await Uploading(dev).upload(numbers)
+    assert np.array_equal(await array.to_host(), numbers)
+    assert dev._staging.idle
+
+
+async def test_a_batch_with_more_large_uploads_than_slots_says_so_and_loses_nothing(dev):
+    arrays = []
+    async with dev.batch() as batch:
+        uploading = BatchUploading(dev, batch)
+        with pytest.raises(trio.WouldBlock):
+            uploading.upload(np.zeros((LARGE_SLOTS + 1) * LARGE_SLOT, np.uint8))
+        assert dev._staging.idle, "all of it or nothing"
+        while len(arrays) < 2 * LARGE_SLOTS:
+            try:
+                arrays.append(uploading.upload(np.full(SMALL_SLOT // 8 + 1, float(len(arrays)))))
+            except trio.WouldBlock:
+                await batch.flush()
+    for number, array in enumerate(arrays):
+        assert (await array.to_host() == number).all()
+    assert dev._staging.idle

@@ -31,12 +31,14 @@ from rogue import WILD, compile_rogue, gated, kill_worker, next_generation, unti
 from solver_helper import (
     SHAPES,
     SIZES,
+    STACKS,
     TALL,
     Solving,
     adjoint,
     assert_orthonormal,
     assert_refused,
     assert_small,
+    functions_of,
     half,
     hermitian,
     paired,
@@ -132,6 +134,106 @@ async def test_which_matrix_of_a_stack_fails_is_told(dev):
     stack[1, 2, 1, 1] = -1
     error = await call.fails(NotPositiveDefiniteError, "potrf", await dev.to_device(stack))
     assert (error.minor, error.matrix) == (2, (1, 2))
+
+
+# --- LU of many at once -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+async def test_a_stack_is_factored_and_its_systems_solved_in_every_layout(dev, rng, dtype):
+    call = Solving(dev)
+    for layout, order in itertools.product(STACKS, (1, 2, 7)):
+        a = np.asarray(random(rng, (5, order, order), dtype) + 3 * np.eye(order), dtype)[:, ::-1]
+        b = random(rng, (5, order, 2), dtype)
+        x, y = await place(dev, layout, a), await place(dev, layout, b)
+        factors, pivots = await call.on_device("getrf", x.array)
+        lower_upper, exchanges = await factors.to_host(), await pivots.to_host()
+        assert (exchanges.dtype, exchanges.shape) == (np.int64, (5, order))
+        for matrix, both, rows in zip(exact(a), exact(lower_upper), exchanges, strict=True):
+            product = (np.tril(both, -1) + np.eye(order)) @ np.triu(both)
+            assert_small(product - matrix[permuted(rows, order)], matrix, dtype, order)
+        for op, operate in OPERATIONS.items():
+            solution = await call("getrs", factors, pivots, y.array, op=op)
+            for matrix, sides, found in zip(exact(a), exact(b), exact(solution), strict=True):
+                size = np.abs(matrix).sum() * np.abs(found).max()
+                assert_small(operate(matrix) @ found - sides, size, dtype, order)
+        inverse = await call("getri", factors, pivots)
+        assert_small(exact(a) @ exact(inverse) - np.eye(order), np.abs(inverse).max() * order, dtype, order)
+        assert (await x.read() == a).all()
+        assert (await y.read() == b).all()
+
+
+async def test_a_stack_is_overwritten_where_it_lies_by_columns(dev, rng):
+    call = Solving(dev)
+    for layout in STACKS[1:3]:
+        a = random(rng, (4, 6, 6), "complex64") + 8 * np.eye(6, dtype="complex64")
+        b = random(rng, (4, 6, 2), "complex64")
+        x, y = await place(dev, layout, a), await place(dev, layout, b)
+        target = y.array
+        factors, pivots = await call.on_device("getrf", x.array, overwrite_a=True)
+        assert await call.on_device("getrs", factors, pivots, target, overwrite_b=True) is target
+        assert_small(exact(a) @ exact(await y.read()) - exact(b), 20, "complex64", 6)
+        determinants = np.linalg.det(np.triu(exact(await x.read()))) / np.linalg.det(exact(a))
+        assert_small(np.abs(determinants) - 1, 1, "complex64", 100)
+
+
+async def test_one_factored_matrix_serves_a_stack_of_right_hand_sides_and_the_reverse(dev, rng):
+    call = Solving(dev)
+    for of_matrix, of_sides in (((), (3,)), ((2, 1), (3,)), ((3,), ()), ((2, 3), (1, 3))):
+        a = random(rng, (*of_matrix, 4, 4), "float64") + 8 * np.eye(4)
+        b = random(rng, (*of_sides, 4, 2), "float64")
+        factors, pivots = await call.on_device("getrf", await dev.to_device(a))
+        solution = await call("getrs", factors, pivots, await dev.to_device(b))
+        expected = np.linalg.solve(a, b)
+        assert solution.shape == expected.shape
+        assert_small(solution - expected, expected, np.float64, 16)
+
+
+@pytest.mark.parametrize("layout", STACKS[:2], ids=lambda layout: layout.name)
+async def test_a_stack_of_a_hundred_is_one_call(dev, layout):
+    for letter, dtype in zip("SDCZ", DTYPES, strict=True):
+        shape = (100, 8, 8)
+        x, y = (layout.view(*shape)(dev.empty(layout.whole(*shape), dtype)) for _ in range(2))
+        pivots = dev.empty(shape[:-1], np.int64)
+        factor, solve = f"cublas{letter}getrfBatched", f"cublas{letter}getrsBatched"
+        for verb, arguments, names in (
+            ("getrf", (x,), (factor,)),
+            ("getrs", (x, pivots, y), (solve,)),
+            ("getri", (x, pivots), (solve,)),
+            ("solve", (x, y), (factor, solve)),
+            ("inv", (x,), (factor, solve)),
+            ("det", (x,), (factor,)),
+            ("slogdet", (x,), (factor,)),
+        ):
+            calls = functions_of(dev, verb, *arguments)
+            assert [calls.pop(name) for name in names] == [1] * len(names), verb
+            # What is left only moves numbers: no call is made for each matrix.
+            assert all("copy" in name or "geam" in name for name in calls)
+            assert calls.total() <= 8, calls
+
+
+async def test_large_matrices_wide_ones_and_a_single_one_are_factored_one_by_one(dev):
+    for shape, count in (((3, 257, 257), 3), ((3, 4, 5), 3), ((1, 4, 4), 1), ((4, 4), 1)):
+        calls = functions_of(dev, "getrf", dev.empty(shape, np.float32))
+        assert calls["cusolverDnXgetrf"] == count
+        assert "cublasSgetrfBatched" not in calls
+    assert "cublasSgetrfBatched" in functions_of(dev, "getrf", dev.empty((3, 256, 256), np.float32))
+
+
+async def test_a_singular_matrix_among_more_than_one_call_answers_for_is_named(dev, rng):
+    call = Solving(dev)
+    stack = np.broadcast_to(np.eye(2), (11, 100, 2, 2)).copy()
+    stack[10, 90] = [[1, 2], [2, 4]]
+    singular, b = await dev.to_device(stack), await dev.to_device(np.ones(2))
+    for arguments in (("getrf", singular), ("solve", singular, b), ("inv", singular)):
+        assert functions_of(dev, *arguments)["cublasDgetrfBatched"] == 2
+        error = await call.fails(SingularMatrixError, *arguments)
+        assert (error.pivot, error.matrix, error.operation) == (1, (10, 90), "solver.getrf")
+    determinants = await call("det", singular)
+    assert determinants[10, 90] == 0
+    assert determinants.sum() == 1099
+    sign, logarithm = await call("slogdet", singular)
+    assert (sign[10, 90], logarithm[10, 90], sign.sum()) == (0, -np.inf, 1099)
 
 
 # --- Cholesky ---------------------------------------------------------------------------------------------------------
@@ -326,17 +428,9 @@ async def test_gesvda_approximates_the_largest_singular_values(dev, rng, dtype):
             assert (u.shape, s.shape, v.shape) == ((*stack, 40, rank), (*stack, rank), (*stack, 5, rank))
             assert_small(s - np.array([9, 7, 5, 2, 1])[:rank], 9, dtype, 400)
             assert_small(exact(a) @ exact(v) - exact(u) * exact(s)[..., None, :], 9, dtype, 400)
-
-
-async def test_published_cases(dev):
-    call = Solving(dev)
-    _, s, _ = await call("gesvd", await dev.to_device(np.diag([3.0, 5.0]).astype(np.float32)))
-    np.testing.assert_allclose(s, [5, 3], atol=1e-3)
-    w, _ = await call("syevd", await dev.to_device(np.array([[2.0, 1], [1, 2]], np.float32)))
-    np.testing.assert_allclose(w, [1, 3], atol=1e-3)
-    stack = np.stack([np.diag([2.0, 5.0]), np.diag([3.0, 7.0])]).astype(np.float32)
-    _, s, _ = await call("gesvdj", await dev.to_device(stack))
-    np.testing.assert_allclose(s, [[5, 2], [7, 3]], atol=1e-4)
+    for layout in STACKS:
+        u, s, v = await call("gesvda", (await place(dev, layout, a)).array, 2)
+        assert_small(exact(a) @ exact(v) - exact(u) * exact(s)[..., None, :], 9, dtype, 400)
 
 
 async def test_too_few_sweeps_are_an_error_and_the_next_call_has_the_usual_number(dev, rng):
@@ -416,6 +510,7 @@ async def test_wrong_calls_are_refused_and_nothing_is_sent(dev, open_test_device
         "no such rank": ("gesvda", square, 5),
         "no such eigenvalues": ("syevdx", square, 2, 5),
         "eigenvalues in another order": ("syevdx", square, 2, 1),
+        "bounds that are no numbers": ("syevdx", square, None, "2"),
         "no sweeps": ("syevj", square, {"max_sweeps": 0}),
         "half a sweep": ("gesvdj", square, {"max_sweeps": 0.5}),
         "no such kind": ("sygvd", square, square, {"kind": 4}),

@@ -19,7 +19,7 @@ from ..._arrays import DeviceArray
 from ..._calls import Argument, Check, Library, Scalar, check_usable
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
-from ..._matrices import Matrix, Vector, check_array, strides_text, vector
+from ..._matrices import Matrix, Vector, check_array, is_spread, strides_text, vector
 from ...worker.engines.blas import flags
 from ..memory import plan_fill
 
@@ -86,7 +86,7 @@ class VectorOperands(Library):
     def _source(self, array: object, name: str) -> Vector:
         """A vector that is read; copied first if its elements are no whole number of elements apart, or all in one."""
         given = self._taken(array, name, 1)
-        if _is_spread(given):
+        if is_spread(given):
             return vector(given, name)
         copy = self._empty(given.shape, given.dtype)
         self._copy(given, copy)
@@ -95,7 +95,7 @@ class VectorOperands(Library):
     def _target(self, array: object, name: str) -> Vector:
         """A vector that is written."""
         given = self._taken(array, name, 1)
-        if not _is_spread(given):
+        if not is_spread(given):
             raise InvalidArgument(f"{name} cannot be written: {strides_text(given)}")
         return vector(given, name)
 
@@ -223,8 +223,3 @@ class VectorOperands(Library):
         yield stand_in
         self._conjugate(stand_in)
         self._move(stand_in, target)
-
-
-def _is_spread(array: DeviceArray) -> bool:
-    """Whether its elements are a whole number of elements apart, and no two in one place."""
-    return array.strides[0] % array.itemsize == 0 and (array.strides[0] != 0 or array.size <= 1)

@@ -23,6 +23,14 @@ class Solver(_SolverVerbs, Awaited):
     """Dense solvers on the device's compute lane: `dev.solver`.
 
     Functions that use up what they are given work on a copy unless they are told to overwrite it.
+
+    Results are new arrays, or those given as `out`, which is returned then: of the result's shape and dtype, of any
+    strides, sharing memory with no input; of several results a tuple or list, with None for each that is to be new. A
+    result is computed where `out` lies as the library writes it, column by column or as a contiguous vector, and is
+    copied there at the end otherwise. An `out` that does not fit raises `InvalidArgument`, and nothing is sent.
+
+    Where a verb raises what it found in a matrix (`SingularMatrixError` and its like), `out` holds no result. Awaited,
+    `solve`, `inv` and `lstsq` leave it as it was; every other verb, and every one in a batch, may have written to it.
     """
 
     __slots__ = ()

@@ -10,8 +10,8 @@ from ..._calls import verb
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
-from .plans import SolverPlans, chunks, lines, places
-from .types import CHOLESKY_BATCH, LEFT, LOWER, RIGHT, UPPER
+from .plans import SolverPlans, lines, places
+from .types import FACTOR_BATCH, LEFT, LOWER, RIGHT, UPPER
 
 
 class FactorizationVerbs(SolverPlans):
@@ -26,9 +26,10 @@ class FactorizationVerbs(SolverPlans):
 
     @verb
     def getrf(self, a: DeviceArray, *, overwrite_a: bool = False) -> tuple[DeviceArray, DeviceArray]:
-        """Factor matrices of shape (..., m, n) as P L U with row exchanges (``cusolverDnXgetrf``).
+        """Factor matrices of shape (..., m, n) as P L U with row exchanges.
 
-        `a` is of dtype float32, float64, complex64 or complex128. Returns the factors in one array of that shape, L
+        By ``cusolverDnXgetrf``, and several square matrices up to 256 x 256 in one call of ``cublasSgetrfBatched``. `a`
+        is of dtype float32, float64, complex64 or complex128. Returns the factors in one array of that shape, L
         without its unit diagonal, and the pivots: int64 of shape (..., min(m, n)), counted from 1 as LAPACK has them.
         `overwrite_a` puts the factors in the place of `a`, which must lie column by column.
 
@@ -36,20 +37,36 @@ class FactorizationVerbs(SolverPlans):
         that are no such matrices.
         """
         work = self._used_up(self._given(a, "a"), "a", overwrite_a)
-        return work.array, self._factor_lu(work)
+        pivots = self._factor_lu(work)
+        return work.array, self._widened(pivots) if pivots.dtype == np.int32 else pivots
 
     def _factor_lu(self, work: Matrix, *, tolerant: bool = False) -> DeviceArray:
-        """Overwrite matrices by their factors; returns the pivots."""
+        """Overwrite matrices by their factors; returns the pivots: of 32 bits from the call that factors many."""
         array = work.array
-        pivots = self._empty((*array.shape[:-2], min(work.rows, work.columns)), np.int64)
+        many = work.count > 1 and work.rows == work.columns and _are_small(work)
+        pivots = self._empty((*array.shape[:-2], min(work.rows, work.columns)), np.int32 if many else np.int64)
         operands = self._operands()
         operands.writes(array)
         operands.writes(pivots, keeps=work.count > 1)
-        if array.size:
+        if many:
+            self._factor_many("getrfBatched", work, operands, tolerant=tolerant, ipiv=pivots)
+        elif array.size:
             with self._routine("Xgetrf", array, operands, order=work.columns, tolerant=tolerant) as factor:
                 for index, (at, pivot) in enumerate(zip(places(work), lines(pivots), strict=True)):
                     factor(index, m=work.rows, n=work.columns, A=at, lda=work.leading, ipiv=pivot)
         return pivots
+
+    def _widened(self, pivots: DeviceArray) -> DeviceArray:
+        """Pivots of 32 bits as such of 64, of which they are the low halves."""
+        wide = self._empty(pivots.shape, np.int64)
+        self._fill(wide, 0)
+        self._copy_spread(pivots, 1, wide, 2)
+        return wide
+
+    def _narrowed(self, pivots: DeviceArray) -> DeviceArray:
+        narrow = self._empty(pivots.shape, np.int32)
+        self._copy_spread(pivots, 2, narrow, 1)
+        return narrow
 
     @verb
     def getrs(
@@ -61,9 +78,10 @@ class FactorizationVerbs(SolverPlans):
         op: Operation = "N",
         overwrite_b: bool = False,
     ) -> DeviceArray:
-        """Solve ``op(a) @ x = b`` by the factors and pivots of `getrf` (``cusolverDnXgetrs``).
+        """Solve ``op(a) @ x = b`` by the factors and pivots of `getrf`.
 
-        `lu` is of shape (..., n, n), `b` of shape (n,) or (..., n, k) and of its dtype; `pivots` are int64. `op` is
+        By ``cusolverDnXgetrs``, and several systems of up to 256 equations in one call of ``cublasSgetrsBatched``. `lu`
+        is of shape (..., n, n), `b` of shape (n,) or (..., n, k) and of its dtype; `pivots` are int64. `op` is
         "N", "T" for transposed or "C" for transposed and conjugated. `overwrite_b` puts the solution in the place of
         `b`.
 
@@ -72,36 +90,60 @@ class FactorizationVerbs(SolverPlans):
         factors = self._given(lu, "lu", square=True)
         word = OPERATIONS[check_operation(op, "op")]
         exchanges = self._vectors(pivots, "pivots", factors.shape[:-1], np.int64)
-        sides, result = self._right_sides(b, "b", factors, factors.shape[-1], overwrite=overwrite_b)
-        self._solve_lu(self._by_columns(factors), exchanges, sides, word)
+        sides = self._right_sides(b, "b", factors, factors.shape[-1])
+        work, result = self._overwritten_sides(b, "b", sides, overwrite_b, factors, pivots)
+        self._solve_lu(self._by_columns(factors), exchanges, work, word)
         return result
 
     def _solve_lu(self, factors: Matrix, pivots: DeviceArray, sides: Matrix, word: int) -> None:
         """Overwrite right-hand sides by solutions; a matrix may serve several of a stack of them."""
         if not sides.array.size:
             return
+        many = sides.count > 1 and _are_small(factors)
+        exchanges = self._exchanges_of_many(pivots, sides) if many else pivots
         operands = self._operands()
-        operands.reads(factors.array, pivots)
+        operands.reads(factors.array, exchanges)
         operands.writes(sides.array)
-        starts, exchanges = places(factors), lines(pivots)
+        starts, which, ends = places(factors), _matching(factors, sides), places(sides)
         words = {"trans": word, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
+        if many:
+            table, first, second = self._upload_pairs([starts[index] for index in which], ends)
+            operands.reads(table)
+            with self._routine("getrsBatched", sides.array, operands) as solve:
+                solve.many(0, 1, A=first, ipiv=exchanges.address, B=second, batch=len(ends), **words)
+            return
+        pivot_lines = lines(exchanges)
         with self._routine("Xgetrs", sides.array, operands) as solve:
-            for index, (which, at) in enumerate(zip(_matching(factors, sides), places(sides), strict=True)):
-                solve(index, A=starts[which], ipiv=exchanges[which], B=at, **words)
+            for number, (index, at) in enumerate(zip(which, ends, strict=True)):
+                solve(number, A=starts[index], ipiv=pivot_lines[index], B=at, **words)
+
+    def _exchanges_of_many(self, pivots: DeviceArray, sides: Matrix) -> DeviceArray:
+        """The pivots for each of many right-hand sides, one behind the other and of 32 bits."""
+        narrow = pivots if pivots.dtype == np.int32 else self._narrowed(pivots)
+        shape = (*sides.array.shape[:-2], pivots.shape[-1])
+        if narrow.shape == shape:
+            return narrow
+        repeated = self._empty(shape, np.int32)
+        self._copy(broadcast(narrow, shape), repeated)
+        return repeated
 
     @verb
-    def getri(self, lu: DeviceArray, pivots: DeviceArray) -> DeviceArray:
-        """The inverse of matrices by the factors and pivots of `getrf`, which are kept (``cusolverDnXgetrs``).
+    def getri(self, lu: DeviceArray, pivots: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
+        """The inverse of matrices by the factors and pivots of `getrf`, which are kept.
 
-        `lu` is of shape (..., n, n), as the result is, `pivots` of shape (..., n) and of dtype int64.
+        By ``cusolverDnXgetrs``, and of several matrices up to 256 x 256 in one call of ``cublasSgetrsBatched``. `lu` is
+        of shape (..., n, n), as the result is, `pivots` of shape (..., n) and of dtype int64. `out` takes the result.
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
         factors = self._given(lu, "lu", square=True)
         exchanges = self._vectors(pivots, "pivots", factors.shape[:-1], np.int64)
-        inverse = self._identities(factors.shape, factors.dtype)
-        self._solve_lu(self._by_columns(factors), exchanges, inverse, OPERATIONS["N"])
-        return inverse.array
+        kind = (factors.shape, factors.dtype)
+        target = self._out(out, kind, factors, pivots)
+        inverse = self._columns(kind, target)
+        self._make_identity(inverse)
+        self._solve_lu(self._by_columns(factors), exchanges, self._seen(inverse), OPERATIONS["N"])
+        return self._deliver(inverse, target)
 
     # --- Cholesky -----------------------------------------------------------------------------------------------------
 
@@ -110,8 +152,9 @@ class FactorizationVerbs(SolverPlans):
         """Factor Hermitian positive definite matrices of shape (..., n, n) as L L^H (``cusolverDnXpotrf``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Only the lower triangle is read, and overwritten by
-        L; without `lower` the upper one, by the factor U of U^H U. The other triangle stays as it is. `overwrite_a`
-        puts the factor in the place of `a`, which must lie column by column.
+        L; without `lower` the upper one, by the factor U of U^H U. The other triangle stays as it is, except where
+        several matrices up to 256 x 256 are factored in one call (``cusolverDnSpotrfBatched``): that leaves anything
+        there; `cholesky` clears it. `overwrite_a` puts the factor in the place of `a`, which must lie column by column.
 
         Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for arrays that
         are no such matrices.
@@ -123,22 +166,15 @@ class FactorizationVerbs(SolverPlans):
     def _factor_positive(self, work: Matrix, lower: bool) -> None:
         """Overwrite one triangle of matrices by their factor: of several small ones in one call."""
         array = work.array
-        if not array.size:
-            return
         operands = self._operands()
         operands.writes(array)
         uplo = LOWER if lower else UPPER
-        if work.count == 1 or work.rows > CHOLESKY_BATCH:
+        if work.count > 1 and _are_small(work):
+            self._factor_many("potrfBatched", work, operands, uplo=uplo)
+        elif array.size:
             with self._routine("Xpotrf", array, operands, order=work.rows) as factor:
                 for index, at in enumerate(places(work)):
                     factor(index, uplo=uplo, n=work.rows, A=at, lda=work.leading)
-            return
-        table = self._upload(work.addresses)
-        operands.reads(table)
-        with self._routine("potrfBatched", array, operands, order=work.rows) as factor:
-            for first, count in chunks(work.count):
-                start = table.address + first * table.itemsize
-                factor.many(first, count, uplo=uplo, n=work.rows, A=start, lda=work.leading, batch=count)
 
     @verb
     def potrs(
@@ -152,9 +188,10 @@ class FactorizationVerbs(SolverPlans):
         Raises `InvalidArgument` for arrays that do not fit together.
         """
         given = self._given(factor, "factor", square=True)
-        sides, result = self._right_sides(b, "b", given, given.shape[-1], overwrite=overwrite_b)
-        if sides.array.size:
-            self._solve_positive(self._by_columns(given), sides, LOWER if lower else UPPER)
+        sides = self._right_sides(b, "b", given, given.shape[-1])
+        work, result = self._overwritten_sides(b, "b", sides, overwrite_b, given)
+        if work.array.size:
+            self._solve_positive(self._by_columns(given), work, LOWER if lower else UPPER)
         return result
 
     def _solve_positive(self, factors: Matrix, sides: Matrix, uplo: int) -> None:
@@ -164,10 +201,9 @@ class FactorizationVerbs(SolverPlans):
         operands.writes(sides.array)
         starts, which, ends = places(factors), _matching(factors, sides), places(sides)
         words = {"uplo": uplo, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
-        if len(ends) > 1 and sides.columns == 1 and factors.rows <= CHOLESKY_BATCH:
-            table = self._upload(np.array([[starts[index] for index in which], ends], np.int64))
+        if len(ends) > 1 and sides.columns == 1 and _are_small(factors):
+            table, first, second = self._upload_pairs([starts[index] for index in which], ends)
             operands.reads(table)
-            first, second = lines(table)
             with self._routine("potrsBatched", sides.array, operands) as solve:
                 solve.many(0, 1, A=first, B=second, batch=len(ends), **words)
             return
@@ -319,11 +355,11 @@ class FactorizationVerbs(SolverPlans):
                 multiply(index, A=at, tau=scale, C=target, **words)
 
     @verb
-    def gels(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    def gels(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
         """The least-squares solution of ``a @ x = b`` for matrices of full rank (``cusolverDnDDgels``).
 
         `a` is of shape (..., m, n) with m >= n, `b` of shape (m,) or (..., m, k), of one dtype. The library may refine
-        what it has computed; `lstsq` is a QR factorization without that, and takes m < n, too.
+        what it has computed; `lstsq` is a QR factorization without that, and takes m < n, too. `out` takes the result.
 
         Raises `SingularMatrixError` when the rank is not full, `InvalidArgument` for arrays that do not fit together.
         """
@@ -331,32 +367,38 @@ class FactorizationVerbs(SolverPlans):
         rows, columns = given.shape[-2:]
         if rows < columns:
             raise InvalidArgument(f"gels takes matrices with m >= n, not of shape {given.shape}; `lstsq` takes others")
-        sides, _ = self._right_sides(b, "b", given, rows)
-        stack = sides.array.shape[:-2]
-        solution = self._new_columns((*stack, columns, sides.columns), given.dtype)
-        result = solution[..., 0] if b.ndim == 1 else solution
-        if not solution.size:
-            return result
-        target = self._seen(solution)
+        sides = self._right_sides(b, "b", given, rows)
+        target = self._out(out, sides.solution(columns), given, b)
+        *stack, _, count = sides.array.shape
+        solution = self._columns(((*stack, columns, count), given.dtype), target)
+        if solution.size:
+            # It uses the matrix up, so each right-hand side of a stack needs one of its own.
+            work = self._copied(broadcast(given, (*stack, rows, columns)))
+            self._solve_by_library(work, self._copied(sides.array), self._seen(solution))
+        return self._deliver(sides.result(solution), target)
+
+    def _solve_by_library(self, work: Matrix, sides: Matrix, solution: Matrix) -> None:
+        """Write least-squares solutions; the matrices and right-hand sides are used up."""
         operands = self._operands()
-        operands.writes(sides.array)
-        operands.writes(solution, keeps=target.count > 1)
-        # It uses the matrix up, so each right-hand side of a stack needs one of its own.
-        work = self._copied(broadcast(given, (*stack, rows, columns)))
-        operands.writes(work.array)
+        operands.writes(work.array, sides.array)
+        operands.writes(solution.array, keeps=solution.count > 1)
         words = {
-            "m": rows,
-            "n": columns,
+            "m": work.rows,
+            "n": work.columns,
             "nrhs": sides.columns,
             "lda": work.leading,
             "ldb": sides.leading,
-            "ldx": target.leading,
+            "ldx": solution.leading,
         }
-        starts = zip(places(work), places(sides), places(target), strict=True)
-        with self._routine("gels", solution, operands, order=columns) as solve:
+        starts = zip(places(work), places(sides), places(solution), strict=True)
+        with self._routine("gels", solution.array, operands, order=work.columns) as solve:
             for index, (at, side, place) in enumerate(starts):
                 solve(index, A=at, B=side, X=place, **words)
-        return result
+
+
+def _are_small(matrices: Matrix) -> bool:
+    """Whether the library is better asked to work on several of them at once."""
+    return 0 < matrices.rows <= FACTOR_BATCH
 
 
 def _matching(matrices: Matrix, sides: Matrix) -> list[int]:

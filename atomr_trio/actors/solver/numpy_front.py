@@ -20,9 +20,9 @@ from ..._matrices import OPERATIONS, Matrix, broadcast
 from ..._util import shown
 from ...worker.engines.blas import BLAS
 from .factorizations import FactorizationVerbs
-from .plans import places, swapped
+from .plans import Sides, places, swapped, turned, values_of
 from .spectra import SpectrumVerbs
-from .types import LEFT, REAL, UPPER
+from .types import LEFT, REAL, UPPER, PairOut, TripleOut
 
 _NOT_UNIT = 0
 """``CUBLAS_DIAG_NON_UNIT``."""
@@ -36,46 +36,55 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     # --- linear systems -----------------------------------------------------------------------------------------------
 
     @verb
-    def solve(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    def solve(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
         """Solve ``a @ x = b`` by LU factorization, as ``numpy.linalg.solve`` does.
 
         `a` is of shape (..., n, n), of dtype float32, float64, complex64 or complex128, `b` of that dtype and of shape
         (n,), which is one vector for all matrices, or (..., n, k); leading axes are broadcast. The result has the shape
-        that numpy gives it; its matrices lie column by column (``cusolverDnXgetrf``, ``cusolverDnXgetrs``).
+        that numpy gives it; `out` takes it, and without that its matrices lie column by column (``cusolverDnXgetrf``,
+        ``cusolverDnXgetrs``; for several matrices up to 256 x 256 ``cublasSgetrfBatched`` and
+        ``cublasSgetrsBatched``).
 
         Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for arrays that do not fit together.
         """
         given = self._given(a, "a", square=True)
-        sides, result = self._right_sides(b, "b", given, given.shape[-1])
-        if given.size and math.prod(sides.array.shape[:-2]):
-            factors, transposed = self._used_up_anyhow(given)
-            pivots = self._factor_lu(factors)
-            self._solve_lu(factors, pivots, sides, OPERATIONS["T" if transposed else "N"])
-        return result
+        sides = self._right_sides(b, "b", given, given.shape[-1])
+        target = self._out(out, sides.solution(given.shape[-1]), given, b)
+        if not given.size or not math.prod(sides.array.shape[:-2]):
+            return self._deliver(sides.result(self._copied(sides.array, target).array), target)
+        factors, transposed = self._used_up_anyhow(given)
+        pivots = self._factor_lu(factors)
+        solution = self._copied(sides.array, target)
+        self._solve_lu(factors, pivots, solution, OPERATIONS["T" if transposed else "N"])
+        return self._deliver(sides.result(solution.array), target)
 
     @verb
-    def inv(self, a: DeviceArray) -> DeviceArray:
+    def inv(self, a: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
         """The inverse of matrices of shape (..., n, n), as ``numpy.linalg.inv``.
 
-        `a` is of dtype float32, float64, complex64 or complex128, and kept (``cusolverDnXgetrf``,
-        ``cusolverDnXgetrs``).
+        `a` is of dtype float32, float64, complex64 or complex128, and kept; `out` takes the result
+        (``cusolverDnXgetrf``, ``cusolverDnXgetrs``; for several matrices up to 256 x 256 ``cublasSgetrfBatched`` and
+        ``cublasSgetrsBatched``).
 
         Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for arrays that are no such matrices.
         """
         given = self._given(a, "a", square=True)
+        kind = (given.shape, given.dtype)
+        target = self._out(out, kind, given)
         factors, transposed = self._used_up_anyhow(given)
-        inverse = self._identities(given.shape, given.dtype)
-        if given.size:
-            self._solve_lu(factors, self._factor_lu(factors), inverse, OPERATIONS["N"])
-        return swapped(inverse.array) if transposed else inverse.array
+        pivots = self._factor_lu(factors)
+        inverse = self._columns(kind, turned(target, transposed))
+        self._make_identity(inverse)
+        self._solve_lu(factors, pivots, self._seen(inverse), OPERATIONS["N"])
+        return self._deliver(swapped(inverse) if transposed else inverse, target)
 
     @verb
-    def lstsq(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+    def lstsq(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
         """Solve ``a @ x = b`` in the sense of least squares, by a QR factorization.
 
         `a` is of shape (..., m, n), `b` of shape (m,) or (..., m, k), of one dtype; leading axes are broadcast. Where
         there are more columns than rows, the solution is that of least norm. Unlike ``numpy.linalg.lstsq`` it returns x
-        alone, and the rank of `a` must be full: min(m, n) (``cusolverDnXgeqrf``, ``cusolverDnSormqr``,
+        alone, and the rank of `a` must be full: min(m, n). `out` takes x (``cusolverDnXgeqrf``, ``cusolverDnSormqr``,
         ``cublasStrsm``).
 
         Raises `SingularMatrixError` when an element of R's diagonal is negligible beside the largest, by the type's
@@ -83,34 +92,38 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         """
         given = self._given(a, "a")
         rows, columns = given.shape[-2:]
-        sides, _ = self._right_sides(b, "b", given, rows)
-        stack = sides.array.shape[:-2]
+        sides = self._right_sides(b, "b", given, rows)
+        target = self._out(out, sides.solution(columns), given, b)
+        *stack, _, count = sides.array.shape
         if min(rows, columns) and sides.array.size:
-            repeated = broadcast(given, (*stack, rows, columns))
-            solution = self._least_squares(repeated, sides) if rows >= columns else self._least_norm(repeated, sides)
+            solve = self._least_squares if rows >= columns else self._least_norm
+            solution = solve(broadcast(given, (*stack, rows, columns)), sides, target)
         else:
-            solution = self._new_columns((*stack, columns, sides.columns), given.dtype)
+            solution = self._columns(((*stack, columns, count), given.dtype), target)
             self._fill(solution, 0)
-        return solution[..., 0] if b.ndim == 1 else solution
+        return self._deliver(sides.result(solution), target)
 
-    def _least_squares(self, a: DeviceArray, sides: Matrix) -> DeviceArray:
+    def _least_squares(self, a: DeviceArray, sides: Sides, out: DeviceArray | None) -> DeviceArray:
         """The solution R^-1 Q^H b, which is the top of what b becomes."""
         work = self._copied(a)
         scales = self._factor_qr(work)
         self._check_rank(work)
-        self._multiply_q(work, scales, sides, self._adjoint_word(work))
-        self._solve_triangular(work, sides, OPERATIONS["N"])
-        return sides.array[..., : work.columns, :]
+        solution = self._copied(sides.array, out)
+        self._multiply_q(work, scales, solution, self._adjoint_word(work))
+        self._solve_triangular(work, solution, OPERATIONS["N"])
+        return solution.array[..., : work.columns, :]
 
-    def _least_norm(self, a: DeviceArray, sides: Matrix) -> DeviceArray:
+    def _least_norm(self, a: DeviceArray, sides: Sides, out: DeviceArray | None) -> DeviceArray:
         """The solution Q R^-H b, by the factors of a^H."""
         work = self._adjoint(a)
         scales = self._factor_qr(work)
         self._check_rank(work)
-        self._solve_triangular(work, sides, self._adjoint_word(work))
-        solution = self._new_columns((*sides.array.shape[:-2], work.rows, sides.columns), work.array.dtype)
+        top = self._copied(sides.array)
+        self._solve_triangular(work, top, self._adjoint_word(work))
+        *stack, rows, count = sides.array.shape
+        solution = self._columns(((*stack, work.rows, count), work.array.dtype), out)
         self._fill(solution, 0)
-        self._copy(sides.array, solution[..., : sides.rows, :])
+        self._copy(top.array, solution[..., :rows, :])
         self._multiply_q(work, scales, self._seen(solution), OPERATIONS["N"])
         return solution
 
@@ -173,98 +186,118 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     # --- factorizations -----------------------------------------------------------------------------------------------
 
     @verb
-    def cholesky(self, a: DeviceArray, *, upper: bool = False) -> DeviceArray:
+    def cholesky(self, a: DeviceArray, *, upper: bool = False, out: DeviceArray | None = None) -> DeviceArray:
         """The lower Cholesky factor of Hermitian positive definite matrices, as ``numpy.linalg.cholesky``.
 
         Only the lower triangle of `a`, of shape (..., n, n) and of dtype float32, float64, complex64 or complex128, is
-        read; with `upper` only the upper one, and the factor is the upper one. The other triangle of the result is zero
-        (``cusolverDnXpotrf``; of a stack of small ones ``cusolverDnSpotrfBatched``).
+        read; with `upper` only the upper one, and the factor is the upper one. `out` takes the result, whose other
+        triangle is zero (``cusolverDnXpotrf``; for several matrices up to 256 x 256 ``cusolverDnSpotrfBatched``).
 
         Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for arrays that
         are no such matrices.
         """
-        work, transposed = self._used_up_anyhow(self._given(a, "a", square=True))
+        given = self._given(a, "a", square=True)
+        target = self._out(out, (given.shape, given.dtype), given)
+        work, transposed = self._used_up_anyhow(given, target)
         # What lies row by row is seen as the conjugate of the matrix, whose factor is seen as the other triangle.
         self._factor_positive(work, lower=upper == transposed)
         factor = swapped(work.array) if transposed else work.array
         self._clear_below(factor if upper else swapped(factor))
-        return factor
+        return self._deliver(factor, target)
 
     @verb
     def qr(
-        self, a: DeviceArray, *, mode: Literal["reduced", "complete", "r"] = "reduced"
+        self,
+        a: DeviceArray,
+        *,
+        mode: Literal["reduced", "complete", "r"] = "reduced",
+        out: PairOut | None = None,
     ) -> tuple[DeviceArray | None, DeviceArray]:
         """Factor matrices of shape (..., m, n) as ``q @ r``, as ``numpy.linalg.qr``.
 
         `a` is of dtype float32, float64, complex64 or complex128. With k = min(m, n), q is of shape (..., m, k) and r
         of shape (..., k, n); (..., m, m) and (..., m, n) if `mode` is "complete". For "r" q is None, and not computed.
-        The matrices lie column by column (``cusolverDnXgeqrf``, ``cusolverDnSorgqr``).
+        `out` takes both, and without that the matrices lie column by column (``cusolverDnXgeqrf``,
+        ``cusolverDnSorgqr``).
 
         Raises `InvalidArgument` for another mode, and for arrays that are no such matrices.
         """
         if mode not in ("reduced", "complete", "r"):
             raise InvalidArgument(f'mode is "reduced", "complete" or "r", not {shown(mode)}')
-        work = self._copied(self._given(a, "a"))
+        given = self._given(a, "a")
+        *stack, rows, columns = given.shape
+        smaller = min(rows, columns)
+        height = rows if mode == "complete" else smaller
+        kind_of_q, kind_of_r = ((*stack, rows, height), given.dtype), ((*stack, height, columns), given.dtype)
+        q_out, r_out = self._outs(out, (None if mode == "r" else kind_of_q, kind_of_r), (given,))
+        work = self._copied(given)
         scales = self._factor_qr(work)
-        smaller = min(work.rows, work.columns)
-        height = work.rows if mode == "complete" else smaller
-        r = self._new_columns((*work.array.shape[:-2], height, work.columns), work.array.dtype)
+        r = self._columns(kind_of_r, r_out)
         self._copy(work.array[..., :height, :], r)
         self._clear_below(r[..., :smaller])
         if mode == "r":
-            return None, r
-        q = self._new_columns((*work.array.shape[:-2], work.rows, height), work.array.dtype)
+            return None, self._deliver(r, r_out)
+        q = self._columns(kind_of_q, q_out)
         self._copy(work.array[..., :smaller], q[..., :smaller])
         self._make_q(self._seen(q), scales)
-        return q, r
+        return self._deliver(q, q_out), self._deliver(r, r_out)
 
     # --- eigenvalues and singular values ------------------------------------------------------------------------------
 
     @verb
-    def eigh(self, a: DeviceArray, *, lower: bool = True) -> tuple[DeviceArray, DeviceArray]:
+    def eigh(
+        self, a: DeviceArray, *, lower: bool = True, out: PairOut | None = None
+    ) -> tuple[DeviceArray, DeviceArray]:
         """Eigenvalues and eigenvectors of symmetric or Hermitian matrices, as ``numpy.linalg.eigh``.
 
         Only the lower triangle of `a`, of shape (..., n, n) and of dtype float32, float64, complex64 or complex128, is
         read, or without `lower` the upper one. The eigenvalues, of shape (..., n), are real and ascending; the vectors
-        are columns, of the shape of `a` (``cusolverDnXsyevd``).
+        are columns, of the shape of `a`. `out` takes both (``cusolverDnXsyevd``).
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
         """
-        work = self._copied(self._given(a, "a", square=True))
-        return self._eigenvalues(work, lower=lower, vectors=True), work.array
+        given = self._given(a, "a", square=True)
+        values_out, vectors_out = self._outs(out, (values_of(given), (given.shape, given.dtype)), (given,))
+        work = self._copied(given, vectors_out)
+        values = self._eigenvalues(work, values_out, lower=lower, vectors=True)
+        return self._deliver(values, values_out), self._deliver(work.array, vectors_out)
 
     @verb
-    def eigvalsh(self, a: DeviceArray, *, lower: bool = True) -> DeviceArray:
+    def eigvalsh(self, a: DeviceArray, *, lower: bool = True, out: DeviceArray | None = None) -> DeviceArray:
         """The eigenvalues alone, as ``numpy.linalg.eigvalsh``.
 
         `a` is of shape (..., n, n) and of dtype float32, float64, complex64 or complex128; `lower` and the eigenvalues,
-        of shape (..., n), are as for `eigh` (``cusolverDnXsyevd``).
+        of shape (..., n), are as for `eigh`. `out` takes them (``cusolverDnXsyevd``).
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
         """
-        work = self._copied(self._given(a, "a", square=True))
-        return self._eigenvalues(work, lower=lower, vectors=False)
+        given = self._given(a, "a", square=True)
+        target = self._out(out, values_of(given), given)
+        return self._deliver(self._eigenvalues(self._copied(given), target, lower=lower, vectors=False), target)
 
     @verb
     def svd(
-        self, a: DeviceArray, *, full_matrices: bool = True, compute_uv: bool = True
+        self, a: DeviceArray, *, full_matrices: bool = True, compute_uv: bool = True, out: TripleOut | None = None
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """The singular value decomposition ``a = u @ diag(s) @ vh`` of matrices, as ``numpy.linalg.svd``.
 
         For `a` of shape (..., m, n), of dtype float32, float64, complex64 or complex128, and k = min(m, n), u is of
         shape (..., m, m) and vh of shape (..., n, n), or (..., m, k) and (..., k, n) without `full_matrices`; s, of
-        shape (..., k), is real and descending. Without `compute_uv` u and vh are None (``cusolverDnXgesvd``).
+        shape (..., k), is real and descending. Without `compute_uv` u and vh are None. `out` takes all three
+        (``cusolverDnXgesvd``).
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
         """
         given = self._given(a, "a")
-        is_wide = given.shape[-2] < given.shape[-1]
-        work = self._copied(swapped(given) if is_wide else given)
-        left, values, right = self._singular_values(work, full=full_matrices, vectors=compute_uv)
-        if is_wide and left is not None and right is not None:
-            # The decomposition of the transpose, read backwards: no number has to be conjugated.
-            return swapped(right), values, swapped(left)
-        return left, values, right
+        outs = self._vector_outs(out, given, full=full_matrices, vectors=compute_uv)
+        if given.shape[-2] >= given.shape[-1]:
+            results = self._singular_values(self._copied(given), outs, full=full_matrices, vectors=compute_uv)
+            return self._deliver_all(results, outs)
+        # The decomposition of the transpose, read backwards: no number has to be conjugated.
+        work, (u, s, vh) = self._copied(swapped(given)), outs
+        outs_of_it = (turned(vh), s, turned(u))
+        left, values, right = self._singular_values(work, outs_of_it, full=full_matrices, vectors=compute_uv)
+        return self._deliver_all((turned(right), values, turned(left)), outs)
 
     # --- determinants -------------------------------------------------------------------------------------------------
 
@@ -273,8 +306,8 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         """The determinants of matrices of shape (..., n, n), as ``numpy.linalg.det``: a numpy array of shape (...).
 
         `a` is of dtype float32, float64, complex64 or complex128, as the result is. It is computed on the host, from
-        the diagonal of the LU factors (``cusolverDnXgetrf``); in a batch the numbers are there at its end. A singular
-        matrix has the determinant 0.
+        the diagonal of the LU factors (``cusolverDnXgetrf``; for several matrices up to 256 x 256
+        ``cublasSgetrfBatched``); in a batch the numbers are there at its end. A singular matrix has the determinant 0.
 
         Raises `InvalidArgument` for arrays that are no such matrices.
         """
@@ -318,7 +351,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
             return
         work, _ = self._used_up_anyhow(a)
         pivots = self._factor_lu(work, tolerant=True)
-        rows: npt.NDArray[np.int64] = np.empty(pivots.shape, np.int64)
+        rows: npt.NDArray[Any] = np.empty(pivots.shape, pivots.dtype)
 
         def finish(diagonals: npt.NDArray[Any]) -> None:
             exchanges = np.count_nonzero(rows != np.arange(1, work.rows + 1), axis=-1)

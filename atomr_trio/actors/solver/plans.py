@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ..._apart import check_apart
+from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Check, Library, Operands, Scalar, check_usable
 from ..._errors import InvalidArgument
@@ -24,16 +24,26 @@ from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, matrix_of, strides_text
 from ..._util import known, shown
 from ...worker.engines.blas import BLAS
-from ...worker.engines.calls import ANSWER_BYTES
-from ...worker.engines.solver import FUNCTIONS, NONDETERMINISTIC, symbol
-from ..copies import plan_copy
+from ...worker.engines.calls import ANSWER_BYTES, CallTable
+from ...worker.engines.solver import NONDETERMINISTIC, Function
 from ..memory import plan_fill
-from .types import INFOS, arguments_of, error_of
+from .types import INFOS, REAL, Kind, arguments_of, error_of, function_of, operation_of
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
     """A view of a stack whose matrices are transposed."""
     return array.transpose(*range(array.ndim - 2), array.ndim - 1, array.ndim - 2)
+
+
+def turned(array: DeviceArray | None, when: bool = True) -> DeviceArray | None:
+    """The same of what may be None, or what is given if not `when`."""
+    return swapped(array) if when and array is not None else array
+
+
+def values_of(matrices: DeviceArray, count: int | None = None) -> Kind:
+    """Of what kind the singular values or eigenvalues of matrices are: all, or so many of each."""
+    number = min(matrices.shape[-2:]) if count is None else count
+    return (*matrices.shape[:-2], number), REAL[matrices.dtype.name]
 
 
 def lines(vectors: DeviceArray) -> list[int]:
@@ -54,22 +64,42 @@ def check_square(array: DeviceArray, name: str) -> None:
         raise InvalidArgument(f"{name} is square, not of shape {array.shape}")
 
 
-def check_number(value: object, name: str, most: int) -> int:
-    """Return a number from 1 to `most`. Raises `InvalidArgument` for anything else."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise InvalidArgument(f"{name} is a number from 1 to {most}, not {shown(value)}")
-    return value
+def check_number(value: object, name: str, most: int, *, least: int = 1) -> int:
+    """Return a number from `least` to `most`. Raises `InvalidArgument` for anything else."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidArgument(f"{name} is a number from {least} to {most}, not {shown(value)}")
+    return int(value)
+
+
+@attrs.frozen
+class Sides:
+    """Right-hand sides, one for each matrix of a stack."""
+
+    array: DeviceArray
+    """Of shape (..., rows, columns): a view, in which a vector is a matrix of one column."""
+    is_vector: bool
+
+    def solution(self, rows: int) -> Kind:
+        """Of what kind a solution of so many rows is."""
+        shape = (*self.array.shape[:-2], rows, self.array.shape[-1])
+        return shape[:-1] if self.is_vector else shape, self.array.dtype
+
+    def result(self, matrices: DeviceArray) -> DeviceArray:
+        """What a solution is to the user: vectors where such were given."""
+        return matrices[..., 0] if self.is_vector else matrices
 
 
 @attrs.frozen
 class Routine:
-    """A function of the library, to be called for the matrices of a stack."""
+    """A function of a library, to be called for the matrices of a stack."""
 
     call: Callable[..., None]
     """`Library._call`."""
     device: int
-    name: str
-    """As ``worker/engines/solver.py`` has it."""
+    function: Function
+    table: CallTable
+    """Which library it is of."""
+    operation: str
     dtype: np.dtype[Any]
     operands: Operands
     order: int
@@ -90,23 +120,22 @@ class Routine:
 
     def many(self, first: int, count: int, **values: Argument) -> None:
         """Call it for so many matrices at once, from this number on."""
+        if "info" not in self.function.words:
+            self._call(values)
+            return
         check = None if self.tolerant else functools.partial(self.check, first)
         self._call(values, answer=np.empty(count, np.int32), check=check)
 
     def _call(self, values: Mapping[str, Argument], **answer: Any) -> None:
-        function = FUNCTIONS[symbol(self.name, LETTERS[self.dtype.name])]
         self.call(
-            function.name,
-            *arguments_of(function, self.dtype, values),
-            operation=self._operation,
+            self.function.name,
+            *arguments_of(self.function, self.dtype, values),
+            operation=self.operation,
             operands=self.operands,
             flags=self.flags,
+            table=self.table,
             **answer,
         )
-
-    @property
-    def _operation(self) -> str:
-        return self.name.removeprefix("X")
 
     def check(self, first: int, infos: npt.NDArray[Any]) -> Exception | None:
         """What infos say, of which the first is that of the matrix of this number."""
@@ -115,7 +144,7 @@ class Routine:
             return None
         number = first + int(wrong[0])
         matrix = tuple(int(index) for index in np.unravel_index(number, self.stack)) if self.stack else None
-        return error_of(self._operation, int(infos[wrong[0]]), self.order, matrix=matrix, device=self.device)
+        return error_of(self.operation, int(infos[wrong[0]]), self.order, matrix=matrix, device=self.device)
 
 
 class SolverPlans(Library):
@@ -155,36 +184,37 @@ class SolverPlans(Library):
         """The matrices of an array column by column, copied where they do not lie so."""
         return matrix_of(array, by_rows=False) or self._copied(array)
 
-    def _copied(self, array: DeviceArray) -> Matrix:
-        copy = self._new_columns(array.shape, array.dtype)
+    def _copied(self, array: DeviceArray, out: DeviceArray | None = None) -> Matrix:
+        copy = self._columns((array.shape, array.dtype), out)
         self._transfer(array, copy)
         return self._seen(copy)
 
-    def _used_up(self, array: DeviceArray, name: str, overwrite: bool) -> Matrix:
+    def _used_up(self, array: DeviceArray, name: str, overwrite: bool, out: DeviceArray | None = None) -> Matrix:
         """The matrices of an array, to be overwritten by a call: a copy, or the array itself if that is asked for."""
         if not overwrite:
-            return self._copied(array)
+            return self._copied(array, out)
+        if out is not None:
+            raise InvalidArgument(f"what is to be put in the place of {name} cannot be written to out, too")
         seen = matrix_of(array, by_rows=False)
-        if seen is None or (seen.count > 1 and 0 in array.strides[:-2]):
+        if seen is None or _has_repeats(array):
             raise InvalidArgument(
                 f"{name} cannot be overwritten: the library wants matrices that lie column by column, as `a.T` of an "
                 f"array of numpy's order does, not {strides_text(array)}"
             )
         return seen
 
-    def _used_up_anyhow(self, array: DeviceArray) -> tuple[Matrix, bool]:
-        """A copy in the order that the array has, and whether the library sees transposes there."""
-        seen = matrix_of(array)
+    def _used_up_anyhow(self, array: DeviceArray, out: DeviceArray | None = None) -> tuple[Matrix, bool]:
+        """A copy in the order of `out`, else in that of the array, and whether the library sees transposes there."""
+        place = out if out is not None and matrix_of(out) is not None else None
+        seen = matrix_of(array if place is None else place)
         if seen is None or not seen.by_rows:
-            return self._copied(array), False
-        copy = self._empty(array.shape, array.dtype)
-        self._copy(array, copy)
+            return self._copied(array, place), False
+        copy = self._empty(array.shape, array.dtype) if place is None else place
+        self._transfer(array, copy)
         return self._seen(swapped(copy)), True
 
-    def _right_sides(
-        self, b: object, name: str, a: DeviceArray, rows: int, *, overwrite: bool = False
-    ) -> tuple[Matrix, DeviceArray]:
-        """Right-hand sides for matrices `a`, to be overwritten by the solution, and the array that has its shape.
+    def _right_sides(self, b: object, name: str, a: DeviceArray, rows: int) -> Sides:
+        """Right-hand sides for matrices `a`.
 
         What has one axis is a vector, as numpy takes it; leading axes are broadcast.
         """
@@ -201,14 +231,90 @@ class SolverPlans(Library):
             stack = np.broadcast_shapes(a.shape[:-2], sides.shape[:-2])
         except ValueError:
             raise InvalidArgument(f"stacks of shapes {a.shape} and {given.shape} do not fit together") from None
-        shape = (*stack, *sides.shape[-2:])
+        return Sides(broadcast(sides, (*stack, *sides.shape[-2:])), is_vector)
+
+    def _overwritten_sides(
+        self, b: DeviceArray, name: str, sides: Sides, overwrite: bool, *others: DeviceArray
+    ) -> tuple[Matrix, DeviceArray]:
+        """Right-hand sides, to be overwritten by the solution, and the array that the user gets."""
         if overwrite:
-            if sides.shape != shape:
+            shape, _ = sides.solution(sides.array.shape[-2])
+            if b.shape != shape:
                 raise InvalidArgument(f"{name} cannot be overwritten by a solution of shape {shape}")
-            check_apart(given, a)
-            return self._used_up(sides, name, overwrite), given
-        work = self._copied(broadcast(sides, shape))
-        return work, work.array[..., 0] if is_vector else work.array
+            check_apart(b, *others)
+        work = self._used_up(sides.array, name, overwrite)
+        return work, b if overwrite else sides.result(work.array)
+
+    # Results.
+
+    def _out(self, out: object, kind: Kind, *inputs: DeviceArray) -> DeviceArray | None:
+        """What a result is to be written to, or None. Raises `InvalidArgument` for what cannot be written to."""
+        (given,) = self._outs(None if out is None else (out,), (kind,), inputs, "out")
+        return given
+
+    def _outs(
+        self, out: object, kinds: Sequence[Kind | None], inputs: Sequence[DeviceArray], name: str = "out[{}]"
+    ) -> list[DeviceArray | None]:
+        """What several results are to be written to; a `kind` of None is that of a result that is not computed."""
+        if out is None:
+            return [None] * len(kinds)
+        if not isinstance(out, tuple | list) or len(out) != len(kinds):
+            raise InvalidArgument(f"out is a tuple of {len(kinds)}, each an array or None, not {shown(out)}")
+        for index, (each, kind) in enumerate(zip(out, kinds, strict=True)):
+            if each is not None:
+                self._check_out(each, name.format(index), kind)
+        check_all_apart([each for each in out if each is not None], inputs)
+        return list(out)
+
+    def _check_out(self, out: object, name: str, kind: Kind | None) -> None:
+        given = check_array(out, name)
+        check_usable(self._device, given)
+        if kind is None:
+            raise InvalidArgument(f"{name} is for a result that is not computed: it must be None")
+        shape, dtype = kind
+        if given.shape != shape or given.dtype != dtype:
+            raise InvalidArgument(
+                f"{name} has shape {given.shape} and dtype {given.dtype.name}, which must be {shape} and "
+                f"{np.dtype(dtype).name}"
+            )
+        if _has_repeats(given):
+            raise InvalidArgument(f"{name} has elements that are one in memory: {strides_text(given)}")
+
+    def _columns(
+        self, kind: Kind, out: DeviceArray | None, takes: Callable[[Matrix], bool] | None = None
+    ) -> DeviceArray:
+        """Where matrices are computed column by column: in `out` if it lies so, and else in new memory.
+
+        `takes` says what else the library asks of them.
+        """
+        shape, dtype = kind
+        place = out if out is None or out.ndim == len(shape) else out[..., None]
+        seen = None if place is None or place.shape != shape else matrix_of(place, by_rows=False)
+        fits = seen is not None and (takes is None or takes(seen))
+        return known(place, "it fits") if fits else self._new_columns(shape, dtype)
+
+    def _lines(self, kind: Kind, out: DeviceArray | None) -> DeviceArray:
+        """Where vectors are computed, one behind the other: in `out` if they lie so there, and else in new memory."""
+        shape, dtype = kind
+        return out if out is not None and out.shape == shape and out.contiguous else self._empty(shape, dtype)
+
+    @overload
+    def _deliver(self, result: DeviceArray, out: DeviceArray | None) -> DeviceArray: ...
+    @overload
+    def _deliver(self, result: DeviceArray | None, out: DeviceArray | None) -> DeviceArray | None: ...
+    def _deliver(self, result: DeviceArray | None, out: DeviceArray | None) -> DeviceArray | None:
+        """Have a result copied to where it is wanted, unless it was computed there; returns what the user gets."""
+        if result is None or out is None:
+            return result
+        if (result.address, result.strides) != (out.address, out.strides):
+            (self._transfer if out.ndim > 1 else self._copy)(result, out)
+        return out
+
+    def _deliver_all(
+        self, results: tuple[DeviceArray | None, DeviceArray, DeviceArray | None], outs: Sequence[DeviceArray | None]
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
+        (u, values, v), (u_out, values_out, v_out) = results, outs
+        return self._deliver(u, u_out), self._deliver(values, values_out), self._deliver(v, v_out)
 
     # New memory.
 
@@ -219,12 +325,6 @@ class SolverPlans(Library):
     def _seen(self, columns: DeviceArray) -> Matrix:
         return known(matrix_of(columns, by_rows=False), "the matrices lie column by column")
 
-    def _identities(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Matrix:
-        """New matrices with ones on the diagonal, column by column."""
-        array = self._new_columns(shape, dtype)
-        self._make_identity(array)
-        return self._seen(array)
-
     # What is done besides.
 
     def _fill(self, array: DeviceArray, value: complex) -> None:
@@ -232,34 +332,27 @@ class SolverPlans(Library):
 
     def _make_identity(self, array: DeviceArray) -> None:
         self._fill(array, 0)
-        self._fill(_diagonal(array), 1)
+        for (part,) in _fewest(_diagonal(array)):
+            self._fill(part, 1)
 
     def _clear_below(self, array: DeviceArray) -> None:
         """Write zeros below the diagonal."""
         for part in _below_diagonal(array):
             self._fill(part, 0)
 
-    def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Have matrices copied: in parts, where they are too scattered or too many to be copied at once."""
-        requests = plan_copy(source, target, self._lane)
-        if requests is not None:
-            self._requests += requests
-        elif target.ndim > 2:
-            for index in range(len(target)):
-                self._copy(source[index], target[index])
-        elif target.ndim == 2:
-            for column in range(target.shape[1]):
-                self._copy(source[:, column], target[:, column])
-        else:
-            super()._copy(source, target)
-
     def _transfer(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Have matrices copied to others that lie column by column."""
-        seen = matrix_of(source, by_rows=True)
-        rows, columns = source.shape[-2:]
-        if seen is None or min(rows, columns) <= 1 or not source.size or matrix_of(source, by_rows=False) is not None:
+        """Have matrices copied, by cuBLAS where what lies row by row is to lie column by column, or the reverse."""
+        if _is_to_be_turned(source, target):
+            self._transfer_rows(source, target)
+        elif _is_to_be_turned(swapped(source), swapped(target)):
+            self._transfer_rows(swapped(source), swapped(target))
+        else:
             self._copy(source, target)
-        elif seen.count <= columns:
+
+    def _transfer_rows(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Have matrices that lie row by row copied to others that lie column by column."""
+        seen, columns = known(matrix_of(source, by_rows=True), "that was asked before"), source.shape[-1]
+        if seen.count <= columns:
             self._turn(seen, self._seen(target))
         else:
             for column in range(columns):
@@ -278,6 +371,14 @@ class SolverPlans(Library):
             arguments = (word, word, rows, columns, one, *first, zero, *first, to, target.leading)
             name = f"cublas{LETTERS[dtype.name]}geam_64"
             self._call(name, *arguments, operation="transpose", operands=operands, table=BLAS)
+
+    def _copy_spread(self, source: DeviceArray, step: int, target: DeviceArray, target_step: int) -> None:
+        """Copy units of 32 bits, every `step`-th of an array to every so many-th of one of as many elements."""
+        operands = self._operands()
+        operands.reads(source)
+        operands.writes(target)
+        arguments = (source.size, source.address, step, target.address, target_step)
+        self._call("cublasScopy_64", *arguments, operation="copy", operands=operands, table=BLAS)
 
     def _read(
         self, array: DeviceArray, out: npt.NDArray[Any], check: Check | None = None, *, increment: int = 1
@@ -313,13 +414,8 @@ class SolverPlans(Library):
             self._read(array, out, check, increment=work.leading + 1)
             return
         packed = self._empty(out.shape, out.dtype)
-        operands = self._operands()
-        operands.reads(array)
-        operands.writes(packed)
-        function = f"cublas{LETTERS[out.dtype.name]}copy_64"
-        for origin, to in zip(places(work), lines(packed), strict=True):
-            arguments = (order, origin, work.leading + 1, to, 1)
-            self._call(function, *arguments, operation="read", operands=operands, table=BLAS)
+        for source, target in _fewest(_diagonal(array), packed):
+            self._copy(source, target)
         self._read(packed, out, check)
 
     @contextlib.contextmanager
@@ -339,12 +435,43 @@ class SolverPlans(Library):
         if math.prod(stack) > 1 and "Batched" not in name:
             infos = self._empty((math.prod(stack),), np.int32)
             operands.writes(infos)
-        flags = 0 if deterministic else NONDETERMINISTIC
-        index = self._device.index
-        routine = Routine(self._call, index, name, array.dtype, operands, order, stack, flags, infos, tolerant)
+        function, table = function_of(name, LETTERS[array.dtype.name])
+        routine = Routine(
+            call=self._call,
+            device=self._device.index,
+            function=function,
+            table=table,
+            operation=operation_of(name),
+            dtype=array.dtype,
+            operands=operands,
+            order=order,
+            stack=stack,
+            flags=0 if deterministic else NONDETERMINISTIC,
+            infos=infos,
+            tolerant=tolerant,
+        )
         yield routine
         if infos is not None and not tolerant:
             self._read(infos, np.empty(infos.shape, np.int32), functools.partial(routine.check, 0))
+
+    def _factor_many(
+        self, name: str, work: Matrix, operands: Operands, *, tolerant: bool = False, **values: int | DeviceArray
+    ) -> None:
+        """Factor a stack of square matrices by a function that does many at once; arrays have a part for each."""
+        table = self._upload(work.addresses)
+        operands.reads(table)
+        arrays = {"A": table, **{word: each for word, each in values.items() if isinstance(each, DeviceArray)}}
+        words: dict[str, Any] = {"n": work.rows, "lda": work.leading, **values}
+        with self._routine(name, work.array, operands, tolerant=tolerant) as factor:
+            for first, count in chunks(work.count):
+                starts = {word: each.address + each.nbytes // work.count * first for word, each in arrays.items()}
+                factor.many(first, count, batch=count, **{**words, **starts})
+
+    def _upload_pairs(self, matrices: Sequence[int], sides: Sequence[int]) -> tuple[DeviceArray, int, int]:
+        """A table of where matrices and their right-hand sides are, and the addresses of its two halves."""
+        table = self._upload(np.array([matrices, sides], np.int64))
+        first, second = lines(table)
+        return table, first, second
 
 
 _MOVED_AS = {4: "S", 8: "D", 16: "Z"}
@@ -355,6 +482,17 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
     """The parts of a stack that one call answers for: the first of each, and how many."""
     for first in range(0, count, INFOS):
         yield first, min(INFOS, count - first)
+
+
+def _has_repeats(array: DeviceArray) -> bool:
+    """Whether an axis repeats what is in one place."""
+    return any(not stride and length > 1 for length, stride in zip(array.shape, array.strides, strict=True))
+
+
+def _is_to_be_turned(source: DeviceArray, target: DeviceArray) -> bool:
+    """Whether matrices lie row by row and others column by column, and neither of the two in both ways."""
+    ways = [matrix_of(each, by_rows) is not None for each in (source, target) for by_rows in (True, False)]
+    return source.size > 0 and min(source.shape[-2:]) > 1 and ways == [True, False, False, True]
 
 
 def _view(array: DeviceArray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
@@ -373,6 +511,16 @@ def _diagonal(array: DeviceArray) -> DeviceArray:
     """A view of the diagonals of a stack of matrices."""
     row, column = array.strides[-2:]
     return _view(array, 0, (min(array.shape[-2:]),), (row + column,))
+
+
+def _fewest(*vectors: DeviceArray) -> Iterator[tuple[DeviceArray, ...]]:
+    """Views that cover stacks of vectors, each for one command: the vectors, or across them where that is fewer."""
+    *stack, length = vectors[0].shape
+    if math.prod(stack) <= length:
+        yield vectors
+    else:
+        for index in range(length):
+            yield tuple(each[..., index] for each in vectors)
 
 
 def _below_diagonal(array: DeviceArray) -> Iterator[DeviceArray]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Matrix
 from ..._util import shown
-from .plans import SolverPlans, check_number, chunks, lines, places
-from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, REAL, UPPER
+from .plans import SolverPlans, check_number, chunks, lines, places, values_of
+from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, PairOut, TripleOut
 
 _ALL, _SOME, _NONE = (ord(letter) for letter in "ASN")
 """Which singular vectors: LAPACK's letters."""
@@ -36,28 +37,49 @@ class SpectrumVerbs(SolverPlans):
         vectors: bool = True,
         overwrite_a: bool = False,
         deterministic: bool = True,
+        out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Eigenvalues of symmetric or Hermitian matrices of shape (..., n, n) (``cusolverDnXsyevd``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns the eigenvalues, of shape (..., n), real and
         ascending, and the eigenvectors as columns, of shape (..., n, n), or None without `vectors`. Only the lower
         triangle is read, or the upper one without `lower`. `overwrite_a` uses `a` up and puts the vectors there; it
-        must lie column by column then. Not `deterministic` is faster, with other bits in another run.
+        must lie column by column then. Not `deterministic` is faster, with other bits in another run. `out` takes both
+        results; the vectors not with `overwrite_a`.
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
         """
-        work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
-        values = self._eigenvalues(work, lower=lower, vectors=vectors, deterministic=deterministic)
-        return values, work.array if vectors else None
+        given = self._given(a, "a", square=True)
+        outs = values_out, vectors_out = self._pair_outs(out, given, vectors=vectors)
+        work = self._used_up(given, "a", overwrite_a, vectors_out)
+        values = self._eigenvalues(work, values_out, lower=lower, vectors=vectors, deterministic=deterministic)
+        return self._deliver_pair(values, work.array if vectors else None, outs)
 
-    def _eigenvalues(self, work: Matrix, *, lower: bool, vectors: bool, deterministic: bool = True) -> DeviceArray:
+    def _pair_outs(
+        self, out: object, *given: DeviceArray, vectors: bool, count: int | None = None
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
+        """What eigenvalues and eigenvectors of the first matrices are to be written to: of all, or so many."""
+        first = given[0]
+        vector_kind = ((*first.shape[:-1], first.shape[-1] if count is None else count), first.dtype)
+        values_out, vectors_out = self._outs(out, (values_of(first, count), vector_kind if vectors else None), given)
+        return values_out, vectors_out
+
+    def _deliver_pair(
+        self, values: DeviceArray, vectors: DeviceArray | None, outs: PairOut
+    ) -> tuple[DeviceArray, DeviceArray | None]:
+        values_out, vectors_out = outs
+        return self._deliver(values, values_out), self._deliver(vectors, vectors_out)
+
+    def _eigenvalues(
+        self, work: Matrix, out: DeviceArray | None, *, lower: bool, vectors: bool, deterministic: bool = True
+    ) -> DeviceArray:
         """Overwrite matrices by their eigenvectors; returns the eigenvalues."""
         array, order = work.array, work.rows
-        values = self._empty(array.shape[:-1], REAL[array.dtype.name])
+        values = self._lines(values_of(array), out)
         operands = self._operands()
         operands.writes(array)
         operands.writes(values, keeps=work.count > 1)
-        words = {"jobz": int(vectors), "uplo": _triangle(lower), "n": order, "lda": work.leading}
+        words = {"jobz": int(bool(vectors)), "uplo": _triangle(lower), "n": order, "lda": work.leading}
         if array.size:
             with self._routine("Xsyevd", array, operands, order=order, deterministic=deterministic) as decompose:
                 for index, (at, value) in enumerate(zip(places(work), lines(values), strict=True)):
@@ -75,6 +97,7 @@ class SpectrumVerbs(SolverPlans):
         vectors: bool = True,
         overwrite_a: bool = False,
         deterministic: bool = True,
+        out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """The eigenvalues ``[first:last]``, as `syevd` would sort them, and no others (``cusolverDnXsyevdx``).
 
@@ -82,22 +105,25 @@ class SpectrumVerbs(SolverPlans):
         shape (..., n, n), of dtype float32, float64, complex64 or complex128, the eigenvalues are of shape (..., last -
         first), and the vectors, which are columns, of shape (..., n, last - first), or None without `vectors`. Only the
         lower triangle is read, or the upper one without `lower`. `overwrite_a` uses `a` up, which must lie column by
-        column then. Not `deterministic` is faster, with other bits in another run.
+        column then. Not `deterministic` is faster, with other bits in another run. `out` is as for `syevd`.
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices and
         for other bounds than ``0 <= first < last <= n``.
         """
         given = self._given(a, "a", square=True)
         order = given.shape[-1]
-        if not 0 <= first < last <= order:
-            raise InvalidArgument(f"there are no eigenvalues [{first}:{last}] of a matrix of order {order}")
-        work = self._used_up(given, "a", overwrite_a)
-        array, real = work.array, REAL[given.dtype.name]
-        values = self._empty(array.shape[:-1], real)
+        last = check_number(last, "last", order)
+        first = check_number(first, "first", last - 1, least=0)
+        count = last - first
+        outs = values_out, vectors_out = self._pair_outs(out, given, vectors=vectors, count=count)
+        work = self._used_up(given, "a", overwrite_a, vectors_out)
+        array = work.array
+        values = self._lines(values_of(array), values_out)
+        real = values.dtype
         operands = self._operands()
         operands.writes(array, values)
         words: dict[str, Any] = {
-            "jobz": int(vectors),
+            "jobz": int(bool(vectors)),
             "range": INDEX_RANGE,
             "uplo": _triangle(lower),
             "n": order,
@@ -111,8 +137,7 @@ class SpectrumVerbs(SolverPlans):
             with self._routine("Xsyevdx", array, operands, order=order, deterministic=deterministic) as decompose:
                 for index, (at, value) in enumerate(zip(places(work), lines(values), strict=True)):
                     decompose(index, A=at, W=value, **words)
-        count = last - first
-        return values[..., :count], array[..., :count] if vectors else None
+        return self._deliver_pair(values[..., :count], array[..., :count] if vectors else None, outs)
 
     @verb
     def syevj(
@@ -123,27 +148,29 @@ class SpectrumVerbs(SolverPlans):
         vectors: bool = True,
         max_sweeps: int | None = None,
         overwrite_a: bool = False,
+        out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """The same as `syevd` by the Jacobi method (``cusolverDnSsyevj``, ``cusolverDnCheevj``).
 
         `a`, of shape (..., n, n), is of dtype float32, float64, complex64 or complex128; what is returned, `lower`,
-        `vectors` and `overwrite_a` are as for `syevd`. A stack is one call (``cusolverDnSsyevjBatched``), which makes
-        it the right verb for many small matrices. `max_sweeps` says how often the method may go through a matrix: at
-        most 10,000 times, and 100 times for None.
+        `vectors`, `overwrite_a` and `out` are as for `syevd`. A stack is one call (``cusolverDnSsyevjBatched``), which
+        makes it the right verb for many small matrices. `max_sweeps` says how often the method may go through a matrix:
+        at most 10,000 times, and 100 times for None.
 
         Raises `ConvergenceError` when the sweeps are not enough, except where a stack is one call, whose functions do
-        not tell, and `InvalidArgument` for arrays that are no such
-        matrices.
+        not tell, and `InvalidArgument` for arrays that are no such matrices.
         """
         setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
-        work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
+        given = self._given(a, "a", square=True)
+        outs = values_out, vectors_out = self._pair_outs(out, given, vectors=vectors)
+        work = self._used_up(given, "a", overwrite_a, vectors_out)
         array, order = work.array, work.rows
-        values = self._empty(array.shape[:-1], REAL[array.dtype.name])
+        values = self._lines(values_of(array), values_out)
         operands = self._operands()
         operands.writes(array)
         operands.writes(values, keeps=work.count > 1)
         words: dict[str, Any] = {
-            "jobz": int(vectors),
+            "jobz": int(bool(vectors)),
             "uplo": _triangle(lower),
             "n": order,
             "lda": work.leading,
@@ -158,7 +185,7 @@ class SpectrumVerbs(SolverPlans):
             with self._routine("syevj", array, operands, order=order) as decompose:
                 for index, (at, value) in enumerate(zip(starts, ends, strict=True)):
                     decompose(index, A=at, W=value, **words)
-        return values, array if vectors else None
+        return self._deliver_pair(values, array if vectors else None, outs)
 
     @verb
     def sygvd(
@@ -171,12 +198,14 @@ class SpectrumVerbs(SolverPlans):
         vectors: bool = True,
         overwrite_a: bool = False,
         overwrite_b: bool = False,
+        out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
 
         `a` is symmetric or Hermitian, `b` positive definite, of one shape (..., n, n) and one dtype. `kind` is 1 for
         ``a @ x = w * b @ x``, 2 for ``a @ b @ x = w * x``, 3 for ``b @ a @ x = w * x``. What is returned, `lower`,
-        `vectors` and `overwrite_a` are as for `syevd`; `overwrite_b` puts the Cholesky factor of `b` in its place.
+        `vectors`, `overwrite_a` and `out` are as for `syevd`; `overwrite_b` puts the Cholesky factor of `b` in its
+        place.
 
         Raises `NotPositiveDefiniteError` for `b`, `ConvergenceError` when the iteration fails, `InvalidArgument` for
         arrays that do not fit together.
@@ -187,16 +216,17 @@ class SpectrumVerbs(SolverPlans):
             raise InvalidArgument(f"a has shape {first.shape} and b {second.shape}")
         if kind not in (1, 2, 3):
             raise InvalidArgument(f"kind is 1, 2 or 3, not {shown(kind)}")
-        if (overwrite_a or overwrite_b) and first._block is second._block:
-            raise InvalidArgument("a and b are parts of one array, and neither can be overwritten then")
-        work = self._used_up(first, "a", overwrite_a)
+        if overwrite_a or overwrite_b:
+            check_apart(first, second)
+        outs = values_out, vectors_out = self._pair_outs(out, first, second, vectors=vectors)
+        work = self._used_up(first, "a", overwrite_a, vectors_out)
         factor = self._used_up(second, "b", overwrite_b)
-        values = self._empty(first.shape[:-1], REAL[first.dtype.name])
+        values = self._lines(values_of(first), values_out)
         operands = self._operands()
         operands.writes(work.array, factor.array, values)
         words = {
             "itype": kind,
-            "jobz": int(vectors),
+            "jobz": int(bool(vectors)),
             "uplo": _triangle(lower),
             "n": work.rows,
             "lda": work.leading,
@@ -207,7 +237,7 @@ class SpectrumVerbs(SolverPlans):
             with self._routine("sygvd", work.array, operands, order=work.rows) as decompose:
                 for index, (at, other, value) in enumerate(starts):
                     decompose(index, A=at, B=other, W=value, **words)
-        return values, work.array if vectors else None
+        return self._deliver_pair(values, work.array if vectors else None, outs)
 
     # --- singular values ----------------------------------------------------------------------------------------------
 
@@ -220,13 +250,15 @@ class SpectrumVerbs(SolverPlans):
         compute_uv: bool = True,
         overwrite_a: bool = False,
         deterministic: bool = True,
+        out: TripleOut | None = None,
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Singular values of matrices of shape (..., m, n) with m >= n (``cusolverDnXgesvd``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns u, s and v^H with ``a = u @ diag(s) @ vh``: s
         real and descending, of shape (..., n), vh of shape (..., n, n) and u of shape (..., m, m), or (..., m, n)
         without `full_matrices`. Without `compute_uv` u and vh are None. `overwrite_a` uses `a` up, which must lie
-        column by column then. Not `deterministic` is faster, with other bits in another run.
+        column by column then. Not `deterministic` is faster, with other bits in another run. `out` takes all three
+        results.
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices;
         `svd` takes m < n, too.
@@ -234,28 +266,42 @@ class SpectrumVerbs(SolverPlans):
         given = self._given(a, "a")
         if given.shape[-2] < given.shape[-1]:
             raise InvalidArgument(f"gesvd takes matrices with m >= n, not of shape {given.shape}; `svd` takes others")
+        outs = self._vector_outs(out, given, full=full_matrices, vectors=compute_uv)
         work = self._used_up(given, "a", overwrite_a)
-        return self._singular_values(work, full=full_matrices, vectors=compute_uv, deterministic=deterministic)
+        options = {"full": full_matrices, "vectors": compute_uv, "deterministic": deterministic}
+        return self._deliver_all(self._singular_values(work, outs, **options), outs)
+
+    def _vector_outs(
+        self, out: object, given: DeviceArray, *, full: bool, vectors: bool, adjoint: bool = True
+    ) -> TripleOut:
+        """What left vectors, singular values and right vectors, which are rows if `adjoint`, are to be written to."""
+        kinds = _vector_kinds(given, full, adjoint)
+        left, right = kinds if vectors else (None, None)
+        u, values, v = self._outs(out, (left, values_of(given), right), (given,))
+        return u, values, v
 
     def _singular_values(
-        self, work: Matrix, *, full: bool, vectors: bool, deterministic: bool = True
+        self, work: Matrix, outs: TripleOut, *, full: bool, vectors: bool, deterministic: bool = True
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Decompose matrices with at least as many rows as columns, which are used up."""
         array, rows, columns = work.array, work.rows, work.columns
-        stack = array.shape[:-2]
-        values = self._empty((*stack, columns), REAL[array.dtype.name])
+        u_out, values_out, vh_out = outs
+        values = self._lines(values_of(array), values_out)
         operands = self._operands()
-        operands.writes(array, values)
+        operands.writes(array)
+        operands.writes(values, keeps=work.count > 1)
         u = vh = None
         words = {"m": rows, "n": columns, "lda": work.leading, "ldu": max(rows, 1), "ldvt": max(columns, 1)}
         words |= {"jobu": _NONE, "jobvt": _NONE}
         lefts = rights = [0] * work.count
         if vectors:
-            u = self._new_columns((*stack, rows, rows if full else columns), array.dtype)
-            vh = self._new_columns((*stack, columns, columns), array.dtype)
-            operands.writes(u, vh)
-            lefts, rights = places(self._seen(u)), places(self._seen(vh))
+            u_kind, vh_kind = _vector_kinds(array, full)
+            u, vh = self._columns(u_kind, u_out), self._columns(vh_kind, vh_out)
+            operands.writes(u, vh, keeps=work.count > 1)
+            seen_u, seen_vh = self._seen(u), self._seen(vh)
+            lefts, rights = places(seen_u), places(seen_vh)
             words |= {"jobu": _ALL if full else _SOME, "jobvt": _ALL if full else _SOME}
+            words |= {"ldu": seen_u.leading, "ldvt": seen_vh.leading}
         if array.size:
             starts = zip(places(work), lines(values), lefts, rights, strict=True)
             with self._routine("Xgesvd", array, operands, order=columns, deterministic=deterministic) as decompose:
@@ -275,6 +321,7 @@ class SpectrumVerbs(SolverPlans):
         max_sweeps: int | None = None,
         overwrite_a: bool = False,
         deterministic: bool = True,
+        out: TripleOut | None = None,
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Singular values of matrices of shape (..., m, n) by the Jacobi method (``cusolverDnSgesvdj``).
 
@@ -283,30 +330,34 @@ class SpectrumVerbs(SolverPlans):
         (..., n, n), or (..., m, k) and (..., n, k) without `full_matrices`. Without `compute_uv` they are None. A stack
         of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` says how often the method may
         go through a matrix: at most 10,000 times, and 100 times for None. `overwrite_a` uses `a` up, which must lie
-        column by column then. Not `deterministic` is faster, with other bits in another run.
+        column by column then. Not `deterministic` is faster, with other bits in another run. `out` takes all three
+        results.
 
         Raises `ConvergenceError` when the sweeps are not enough, except where a stack is one call, whose functions do
-        not tell, and `InvalidArgument` for arrays that are no such
-        matrices.
+        not tell, and `InvalidArgument` for arrays that are no such matrices.
         """
         setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
-        work = self._used_up(self._given(a, "a"), "a", overwrite_a)
+        given = self._given(a, "a")
+        outs = self._vector_outs(out, given, full=full_matrices, vectors=compute_uv, adjoint=False)
+        work = self._used_up(given, "a", overwrite_a)
         array, rows, columns = work.array, work.rows, work.columns
-        smaller, stack = min(rows, columns), array.shape[:-2]
+        smaller = min(rows, columns)
         batched = max(rows, columns) <= JACOBI_BATCH and _is_dense(work)
         full = full_matrices or batched  # of a stack the library computes all vectors
-        u = self._new_columns((*stack, rows, rows if full else smaller), array.dtype)
-        v = self._new_columns((*stack, columns, columns if full else smaller), array.dtype)
-        values = self._empty((*stack, smaller), REAL[array.dtype.name])
+        u_kind, v_kind = _vector_kinds(array, full, adjoint=False)
+        u_out, values_out, v_out = outs
+        takes = _is_dense if batched else None
+        u, v = self._columns(u_kind, u_out, takes), self._columns(v_kind, v_out, takes)
+        values = self._lines(values_of(array), values_out)
         if not array.size:
             for each in (u, v):
                 self._make_identity(each)
-            return (u, values, v) if compute_uv else (None, values, None)
+            return self._deliver_all((u, values, v) if compute_uv else (None, values, None), outs)
         operands = self._operands()
         operands.writes(array, u, v, values)
         left, right = self._seen(u), self._seen(v)
         words: dict[str, Any] = {
-            "jobz": int(compute_uv),
+            "jobz": int(bool(compute_uv)),
             "m": rows,
             "n": columns,
             "lda": work.leading,
@@ -325,12 +376,14 @@ class SpectrumVerbs(SolverPlans):
                 for index, (at, value, first, second) in enumerate(starts):
                     decompose(index, econ=int(not full), A=at, S=value, U=first, V=second, **words)
         if not compute_uv:
-            return None, values, None
-        return (u, values, v) if full_matrices else (u[..., :smaller], values, v[..., :smaller])
+            return self._deliver_all((None, values, None), outs)
+        if not full_matrices:
+            u, v = u[..., :smaller], v[..., :smaller]
+        return self._deliver_all((u, values, v), outs)
 
     @verb
     def gesvda(
-        self, a: DeviceArray, rank: int, *, compute_uv: bool = True
+        self, a: DeviceArray, rank: int, *, compute_uv: bool = True, out: TripleOut | None = None
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """The largest singular values of tall matrices, approximately (``cusolverDnSgesvdaStridedBatched``).
 
@@ -338,7 +391,7 @@ class SpectrumVerbs(SolverPlans):
         complex128, which is kept: u of shape (..., m, rank), s of shape (..., rank), real and descending, and v (not
         its transpose) of shape (..., n, rank). Without `compute_uv` u and v are None. It works by the eigenvalues of
         ``a^H @ a``, so that singular values below the square root of the type's epsilon, relative to the largest, have
-        no right digits.
+        no right digits. `out` takes all three results.
 
         Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
         """
@@ -346,18 +399,21 @@ class SpectrumVerbs(SolverPlans):
         stack, (rows, columns) = given.shape[:-2], given.shape[-2:]
         if rows < columns:
             raise InvalidArgument(f"gesvda takes matrices with m >= n, not of shape {given.shape}")
-        check_number(rank, "rank", columns)
+        rank = check_number(rank, "rank", columns)
+        kinds: tuple[Kind, Kind] = ((*stack, rows, rank), given.dtype), ((*stack, columns, rank), given.dtype)
+        left, right = kinds if compute_uv else (None, None)
+        outs = u_out, values_out, v_out = self._outs(out, (left, values_of(given, rank), right), (given,))
         work = self._by_columns(given)
-        if work.distance is None:
+        if not _is_even(work):
             work = self._copied(given)
-        u = self._seen(self._new_columns((*stack, rows, rank), given.dtype))
-        v = self._seen(self._new_columns((*stack, columns, rank), given.dtype))
-        values = self._empty((*stack, rank), REAL[given.dtype.name])
+        places_of_both = zip(kinds, (u_out, v_out), strict=True)
+        u, v = (self._seen(self._columns(kind, each, _is_even)) for kind, each in places_of_both)
+        values = self._lines(values_of(given, rank), values_out)
         operands = self._operands()
         operands.reads(work.array)
         operands.writes(u.array, v.array, values)
         words = {
-            "jobz": int(compute_uv),
+            "jobz": int(bool(compute_uv)),
             "rank": rank,
             "m": rows,
             "n": columns,
@@ -375,16 +431,29 @@ class SpectrumVerbs(SolverPlans):
                 at, value, first, second = starts[index]
                 parts = {"A": at, "S": value, "U": first, "V": second}
                 decompose.many(index, count, residuals=count, batch=count, **parts, **words)
-        return (u.array, values, v.array) if compute_uv else (None, values, None)
+        return self._deliver_all((u.array, values, v.array) if compute_uv else (None, values, None), outs)
 
 
 def _triangle(lower: bool) -> int:
     return LOWER if lower else UPPER
 
 
+def _vector_kinds(matrices: DeviceArray, full: bool, adjoint: bool = True) -> tuple[Kind, Kind]:
+    """Of what kinds left and right singular vectors are, all or as many as singular values; rows if `adjoint`."""
+    *stack, rows, columns = matrices.shape
+    left, right = (rows, columns) if full else (min(rows, columns),) * 2
+    right_shape = (right, columns) if adjoint else (columns, right)
+    return ((*stack, rows, left), matrices.dtype), ((*stack, *right_shape), matrices.dtype)
+
+
 def _is_dense(matrices: Matrix) -> bool:
     """Whether several matrices lie one right behind the other, as the batched functions want them."""
     return matrices.count > 1 and matrices.distance == matrices.leading * matrices.columns
+
+
+def _is_even(matrices: Matrix) -> bool:
+    """Whether they lie at equal distances, one behind the other."""
+    return matrices.count <= 1 or (matrices.distance or 0) >= matrices.leading * matrices.columns
 
 
 def _distance(matrices: Matrix) -> int:

@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument
 from ..._errors import (
     CommandFailed,
@@ -19,7 +21,15 @@ from ..._errors import (
     SingularMatrixError,
 )
 from ..._library_types import DATA_TYPES
-from ...worker.engines.solver import OPTIONS, Function
+from ...worker.engines.blas import BLAS
+from ...worker.engines.calls import CallTable
+from ...worker.engines.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
+
+Kind = tuple[tuple[int, ...], npt.DTypeLike]
+"""Shape and dtype of a result."""
+PairOut = tuple[DeviceArray | None, DeviceArray | None]
+"""What two results are written to; None for new memory."""
+TripleOut = tuple[DeviceArray | None, DeviceArray | None, DeviceArray | None]
 
 REAL: Final[Mapping[str, str]] = MappingProxyType(
     {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}
@@ -37,13 +47,33 @@ INFOS: Final = 1024
 """So many numbers fit in what a call answers; a larger stack is several calls."""
 JACOBI_BATCH: Final = 32
 """The largest matrix whose singular values the library computes as one of a stack."""
-CHOLESKY_BATCH: Final = 256
+FACTOR_BATCH: Final = 256
 """The largest matrices that are factored many at once: larger ones keep the GPU busy one by one."""
 MAX_SWEEPS: Final = 10_000
 
-_LEFT_TO_WORKER: Final = frozenset({"work", "lwork", "host", "lhost", "niter", "meig", *OPTIONS})
+_OF_BLAS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "getrfBatched": "n A lda ipiv info batch",
+        "getrsBatched": "trans n nrhs A lda ipiv B ldb refused batch",
+    }
+)
+"""Functions of cuBLAS, with their words. ``refused`` says which argument is wrong, on the host, as the status does."""
+
+_LEFT_TO_WORKER: Final = frozenset({"work", "lwork", "host", "lhost", "niter", "meig", "refused", *OPTIONS})
 """Words whose value the worker knows, unless one is given."""
 _SIZES: Final = frozenset({"m", "n", "k", "nrhs", "rank", "batch", "lda", "ldb", "ldc", "ldu", "ldv", "ldx"})
+
+
+def function_of(name: str, letter: str) -> tuple[Function, CallTable]:
+    """A function for the type with this letter, and the library that has it."""
+    if name in _OF_BLAS:
+        return Function(f"cublas{letter}{name}", tuple(_OF_BLAS[name].split()), 1), BLAS
+    return FUNCTIONS[symbol(name, letter)], SOLVER
+
+
+def operation_of(name: str) -> str:
+    """LAPACK's name of what a function does, which is the user's."""
+    return name.removeprefix("X").removesuffix("Batched").removesuffix("Strided")
 
 
 def arguments_of(function: Function, dtype: np.dtype[Any], values: Mapping[str, Argument]) -> list[Argument]:
@@ -114,12 +144,11 @@ _FINDINGS: Final[Mapping[str, Callable[[int, int], _Finding]]] = MappingProxyTyp
         "potri": _zero_pivot,
         "gels": _zero_pivot,
         "potrf": _minor,
-        "potrfBatched": _minor,
         "syevd": _elements_left,
         "syevdx": _elements_left,
         "gesvd": _elements_left,
         "sygvd": _of_two_matrices,
-        **dict.fromkeys(("syevj", "syevjBatched", "gesvdj", "gesvdjBatched", "gesvdaStridedBatched"), _sweeps_spent),
+        **dict.fromkeys(("syevj", "gesvdj", "gesvda"), _sweeps_spent),
     }
 )
 """By the operation."""

@@ -48,10 +48,23 @@ def _operation(*names: str, squares: int = 0) -> Callable[[Prepare], Prepare]:
 # Cholesky.
 
 
-@_operation("potrf", "potrfBatched")
+@_operation("potrf")
 def _potrf(call: Call) -> Run:
     a = call.matrix("A", call.n, call.n)
     return lambda i: _factor_positive(call, a, i)
+
+
+@_operation("potrfBatched")
+def _potrf_batched(call: Call) -> Run:
+    """The other triangle is room to work in: the library says that it is destroyed."""
+    a = call.matrix("A", call.n, call.n)
+
+    def run(i: int) -> int:
+        info = _factor_positive(call, a, i)
+        a.write(i, np.full((call.n, call.n), np.nan), ~triangle(call.n, call.lower))
+        return info
+
+    return run
 
 
 def _factor_positive(call: Call, a: Argument, i: int) -> int:
