@@ -12,7 +12,7 @@
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
-#   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them
+#   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
 
@@ -23,6 +23,7 @@ BACKEND ?= sim
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+ABI_ARGS ?=
 COVERAGE ?=
 JOBS ?= $(shell nproc)
 # A file stays in one process: its tests share what they set up.
@@ -109,7 +110,7 @@ lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
-	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers
+	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers $(ABI_ARGS)
 
 docs: $(VENV)/.docs-ready $(VENV)/.installed
 	$(RUN) -P -m sphinx -q -W --keep-going -b html docs docs/_build/html

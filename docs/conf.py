@@ -10,7 +10,7 @@ from sphinx.util.inspect import stringify_signature
 
 import atomr_cuda.injection
 import atomr_trio.testing
-from atomr_trio._calls import verb
+from atomr_trio._calls import Awaited, verb
 
 project = "atomr_trio"
 author = "The atomr_trio authors"
@@ -71,8 +71,9 @@ def _show_verbs(cls: type) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
-    for library in (atomr_trio.Blas, atomr_trio.BlasLt, atomr_trio.Solver):
-        _show_verbs(library)
+    for name in atomr_trio.__all__:
+        if inspect.isclass(library := getattr(atomr_trio, name)) and issubclass(library, Awaited):
+            _show_verbs(library)
     app.connect("autodoc-process-signature", _show_signature)
     for face in (atomr_trio, atomr_trio.testing):
         _read_fields(face)

@@ -274,7 +274,7 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "solver.syevj", "max_sweeps is a number from 1 to", square, {"max_sweeps": "many"}
     yield "solver.syevdx", r"no eigenvalues \[3:2\]|first is a number from 0 to 1", square, 3, 2
     yield "solver.syevdx", r"no eigenvalues \[-1:2\]|first is a number from 0 to 1", square, -1, 2
-    yield "solver.sygvd", "kind is 1, 2 or 3", square, square, {"kind": 0}
+    yield "solver.sygvd", "kind is a number from 1 to 3", square, square, {"kind": 0}
     yield "solver.solve", "b has 3 rows, not 4", square, short
     yield "solver.solve", "different dtypes", square, doubles
     yield "solver.solve", "a is square", a, short
@@ -362,7 +362,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "solver.syevd": (MATRIX,),
     "solver.syevdx": (MATRIX, 0, 2),
     "solver.syevj": (MATRIX, {"max_sweeps": 9}),
-    "solver.sygvd": (MATRIX, MATRIX),
+    "solver.sygvd": (MATRIX, MATRIX, {"kind": 1}),
     "solver.gesvd": (MATRIX,),
     "solver.gesvdj": (MATRIX, {"max_sweeps": 9}),
     "solver.gesvda": (MATRIX, 2),
@@ -370,7 +370,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "solver.inv": (MATRIX,),
     "solver.lstsq": (MATRIX, OTHER),
     "solver.cholesky": (MATRIX,),
-    "solver.qr": (MATRIX,),
+    "solver.qr": (MATRIX, {"mode": "reduced"}),
     "solver.eigh": (MATRIX,),
     "solver.eigvalsh": (MATRIX,),
     "solver.svd": (MATRIX,),

@@ -45,8 +45,8 @@ __all__ = [
     "parse",
 ]
 
-# The tables of the libraries that are simulated, in the order in which a name is looked for.
-_TABLES = ("driver", "cublas", "cublaslt", "cusolver")
+SIMULATED = ("cublas", "cublaslt", "cusolver")
+"""The libraries beside libcuda that are simulated; each has a module of its name here, and one in ``sim``."""
 
 FAULTS_VARIABLE = "ATOMR_TRIO_SIM_FAULTS"
 WORKER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -150,7 +150,7 @@ class Injection:
 
     def declared(self) -> Function:
         """The function of a table that it is for. Raises `ValueError` if there is none."""
-        for name in _TABLES:
+        for name in ("driver", *SIMULATED):
             table = importlib.import_module(f".{name}", __package__)
             found = getattr(table, self.function, None) or table.library.functions.get(self.function)
             if isinstance(found, Function):

@@ -286,9 +286,11 @@ def extract(library: str, generation: str, downloads: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--downloads", type=Path, required=True, help="where wheels are kept; anything outside git")
-    downloads = parser.parse_args().downloads
-    for library, header in LIBRARIES.items():
-        for generation in header.wheels:
+    parser.add_argument("libraries", nargs="*", default=[*LIBRARIES], help="those to read; all by default")
+    arguments = parser.parse_args()
+    downloads = arguments.downloads
+    for library in arguments.libraries:
+        for generation in LIBRARIES[library].wheels:
             path = HERE / f"{library}-{generation}.json"
             path.write_text(json.dumps(extract(library, generation, downloads), indent=1) + "\n", encoding="utf-8")
             print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB")

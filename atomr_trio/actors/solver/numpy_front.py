@@ -17,12 +17,14 @@ from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument, SingularMatrixError
 from ..._library_types import LETTERS
 from ..._matrices import OPERATIONS, Matrix, broadcast
-from ..._util import shown
+from ..._util import named, shown
 from ...worker.engines.blas import BLAS
 from .factorizations import FactorizationVerbs
 from .plans import Sides, places, swapped, turned, values_of
 from .spectra import SpectrumVerbs
 from .types import LEFT, REAL, UPPER, PairOut, TripleOut
+
+_QR_MODES = dict.fromkeys(("reduced", "complete", "r"), True)
 
 _NOT_UNIT = 0
 """``CUBLAS_DIAG_NON_UNIT``."""
@@ -222,7 +224,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
         Raises `InvalidArgument` for another mode, and for arrays that are no such matrices.
         """
-        if mode not in ("reduced", "complete", "r"):
+        if named(_QR_MODES, mode) is None:
             raise InvalidArgument(f'mode is "reduced", "complete" or "r", not {shown(mode)}')
         given = self._given(a, "a")
         *stack, rows, columns = given.shape

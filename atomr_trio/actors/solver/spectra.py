@@ -10,7 +10,6 @@ from ..._calls import Scalar, verb
 from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Matrix
-from ..._util import shown
 from .plans import SolverPlans, check_number, chunks, lines, places, values_of
 from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, PairOut, TripleOut
 
@@ -214,8 +213,7 @@ class SpectrumVerbs(SolverPlans):
         letter_of(first, second)
         if first.shape != second.shape:
             raise InvalidArgument(f"a has shape {first.shape} and b {second.shape}")
-        if kind not in (1, 2, 3):
-            raise InvalidArgument(f"kind is 1, 2 or 3, not {shown(kind)}")
+        itype = check_number(kind, "kind", 3)
         if overwrite_a or overwrite_b:
             check_apart(first, second)
         outs = values_out, vectors_out = self._pair_outs(out, first, second, vectors=vectors)
@@ -225,7 +223,7 @@ class SpectrumVerbs(SolverPlans):
         operands = self._operands()
         operands.writes(work.array, factor.array, values)
         words = {
-            "itype": kind,
+            "itype": itype,
             "jobz": int(bool(vectors)),
             "uplo": _triangle(lower),
             "n": work.rows,

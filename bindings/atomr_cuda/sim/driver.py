@@ -25,7 +25,7 @@ from ..driver import (
     CUmemorytype,
     CUpointer_attribute,
 )
-from ..injection import Injection, asked_for, parse
+from ..injection import SIMULATED, Injection, asked_for, parse
 from . import (
     device as _device,
     graphs as _graphs,
@@ -41,9 +41,6 @@ from .table import Needs, entry, give
 
 # These modules fill the table when they are imported.
 _PARTS = (_device, _transfers, _launches, _graphs)
-
-_LIBRARIES = ("cublas", "cublaslt", "cusolver")
-"""The libraries beside libcuda; each has a module of its name here, and is imported with its first call."""
 
 _STREAM_FLAGS = driver.CU_STREAM_NON_BLOCKING
 _EVENT_FLAGS = driver.CU_EVENT_BLOCKING_SYNC | driver.CU_EVENT_DISABLE_TIMING
@@ -381,7 +378,7 @@ def install() -> None:
         process = Process.from_environment()
         injections = asked_for(os.environ)
         driver.library.replace(table.build(process), found_by="simulator")
-        for name in _LIBRARIES:
+        for name in SIMULATED:  # imported with its first call
             stand_in(name, functools.partial(_table_of, name, process))
         for injection in injections:
             _inject(process, injection)
