@@ -427,6 +427,7 @@ async def test_a_command_of_an_actor_that_is_busy_keeps_those_behind_it_waiting(
     a, out = await odd_product(dev)
     x, touched = await dev.to_device(np.ones(N)), await dev.to_device(np.ones(N))
     await dev.blas.gemm(a, a, out=out)
+    await dev.blas.scal(x, 1)  # its kernels are not loaded while another one runs
     await out.fill(0)
     memory = actor_of(dev, "memory")
     (held,) = plan_fill(touched, 5)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from atomr_cuda import driver, nvjitlink, nvrtc
+from atomr_cuda.injection import SIMULATED
+from atomr_trio._calls import verb
 from public_interface import CALLABLES, FACES, PUBLIC, Member, described, resolve, spelled
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -154,13 +155,18 @@ def test_whoever_takes_or_gives_an_array_says_which_shape_and_dtype():
 
 # ---------------------------------------------------------------------------------------------------- sources
 
-C_FUNCTION = re.compile(r"``((?:cu|nvrtc|nvJitLink)[A-Z]\w*)``")
-DECLARED = {re.sub(r"_v\d+$", "", name) for table in (driver, nvrtc, nvjitlink) for name in table.library.functions}
+C_FUNCTION = re.compile(rf"``((?:cu[A-Z]|nvrtc|nvJitLink|{'|'.join(SIMULATED)})\w*)``")
+TABLES = [importlib.import_module(f"atomr_cuda.{name}") for name in ("driver", "nvrtc", "nvjitlink", *SIMULATED)]
+DECLARED = {re.sub(r"(_v\d+)?(_64)?$", "", name) for table in TABLES for name in table.library.functions}
 WAITS_ALONE = {
     *("Device.wait_generation", "Device.wait_standby", "Device.restart"),
     *("Batch.flush", "Event.wait", "Lane.synchronize"),
 }
 """Coroutines that no function of a CUDA library stands behind."""
+
+
+def is_awaited(member: Member) -> bool:
+    return isinstance(member.value, verb) or inspect.iscoroutinefunction(member.function)
 
 
 def test_the_c_functions_that_are_named_exist():
@@ -170,7 +176,7 @@ def test_the_c_functions_that_are_named_exist():
 
 
 def test_a_verb_names_the_c_function_behind_it():
-    verbs = {m.name: m.doc for m in CALLABLES if inspect.iscoroutinefunction(m.function) and "testing." not in m.name}
+    verbs = {m.name: m.doc for m in CALLABLES if is_awaited(m) and "testing." not in m.name}
     assert {name for name, doc in verbs.items() if not C_FUNCTION.search(doc)} == WAITS_ALONE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
-from .calls import DEVICE_SCALARS, CallEngine, CallTable
+from .calls import DEVICE_SCALARS, CallEngine, CallTable, Handles
 
 if TYPE_CHECKING:
     from ..lanes import Lane, WorkerServices
@@ -70,7 +70,7 @@ def _unit(bits: int) -> int:
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-class _Handles:
+class _Handles(Handles):
     def __init__(self, cublas: Any) -> None:
         self._cublas = cublas
         self._flags: dict[int, int] = {}
@@ -89,15 +89,6 @@ class _Handles:
             if (before ^ flags) & bits:
                 getattr(self._cublas, setter)(handle, (flags & bits) // _unit(bits))
         self._flags[handle.value] = flags
-
-    def create_option(self, kind: str) -> Any:
-        raise KeyError(kind)
-
-    def set_option(self, kind: str, option: Any, setting: int) -> None:
-        raise KeyError(kind)
-
-    def destroy_option(self, kind: str, option: Any) -> None:
-        raise KeyError(kind)
 
     def destroy(self, handle: Any) -> None:
         self._flags.pop(handle.value, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from ctypes import addressof, byref, create_string_buffer
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol import Mode, Verb, VerbTable
 from ..status import StatusClass, classify
@@ -160,26 +160,33 @@ class LaneHandle:
         """How it is set now; None when nobody knows."""
 
 
-class Handles(Protocol):
+class Handles:
     """How a library's handles are made, set and destroyed."""
 
     def create(self, lane: Lane) -> Any:
         """A handle whose work goes to the lane's stream."""
-
-    def configure(self, handle: Any, flags: int) -> None:
-        """Set what a call asks for."""
-
-    def create_option(self, kind: str) -> Any:
-        """An object of a kind that `CallTable.options` names."""
-
-    def set_option(self, kind: str, option: Any, setting: int) -> None:
-        """Set it as a call asks for; 0 says as the library has it."""
-
-    def destroy_option(self, kind: str, option: Any) -> None:
-        """Give it back."""
+        raise NotImplementedError
 
     def destroy(self, handle: Any) -> None:
         """Give it back."""
+        raise NotImplementedError
+
+    def configure(self, handle: Any, flags: int) -> None:
+        """Set what a call asks for, for a library of which that can be asked."""
+
+    # For a library whose calls take objects of its own.
+
+    def create_option(self, kind: str) -> Any:
+        """An object of a kind that `CallTable.options` names."""
+        raise KeyError(kind)
+
+    def set_option(self, kind: str, option: Any, setting: int) -> None:
+        """Set it as a call asks for; 0 says as the library has it."""
+        raise KeyError(kind)
+
+    def destroy_option(self, kind: str, option: Any) -> None:
+        """Give it back."""
+        raise KeyError(kind)
 
 
 class CallEngine:

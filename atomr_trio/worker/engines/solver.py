@@ -10,7 +10,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..protocol import Mode
-from .calls import SIZE, CallEngine, CallTable, Option, Workspace
+from .calls import SIZE, CallEngine, CallTable, Handles, Option, Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,7 @@ DEFAULT_SWEEPS = 100
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-class _Handles:
+class _Handles(Handles):
     def __init__(self, cusolver: Any) -> None:
         self._cusolver = cusolver
 

@@ -1,0 +1,56 @@
+"""A library that is there on one floor is in every table that docs/adding-a-library.md lists.
+
+What a verb cannot work without shows in its own tests; here is what would be missed by nobody.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import atomr_cuda
+import atomr_trio
+from abi.libraries import LIBRARIES as WITH_HEADERS
+from atomr_cuda import __main__ as facts
+from atomr_cuda.injection import SIMULATED
+from atomr_trio._calls import Awaited, Batched
+from atomr_trio._libraries import LIBRARIES, BatchLibraries, DeviceLibraries
+from atomr_trio.worker import status
+
+MODULES = {
+    each.name: importlib.import_module(f"atomr_cuda.{each.name}")
+    for each in pkgutil.iter_modules(atomr_cuda.__path__)
+    if not each.ispkg
+}
+TABLES = {name: module for name, module in MODULES.items() if hasattr(module, "library")}
+
+
+def test_every_table_but_those_of_the_compilers_is_simulated():
+    assert set(TABLES) == {"driver", *SIMULATED} | status._HOST_ONLY
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_held_against_headers_and_its_library_can_be_asked_for(name):
+    assert name in WITH_HEADERS
+    assert TABLES[name].library in [library for library, _ in facts._KNOWN]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_a_simulated_library_has_the_name_of_its_table_and_statuses_of_its_own(name):
+    assert TABLES[name].library.name == name
+    assert importlib.import_module(f"atomr_cuda.sim.{name}").counterpart.library is TABLES[name].library
+    assert name in status._TABLES
+
+
+@pytest.mark.parametrize("word", LIBRARIES)
+def test_the_verbs_of_a_library_are_public_in_both_forms(word):
+    for getter, form in (
+        (vars(DeviceLibraries)[word].func, Awaited),
+        (vars(BatchLibraries)[word].fget, Batched),
+    ):
+        name = getter.__annotations__["return"]
+        assert name in atomr_trio.__all__
+        assert issubclass(getattr(atomr_trio, name), form)
+        assert getattr(atomr_trio, name)._table.engine == word
