@@ -63,8 +63,11 @@ _NOT_READY = 600
 _ASSERT = 710
 
 HEARTBEAT_PERIOD = 0.2
-MONITOR_PERIOD = 100e-6
-LOOK_PERIOD = 200e-6
+LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
+"""How often the counters are looked at while a lane is busy, for a parent that sleeps. The simulator computes in this
+very process, and each look interrupts it."""
+QUERY_PERIOD = 100e-6
+"""How often the driver is asked about faults, which costs more than to look."""
 IDLE_SECONDS = 50e-6
 """How long there has been no record when what may share a ticket is signed: it costs the GPU as much as a call."""
 HELD_UP_SECONDS = 0.05
@@ -132,6 +135,8 @@ class Worker:
         self._turns = 0
         """Goes on while it does."""
         self._spin_seconds = 0.0
+        self._look_period: float = LOOK_PERIODS[backend]
+        self._query_at = 0.0
         self._signalled: list[int] = []
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -347,13 +352,13 @@ class Worker:
     def _monitor(self) -> None:
         """Look after the lanes whenever the loop's thread does not: while it sleeps, or is held up inside a call.
 
-        While that one is awake it looks itself, every `LOOK_PERIOD`: two threads would fight for the interpreter.
+        While that one is awake it looks itself: two threads would fight for the interpreter.
         """
         self.bind_thread()
         turns = -1
         while not self._ended.is_set():
             if (not self._awake or turns == self._turns) and self._look():
-                time.sleep(MONITOR_PERIOD)
+                time.sleep(self._look_period)
                 continue
             turns = self._turns
             self._work.clear()
@@ -364,11 +369,14 @@ class Worker:
 
     def _look(self) -> bool:
         """Ask busy streams for faults, and wake the parent if it sleeps and a ticket came; whether anything is busy."""
-        busy = False
+        busy, now = False, time.perf_counter()
+        asks = now >= self._query_at and not self.poisoned
+        if asks:
+            self._query_at = now + QUERY_PERIOD
         for lane in self._lanes.values():
             if lane.busy:
                 busy = True
-                if not self.poisoned:
+                if asks:
                     self._query(lane)
         self._tell_parent()
         if not busy and self.prints and self._printed and not self.poisoned:
@@ -524,7 +532,7 @@ class Worker:
         words = self._page.words
         sched_yield, clock = self._libc.sched_yield, time.perf_counter
         now = clock()
-        until, look_at, sign_at = now + self._spin_seconds, now + LOOK_PERIOD, now + IDLE_SECONDS
+        until, look_at, sign_at = now + self._spin_seconds, now + self._look_period, now + IDLE_SECONDS
         while words[RECORDS_SENT_WORD] == read:
             # Through ctypes, so that it gives up the interpreter's lock as well: a spinner starves its neighbours.
             sched_yield()
@@ -533,7 +541,7 @@ class Worker:
                 self._sign_idle_lanes()
                 sign_at = math.inf
             if now > look_at:
-                look_at = now + LOOK_PERIOD
+                look_at = now + self._look_period
                 self._turns += 1
                 self._look()
             elif words[ASLEEP_WORD]:
