@@ -35,7 +35,7 @@ LIMIT: Final = 0.02
 JUDGED_FROM: Final = 2048
 PRESENT: Final = {"cuda": (OURS, RAW, CUPY, TORCH), "sim": (OURS, RAW)}
 """Those that there are on each backend."""
-FEWEST, MOST = 3, 1000
+FEWEST, MOST = 3, 3000
 """Products that a turn computes."""
 
 
