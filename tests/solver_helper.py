@@ -151,3 +151,8 @@ async def assert_refused(dev: Device, calls: dict[str, tuple[Any, ...]]) -> None
             with pytest.raises(InvalidArgument):
                 getattr(batch.solver, verb)(*arguments, **keywords)
     assert submitted(dev) == before
+
+
+def steepness(a: np.ndarray) -> float:
+    """How much least-squares problems make of a rounding error, at most: the largest condition, squared."""
+    return float(np.linalg.cond(exact(a)).max()) ** 2 if a.size else 1.0

@@ -274,7 +274,8 @@ def test_a_subject_that_ends_is_told_and_not_asked_again():
     assert [question for who, question in log if who == "b"][-1] == "take 2"
 
 
-def test_what_a_process_said_last_is_why_it_is_gone():
+def test_what_a_process_said_last_is_why_it_is_gone(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", support.child_environment()["PYTHONPATH"])
     with blas.started("nobody", "sim") as subject:
         subject.ask("take 0")
         with pytest.raises(blas.Gone) as gone:

@@ -22,6 +22,7 @@ from solver_helper import (
     hermitian,
     paired,
     positive,
+    steepness,
 )
 
 LAYOUTS = MATRICES + SCATTERED
@@ -119,11 +120,6 @@ async def test_lstsq_is_least_squares_for_tall_and_least_norm_for_wide_matrices(
         solution = await call("lstsq", await dev.to_device(a), await dev.to_device(b))
         for each, side, found in zip(exact(a), exact(b), exact(solution), strict=True):
             assert_small(found - np.linalg.lstsq(each, side)[0], 1, dtype, 100 * steepness(each))
-
-
-def steepness(a: np.ndarray) -> float:
-    """How much a least-squares problem makes of a rounding error, at most: its condition, squared."""
-    return float(np.linalg.cond(exact(a))) ** 2 if a.size else 1.0
 
 
 async def test_lstsq_refuses_a_matrix_that_is_not_of_full_rank(dev, rng):
