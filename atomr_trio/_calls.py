@@ -245,8 +245,8 @@ class CallRequest(_SlotRequest):
                 raise error
 
 
-_MOST_BOXES = 1 << 16
-"""A copy of more pieces than this would hold up its caller for a second."""
+_MOST_BOXES = 1 << 14
+"""A copy of more pieces than this would hold up its caller for tenths of a second."""
 
 # --- one call of a verb -----------------------------------------------------------------------------------------------
 
