@@ -64,3 +64,18 @@ def test_a_stream_that_was_given_back_is_asked_nothing(lane: Lane) -> None:
     calls: list[Any] = []
     assert lane.ask(lambda stream: calls.append(stream) or 1) == 0
     assert not calls
+
+
+def test_other_lanes_hear_of_a_command_when_it_is_signed(lane: Lane) -> None:
+    """What they sign behind it would be seen first otherwise: of a command that failed by this one, say."""
+    seen: list[tuple[int, int]] = []
+    lane._services = SimpleNamespace(poisoned=False)
+    lane._write_value = lambda stream, address, ticket, flags: seen.append((ticket, lane.submitted)) or 0
+    verb: Any = SimpleNamespace(operation="a command")
+    lane._made(verb, 1, unsigned=False)
+    assert (seen, lane.submitted) == ([(1, 0)], 1)
+    lane._made(verb, 2, unsigned=True)
+    assert (seen, lane.submitted) == ([(1, 0)], 2), "this one shares the ticket of a later one"
+    lane._made(verb, 3, unsigned=False)
+    assert (seen, lane.submitted) == ([(1, 0), (3, 2)], 3)
+    lane.close()

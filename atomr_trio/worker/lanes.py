@@ -370,18 +370,22 @@ class Lane:
         self._words[failures_word(self.index)] += 1
 
     def _made(self, verb: Verb, ticket: int, *, unsigned: bool) -> None:
-        """The calls of a command were made: sign it, or let it share the ticket of one that follows."""
-        self.submitted = ticket
-        if self.waiters:
-            with self._changed:
-                self._changed.notify_all()
+        """The calls of a command were made: sign it, or let it share the ticket of one that follows.
+
+        Other lanes hear of it behind that: what they sign after it must not be seen before it.
+        """
+        shares = False
         if unsigned:
             now = time.perf_counter()
             if ticket == self.signed + 1:
                 self._group_began = now
-            if ticket - self.signed < GROUP_LIMIT and now - self._group_began < GROUP_SECONDS:
-                return
-        self._sign(ticket, verb.operation)
+            shares = ticket - self.signed < GROUP_LIMIT and now - self._group_began < GROUP_SECONDS
+        if not shares:
+            self._sign(ticket, verb.operation)
+        self.submitted = ticket
+        if self.waiters:
+            with self._changed:
+                self._changed.notify_all()
 
     def sign(self) -> None:
         """Sign what was submitted, if it is not; by the lane's thread while anything is pending, else by the loop's."""
