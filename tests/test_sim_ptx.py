@@ -145,10 +145,10 @@ def test_ptx_of_a_later_version_is_refused_by_its_own_status() -> None:
     ("body", "named"),
     [
         (".reg .b32 %r<9>; wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned"),
-        (".reg .b32 %r<9>; .reg .b64 %d<2>; mbarrier.init.shared.b64 [%d1], 1;", "mbarrier.init.shared.b64"),
+        (".reg .b32 %r<9>; mapa.shared::cluster.u32 %r1, %r2, 0;", "mapa.shared::cluster.u32"),
         (".reg .b32 %r<9>; mov.u32 %r1, %envreg3;", "%envreg3"),
-        (".reg .b32 %r<9>; bar.arrive 0, 32;", "bar.arrive 0, 32"),
-        (".reg .b32 %r<9>; cvt.rna.tf32.f32 %r1, %r2;", "cvt.rna.tf32.f32"),
+        (".reg .b32 %r<9>; barrier.cluster.arrive;", "barrier.cluster.arrive"),
+        (".reg .b32 %r<9>; cvt.rn.ue8m0x2.f32 %r1, %r2, %r3;", "cvt.rn.ue8m0x2.f32"),
         (".reg .b128 %q<2>;", "b128"),
     ],
 )

@@ -6,6 +6,7 @@ numpy and the helpers of `numeric`.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from .emit import CARRY, Emitter, allow, is_float, is_packed, kind_of, need, unsupported
@@ -24,14 +25,14 @@ def _rounding(instruction: Instruction) -> str:
 def _inputs(emit: Emitter, instruction: Instruction, kind: str) -> list[str]:
     """The operands after the first as floats; with `.ftz`, subnormals as zero."""
     values = [emit.use(operand, kind) for operand in instruction.operands[1:]]
-    if "ftz" in instruction.modifiers and kind == "f32":
+    if "ftz" in instruction.modifiers and kind != "f64":
         values = [f"flush({value})" for value in values]
     return values
 
 
 def float_result(emit: Emitter, instruction: Instruction, kind: str, expression: str) -> None:
     """Define the first operand, with the modifiers that work on any float result."""
-    if "ftz" in instruction.modifiers and kind == "f32":
+    if "ftz" in instruction.modifiers and kind != "f64":
         expression = f"flush({expression})"
     emit.define(instruction.operands[0], kind, _limited(instruction, expression))
 
@@ -50,30 +51,32 @@ _DIRECTED = {"add": "add_directed({0}, {1}, {2!r})", "sub": "add_directed({0}, -
              "sqrt": "sqrt_directed({0}, {2!r})", "rcp": "div_directed(one({0}), {0}, {2!r})"}  # fmt: skip
 
 
+_WITH_DIRECTIONS = ("f32", "f64", "f32x2")
+"""Types that are rounded in other directions than to nearest, too."""
+
+
 def _packed(emit: Emitter, instruction: Instruction, kind: str, expression: str) -> None:
     """Evaluate the expression for both halves of the operands."""
-    values = [emit.use(operand, "b32") for operand in instruction.operands[1:]]
+    word = f"b{WIDTHS[kind]}"
+    values = [emit.use(operand, word) for operand in instruction.operands[1:]]
     names = "xyz"[: len(values)]
-    body = _limited(instruction, expression.format(*names))
+    flushed = "flush({})" if "ftz" in instruction.modifiers else "{}"
+    body = _limited(instruction, flushed.format(expression.format(*map(flushed.format, names))))
     operation = f"lambda {', '.join(names)}: {body}"
-    emit.define(instruction.operands[0], "b32", f"halves({operation}, {kind!r}, {', '.join(values)})")
+    emit.define(instruction.operands[0], word, f"halves({operation}, {kind!r}, {', '.join(values)})")
 
 
 def _float_arithmetic(emit: Emitter, instruction: Instruction, kind: str) -> None:
     allow(instruction, *_ROUNDINGS, "ftz", "sat", "approx", "full", "noftz")
     name, mode = instruction.opcode, _rounding(instruction)
-    if is_packed(kind):
-        _packed(emit, instruction, kind, _NEAREST[name])
-        return
-    values = _inputs(emit, instruction, kind)
-    a, b = values[0], values[-1]
-    if mode == "rn":
-        expression = _NEAREST[name].format(a, b)
-    elif kind in ("f32", "f64"):
-        expression = _DIRECTED[name].format(a, b, mode)
-    else:
+    if mode != "rn" and kind not in _WITH_DIRECTIONS:
         raise unsupported(instruction)
-    float_result(emit, instruction, kind, expression)
+    expression = _NEAREST[name] if mode == "rn" else _DIRECTED[name].format("{0}", "{1}", mode)
+    if is_packed(kind):
+        _packed(emit, instruction, kind, expression)
+    else:
+        values = _inputs(emit, instruction, kind)
+        float_result(emit, instruction, kind, expression.format(values[0], values[-1]))
 
 
 def root(emit: Emitter, instruction: Instruction) -> None:
@@ -116,6 +119,7 @@ def approximate(emit: Emitter, instruction: Instruction) -> None:
 
 
 _FUSED = {"f16": "fma_f16", "bf16": "fma_bf16", "f32": "fma_f32", "f64": "fma_f64"}
+_FUSED |= {f"{kind}x2": _FUSED[kind] for kind in ("f16", "bf16", "f32")}
 
 
 def fused(emit: Emitter, instruction: Instruction) -> None:
@@ -123,17 +127,15 @@ def fused(emit: Emitter, instruction: Instruction) -> None:
     need(instruction, 4)
     allow(instruction, *_ROUNDINGS, "ftz", "sat", "relu")
     kind, mode = kind_of(instruction), _rounding(instruction)
-    if is_packed(kind):
-        _packed(emit, instruction, kind, f"{_FUSED[kind.removesuffix('x2')]}({{0}}, {{1}}, {{2}})")
-        return
-    a, b, c = _inputs(emit, instruction, kind)
-    if mode == "rn":
-        expression = f"{_FUSED[kind]}({a}, {b}, {c})"
-    elif kind in ("f32", "f64"):
-        expression = f"fma_directed({a}, {b}, {c}, {mode!r})"
-    else:
+    if mode != "rn" and kind not in _WITH_DIRECTIONS:
         raise unsupported(instruction)
-    float_result(emit, instruction, kind, expression)
+    expression = (
+        f"{_FUSED[kind]}({{0}}, {{1}}, {{2}})" if mode == "rn" else f"fma_directed({{0}}, {{1}}, {{2}}, {mode!r})"
+    )
+    if is_packed(kind):
+        _packed(emit, instruction, kind, expression)
+    else:
+        float_result(emit, instruction, kind, expression.format(*_inputs(emit, instruction, kind)))
 
 
 # Integers
@@ -257,15 +259,21 @@ def divide(emit: Emitter, instruction: Instruction) -> None:
 
 
 def extreme(emit: Emitter, instruction: Instruction) -> None:
-    """`min` and `max`; on integers, `.relu` stands behind the type."""
-    need(instruction, 3)
+    """`min` and `max`, of three f32 too; on integers, `.relu` stands behind the type."""
+    need(instruction, 3, 4)
     bare = replace(instruction, modifiers=tuple(part for part in instruction.modifiers if part != "relu"))
     kind = kind_of(bare)
-    allow(bare, "ftz", "NaN")
+    allow(bare, "ftz", "NaN", "xorsign", "abs")
+    if len(instruction.operands) == 4 and (kind != "f32" or "xorsign" in instruction.modifiers):
+        raise unsupported(instruction)
     function = ("" if is_float(kind) else "np.") + ("minimum" if instruction.opcode == "min" else "maximum")
-    expression = f"{function}({{0}}, {{1}})"
+    names = [f"{{{at}}}" for at in range(len(instruction.operands) - 1)]
+    terms = [f"np.abs({name})" for name in names] if "abs" in instruction.modifiers else names
+    expression = functools.reduce(lambda a, b: f"{function}({a}, {b})", terms)
     if "NaN" in instruction.modifiers:
-        expression = f"nan_if_any({expression}, {{0}}, {{1}})"
+        expression = f"nan_if_any({expression}, {', '.join(names)})"
+    if "xorsign" in instruction.modifiers:
+        expression = f"xor_sign({expression}, {', '.join(names)})"
     if is_packed(kind):
         _packed(emit, instruction, kind, expression)
     else:
@@ -382,6 +390,14 @@ def bit_mask(emit: Emitter, instruction: Instruction) -> None:
     emit.define(instruction.operands[0], "u32", f"bit_mask({position}, {length}, {'wrap' in instruction.modifiers})")
 
 
+def extend(emit: Emitter, instruction: Instruction) -> None:
+    """`szext`: the lowest bits, as many as the second operand says, as a number with or without a sign."""
+    need(instruction, 3)
+    value, count = emit.use(instruction.operands[1], kind_of(instruction)), emit.use(instruction.operands[2], "u32")
+    bits = f"{count} & u32(31)" if "wrap" in instruction.modifiers else f"np.minimum({count}, u32(32))"
+    emit.define(instruction.operands[0], kind_of(instruction), f"extract_bits({value}, u32(0), {bits})")
+
+
 def permute(emit: Emitter, instruction: Instruction) -> None:
     """`prmt`: four bytes chosen from the eight of two registers."""
     need(instruction, 4)
@@ -398,12 +414,17 @@ def permute(emit: Emitter, instruction: Instruction) -> None:
 
 def logic3(emit: Emitter, instruction: Instruction) -> None:
     """`lop3`: any function of three bits, by its truth table."""
-    need(instruction, 5)
-    table = instruction.operands[4]
-    if not isinstance(table, Immediate) or len(instruction.modifiers) != 1:
+    need(instruction, 5, 6)
+    target, table = instruction.operands[0], instruction.operands[4]
+    if not isinstance(table, Immediate):
         raise unsupported(instruction)
     a, b, c = (emit.use(operand, "u32") for operand in instruction.operands[1:4])
-    emit.define(instruction.operands[0], "u32", f"logic3({a}, {b}, {c}, {table.bits})")
+    result = emit.temp(f"logic3({a}, {b}, {c}, {table.bits})")
+    if isinstance(target, Pair):
+        other = emit.use(instruction.operands[5], "pred")
+        emit.define(target.second, "pred", f"({result} != 0) {_COMBINE[instruction.modifiers[0]]} {other}")
+        target = target.first
+    emit.define(target, "u32", result)
 
 
 def dot(emit: Emitter, instruction: Instruction) -> None:
@@ -479,7 +500,7 @@ def _test(instruction: Instruction, kind: str) -> str:
 
 def _packed_comparison(emit: Emitter, instruction: Instruction, kind: str, true: int) -> str:
     """The comparison of both halves: a word with the bits `true` in each half for which it holds."""
-    if any(part in _COMBINE for part in instruction.modifiers[1:]) or not is_float(kind):
+    if not is_float(kind):
         raise unsupported(instruction)
     a, b = (emit.use(operand, "b32") for operand in instruction.operands[1:3])
     operation = f"lambda x, y: {_test(instruction, kind).format('x', 'y')}"
@@ -513,8 +534,11 @@ def _set_predicates_of_halves(emit: Emitter, instruction: Instruction, kind: str
     if not isinstance(target, Pair):
         raise unsupported(instruction)
     bits = emit.temp(_packed_comparison(emit, instruction, kind, 1))
-    emit.define(target.first, "pred", f"({bits} & u32(1)) != 0")
-    emit.define(target.second, "pred", f"({bits} >> u32(16)) != 0")
+    combine = next((_COMBINE[part] for part in instruction.modifiers[1:-1] if part in _COMBINE), None)
+    also = f" {combine} {emit.use(instruction.operands[3], 'pred')}" if combine else ""
+    low, high = emit.temp(f"(({bits} & u32(1)) != 0){also}"), emit.temp(f"(({bits} >> u32(16)) != 0){also}")
+    emit.define(target.first, "pred", low)
+    emit.define(target.second, "pred", high)
 
 
 _TRUE_HALVES = {"f16x2": 0x3C00, "bf16x2": 0x3F80, "u32": 0xFFFF, "s32": 0xFFFF}
@@ -527,7 +551,7 @@ def set_value(emit: Emitter, instruction: Instruction) -> None:
     if target not in WIDTHS:
         raise unsupported(instruction)
     if is_packed(source):
-        if target not in _TRUE_HALVES:
+        if target not in _TRUE_HALVES or any(part in _COMBINE for part in instruction.modifiers):
             raise unsupported(instruction)
         emit.define(instruction.operands[0], "u32", _packed_comparison(emit, instruction, source, _TRUE_HALVES[target]))
         return

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .mbarrier import OPERATIONS
 from .memory import AddressSpace, Array
 from .numeric import bf16_to_f32, f32_to_bf16, halves
 
@@ -39,6 +40,7 @@ COMBINE: dict[str, Combine] = {
     "add.f16x2": lambda old, value, _: halves(np.add, "f16x2", old, value),
     "add.bf16x2": lambda old, value, _: halves(np.add, "bf16x2", old, value),
     "add.bf16": lambda old, value, _: f32_to_bf16(bf16_to_f32(old) + bf16_to_f32(value)),
+    **OPERATIONS,
 }
 """What each operation leaves in memory, from what was there and its one or two operands."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import numeric
-from .emit import Place
+from .emit import Place, unsupported
 from .flow import BUILTINS, UNIFORM_SPECIALS, Block, End, Flow, analyse, end_reads, reads, writes
 from .instructions import OPCODES
 from .ptx import (
@@ -294,10 +294,6 @@ class BlockEmitter:
         """Where the instruction's memory is."""
         spaces = [part for part in instruction.modifiers if part in ("global", "shared", "local", "const", "param")]
         base = address.base
-        if "cluster" in instruction.modifiers:
-            raise UnsupportedPtx(
-                f"'{instruction.text}' (shared memory of other blocks) is not simulated", instruction.line
-            )
         if spaces == ["shared"]:
             return self._shared_place(address)
         if isinstance(base, Symbol) and base.name in self.code.parameters:
@@ -354,14 +350,15 @@ class BlockEmitter:
         base = address.base
         width = self.width(base) if isinstance(base, Register) else 32
         value = self.use(base, f"u{width}")
-        if address.offset:
-            value = f"{value} + {self.constant(address.offset, f'u{width}')}"
+        offset = address.offset
+        if offset < 0:
+            value, offset = f"{value} + {self.constant(offset, f'u{width}')}", 0
         access = self._once(f"A.shared_access({value}, L)")
         self.touched_vector = True
         return Place(
-            f"{access}.load({{offset}}, d_{{kind}}, {{align}})",
-            f"{access}.store({{offset}}, {{value}}, d_{{kind}}, {{align}})",
-            f"{access}.target(0, d_{{kind}})",
+            f"{access}.load({offset} + {{offset}}, d_{{kind}}, {{align}})",
+            f"{access}.store({offset} + {{offset}}, {{value}}, d_{{kind}}, {{align}})",
+            f"{access}.target({offset}, d_{{kind}})",
             False,
         )
 
@@ -500,18 +497,17 @@ class BlockEmitter:
         assert end
         self.instruction = end.instruction
         finish = getattr(self, f"_end_{end.kind}")(end)
-        stores = self._stores()
+        rest = [*self._repetition(end), *self._stores(), *finish]
         lines = [f"def block_{self.block.number}(A, L):", " R = A.R; U = A.U; M = A.memory"]
         lines += [f" {line}" for line in self.common]
         if self.gathered:
-            whole = "; ".join(f"{variable} = R[{self.code.varying[name]}]" for name, variable in self.gathered.items())
-            part = "; ".join(
-                f"{variable} = R[{self.code.varying[name]}].take(L)" for name, variable in self.gathered.items()
-            )
-            lines += [f" if L is None: {whole}", f" else: {part}"]
-        lines += [f" {line}" for line in self.body]
-        lines += [f" {line}" for line in stores]
-        return "\n".join([*lines, *(f" {line}" for line in finish)]) + "\n"
+            whole = [f"{variable} = R[{self.code.varying[name]}]" for name, variable in self.gathered.items()]
+            part = [f"{line}.take(L, mode='clip')" for line in whole]
+            lines += [f" if L is None: {'; '.join(whole)}", f" else: {'; '.join(part)}"]
+        if self.block.number in end.targets:
+            lines += [" alive = np.True_", " while True:"]
+        indent = "  " if self.block.number in end.targets else " "
+        return "\n".join([*lines, *(f"{indent}{line}" for line in (*self.body, *rest))]) + "\n"
 
     def _handle(self, instruction: Instruction) -> None:
         try:
@@ -531,6 +527,48 @@ class BlockEmitter:
             live = live - {register.name for register in writes(instruction)}
             live.update(register.name for register in reads(instruction))
         return result[::-1]
+
+    def _repetition(self, end: End) -> list[str]:
+        """In a block that branches to itself, the lanes that stay keep their registers in variables.
+
+        Those that leave put theirs back, and wait where they go next.  Where nothing but registers is at stake, the
+        others go on as if all were still there, until enough have left.
+        """
+        number = self.block.number
+        if end.kind != "branch" or end.operand is None or end.targets.count(number) != 1:
+            return []
+        predicate, (taken, other) = self.use(end.operand, "pred"), end.targets
+        test = predicate.lstrip("~")
+        if test in self.scalars:
+            return []
+        if taken != number:
+            predicate, other = f"~{predicate}", taken
+        changed = self.changed & self.code.varying.keys()
+        stored = sorted(changed & self.code.flow.live_out[number])
+        carried = [name for name in self.gathered if name in changed]
+        pure = all(OPCODES[instruction.opcode].pure for instruction in self.block.body)
+        lines = [f"P = {predicate} & alive", f"if A.repeats(P, {number}):"]
+        lines.append(f" gone, G, S = A.part(P, alive, L, {other}, {pure})")
+        if stored:
+            places = ", ".join(f"R[{self.code.varying[name]}][gone]" for name in stored)
+            lines.append(f" if G.size: {places} = {', '.join(f'{self._vector(name)}[G]' for name in stored)}")
+        if carried:
+            variables = ", ".join(self.gathered[name] for name in carried)
+            lines.append(f" {variables} = {', '.join(map(self._vector, carried))}")
+        narrowed = "".join(f"; {variable} = {variable}.take(S, mode='clip')" for variable in self.gathered.values())
+        lines += [" if S is None: alive = P", f" else: L = A.among(L, S); alive = np.True_{narrowed}", " continue"]
+        if pure:
+            lines += ["if alive is not np.True_:", " S = np.flatnonzero(alive); L = A.among(L, S)"]
+            left = {test, *map(self._vector, stored)}
+            lines += [f" {variable} = {variable}[S]" for variable in sorted(left) if variable.isidentifier()]
+        return lines
+
+    def _vector(self, name: str) -> str:
+        """A register's value in each lane of a group of which some stay in the block: one for each item of `P`."""
+        width = self.function.registers[name]
+        kind = "pred" if width == 1 else f"u{width}"
+        variable = self._register(Register(name), kind)
+        return f"np.full(P.size, {variable}, {kind})" if variable in self.scalars else variable
 
     def _stores(self) -> list[str]:
         """Put back what later blocks read.  A register never shares its array: the next block may write parts of it."""
@@ -572,7 +610,9 @@ class BlockEmitter:
             return [f"return {taken} if {test} else {other}"]
         if predicate[0] == "~":
             predicate, taken, other = predicate[1:], other, taken
-        return [f"return A.split({predicate}, L, {taken}, {other})"]
+        # Some may have left a block that branches to itself, so its lanes are not those that it was called with.
+        verb = "scatter" if self.block.number in end.targets else "split"
+        return [f"return A.{verb}({predicate}, L, {taken}, {other})"]
 
     def _end_switch(self, end: End) -> list[str]:
         assert end.operand
@@ -588,7 +628,10 @@ class BlockEmitter:
         return ["return A.trap(L)"]
 
     def _end_barrier(self, end: End) -> list[str]:
-        return [f"return A.barrier(L, {end.targets[0]})"]
+        assert end.instruction
+        number, *counts = (self.use(operand, "u32") for operand in end.instruction.operands)
+        waits = "arrive" not in end.instruction.modifiers
+        return [f"return A.barrier({number}, {counts[0] if counts else None}, {waits}, L, {end.targets[0]})"]
 
     def _end_warp(self, end: End) -> list[str]:
         assert end.operand
@@ -607,6 +650,8 @@ class BlockEmitter:
         called = self.owner.symbols.functions.get(target.name)
         if called is None:
             raise self._error(f"function {target.name} is not declared")
+        if "cudaCDP" in target.name:
+            raise unsupported(end.instruction)  # a launch by the device
         if not called.defined and target.name not in BUILTINS:
             raise self._error(f"function {target.name} is declared but not defined")
         if not called.defined:

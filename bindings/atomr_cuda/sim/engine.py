@@ -6,16 +6,18 @@ groups, one for each basic block that they have reached; the group at the lowest
 different ways meet where the ways do.  Every so often the oldest group runs instead, so that a lane that waits for
 another one does not keep it from running.
 
-A barrier takes its lanes out of their group until every lane of the thread block that has not exited is waiting too.
+A barrier takes its lanes out of their group until every lane of the thread block that has not exited is waiting too, or
+as many as the instruction says.
 Warp-wide instructions wait in the same way for the lanes in their mask.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,19 +49,60 @@ RESIDENT_CHUNKS = 7
 """As many lanes as a large GPU holds at a time; blocks that wait for each other must fit in."""
 STEPS_PER_TURN = 2048
 FAIRNESS = 64
+PATIENCE = 0.75
+"""A loop over registers alone drops the lanes that have left it when fewer than this part of them are still there."""
+BARRIERS = 16
+"""As many as a thread block has."""
 MULTIPROCESSORS = 108
 CALL_DEPTH = 256
 
 
-@dataclass(slots=True)
+_OF_THREADS: dict[str, Callable[[Array, tuple[int, int, int]], Array]] = {
+    "tid.x": lambda thread, block: thread % np.uint32(block[0]),
+    "tid.y": lambda thread, block: thread // np.uint32(block[0]) % np.uint32(block[1]),
+    "tid.z": lambda thread, block: thread // np.uint32(block[0] * block[1]),
+    "laneid": lambda thread, _: thread & np.uint32(31),
+    "warpid": lambda thread, _: thread >> np.uint32(5),
+    "lanemask_eq": lambda thread, _: np.uint32(1) << (thread & np.uint32(31)),
+    "lanemask_lt": lambda thread, _: (np.uint32(1) << (thread & np.uint32(31))) - np.uint32(1),
+    "lanemask_le": lambda thread, _: (np.uint32(2) << (thread & np.uint32(31))) - np.uint32(1),
+    "lanemask_gt": lambda thread, _: ~((np.uint32(2) << (thread & np.uint32(31))) - np.uint32(1)),
+    "lanemask_ge": lambda thread, _: ~((np.uint32(1) << (thread & np.uint32(31))) - np.uint32(1)),
+}
+"""Special registers that are the same in every block: from a thread's number in its block, and the block's extent."""
+
+
 class Layout:
     """What is the same in every chunk of as many blocks: where its lanes are in their blocks and warps."""
 
-    blocks: int
-    lanes: int
-    block_of: Array
-    specials: dict[str, Array]
-    warps: Warps
+    def __init__(self, block: tuple[int, int, int], blocks: int) -> None:
+        self.block = block
+        self.blocks = blocks
+        self.threads: int = block[0] * block[1] * block[2]
+        self.lanes: int = blocks * self.threads
+        self.block_of: Array = np.repeat(np.arange(blocks), self.threads)
+        self._specials: dict[str, Array] = {}
+
+    def special(self, name: str) -> Array:
+        """A special register of `_OF_THREADS`, over all lanes."""
+        found = self._specials.get(name)
+        if found is None:
+            of_block = _OF_THREADS[name](np.arange(self.threads, dtype=np.uint32), self.block)
+            found = self._specials[name] = np.tile(of_block, self.blocks)
+        return found
+
+    @functools.cached_property
+    def warps(self) -> Warps:
+        """The warps of the chunk; the last one of a block may have fewer lanes."""
+        each = -(-self.threads // 32)
+        index = self.block_of * each + self.special("warpid")
+        return Warps(index, self.special("laneid"), self.blocks * each)
+
+
+@functools.lru_cache(maxsize=8)
+def _layout(block: tuple[int, int, int], blocks: int) -> Layout:
+    """Launches of the same extent share their layouts, which nothing changes."""
+    return Layout(block, blocks)
 
 
 @dataclass(slots=True)
@@ -86,36 +129,10 @@ class Launch:
     output: Callable[[bytes], None]
     shape: dict[str, int]
     """The special registers that are the same for every lane."""
-    layouts: dict[int, Layout] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
         return self.block[0] * self.block[1] * self.block[2]
-
-    def layout(self, blocks: int) -> Layout:
-        """The layout of a chunk of that many blocks."""
-        found = self.layouts.get(blocks)
-        if found is None:
-            thread = np.tile(np.arange(self.threads, dtype=np.uint32), blocks)
-            width, height = np.uint32(self.block[0]), np.uint32(self.block[1])
-            warps_each = -(-self.threads // 32)
-            block_of = np.repeat(np.arange(blocks), self.threads)
-            lane = thread & np.uint32(31)
-            specials = {
-                "tid.x": thread % width,
-                "tid.y": thread // width % height,
-                "tid.z": thread // (width * height),
-                "laneid": lane,
-                "warpid": thread >> np.uint32(5),
-                "lanemask_eq": np.uint32(1) << lane,
-                "lanemask_lt": (np.uint32(1) << lane) - np.uint32(1),
-                "lanemask_le": (np.uint32(2) << lane) - np.uint32(1),
-                "lanemask_gt": ~((np.uint32(2) << lane) - np.uint32(1)),
-                "lanemask_ge": ~((np.uint32(1) << lane) - np.uint32(1)),
-            }
-            warps = Warps(block_of * warps_each + (thread >> np.uint32(5)), lane, blocks * warps_each)
-            found = self.layouts[blocks] = Layout(blocks, thread.size, block_of, specials, warps)
-        return found
 
     def chunks(self) -> Iterator[Chunk]:
         """All blocks of the grid, in order, a chunk at a time."""
@@ -157,21 +174,31 @@ class Parked:
     mask: Array | None = None
 
 
+@dataclass(slots=True)
+class Barrier:
+    """One of the numbered barriers of the blocks of a chunk."""
+
+    arrived: Array
+    """How many lanes of each block have come."""
+    wanted: Array
+    """How many must come; 0 stands for every live lane."""
+    parked: list[Parked]
+
+
 class Chunk:
     """Some thread blocks of a launch, run together."""
 
     def __init__(self, launch: Launch, first: int, blocks: int) -> None:
         self.launch = launch
-        self.layout: Layout = launch.layout(blocks)
+        self.layout: Layout = _layout(launch.block, blocks)
         self.first = first
-        self.specials: dict[str, Array] = dict(self.layout.specials)
+        self.specials: dict[str, Array] = {}
         self.shared: SharedMemory = SharedMemory(launch.memory, blocks, launch.shared_bytes, self.layout.block_of)
         self.steps: int = 0
         self.live: Array = np.full(blocks, launch.threads)
         self.alive: Array = np.ones(self.layout.lanes, np.bool_)
         self.exits: int = 0
-        self.arrived: Array = np.zeros(blocks, np.int64)
-        self.at_barrier: list[Parked] = []
+        self.barriers: dict[int, Barrier] = {}
         self.at_meeting: list[Parked] = []
         self.activations: list[Activation] = []
         Activation(self, launch.code, None, self.layout.lanes).post(0, None)
@@ -184,18 +211,22 @@ class Chunk:
 
     def special(self, name: str) -> Array:
         """A special register over all lanes of the chunk."""
+        if name in _OF_THREADS:
+            return self.layout.special(name)
         found = self.specials.get(name)
         if found is None:
-            found = self.specials[name] = self._special(name).astype(np.uint32)
+            of_blocks = self._of_blocks(name).astype(np.uint32)
+            found = self.specials[name] = np.repeat(of_blocks, self.launch.threads)
         return found
 
-    def _special(self, name: str) -> Array:
-        number = self.first + self.layout.block_of
+    def _of_blocks(self, name: str) -> Array:
+        """A special register that is the same in all lanes of a block, for each block."""
+        number = self.first + np.arange(self.layout.blocks)
         if name == "smid":
             return number % MULTIPROCESSORS
         sizes = self.launch.cluster
         if name == "cluster_ctarank":
-            x, y, z = (self.special(f"cluster_ctaid.{axis}") for axis in "xyz")
+            x, y, z = (self._of_blocks(f"cluster_ctaid.{axis}") for axis in "xyz")
             return x + sizes[0] * (y + sizes[1] * z)
         register, _, axis = name.partition(".")
         at = "xyz".index(axis)
@@ -247,37 +278,67 @@ class Chunk:
             if self.at_meeting:
                 # Whoever is missing can never come: undefined behaviour in CUDA.  Go on with those who are here.
                 self._meet_again(force=True)
-            elif self.at_barrier:
+            elif any(barrier.parked for barrier in self.barriers.values()):
                 raise DeviceFault(LAUNCH_FAILED, "lanes wait at a barrier that the others never reach")
             else:
                 return None
 
     # Barriers
 
-    def barrier(self, activation: Activation, lanes: Lanes, target: int) -> int | None:
-        """Lanes arrive at a barrier.  The next block when nobody else is missing, else None: they wait."""
-        if lanes is None and activation.origin is None and not self.exits:
+    def barrier(
+        self, activation: Activation, number: Any, count: Any, waits: bool, lanes: Lanes, target: int
+    ) -> int | None:
+        """Lanes arrive at a barrier.  The next block when nobody else is missing or they do not wait, else None."""
+        whole = lanes is None and activation.origin is None and not self.exits
+        if whole and waits and count is None and not np.ndim(number):
             return target
         mine = activation.indices(lanes)
-        blocks = self.layout.block_of[activation.chunk_lanes(mine)]
-        self.arrived += np.bincount(blocks, minlength=self.live.size)
-        self.at_barrier.append(Parked(activation, target, mine))
-        self._open_barriers()
-        return None
+        numbers = np.broadcast_to(number, mine.shape)
+        counts = np.broadcast_to(0 if count is None else count, mine.shape)
+        for one in np.unique(numbers).tolist():
+            chosen = numbers == one
+            self._arrive(one, Parked(activation, target, mine[chosen]), counts[chosen], waits)
+        return None if waits else target
 
-    def _open_barriers(self) -> None:
-        """Let the blocks go on of which every live lane has arrived."""
-        ready = (self.arrived == self.live) & (self.arrived > 0)
+    def _arrive(self, number: int, parked: Parked, counts: Array, waits: bool) -> None:
+        """Lanes arrive at one barrier; `counts` has how many lanes each of them says that it is for, or 0."""
+        if number >= BARRIERS:
+            raise DeviceFault(LAUNCH_FAILED, f"there is no barrier {number}")
+        barrier = self.barriers.get(number)
+        if barrier is None:
+            blocks = self.live.size
+            barrier = self.barriers[number] = Barrier(np.zeros(blocks, np.int64), np.zeros(blocks, np.int64), [])
+        lanes = parked.activation.chunk_lanes(parked.lanes)
+        block = self.layout.block_of[lanes]
+        weights = self._weights(lanes) if counts.any() else None
+        barrier.arrived += np.bincount(block, weights, self.live.size).astype(np.int64)
+        barrier.wanted[block] = counts
+        if waits:
+            barrier.parked.append(parked)
+        self._open(barrier)
+
+    def _weights(self, lanes: Array) -> Array:
+        """What each lane counts at a barrier for so many: the first one of a warp stands for those that it lacks."""
+        warps = self.layout.warps
+        living = warps.bits(np.flatnonzero(self.alive))[warps.index[lanes]]
+        first = living & (~living + np.uint32(1)) == np.uint32(1) << warps.place[lanes].astype(np.uint32)
+        missing: Array = np.where(first, 32 - np.bitwise_count(living).astype(np.int64), 0)
+        return missing + 1
+
+    def _open(self, barrier: Barrier) -> None:
+        """Let the blocks go on of which as many lanes have arrived as must."""
+        wanted = np.where(barrier.wanted > 0, barrier.wanted, self.live)
+        ready = (barrier.arrived >= wanted) & (barrier.arrived > 0)
         if not ready.any():
             return
-        self.arrived[ready] = 0
-        waiting, self.at_barrier = self.at_barrier, []
+        barrier.arrived[ready] = 0
+        waiting, barrier.parked = barrier.parked, []
         for parked in waiting:
             going = ready[self.layout.block_of[parked.activation.chunk_lanes(parked.lanes)]]
             if going.any():
                 parked.activation.post(parked.target, parked.lanes[going])
             if not going.all():
-                self.at_barrier.append(Parked(parked.activation, parked.target, parked.lanes[~going]))
+                barrier.parked.append(Parked(parked.activation, parked.target, parked.lanes[~going]))
 
     # Warps
 
@@ -330,10 +391,15 @@ class Chunk:
     def retire(self, lanes: Array) -> None:
         """These lanes of the chunk have exited; they no longer count at barriers."""
         self.exits += lanes.size
-        self.alive[lanes] = False
-        self.live -= np.bincount(self.layout.block_of[lanes], minlength=self.live.size)
-        if self.at_barrier:
-            self._open_barriers()
+        if lanes.size == self.alive.size:
+            self.alive[:] = False
+            self.live[:] = 0
+        else:
+            self.alive[lanes] = False
+            self.live -= np.bincount(self.layout.block_of[lanes], minlength=self.live.size)
+        for barrier in self.barriers.values():
+            if barrier.parked:
+                self._open(barrier)
         if self.at_meeting:
             self._meet_again(force=False)
 
@@ -402,10 +468,11 @@ class Activation:
         groups = self.pending.pop(number)
         del self.ages[number]
         lanes = groups[0]
+        if lanes is None or sum(group.size for group in groups if group is not None) == self.count:
+            return number, None
         if len(groups) > 1:
-            lanes = np.sort(np.concatenate([self.indices(group) for group in groups]))
-        if lanes is not None and lanes.size == self.count:
-            lanes = None
+            # Each group is sorted, and a stable sort merges what is sorted already in linear time.
+            lanes = np.sort(np.concatenate([self.indices(group) for group in groups]), kind="stable")
         return number, lanes
 
     # What generated code calls: control
@@ -424,6 +491,40 @@ class Activation:
         self.post(other, no)
         return None
 
+    def scatter(self, predicate: Array, lanes: Lanes, taken: int, other: int) -> None:
+        """Send lanes to one of two blocks, where they wait to be called."""
+        following = self.split(predicate, lanes, taken, other)
+        if following is not None:
+            self.post(following, lanes)
+
+    def repeats(self, stay: Array, number: int) -> bool:
+        """Whether the lanes that stay in a block may go on with it at once: there are some, and no group is due."""
+        steps = self.chunk.steps + 1
+        due = steps % FAIRNESS == 0 or (self.pending and min(self.pending) <= number)
+        if due or not np.count_nonzero(stay):
+            return False
+        self.chunk.steps = steps
+        return True
+
+    def part(
+        self, stay: Array, alive: Array, lanes: Lanes, other: int, patient: bool
+    ) -> tuple[Array, Array, Array | None]:
+        """Send the lanes that leave a loop to another block: those of the `alive` that do not stay.
+
+        These lanes, and their places in the group; and if the group is to be narrowed, the places of those that stay.
+        """
+        leaving = np.flatnonzero(stay != alive)
+        gone = self.among(lanes, leaving)
+        if leaving.size:
+            self.post(other, gone)
+        enough = PATIENCE * stay.size if patient else stay.size
+        return gone, leaving, np.flatnonzero(stay) if np.count_nonzero(stay) < enough else None
+
+    @staticmethod
+    def among(lanes: Lanes, places: Array) -> Array:
+        """The lanes at some places of a group."""
+        return places if lanes is None else lanes[places]
+
     def switch(self, index: Any, lanes: Lanes, targets: tuple[int, ...]) -> None:
         """`brx.idx`: lanes go to the entry of a table."""
         mine = self.indices(lanes)
@@ -433,9 +534,9 @@ class Activation:
         for number in np.unique(chosen).tolist():
             self.post(targets[number], mine[chosen == number])
 
-    def barrier(self, lanes: Lanes, target: int) -> int | None:
-        """`bar.sync`: wait for the lanes of the block."""
-        return self.chunk.barrier(self, lanes, target)
+    def barrier(self, number: Any, count: Any, waits: bool, lanes: Lanes, target: int) -> int | None:
+        """`bar.sync` and `bar.arrive`: wait for the lanes of the block, or for as many as `count` says."""
+        return self.chunk.barrier(self, number, count, waits, lanes, target)
 
     def meet(self, mask: Any, lanes: Lanes, target: int) -> int | None:
         """`bar.warp.sync` and its like: wait for the lanes of the mask."""
@@ -550,6 +651,10 @@ class Activation:
         where = None if lanes is None and self.origin is None else self._whole(lanes)
         return self.chunk.shared.access(offsets, where)
 
+    def shared_addresses(self, offsets: Any, sizes: Any, lanes: Lanes) -> Array:
+        """The generic addresses of so many bytes of the shared memory of each lane's block, checked."""
+        return self.chunk.shared.addresses(offsets, sizes, self._whole(lanes))
+
     def shared_window(self, lanes: Lanes) -> Array:
         """The address at which each lane's shared memory begins."""
         return self.chunk.shared.window(self._whole(lanes))
@@ -590,16 +695,16 @@ class Activation:
         warps, where = self.chunk.layout.warps, self._whole(lanes)
         return warps.bits(where)[warps.index[where]]
 
-    def block_vote(self, mode: str, predicate: Any, lanes: Lanes) -> Array:
-        """`bar.red`: over the lanes of each block that waited at it."""
-        blocks = self.chunk.layout.block_of[self._whole(lanes)]
-        held: Array = np.broadcast_to(predicate, blocks.shape)
-        size = self.chunk.live.size
-        true = np.bincount(blocks[held], minlength=size)
+    def block_vote(self, mode: str, predicate: Any, number: Any, lanes: Lanes) -> Array:
+        """`bar.red`: over the lanes of each block that waited at the barrier of that number."""
+        group = self.chunk.layout.block_of[self._whole(lanes)] * BARRIERS + np.asarray(number).astype(np.int64)
+        held: Array = np.broadcast_to(predicate, group.shape)
+        size = self.chunk.live.size * BARRIERS
+        true = np.bincount(group[held], minlength=size)
         if mode == "popc":
-            return true.astype(np.uint32)[blocks]
-        wanted = np.bincount(blocks, minlength=size) if mode == "and" else np.ones(size, np.int64)
-        return (true >= wanted)[blocks]
+            return true.astype(np.uint32)[group]
+        wanted = np.bincount(group, minlength=size) if mode == "and" else np.ones(size, np.int64)
+        return (true >= wanted)[group]
 
     # What generated code calls: functions that the device runtime has
 

@@ -16,7 +16,6 @@ from .ptx import (
     Address,
     Function,
     Group,
-    Immediate,
     Instruction,
     Label,
     Operand,
@@ -25,7 +24,6 @@ from .ptx import (
     Register,
     Special,
     Symbol,
-    UnsupportedPtx,
 )  # fmt: skip
 
 BARRIER_VALUE = Register("%bar")
@@ -182,38 +180,38 @@ class _Builder:
     def _on_trap(self, block: Block, instruction: Instruction) -> Block:
         return self._ended(block, End("trap", instruction=instruction))
 
+    # Without a debugger a breakpoint is a trap.
+    _on_brkpt = _on_trap
+
     def _on_call(self, block: Block, instruction: Instruction) -> Block:
         following = self._new()
         block.end = End("call", [following.number], instruction=instruction)
         return following
 
     def _on_bar(self, block: Block, instruction: Instruction) -> Block:
-        """`bar.sync`, `bar.red` and `bar.warp.sync`: the block ends, and its lanes wait for the others."""
+        """`bar.sync`, `bar.arrive`, `bar.red`, `bar.warp.sync`: the block ends, and its lanes wait for the others."""
         modifiers, operands = instruction.modifiers, instruction.operands
         if "warp" in modifiers:
             return self._meet(block, operands[0], instruction)
         if "red" in modifiers:
             return self._reduction(block, instruction)
-        if "sync" not in modifiers or len(operands) != 1 or not isinstance(operands[0], Immediate):
-            raise UnsupportedPtx(
-                f"'{instruction.text}' (only whole blocks can wait) is not simulated", instruction.line
-            )
+        if "cluster" in modifiers or not {"sync", "arrive"} & set(modifiers) or not 1 <= len(operands) <= 2:
+            raise unsupported(instruction)
         following = self._new()
-        block.end = End("barrier", [following.number], operands[0])
+        block.end = End("barrier", [following.number], instruction=instruction)
         return following
 
     _on_barrier = _on_bar
 
     def _reduction(self, block: Block, instruction: Instruction) -> Block:
         operands = instruction.operands
-        if len(operands) != 3:
+        if not 3 <= len(operands) <= 4:
             raise unsupported(instruction)
-        block.body.append(
-            replace(instruction, opcode="mov", modifiers=("pred",), operands=[BARRIER_VALUE, operands[2]])
-        )
+        target, *barrier, value = operands
+        block.body.append(replace(instruction, opcode="mov", modifiers=("pred",), operands=[BARRIER_VALUE, value]))
         following = self._new()
-        block.end = End("barrier", [following.number], operands[1])
-        following.body.append(replace(instruction, opcode="bar_result", operands=[operands[0], BARRIER_VALUE]))
+        block.end = End("barrier", [following.number], instruction=replace(instruction, operands=barrier))
+        following.body.append(replace(instruction, opcode="bar_result", operands=[target, BARRIER_VALUE, barrier[0]]))
         return following
 
     def _meet(self, block: Block, mask: Operand, instruction: Instruction) -> Block:
@@ -274,8 +272,9 @@ def reads(instruction: Instruction) -> Iterator[Register]:
 
 def writes(instruction: Instruction) -> Iterator[Register]:
     """The registers that the instruction gives a value."""
-    if OPCODES[instruction.opcode].writes and instruction.operands:
-        yield from registers(instruction.operands[0])
+    operands = instruction.operands
+    if OPCODES[instruction.opcode].writes and operands and not isinstance(operands[0], Address):
+        yield from registers(operands[0])
     if "cc" in instruction.modifiers:
         yield CARRY
 
@@ -297,7 +296,7 @@ def registers(operand: Operand | None) -> Iterator[Register]:
 def end_reads(end: End) -> Iterator[Register]:
     """The registers that a block's end reads."""
     yield from registers(end.operand)
-    if end.kind == "call" and end.instruction:
+    if end.kind in ("call", "barrier") and end.instruction:
         for operand in end.instruction.operands:
             if isinstance(operand, Register):
                 yield operand
@@ -363,7 +362,7 @@ def _uniform(function: Function, blocks: list[Block]) -> set[str]:
 def _reads_parameter(function: Function, instruction: Instruction) -> bool:
     if not function.entry or instruction.opcode != "ld" or "param" not in instruction.modifiers:
         return False
-    address = instruction.operands[1]
+    address = instruction.operands[-1] if instruction.operands else None
     return isinstance(address, Address) and isinstance(address.base, Symbol) and _is_parameter(function, address.base)
 
 

@@ -5,11 +5,13 @@ The handlers that compute are in `arithmetic`; those that move, convert, load, s
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from . import arithmetic
 from .arithmetic import APPROXIMATE, COUNTS, LOGIC, float_result
 from .emit import Emitter, Opcode, is_float, is_packed, kind_of, need, unsupported
+from .numeric import FLOAT8
 from .ptx import WIDTHS, Address, Group, Immediate, Instruction, Operand, Pair, PtxError, Symbol
 
 # Moving and converting
@@ -65,11 +67,15 @@ def in_space(emit: Emitter, instruction: Instruction) -> None:
 def convert(emit: Emitter, instruction: Instruction) -> None:
     """`cvt` between every pair of integers and floats."""
     modifiers = instruction.modifiers
+    special = next((_CONVERSIONS[part] for part in modifiers if part in _CONVERSIONS), None)
+    if special:
+        special(emit, instruction)
+        return
     if len(modifiers) < 2 or modifiers[-1] not in WIDTHS or modifiers[-2] not in WIDTHS:
         raise unsupported(instruction)
     to, source = modifiers[-2:]
     if any(
-        part not in ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu")
+        part not in ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu", "satfinite")
         for part in modifiers[:-2]
     ):
         raise unsupported(instruction)
@@ -81,6 +87,9 @@ def convert(emit: Emitter, instruction: Instruction) -> None:
     value = emit.use(instruction.operands[1], source)
     if "ftz" in modifiers and source == "f32":
         value = f"flush({value})"
+    if to != "f32":
+        # Only f32 are flushed: a subnormal f16 that comes out is kept.
+        instruction = replace(instruction, modifiers=tuple(part for part in modifiers if part != "ftz"))
     pair = (is_float(source), is_float(to))
     if pair == (False, False):
         saturating = "sat" in modifiers
@@ -92,7 +101,8 @@ def convert(emit: Emitter, instruction: Instruction) -> None:
     elif pair == (True, False):
         emit.define(instruction.operands[0], to, f"to_integer({value}, {_integral(mode)!r}, {_numpy(to)})")
     elif to in ("f16", "bf16") and not mode.endswith("i"):
-        float_result(emit, instruction, to, f"to_half({value}, {to!r}, {mode or 'rn'!r})")
+        half = f"to_half({value}, {to!r}, {mode or 'rn'!r})"
+        float_result(emit, instruction, to, f"finite({half}, {to!r})" if "satfinite" in modifiers else half)
     elif pair == (False, True):
         float_result(emit, instruction, to, f"integer_to_float({value}, {to}, {mode or 'rn'!r})")
     else:
@@ -118,6 +128,67 @@ def _convert_float(emit: Emitter, instruction: Instruction, to: str, source: str
     float_result(emit, instruction, to, expression)
 
 
+def _to_float8(emit: Emitter, instruction: Instruction) -> None:
+    """Two f32, or the two halves of an f16x2, as two 8-bit floats."""
+    kind, source = instruction.modifiers[-2:]
+    if kind not in FLOAT8 or not {"rn", "satfinite"} <= set(instruction.modifiers):
+        raise unsupported(instruction)
+    if source == "f32":
+        need(instruction, 3)
+        values = [emit.use(operand, "f32") for operand in instruction.operands[1:]]
+    elif source == "f16x2":
+        need(instruction, 2)
+        both = emit.use(instruction.operands[1], "u32")
+        values = [f"({both} >> u32({shift})).astype(u16).view(f16)" for shift in (16, 0)]
+    else:
+        raise unsupported(instruction)
+    if "relu" in instruction.modifiers:
+        values = [f"relu({value})" for value in values]
+    emit.define(instruction.operands[0], "u16", f"to_float8({kind!r}, {', '.join(values)})")
+
+
+def _convert_float8(emit: Emitter, instruction: Instruction) -> None:
+    """Pairs of 8-bit floats, in the direction that the last two types say."""
+    to, source = instruction.modifiers[-2:]
+    if (to, source in FLOAT8) != ("f16x2", True):
+        _to_float8(emit, instruction)
+        return
+    need(instruction, 2)
+    pair = emit.temp(f"from_float8({source!r}, {emit.use(instruction.operands[1], 'u16')})")
+    halves = [f"relu({pair}[{at}])" if "relu" in instruction.modifiers else f"{pair}[{at}]" for at in range(2)]
+    emit.define(instruction.operands[0], "u32", f"pack_halves('f16x2', {', '.join(halves)})")
+
+
+def _convert_tf32(emit: Emitter, instruction: Instruction) -> None:
+    need(instruction, 2)
+    mode = instruction.modifiers[0]
+    if mode not in ("rna", "rn", "rz") or instruction.modifiers[-2:] != ("tf32", "f32"):
+        raise unsupported(instruction)
+    value = f"to_tf32({emit.use(instruction.operands[1], 'f32')}, {mode!r})"
+    if "satfinite" in instruction.modifiers:
+        value = f"finite({value}, 'tf32')"
+    emit.define(instruction.operands[0], "f32", f"relu({value})" if "relu" in instruction.modifiers else value)
+
+
+def _convert_pack(emit: Emitter, instruction: Instruction) -> None:
+    """`cvt.pack`: two integers, clamped, in one register; shorter ones below what a third operand has."""
+    need(instruction, 3, 4)
+    found = re.fullmatch(r"([us])(2|4|8|16)", instruction.modifiers[2])
+    if not found or instruction.modifiers[1] != "sat" or instruction.modifiers[3] != "s32":
+        raise unsupported(instruction)
+    high, low = (emit.use(operand, "s32") for operand in instruction.operands[1:3])
+    above = emit.use(instruction.operands[3], "u32") if len(instruction.operands) == 4 else emit.constant(0, "u32")
+    emit.define(instruction.operands[0], "u32", f"pack_integers({high}, {low}, {above}, {found[2]}, {found[1] == 's'})")
+
+
+_CONVERSIONS = {
+    **dict.fromkeys(FLOAT8, _convert_float8),
+    "tf32": _convert_tf32,
+    "pack": _convert_pack,
+}
+"""Conversions of a form of their own, by the modifier that tells them."""
+
+
 def _convert_packed(emit: Emitter, instruction: Instruction, to: str, mode: str) -> None:
     """`cvt.rn.f16x2.f32`: the first source goes to the upper half."""
     need(instruction, 3)
@@ -125,7 +196,9 @@ def _convert_packed(emit: Emitter, instruction: Instruction, to: str, mode: str)
         raise unsupported(instruction)
     halves = []
     for operand in instruction.operands[1:]:
-        half = f"to_half({emit.use(operand, 'f32')}, {to.removesuffix('x2')!r}, {mode!r})"
+        kind = to.removesuffix("x2")
+        half = f"to_half({emit.use(operand, 'f32')}, {kind!r}, {mode!r})"
+        half = f"finite({half}, {kind!r})" if "satfinite" in instruction.modifiers else half
         halves.append(f"relu({half})" if "relu" in instruction.modifiers else half)
     emit.define(instruction.operands[0], "u32", f"pack_halves({to!r}, {', '.join(halves)})")
 
@@ -135,8 +208,8 @@ def _convert_packed(emit: Emitter, instruction: Instruction, to: str, mode: str)
 
 def load(emit: Emitter, instruction: Instruction) -> None:
     """`ld`, of one value or a vector."""
-    need(instruction, 2)
-    kind, target, address = _memory_operands(instruction, *instruction.operands)
+    target, source = _access_operands(instruction)
+    kind, target, address = _memory_operands(instruction, target, source)
     place = emit.place(address, instruction)
     size = WIDTHS[kind] // 8
     items = target.items if isinstance(target, Group) else (target,)
@@ -155,8 +228,8 @@ def load(emit: Emitter, instruction: Instruction) -> None:
 
 def store(emit: Emitter, instruction: Instruction) -> None:
     """`st`, of one value or a vector."""
-    need(instruction, 2)
-    kind, source, address = _memory_operands(instruction, instruction.operands[1], instruction.operands[0])
+    target, source = _access_operands(instruction)
+    kind, source, address = _memory_operands(instruction, source, target)
     place = emit.place(address, instruction)
     size = WIDTHS[kind] // 8
     items = source.items if isinstance(source, Group) else (source,)
@@ -164,6 +237,21 @@ def store(emit: Emitter, instruction: Instruction) -> None:
     for at, value in enumerate(values):
         align = size * len(items) if not at else size
         emit.statement(place.store.format(offset=at * size, kind=_raw(kind), align=align, value=value))
+
+
+def _access_operands(instruction: Instruction) -> list[Operand]:
+    """The two operands of a load or a store; the policy of a cache says nothing here."""
+    if {"async", "bulk"} & set(instruction.modifiers):
+        raise unsupported(instruction)
+    operands = _without_hint(instruction)
+    if len(operands) != 2:
+        raise PtxError(f"'{instruction.text}' has the wrong number of operands", instruction.line)
+    return operands
+
+
+def _without_hint(instruction: Instruction) -> list[Operand]:
+    """The operands without the cache policy that comes last."""
+    return instruction.operands[:-1] if "cache_hint" in instruction.modifiers else instruction.operands
 
 
 def _raw(kind: str) -> str:
@@ -200,10 +288,12 @@ _HELD_AS = {"f16x2": "u32", "bf16": "u16", "bf16x2": "u32"}
 
 def atomic(emit: Emitter, instruction: Instruction) -> None:
     """`atom`, and `red`, which has no result. A vector is as many atomics as it has elements."""
-    operands = instruction.operands if instruction.opcode == "atom" else [Symbol("_"), *instruction.operands]
+    operands = _without_hint(instruction)
+    if instruction.opcode == "red":
+        operands = [Symbol("_"), *operands]
     operation = next((part for part in instruction.modifiers if part in _ATOMICS), "")
     kind = kind_of(instruction)
-    if kind not in _ATOMICS.get(operation, ()):
+    if kind not in _ATOMICS.get(operation, ()) or "async" in instruction.modifiers:
         raise unsupported(instruction)
     target, address, *values = operands
     if not isinstance(address, Address) or len(values) != (2 if operation == "cas" else 1):
@@ -241,27 +331,125 @@ def _atomic(
         emit.statement(call)
 
 
+def memory_barrier(emit: Emitter, instruction: Instruction) -> None:
+    """`mbarrier`: atomic operations on its word, and questions to it."""
+    operation, operands = instruction.modifiers[0], instruction.operands
+    if operation == "pending_count":
+        need(instruction, 2)
+        emit.define(operands[0], "u32", f"mbarrier.pending_count({emit.use(operands[1], 'u64')})")
+    elif operation in ("test_wait", "try_wait"):
+        _ask_memory_barrier(emit, instruction)
+    elif operation in ("arrive", "arrive_drop"):
+        need(instruction, 2, 3)
+        count = emit.use(operands[2], "u32") if len(operands) == 3 else emit.constant(1, "u32")
+        announces = "expect_tx" in instruction.modifiers
+        numbers = (emit.constant(1, "u32"), count) if announces else (count, emit.constant(0, "u32"))
+        _change_memory_barrier(emit, instruction, operation, operands[0], operands[1], *numbers)
+    elif operation in ("init", "inval", "expect_tx", "complete_tx"):
+        need(instruction, 1 if operation == "inval" else 2)
+        number = emit.use(operands[-1], "u32") if len(operands) == 2 else emit.constant(0, "u32")
+        _change_memory_barrier(emit, instruction, operation, Symbol("_"), operands[0], number)
+    else:
+        raise unsupported(instruction)
+
+
+def _change_memory_barrier(
+    emit: Emitter, instruction: Instruction, operation: str, target: Operand, address: Operand, *numbers: str
+) -> None:
+    if not isinstance(address, Address):
+        raise PtxError(f"'{instruction.text}' has no address", instruction.line)
+    words = emit.place(address, instruction).target.format(kind="u64")
+    keep = emit.wanted(target)
+    call = f"atomic(M, {words}, 'mbarrier.{operation}', u64, {keep}, {', '.join(numbers)})"
+    if keep:
+        emit.vector()
+        emit.define(target, "u64", call)
+    else:
+        emit.statement(call)
+
+
+def _ask_memory_barrier(emit: Emitter, instruction: Instruction) -> None:
+    """`test_wait`, and `try_wait`, which does not wait here either: the program asks again."""
+    need(instruction, 3, 4)
+    target, address, phase = instruction.operands[:3]
+    if not isinstance(address, Address):
+        raise PtxError(f"'{instruction.text}' has no address", instruction.line)
+    now = emit.temp(emit.place(address, instruction).load.format(offset=0, kind="u64", align=8))
+    by_parity = "parity" in instruction.modifiers
+    question, kind = ("parity_ended", "u32") if by_parity else ("phase_ended", "u64")
+    emit.vector()
+    emit.define(target, "pred", f"mbarrier.{question}({now}, {emit.use(phase, kind)})")
+
+
+def _generic(emit: Emitter, address: Operand, space: str, size: str) -> str:
+    """The addresses that an operand stands for, in all of memory; those of so many shared bytes are checked."""
+    assert isinstance(address, Address)
+    width = emit.width(address.base) if space == "shared" else 64
+    kind = "u32" if width == 64 and isinstance(address.base, Symbol) and space == "shared" else f"u{width}"
+    value = f"{emit.use(address.base, kind)} + {emit.constant(address.offset, kind)}"
+    return f"A.shared_addresses({value}, {size}, L)" if space == "shared" else value
+
+
 def copy_async(emit: Emitter, instruction: Instruction) -> None:
     """`cp.async`: the copy is done at once, so committing and waiting have nothing left to do."""
-    operands = instruction.operands
-    if not operands or "bulk" in instruction.modifiers:
-        if "bulk" in instruction.modifiers:
-            raise unsupported(instruction)
-        return
-    if isinstance(operands[0], Immediate):
-        return
-    to, source, *sizes = operands
-    size = sizes[0] if sizes else None
-    if not isinstance(to, Address) or not isinstance(source, Address) or any(other != size for other in sizes):
+    operands, modifiers = _without_hint(instruction), instruction.modifiers
+    if modifiers[0] != "async" or "tensor" in modifiers:
         raise unsupported(instruction)
-    if not isinstance(size, Immediate) or size.bits not in (4, 8, 16) or "mbarrier" in instruction.modifiers:
+    if {"commit_group", "wait_group", "wait_all", "prefetch"} & set(modifiers):
+        return
+    if "bulk" in modifiers:
+        _copy_bulk(emit, instruction, operands)
+    elif "mbarrier" in modifiers:
+        need(instruction, 1)
+        # Otherwise the arrival that it makes later is one that it has added first.
+        if "noinc" in modifiers:
+            none, one = emit.constant(0, "u32"), emit.constant(1, "u32")
+            _change_memory_barrier(emit, instruction, "arrive", Symbol("_"), operands[0], one, none)
+    else:
+        _copy_some(emit, instruction, operands)
+
+
+def _copy_some(emit: Emitter, instruction: Instruction, operands: list[Operand]) -> None:
+    """4, 8 or 16 bytes; of them, as many as a fourth operand says, or none where it is a true predicate, and zeros."""
+    to, source, size, *rest = operands
+    if not isinstance(to, Address) or not isinstance(source, Address) or len(rest) > 1:
         raise unsupported(instruction)
+    if not isinstance(size, Immediate) or size.bits not in (4, 8, 16):
+        raise unsupported(instruction)
+    if rest and rest[0] != size:
+        whole = emit.constant(size.bits, "u32")
+        if emit.width(rest[0]) == 1:
+            given = f"np.where({emit.use(rest[0], 'pred')}, u32(0), {whole})"
+        else:
+            given = emit.use(rest[0], "u32")
+        places = f"{_generic(emit, to, 'shared', whole)}, {_generic(emit, source, 'global', whole)}"
+        emit.statement(f"copy_each(M, {places}, {whole}, {given})")
+        return
     read = emit.place(source, replace(instruction, opcode="ld", modifiers=("global",)))
     write = emit.place(to, replace(instruction, opcode="st", modifiers=("shared",)))
     for at in range(0, size.bits, 4):
         align = 4 if at else size.bits
         value = emit.temp(read.load.format(offset=at, kind="u32", align=align))
         emit.statement(write.store.format(offset=at, kind="u32", align=align, value=value))
+
+
+def _copy_bulk(emit: Emitter, instruction: Instruction, operands: list[Operand]) -> None:
+    """`cp.async.bulk` between shared and global memory; it tells an `mbarrier` how many bytes it brought."""
+    to, source, size, *barrier = operands
+    spaces = [part for part in instruction.modifiers if part in ("shared", "global")]
+    if sorted(spaces) != ["global", "shared"] or {"multicast", "cp_mask", "ignore_oob"} & set(instruction.modifiers):
+        raise unsupported(instruction)
+    count = emit.use(size, "u32")
+    places = ", ".join(_generic(emit, end, space, count) for end, space in zip((to, source), spaces, strict=True))
+    emit.statement(f"copy_bulk(M, {places}, {count})")
+    if barrier:
+        shared = replace(instruction, modifiers=("shared",))
+        _change_memory_barrier(emit, shared, "complete_tx", Symbol("_"), barrier[0], count)
+
+
+def cache_policy(emit: Emitter, instruction: Instruction) -> None:
+    """`createpolicy`: there is no cache, so all policies are one."""
+    emit.define(instruction.operands[0], "u64", emit.constant(0, "u64"))
 
 
 def nothing(emit: Emitter, instruction: Instruction) -> None:
@@ -348,14 +536,15 @@ def elect(emit: Emitter, instruction: Instruction) -> None:
 
 def reduce_block(emit: Emitter, instruction: Instruction) -> None:
     """What `bar.red` gives once all lanes of a block have come."""
-    target, value = instruction.operands
+    target, value, number = instruction.operands
     mode = next(part for part in instruction.modifiers if part in ("popc", "and", "or"))
-    expression = f"A.block_vote({mode!r}, {emit.use(value, 'pred')}, L)"
+    expression = f"A.block_vote({mode!r}, {emit.use(value, 'pred')}, {emit.use(number, 'u32')}, L)"
     emit.vector()
     emit.define(target, "u32" if mode == "popc" else "pred", expression)
 
 
-_NOTHING_TO_DO = ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "pmevent", "griddepcontrol")
+_NOTHING_TO_DO = ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "pmevent", "griddepcontrol",
+                  "applypriority", "setmaxnreg")  # fmt: skip
 _MEMORY = Opcode(load, pure=False)
 _SILENT = Opcode(nothing, pure=False, writes=False)
 _WARP = {
@@ -388,6 +577,7 @@ OPCODES: dict[str, Opcode] = {
     "fns": Opcode(arithmetic.find_nth_bit),
     **dict.fromkeys(("bfe", "bfi"), Opcode(arithmetic.bit_field)),
     "bmsk": Opcode(arithmetic.bit_mask),
+    "szext": Opcode(arithmetic.extend),
     "prmt": Opcode(arithmetic.permute),
     "lop3": Opcode(arithmetic.logic3),
     **dict.fromkeys(("dp4a", "dp2a"), Opcode(arithmetic.dot)),
@@ -408,5 +598,7 @@ OPCODES: dict[str, Opcode] = {
     "red": Opcode(atomic, pure=False, writes=False),
     **dict.fromkeys(_NOTHING_TO_DO, _SILENT),
     "cp": Opcode(copy_async, pure=False, writes=False),
+    "createpolicy": Opcode(cache_policy),
+    "mbarrier": Opcode(memory_barrier, pure=False),
     **{name: Opcode(handler, pure=False) for name, handler in _WARP.items()},
 }

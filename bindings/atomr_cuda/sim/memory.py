@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -181,28 +182,53 @@ def _misaligned(address: int, align: int, verb: str) -> DeviceFault:
     return DeviceFault(MISALIGNED_ADDRESS, f"{verb} {align} bytes at {address:#x}, which is not a multiple of {align}")
 
 
-_COUNTING: Array = np.arange(1 << 16, dtype=np.int64)
+_COUNTING: Array = np.arange(1 << 16, dtype=np.uint64)
+_STRIDES = (1, 2, 4, 8, 16)
+
+
+@functools.cache
+def _steps(stride: int) -> Array:
+    """0, stride, 2 * stride ..., for one of `_STRIDES`."""
+    return _COUNTING * np.uint64(stride)
+
+
+def _stride(addresses: Array) -> int:
+    """How far each address is from the one before if that is the same for all, and one of `_STRIDES`; else 0."""
+    count = addresses.size
+    if not 1 < count <= _COUNTING.size:
+        return 0
+    stride = int(addresses[1]) - int(addresses[0])
+    if stride not in _STRIDES or int(addresses[-1]) - int(addresses[0]) != (count - 1) * stride:
+        return 0
+    return stride if np.array_equal(addresses - addresses[0], _steps(stride)[:count]) else 0
 
 
 class Access:
     """The addresses one register holds over the active lanes, checked once and used by every load and store through it.
 
     All arithmetic is relative to the lowest address, so that `[register + offset]` costs no pass of its own: the offset
-    moves the window of memory instead of the indices.
+    moves the window of memory instead of the indices.  Lanes that go to neighbouring items need no indices at all.
     """
 
-    __slots__ = ("_addresses", "_indices", "count", "extent", "low", "low_bits", "relative", "space")
+    __slots__ = ("_addresses", "_indices", "_stride", "count", "extent", "low", "low_bits", "space")
 
     def __init__(self, space: AddressSpace, addresses: Array) -> None:
         self.space: AddressSpace = space
         self._addresses = addresses
         self.count: int = addresses.size
-        self.low: int = int(addresses.min())
-        relative = addresses - np.uint64(self.low)
-        self.extent: int = int(relative.max())
-        self.low_bits: int = int(np.bitwise_or.reduce(relative))
-        self.relative: Array = relative.view(np.int64)
-        self._indices: dict[int, tuple[Array, bool]] = {}
+        self._stride: int = _stride(addresses)
+        self._indices: dict[int, Array] = {}
+        self.low: int
+        self.extent: int
+        self.low_bits: int
+        """The bits that are set in the distance of any address from the lowest one; the stride tells as much."""
+        if self._stride:
+            self.low, self.extent, self.low_bits = int(addresses[0]), (self.count - 1) * self._stride, self._stride
+        else:
+            self.low = int(addresses.min())
+            relative = addresses - np.uint64(self.low)
+            self.extent, self.low_bits = int(relative.max()), int(np.bitwise_or.reduce(relative))
+            self._indices[1] = relative.view(np.int64)
 
     def rounded(self, align: int) -> Access:
         """The same addresses, each rounded down to a multiple of `align`."""
@@ -213,8 +239,9 @@ class Access:
         window = self._window(offset, dtype, align, "read of")
         if window is None:
             return self._each(offset, dtype, None, "read of")
-        index, run = self._index(dtype.itemsize)
-        return window[: self.count].copy() if run else window.take(index)
+        run = self._run(dtype.itemsize)
+        # The indices are checked, so numpy need not do it again.
+        return window[run].copy() if run else window.take(self._index(dtype.itemsize), mode="clip")
 
     def store(self, offset: int, values: Any, dtype: np.dtype[Any], align: int) -> None:
         """Write every lane's value; where lanes share an address the last lane wins."""
@@ -227,17 +254,13 @@ class Access:
         if window is None:
             self._each(offset, dtype, np.broadcast_to(values, (self.count,)), "write of")
             return
-        index, run = self._index(dtype.itemsize)
-        if run:
-            window[: self.count] = values
-        else:
-            window[index] = values
+        window[self._run(dtype.itemsize) or self._index(dtype.itemsize)] = values
 
     def target(self, offset: int, dtype: np.dtype[Any]) -> list[tuple[Any, Array, Array]]:
         """For atomics: (which lanes, memory, index of each of these lanes), one entry for each span that is touched."""
         window = self._window(offset, dtype, dtype.itemsize, "atomic access to")
         if window is not None:
-            return [(slice(None), window, self._index(dtype.itemsize)[0])]
+            return [(slice(None), window, self._index(dtype.itemsize))]
         return list(self._spans(offset, dtype, "atomic access to"))
 
     def _window(self, offset: int, dtype: np.dtype[Any], align: int, verb: str) -> Array | None:
@@ -252,14 +275,19 @@ class Access:
         view, base = span.view(dtype)
         return view[(first - base) // dtype.itemsize :]
 
-    def _index(self, size: int) -> tuple[Array, bool]:
-        """Indices for items of `size` bytes, and whether they are simply 0, 1, 2 ..."""
+    def _run(self, size: int) -> slice | None:
+        """Where the lanes' items of `size` bytes lie, if they lie at equal distances."""
+        step = self._stride // size
+        return slice(0, (self.count - 1) * step + 1, step) if step else None
+
+    def _index(self, size: int) -> Array:
+        """Where each lane's item of `size` bytes lies."""
         found = self._indices.get(size)
         if found is None:
-            index = self.relative >> (size.bit_length() - 1)
-            n = self.count
-            run = self.extent == (n - 1) * size and n <= _COUNTING.size and bool((index == _COUNTING[:n]).all())
-            found = self._indices[size] = (index, run)
+            relative = self._indices.get(1)
+            if relative is None:
+                relative = self._indices[1] = _steps(self._stride)[: self.count].view(np.int64)
+            found = self._indices[size] = relative >> (size.bit_length() - 1)
         return found
 
     def _spans(self, offset: int, dtype: np.dtype[Any], verb: str) -> Iterable[tuple[Array, Array, Array]]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .minifloat import E4M3, E5M2
+
 Value = Any
 """A numpy scalar or array: functions here are written for both."""
 
@@ -62,6 +64,10 @@ def fma_f64(a: Value, b: Value, c: Value) -> Value:
     top, remainder = _two_sum(product, high)
     exact = top + _odd_sum(rest, remainder)
     result = np.where(np.isfinite(exact) & (product != 0), exact, product + c)
+    overflown = np.isinf(product)
+    if np.any(overflown):
+        # The product is finite before it is rounded: it does not outweigh an infinite summand.
+        result = np.where(overflown & np.isfinite(a) & np.isfinite(b) & np.isinf(c), c, result)
     beyond = _beyond_splitting(a, b, c, product)
     return np.where(beyond, _fma_by_fractions(a, b, c, beyond)[0], result) if np.any(beyond) else result
 
@@ -96,16 +102,22 @@ def fma_f32(a: Value, b: Value, c: Value) -> Value:
     The product of two f32 is exact in f64.  Rounding the sum twice can only go wrong when the first rounding lands
     exactly half way between two f32, or below the normal range, so these lanes alone are done again.
     """
-    product = a.astype(F64) * b
+    product = np.multiply(a, b, dtype=F64)
     total = product + c
     rounded = total.astype(F32)
     doubtful = (total.view(U64) & U64(0x1FFFFFFF)) == U64(0x10000000)
     small = np.abs(rounded) <= _SMALLEST_NORMAL_F32
-    if np.any(small):
+    if np.count_nonzero(small):
         doubtful = doubtful | (small & (total != 0))
-    if np.any(doubtful):
-        rounded = np.where(doubtful, _odd_sum(product, np.asarray(c, F64)).astype(F32), rounded)
-    return rounded
+    return _through_odd(rounded, doubtful, product, c) if np.count_nonzero(doubtful) else rounded
+
+
+def _through_odd(rounded: Value, doubtful: Value, product: Value, c: Value) -> Value:
+    """The sums of f32 that are doubtful are done again, and rounded to odd first; all others stay as they are."""
+    product, c = (np.broadcast_to(value, np.shape(doubtful))[doubtful].astype(F64) for value in (product, c))
+    result = np.asarray(rounded)
+    result[doubtful] = _odd_sum(product, c).astype(F32)
+    return result[()]
 
 
 def fma_f16(a: Value, b: Value, c: Value) -> Value:
@@ -199,9 +211,12 @@ def sqrt_directed(a: Value, mode: str) -> Value:
     return _directed(root, remainder, mode)
 
 
+_SMALLEST_NORMAL = {np.dtype(F16): F16(2.0**-14), np.dtype(F32): _SMALLEST_NORMAL_F32}
+
+
 def flush(value: Value) -> Value:
-    """`.ftz`: subnormal f32 become zero of the same sign."""
-    return np.where(np.abs(value) < _SMALLEST_NORMAL_F32, np.copysign(F32(0), value), value)
+    """`.ftz`: subnormal f32 and f16 become zero of the same sign."""
+    return np.where(np.abs(value) < _SMALLEST_NORMAL[value.dtype], np.copysign(value.dtype.type(0), value), value)
 
 
 def saturate(value: Value) -> Value:
@@ -235,9 +250,16 @@ def maximum(a: Value, b: Value) -> Value:
     return np.where((a == b) & (a == 0), np.where(np.signbit(a), b, a), np.fmax(a, b))
 
 
-def nan_if_any(result: Value, a: Value, b: Value) -> Value:
+def nan_if_any(result: Value, *operands: Value) -> Value:
     """`.NaN` of min and max: NaN wins."""
-    return np.where(np.isnan(a) | np.isnan(b), result.dtype.type(np.nan), result)
+    for operand in operands:
+        result = np.where(np.isnan(operand), result.dtype.type(np.nan), result)
+    return result
+
+
+def xor_sign(magnitude: Value, a: Value, b: Value) -> Value:
+    """`.xorsign.abs` of min and max: negative where exactly one of the operands is."""
+    return np.where(np.signbit(a) ^ np.signbit(b), -magnitude, magnitude)
 
 
 def bf16_to_f32(bits: Value) -> Value:
@@ -277,6 +299,7 @@ def _widened(value: Value, mode: str) -> Value:
 _HALVES: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = {
     "f16x2": (lambda bits: bits.view(F16), lambda value: np.asarray(value, F16).view(U16)),
     "bf16x2": (bf16_to_f32, lambda value: f32_to_bf16(np.asarray(value, F32))),
+    "f32x2": (lambda bits: bits.view(F32), lambda value: np.asarray(value, F32).view(U32)),
     "u16x2": (lambda bits: bits, lambda value: value),
     "s16x2": (lambda bits: bits.view(np.int16), lambda value: value.view(U16)),
 }
@@ -284,12 +307,13 @@ _HALVES: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = 
 
 
 def halves(operation: Any, kind: str, *packed: Value) -> Value:
-    """Apply `operation` to the low and to the high halves of registers that hold two 16-bit numbers."""
+    """Apply `operation` to the low and to the high halves of registers that hold two numbers."""
     unpack, pack = _HALVES[kind]
-    result: Value = U32(0)
-    for shift in (U32(0), U32(16)):
-        parts = [unpack(((value >> shift) & U32(0xFFFF)).astype(U16)) for value in packed]
-        result = result | (pack(operation(*parts)).astype(U32) << shift)
+    word, half, bits = (U64, U32, 32) if kind == "f32x2" else (U32, U16, 16)
+    result: Value = word(0)
+    for shift in (word(0), word(bits)):
+        parts = [unpack((value >> shift).astype(half)) for value in packed]
+        result = result | (pack(operation(*parts)).astype(word) << shift)
     return result
 
 
@@ -307,6 +331,45 @@ def pack_halves(kind: str, high: Value, low: Value) -> Value:
     """Two 16-bit floats in one register."""
     _, pack = _HALVES[kind]
     return pack(high).astype(U32) << U32(16) | pack(low).astype(U32)
+
+
+FLOAT8 = {"e4m3x2": E4M3, "e5m2x2": E5M2}
+"""Pairs of 8-bit floats in a register of 16 bits."""
+
+
+def to_float8(kind: str, high: Value, low: Value) -> Value:
+    """Two numbers as 8-bit floats, saturated; NaN has one code."""
+    codes = [np.where(np.isnan(value), U16(0x7F), FLOAT8[kind].round(value).astype(U16)) for value in (high, low)]
+    return codes[0] << U16(8) | codes[1]
+
+
+def from_float8(kind: str, codes: Value) -> tuple[Value, Value]:
+    """The two numbers, the upper one first, as f16, which hold every 8-bit float."""
+    widen = FLOAT8[kind].widen
+    return widen(codes >> U16(8)).astype(F16), widen(codes & U16(0xFF)).astype(F16)
+
+
+def to_tf32(value: Value, mode: str) -> Value:
+    """An f32 with its mantissa rounded to the 10 bits that tensor cores read; `rna` takes ties away from zero."""
+    bits = np.asarray(value).view(U32)
+    up: Value = {"rna": U32(0x1000), "rn": U32(0xFFF) + ((bits >> U32(13)) & U32(1)), "rz": U32(0)}[mode]
+    rounded = (bits + up) & ~U32(0x1FFF)
+    return np.where(np.isnan(value), U32(0x7FFFFFFF), rounded).view(F32)
+
+
+_LARGEST: dict[str, Any] = {"f16": F16(65504), "bf16": F32(2.0**128 - 2.0**120), "tf32": F32(2.0**128 - 2.0**117)}
+
+
+def finite(value: Value, kind: str) -> Value:
+    """`.satfinite`: what is beyond the range of the type becomes its largest number; NaN stays."""
+    return np.clip(value, -_LARGEST[kind], _LARGEST[kind])
+
+
+def pack_integers(high: Value, low: Value, above: Value, bits: int, signed: bool) -> Value:
+    """`cvt.pack`: two integers, each clamped to so many bits, below what `above` has in its low bits."""
+    smallest, largest = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    parts = [np.clip(value, smallest, largest).view(U32) & U32((1 << bits) - 1) for value in (high, low)]
+    return (above << U32(2 * bits) if bits < 16 else U32(0)) | parts[0] << U32(bits) | parts[1]
 
 
 def to_integer(value: Value, mode: str, dtype: Any) -> Value:

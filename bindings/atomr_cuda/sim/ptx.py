@@ -19,8 +19,13 @@ NOT_SUPPORTED = 801
 SUPPORTED_VERSION = (9, 9)
 """The newest `.version` that is read.  What a version adds to those before it is found instruction by instruction."""
 
+MOST_STATEMENTS = 1 << 18
+MOST_VALUES = 1 << 21
+"""How many semicolons and commas a text may have: what it takes to read and translate it is bounded by them."""
+DEEPEST_GROUP = 8
+
 WIDTHS = {"pred": 1} | {f"{kind}{bits}": bits for kind in "busf" for bits in (8, 16, 32, 64)}
-WIDTHS |= {"f16x2": 32, "bf16": 16, "bf16x2": 32, "u16x2": 32, "s16x2": 32}
+WIDTHS |= {"f16x2": 32, "bf16": 16, "bf16x2": 32, "f32x2": 64, "u16x2": 32, "s16x2": 32}
 
 
 class LoadError(Exception):
@@ -183,7 +188,7 @@ class PtxModule:
     functions: dict[str, Function] = field(default_factory=dict)
 
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:loc|file)\b[^\n]*$", re.MULTILINE)
 _SPACE = re.compile(r"\s*")
 _NAME = r"[A-Za-z_$%][\w$]*"
@@ -202,8 +207,13 @@ _REGISTERS = re.compile(rf"\.(\w+)\s+({_NAME}(?:\s*<\s*\d+\s*>)?(?:\s*,\s*{_NAME
 _INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$")
+_COORDINATES = re.compile(r"\[[^\]]*[,{]")
+"""An address with coordinates behind it: only textures, surfaces and tensor maps have any."""
 _PREDEFINED = {"WARP_SZ": Immediate(32)}
-_NUMBERED = re.compile(r"(%?[A-Za-z_$]+[\w$]*?)(\d+)$")
+_NUMBERED = re.compile(r"%?[A-Za-z_$][\w$]*\d$")
+_DIGITS = "0123456789"
+_MOST_DIGITS = 10
+"""Of a register's number."""
 _SUM = re.compile(rf"({_NAME}|-?\d\w*)\s*(?:([+-])\s*(-?\w+))?$")
 _THREEFOLD = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _SPECIALS = frozenset(f"{name}.{axis}" for name in _THREEFOLD for axis in "xyz") | frozenset(
@@ -238,7 +248,12 @@ _SPECIALS = frozenset(f"{name}.{axis}" for name in _THREEFOLD for axis in "xyz")
 
 def parse(text: str) -> PtxModule:
     """The module that `text` describes; a `LoadError` that names the line when it is none."""
-    return _Reader(text).module()
+    reader = _Reader(text)
+    try:
+        return reader.module()
+    except (ValueError, OverflowError) as error:
+        # A number of thousands of digits, where a declaration has one.
+        raise PtxError(f"the text cannot be read: {error}", reader.cursor.line) from None
 
 
 def literal(text: str, line: int) -> Immediate | None:
@@ -272,6 +287,8 @@ def split(text: str) -> list[str]:
     for at, character in enumerate(text):
         if character in "{([":
             depth += 1
+            if depth > DEEPEST_GROUP:
+                raise PtxError(f"brackets are nested too deeply: {text[:60]!r}")
         elif character in "})]":
             depth -= 1
         elif character == "," and not depth:
@@ -314,13 +331,14 @@ class _Cursor:
 
     def until(self, stop: str) -> str:
         """Everything up to the character `stop`, which is consumed too; strings are skipped over."""
-        at = self.text.find(stop, self.at)
-        quote = self.text.find('"', self.at)
-        while 0 <= quote < at:
+        begin, at = self.at, self.text.find(stop, self.at)
+        # Without its end a search for a quote would go through the rest of the text, for each statement anew.
+        while (quote := self.text.find('"', begin, max(at, 0))) >= 0:
             closing = self.text.find('"', quote + 1)
             if closing < 0:
                 raise PtxError("a string has no end", self.line)
-            at, quote = self.text.find(stop, closing + 1), self.text.find('"', closing + 1)
+            begin = closing + 1
+            at = self.text.find(stop, begin)
         if at < 0:
             raise PtxError(f"the text ends where '{stop}' is missing", self.line)
         piece = self.text[self.at : at]
@@ -347,6 +365,7 @@ class _Reader:
 
     def module(self) -> PtxModule:
         self._version()
+        self._check_size()
         linkage: set[str] = set()
         while self.cursor.peek():
             line = self.cursor.line
@@ -371,6 +390,12 @@ class _Reader:
         if self.result.version > SUPPORTED_VERSION:
             newest = ".".join(map(str, SUPPORTED_VERSION))
             raise UnsupportedPtxVersion(f"PTX {found[1]}.{found[2]} is newer than {newest}", self.cursor.line)
+
+    def _check_size(self) -> None:
+        for what, separator, most in (("statements", ";", MOST_STATEMENTS), ("values", ",", MOST_VALUES)):
+            count = self.cursor.text.count(separator)
+            if count > most:
+                raise UnsupportedPtx(f"a module of {count} {what} is not simulated; {most} are the most")
 
     def _context(self) -> str:
         return self.cursor.text[self.cursor.at : self.cursor.at + 30].split("\n")[0]
@@ -426,7 +451,7 @@ class _Reader:
         if self.cursor.peek() != "(":
             return []
         self.cursor.at += 1
-        found = self.cursor.accept(re.compile(r"((?:\([^()]*\)|[^()])*)\)"))
+        found = self.cursor.accept(re.compile(r"((?:\([^()]*\)|[^()]++)*+)\)"))
         if not found:
             raise PtxError("a parameter list has no end", line)
         parameters = []
@@ -503,7 +528,8 @@ class _Body:
             self._declare(parameter.name)
 
     def _declare(self, name: str) -> str:
-        unique = name if name not in self.used else f"{name}#{len(self.used)}"
+        taken = name in self.used or self._family(name) is not None
+        unique = f"{name}#{len(self.used)}" if taken else name
         self.used.add(unique)
         self.scopes[-1][name] = unique
         return unique
@@ -598,6 +624,8 @@ class _Body:
             raise PtxError(f"{found[2]} is not a declared register", line)
         if guard and found[1]:
             guard = Register(guard.name, True)
+        if _COORDINATES.search(found[5]):
+            raise UnsupportedPtx(f"instruction '{' '.join(text.split())}' is not simulated", line)
         modifiers = tuple(part for part in re.split(r"\.|::", found[4]) if part)
         return Instruction(
             found[3], modifiers, self._operands(found[5].strip(), line), line, " ".join(text.split()), guard
@@ -646,17 +674,22 @@ class _Body:
         declared = self._find(text)
         if declared is not None:
             return Register(declared) if declared in self.function.registers else None
-        found = _NUMBERED.match(text)
-        if not found:
+        family = self._family(text)
+        if family is None:
             return None
+        width, count, number = family
+        if number >= count:
+            raise PtxError(f"register {text} is not declared", line)
+        self.function.registers[text] = width
+        return Register(text)
+
+    def _family(self, text: str) -> tuple[int, int, int] | None:
+        """Width and size of the family that a name such as `%r9` belongs to, and its number there."""
         # The shortest prefix first: a family may itself end in a digit.
-        for cut in range(found.end(1), len(text)):
+        for cut in range(max(len(text.rstrip(_DIGITS)), len(text) - _MOST_DIGITS), len(text)):
             family = self.families.get(text[:cut])
             if family:
-                if int(text[cut:]) >= family[1]:
-                    raise PtxError(f"register {text} is not declared", line)
-                self.function.registers[text] = family[0]
-                return Register(text)
+                return *family, int(text[cut:])
         return None
 
     def _resolve(self, instruction: Instruction, labels: list[dict[str, str]]) -> None:

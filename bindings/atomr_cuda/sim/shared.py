@@ -45,6 +45,14 @@ class SharedMemory:
         """The address at which each lane's slice begins."""
         return (self.bases[lanes] + self.address).view(np.uint64)
 
+    def addresses(self, offsets: Any, sizes: Any, lanes: Array) -> Array:
+        """The addresses of so many bytes at the given offsets, each in the slice of its lane's block."""
+        top = int((np.asarray(offsets).astype(np.uint64) + np.asarray(sizes).astype(np.uint64)).max())
+        if top > self.size:
+            raise DeviceFault(ILLEGAL_ADDRESS, f"access to shared memory up to {top}, of {self.size} bytes")
+        found: Array = self.window(lanes) + np.asarray(offsets).astype(np.uint64)
+        return found
+
     def holds(self, addresses: Array, lanes: Array) -> Array:
         """In which lanes the address lies in the lane's own slice."""
         start = self.window(lanes)
@@ -52,40 +60,49 @@ class SharedMemory:
 
 
 class SharedAccess:
-    """The offsets one register holds over the active lanes, checked once: as `memory.Access`, in shared memory."""
+    """The offsets one register holds over the active lanes, checked once: as `memory.Access`, in shared memory.
 
-    __slots__ = ("_flat", "_indices", "_memory", "_top")
+    A distance from the register moves the window of memory instead of the indices, unless the sum wraps somewhere in
+    the register's width.
+    """
+
+    __slots__ = ("_bases", "_indices", "_low_bits", "_memory", "_offsets", "_top")
 
     def __init__(self, memory: SharedMemory, bases: Array, offsets: Any) -> None:
         self._memory = memory
+        self._bases = bases
+        self._offsets = offsets
         self._top = int(offsets.max())
-        if self._top >= memory.size:
-            raise DeviceFault(ILLEGAL_ADDRESS, f"access to shared memory at {self._top}, of {memory.size} bytes")
-        self._flat: Array = bases + np.asarray(offsets).astype(np.int64)
+        self._low_bits = int(np.bitwise_or.reduce(offsets))
         self._indices: dict[int, Array] = {}
 
-    def _index(self, offset: int, dtype: Any, align: int) -> Array:
-        if self._top + offset + dtype.itemsize > self._memory.size:
-            message = (
-                f"access to {dtype.itemsize} bytes of shared memory at {self._top + offset}, of {self._memory.size}"
-            )
+    def _place(self, offset: int, dtype: Any, align: int) -> tuple[Array, Array]:
+        """The memory from a fixed distance on, and the index of each lane's value in it."""
+        size: int = dtype.itemsize
+        if offset and (offset % align or (self._top + offset) >> (8 * self._offsets.itemsize)):
+            moved = self._offsets + self._offsets.dtype.type(offset)
+            return SharedAccess(self._memory, self._bases, moved)._place(0, dtype, align)
+        if self._top + offset + size > self._memory.size:
+            message = f"access to {size} bytes of shared memory at {self._top + offset}, of {self._memory.size}"
             raise DeviceFault(ILLEGAL_ADDRESS, message)
-        size = dtype.itemsize
-        found = self._indices.get(size)
-        if found is None or align > size:
-            if int(np.bitwise_or.reduce(self._flat)) & (align - 1):
-                raise DeviceFault(MISALIGNED_ADDRESS, f"access to shared memory that is not aligned to {align} bytes")
-            found = self._indices[size] = self._flat >> (size.bit_length() - 1)
-        return found + offset // size if offset else found
+        if self._low_bits & (align - 1):
+            raise DeviceFault(MISALIGNED_ADDRESS, f"access to shared memory that is not aligned to {align} bytes")
+        index = self._indices.get(size)
+        if index is None:
+            flat = self._bases + np.asarray(self._offsets).astype(np.int64)
+            index = self._indices[size] = flat >> (size.bit_length() - 1)
+        return self._memory.view(dtype)[offset // size :], index
 
     def load(self, offset: int, dtype: Any, align: int) -> Array:
         """Read a value in each lane, at a fixed distance from its offset."""
-        return self._memory.view(dtype).take(self._index(offset, dtype, align))
+        window, index = self._place(offset, dtype, align)
+        return window.take(index, mode="clip")  # checked already, and this is faster than checking again
 
     def store(self, offset: int, values: Any, dtype: Any, align: int) -> None:
         """Write a value in each lane, at a fixed distance from its offset."""
-        self._memory.view(dtype)[self._index(offset, dtype, align)] = values
+        window, index = self._place(offset, dtype, align)
+        window[index] = values
 
     def target(self, offset: int, dtype: Any) -> list[tuple[Any, Array, Array]]:
         """For atomics, as `memory.Access.target`."""
-        return [(slice(None), self._memory.view(dtype), self._index(offset, dtype, dtype.itemsize))]
+        return [(slice(None), *self._place(offset, dtype, dtype.itemsize))]

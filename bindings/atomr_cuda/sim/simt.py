@@ -12,14 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from . import ptx
+from . import mbarrier, ptx
 from .atomics import atomic
 from .codegen import Code, Namespace, Symbols, namespace, shared_key, translate
+from .copies import copy_bulk, copy_each
 from .engine import Launch
 from .memory import Access, AddressSpace, Array
 from .ptx import Address, Function, Immediate, PtxError, Symbol, UnsupportedPtx, Variable
 
-_HELPERS: Namespace = namespace() | {"atomic": atomic, "Access": Access}
+_HELPERS: Namespace = namespace() | {
+    "atomic": atomic,
+    "Access": Access,
+    "copy_bulk": copy_bulk,
+    "copy_each": copy_each,
+    "mbarrier": mbarrier,
+}
 _FORMATS = {8: "<B", 16: "<H", 32: "<I", 64: "<Q"}
 _GAP = 64
 """Bytes between two module variables, so that a pointer that runs out of one is caught."""
