@@ -5,11 +5,13 @@
 #   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
+#   make fuzz       10,000 random kernels for each architecture, or FUZZ_KERNELS of them; BACKEND=gpu for the real device
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
@@ -41,11 +43,14 @@ TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12=
   ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
 # The real device needs no environment of ours.
 GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
+FUZZ_KERNELS ?= 10000
+FUZZ = ATOMR_TRIO_FUZZ_KERNELS=$(FUZZ_KERNELS)
+FUZZED := pytest -s -o faulthandler_timeout=900 tests/test_sim_fuzz.py
 SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak bench anatomy bench-recovery bench-nvrtc bench-blas picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak fuzz bench anatomy bench-recovery bench-nvrtc bench-blas bench-sim picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -75,6 +80,8 @@ gpu-test:
 ifeq ($(BACKEND),gpu)
 soak:
 	$(GPU_TEST) $(SOAK) $(PYTEST_ARGS)
+fuzz:
+	$(FUZZ) $(GPU_TEST) $(FUZZED) $(PYTEST_ARGS)
 bench:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
 bench-recovery:
@@ -88,6 +95,8 @@ picture:
 else
 soak: $(VENV)/.dev-ready $(VENV)/.installed
 	$(TEST) $(SOAK) $(PYTEST_ARGS)
+fuzz: $(VENV)/.dev-ready $(VENV)/.installed
+	$(FUZZ) $(TEST) $(FUZZED) $(PYTEST_ARGS)
 bench: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
@@ -99,6 +108,9 @@ bench-blas: $(VENV)/.demo-ready $(VENV)/.installed
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif
+
+bench-sim: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/simulator.py $(BENCH_ARGS)
 
 anatomy:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/anatomy.py

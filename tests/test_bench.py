@@ -62,6 +62,28 @@ def test_the_benchmark_runs_on_the_simulator_and_writes_its_figures_and_its_pict
     assert "[4/4, " in done.stdout
 
 
+@pytest.mark.sim_only
+def test_the_benchmark_of_the_simulator_runs_kernels_in_both_ways_and_draws_what_they_cost(tmp_path):
+    picture = tmp_path / "simulator.svg"
+    command = [sys.executable, str(BENCHMARKS / "simulator.py"), "--kernels", "saxpy", "histogram"]
+    done = subprocess.run(
+        [*command, "--repetitions", "1", "--svg", str(picture)],
+        env=support.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    loads, runs = ["engine"], ["engine", report.OURS]
+    for row, who in {"saxpy, 1e6: load": loads, "saxpy, 1e6": runs, "histogram, 1e6": runs}.items():
+        assert [text[48:80].strip() for text in lines if text[2:46].strip() == row] == who
+    judged = [text[12:].rsplit(": ", 1)[0] for text in lines if text.startswith(("held ", "MISSED "))]
+    assert judged == ["saxpy, 1e6", "saxpy, 1e6: load", "histogram, 1e6: load"]
+    ElementTree.parse(picture)
+
+
 def test_the_spread_is_the_least_the_median_and_the_value_that_nine_in_ten_do_not_exceed():
     measure = report.Measure("what", "who", [7, 1, 5, 3, 9, 2, 4, 10, 8, 6])
     facts = measure.facts()
