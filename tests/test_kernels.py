@@ -1,4 +1,4 @@
-"""Every kernel of `kernels/`, compiled for two architectures and run through the public interface, against numpy.
+"""Every kernel of `kernels/`, compiled for four architectures and run through the public interface, against numpy.
 
 One device serves all cases of an architecture. On the simulator the device for `compute_90` reports capability 9.0.
 Behind the table stand kernels that print, and images that are no kernels.
@@ -35,7 +35,7 @@ from kernels.collection import CASES
 from rogue import until
 from support import ON_GPU, open_test_device
 
-ARCHITECTURES = {"compute_80": (8, 0), "compute_90": (9, 0)}
+ARCHITECTURES = {"compute_75": (7, 5), "compute_80": (8, 0), "compute_90": (9, 0), "compute_100": (10, 0)}
 
 DEADLINE = 60
 """Seconds for one case, of which compiling takes most."""
@@ -96,6 +96,8 @@ class Bench:
         """Launch what the case says, and look at every array that its kernels wrote."""
         if case.family.headers and self._headers is None:
             pytest.skip("this NVRTC carries no headers of CUDA, and none are installed beside it")
+        if ARCHITECTURES[self.arch] < case.since:
+            pytest.skip(f"its instructions came with capability {case.since}")
         for result, values in self._thread.run(self._run, case.family, case.launches()):
             result.check(values)
 
@@ -105,7 +107,11 @@ class Bench:
             for launch in launches:
                 kernel = await self._kernel(device, family, launch.kernel)
                 arguments = [await self._argument(device, arrays, argument) for argument in launch.arguments]
-                await kernel.launch(launch.grid, launch.block, *arguments, shared_bytes=launch.shared)
+                await kernel.launch(
+                    *(launch.grid, launch.block, *arguments),
+                    shared_bytes=launch.shared,
+                    cooperative=launch.cooperative,
+                )
             return [(item, await array.to_host()) for item, array in arrays.items() if isinstance(item, Result)]
 
     async def _kernel(self, device: Device, family: Family, name: str) -> Kernel:

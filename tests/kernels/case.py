@@ -6,6 +6,7 @@ numpy; where a result need not be equal to it bit for bit, the check says why.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Launch:
     block: Extent
     arguments: Sequence[Any]
     shared: int = 0
+    cooperative: bool = False
+    """All blocks are there at once, and may wait for each other."""
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -137,12 +140,15 @@ class Case:
     family: Family
     name: str
     build: Build
+    since: tuple[int, int] = (7, 5)
+    """The compute capability that has the instructions."""
 
     def __str__(self) -> str:
         return f"{self.family.name}-{self.name}"
 
+    @functools.cache  # noqa: B019 - the cases are as old as the module
     def launches(self) -> Sequence[Launch]:
-        """The launches, with inputs and references computed anew."""
+        """The launches, with inputs and references; the same ones for every architecture."""
         with np.errstate(all="ignore"):
             return self.build(np.random.default_rng(zlib.crc32(str(self).encode())))
 
@@ -169,10 +175,10 @@ class Family:
     def source(self) -> str:
         return (FOLDER / self.file).read_text(encoding="utf-8")
 
-    def add(self, name: str, build: Build) -> None:
+    def add(self, name: str, build: Build, since: tuple[int, int] = (7, 5)) -> None:
         """Add a line to the table."""
         assert all(case.name != name for case in self.cases), f"{self.name} has two cases called {name}"
-        self.cases.append(Case(self, name, build))
+        self.cases.append(Case(self, name, build, since))
 
     def instance(self, expression: str) -> str:
         """A kernel that is named by a C++ expression, such as the instance of a template."""
@@ -181,7 +187,14 @@ class Family:
         return expression
 
     def case(
-        self, grid: Extent, block: Extent, *, kernel: str = "", name: str = "", shared: int = 0
+        self,
+        grid: Extent,
+        block: Extent,
+        *,
+        kernel: str = "",
+        name: str = "",
+        shared: int = 0,
+        since: tuple[int, int] = (7, 5),
     ) -> Callable[[Callable[[np.random.Generator], Arguments]], None]:
         """Add a case of one launch. The function below returns the arguments; kernel and case have its name."""
 
@@ -190,6 +203,7 @@ class Family:
             self.add(
                 name or arguments.__name__,
                 lambda rng: [Launch(launched, grid, block, arguments(rng), shared)],
+                since,
             )
 
         return add

@@ -37,3 +37,29 @@ extern "C" __global__ void block_group(const int *x, int *out)
     block.sync();
     out[block.group_index().x * 128 + t] = s[block.size() - 1 - t] * 2 + (int)block.thread_index().y;
 }
+
+// All blocks wait for each other: sums of blocks, then the sum of all, then each value's share of it.
+extern "C" __global__ void whole_grid(const int *x, int *sums, int *out)
+{
+    cg::grid_group grid = cg::this_grid();
+    int i = (int)grid.thread_rank();
+    atomicAdd(&sums[blockIdx.x], x[i]);
+    grid.sync();
+    int total = 0;
+    for (int k = 0; k < gridDim.x; ++k) total += sums[k];
+    grid.sync();
+    if (threadIdx.x == 0) sums[blockIdx.x] = total;
+    grid.sync();
+    out[i] = sums[(blockIdx.x + 1) % gridDim.x] - x[i] + (int)grid.num_threads();
+}
+
+// The even and the odd lanes are groups of their own, and so are the lanes that hold the same value.
+extern "C" __global__ void partitions(const int *x, int *labelled, int *halves)
+{
+    cg::thread_block_tile<32> warp = cg::tiled_partition<32>(cg::this_thread_block());
+    int i = threadIdx.x;
+    cg::coalesced_group same = cg::labeled_partition(warp, x[i]);
+    labelled[i] = cg::reduce(same, i, cg::plus<int>()) * 100 + (int)same.num_threads();
+    cg::coalesced_group half = cg::binary_partition(warp, i % 2 == 1);
+    halves[i] = half.shfl(x[i], 0) + cg::exclusive_scan(half, x[i], cg::plus<int>());
+}

@@ -9,6 +9,8 @@ __device__ int position() { return blockIdx.x * blockDim.x + threadIdx.x; }
 #define BINARY(instruction, x, y, r) asm(instruction " %0, %1, %2;" : "=h"(r) : "h"(x), "h"(y))
 #define PACKED(instruction, x, y, r) asm(instruction " %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y))
 
+#if __CUDA_ARCH__ >= 800
+
 extern "C" __global__ void scalars(const u16 *a, const u16 *b, const u16 *c, u16 *out)
 {
     int i = position();
@@ -37,6 +39,8 @@ extern "C" __global__ void pairs(const u32 *a, const u32 *b, const u32 *c, u32 *
     PACKED("add.sat.f16x2", x, y, mine[7]);
 }
 
+#endif
+
 extern "C" __global__ void conversions(const float *x, const int *n, u16 *halves, float *back, int *whole)
 {
     int i = position();
@@ -49,6 +53,8 @@ extern "C" __global__ void conversions(const float *x, const int *n, u16 *halves
     asm("cvt.f32.f16 %0, %1;" : "=f"(back[i]) : "h"(mine[0]));
     asm("cvt.rni.s32.f16 %0, %1;" : "=r"(whole[i]) : "h"(mine[0]));
 }
+
+#if __CUDA_ARCH__ >= 800
 
 extern "C" __global__ void brain_floats(const float *x, const float *y, const float *z, u16 *out, u32 *both,
                                         float *back)
@@ -71,6 +77,8 @@ extern "C" __global__ void brain_floats(const float *x, const float *y, const fl
     both[2 * i + 1] = squared;
     back[i] = __uint_as_float((u32)a << 16);
 }
+
+#endif
 
 // A row of sums of pairs, added up by one atomic for both halves.
 extern "C" __global__ void atomic_pairs(const u32 *x, u32 *sum, u16 *single)

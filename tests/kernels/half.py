@@ -36,7 +36,7 @@ def value(brain_bits: np.ndarray) -> np.ndarray:
     return (brain_bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
-@family.case(grid=2, block=128)
+@family.case(grid=2, block=128, since=(8, 0))
 def scalars(rng: Generator) -> Arguments:
     a, b, c = (halves(rng) for _ in range(3))
     a[:4], b[:4] = (0, 65504, 1, np.nan), (np.float16(6e-8), 65504, -1, 2)
@@ -46,7 +46,7 @@ def scalars(rng: Generator) -> Arguments:
     return Given(a), Given(b), Given(c), Result(np.zeros((N, 8), np.float16), equals(expected))
 
 
-@family.case(grid=2, block=64)
+@family.case(grid=2, block=64, since=(8, 0))
 def pairs(rng: Generator) -> Arguments:
     a, b, c = (halves(rng).reshape(-1, 2) for _ in range(3))
     a[:5] = b[:5]
@@ -83,7 +83,7 @@ def conversions(rng: Generator) -> Arguments:
     )
 
 
-@family.case(grid=2, block=128)
+@family.case(grid=2, block=128, since=(8, 0))
 def brain_floats(rng: Generator) -> Arguments:
     x, y, z = ((rng.standard_normal(N) * 2.0 ** rng.integers(-9, 9, N)).astype(np.float32) for _ in range(3))
     a, b, c = (brain(h) for h in (x, y, z))

@@ -5,6 +5,18 @@
 
 __device__ int position() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
+#if __CUDA_ARCH__ < 800
+// The headers have these from compute capability 8.0 on. The product and the sum are exact in a double.
+__device__ __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c)
+{
+    return __double2bfloat16((double)(float)a * (float)b + (float)c);
+}
+__device__ __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c)
+{
+    return __nv_bfloat162(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));
+}
+#endif
+
 template <typename H>
 struct Pair;
 template <>

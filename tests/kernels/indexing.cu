@@ -167,6 +167,8 @@ extern "C" __global__ void much_shared_memory(const int *x, int *y, int n)
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = big[i];
 }
 
+#if __CUDA_ARCH__ >= 800
+
 // Copies into shared memory that go on while the threads do something else.
 extern "C" __global__ void asynchronous_copies(const int4 *x, int *sums)
 {
@@ -188,6 +190,8 @@ extern "C" __global__ void asynchronous_copies(const int4 *x, int *sums)
     }
     sums[t] = sum;
 }
+
+#endif
 
 extern "C" __global__ void volatile_counter(volatile int *cell, int rounds)
 {

@@ -161,7 +161,7 @@ def much_shared_memory(rng: Generator) -> Arguments:
     return Given(x), Result(np.zeros_like(x), equals(moved)), n
 
 
-@family.case(grid=1, block=64)
+@family.case(grid=1, block=64, since=(8, 0))
 def asynchronous_copies(rng: Generator) -> Arguments:
     x = rng.integers(-999, 999, (3, 64, 4)).astype(np.int32)
     sums = np.zeros(64, np.int32)

@@ -120,7 +120,7 @@ extern "C" __global__ void monte_carlo_pi(u64 *inside, int points)
         u64 x = r.x >> 16, y = r.y >> 16;
         mine += x * x + y * y < 1ull << 32;
     }
-    mine = __reduce_add_sync(0xffffffffu, mine);
+    for (int step = 16; step; step /= 2) mine += __shfl_down_sync(0xffffffffu, mine, step);
     if (threadIdx.x % 32 == 0) atomicAdd(inside, (u64)mine);
 }
 

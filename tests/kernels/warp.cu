@@ -65,6 +65,8 @@ extern "C" __global__ void warp_sum(const float *x, float *sums, int n)
     if (i % 32 == 0) sums[i / 32] = v;
 }
 
+#if __CUDA_ARCH__ >= 800
+
 // Six reductions in hardware, over all lanes and over the lanes of one parity.
 extern "C" __global__ void warp_reductions(const int *x, int *out)
 {
@@ -85,6 +87,8 @@ extern "C" __global__ void warp_reductions(const int *x, int *out)
     mine[6] = (int)__reduce_min_sync(ALL, u);
     mine[7] = __reduce_add_sync(ALL, t < 32 ? 1 : -1);
 }
+
+#endif
 
 extern "C" __global__ void warp_scan(const int *x, int *inclusive, int *exclusive)
 {

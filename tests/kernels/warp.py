@@ -119,7 +119,7 @@ def warp_sum(rng: Generator) -> Arguments:
     return Given(x), Result(np.zeros(16, np.float32), check), 500
 
 
-@family.case(grid=1, block=THREADS)
+@family.case(grid=1, block=THREADS, since=(8, 0))
 def warp_reductions(rng: Generator) -> Arguments:
     x = integers(rng, -(2**31), 2**31)
     expected = np.zeros((THREADS, 8), np.int64)
