@@ -41,6 +41,20 @@ ENDLESS = {
     "printf": ('for (;;) printf("%d\\n", (int)threadIdx.x);', 1000, 256, 0),
     "local arrays": ("int a[4096]; for (int i = 0;; i++) { a[i & 4095] = i; word[1] = a[word[2]]; }", 1000, 256, 0),
     "shared memory": ("for (int i = 0;; i++) { room[i % 40960] = i; word[1] = room[word[2]]; }", 100_000, 1, 163_840),
+    "a lock that nobody gives back": ("while (atomicCAS((int *)word + 1, 0, 1)) { } for (;;) { }", 1000, 256, 0),
+    "barriers of the grid": (
+        """for (int turn = 1;; turn++) {
+            __syncthreads();
+            if (threadIdx.x == 0) { atomicAdd((int *)word + 1, 1); while (word[1] < turn * (int)gridDim.x) { } }
+            __syncthreads();
+        }""",
+        100,
+        256,
+        0,
+    ),
+    "atomics with results": ("for (;;) word[1] = atomicExch((int *)word + 2, threadIdx.x);", 1000, 256, 0),
+    "warps": ("for (int i = 0;; i++) word[1] = __match_any_sync(~0u, i * threadIdx.x & 7);", 1000, 256, 0),
+    "as many blocks as there can be": ("", 2**31 - 1, 1024, 0),
 }
 
 SOURCE = """

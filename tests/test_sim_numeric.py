@@ -453,6 +453,15 @@ def test_fma_in_single_precision_rounds_once_below_the_normal_range(gpu: Machine
     np.testing.assert_array_equal(result, exact)
 
 
+@pytest.mark.parametrize("mode", ["rn", "rz", "ru", "rd"])
+def test_a_product_beyond_the_range_does_not_outweigh_an_infinite_summand(plain: Machine, mode: str) -> None:
+    big, inf = 1.7e308, math.inf
+    rows = [(1e10, -big, inf, inf), (big, big, -inf, -inf), (big, 2.0, inf, inf), (inf, 2.0, -inf, math.nan)]
+    a, b, c, expected = np.array(rows).T
+    result = elementwise(plain, f"__fma_{mode}(a, b, c)", "double", "double,double,double", a, b, c)
+    np.testing.assert_array_equal(result, expected)
+
+
 def test_fma_in_double_precision_rounds_once_at_the_ends_of_the_range(plain: Machine) -> None:
     rng = np.random.default_rng(21)
     n = 400

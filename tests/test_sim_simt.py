@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from atomr_cuda.sim.memory import DeviceFault
+from atomr_cuda.sim.simt import LoadedModule
 from sim_helper import Machine
 
 ARCHITECTURES = ("compute_80", "compute_90", "compute_120")
@@ -104,6 +105,22 @@ def test_dynamic_shared_memory_that_was_not_asked_for_is_out_of_range(gpu: Machi
     with pytest.raises(DeviceFault) as fault:
         gpu.run(source, "k", 1, 32, gpu.zeros(1, np.int32), shared=64)
     assert fault.value.status == 700
+
+
+def test_a_register_of_an_inner_scope_is_another_one_than_its_namesake(plain: Machine) -> None:
+    """The compiler writes such scopes for `__syncthreads_and`: their names are those of its own numbered registers."""
+    text = """.version 8.0\n.target sm_80\n.address_size 64
+    .visible .entry k(.param .u64 out) {
+        .reg .pred %p<2>; .reg .b32 %r<3>; .reg .b64 %rd<3>;
+        mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 3;
+        { .reg .pred %p1; setp.ne.u32 %p1, %r1, 3; }
+        selp.u32 %r2, 9, 1, %p1;
+        ld.param.u64 %rd1, [out]; mad.wide.u32 %rd2, %r1, 4, %rd1; st.global.u32 [%rd2], %r2;
+        ret;
+    }"""
+    out = plain.zeros(5, np.int32)
+    plain.launch(LoadedModule(text, plain.memory).functions["k"], 1, 5, out)
+    assert out.tolist() == [1, 1, 1, 9, 1]
 
 
 # Divergence

@@ -1,0 +1,134 @@
+"""Random kernels, compiled by the real NVRTC, do on the device what a direct evaluation of the same tree does.
+
+The same file runs on the simulator and on a GPU.  Some kernels are the same in every run, some are new: the name of a
+kernel tells its seed, and a failure shows its text.  ATOMR_TRIO_FUZZ_KERNELS says how many new ones there are for each
+architecture, and ATOMR_TRIO_FUZZ_SEED which is the first, to see one again or to look on where a run ended.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import trio
+
+from atomr_trio import Device, NvrtcOptions, read_only
+from kernel_generator import KINDS, RandomKernel, random_kernel, translation_unit
+from support import open_test_device
+
+ARCHITECTURES = {"compute_80": (8, 0), "compute_120": (12, 0)}
+"""One for each dialect of PTX that the compiler writes."""
+
+FIXED = 75
+FRESH = int(os.environ.get("ATOMR_TRIO_FUZZ_KERNELS", "50"))
+TOGETHER = 10
+"""Kernels that are compiled at once."""
+
+
+def first_fresh_seed() -> int:
+    given = os.environ.get("ATOMR_TRIO_FUZZ_SEED")
+    return int(given) if given else random.SystemRandom().randrange(1 << 32)
+
+
+def difference(kernel: RandomKernel, found: np.ndarray) -> str:
+    """Where a result is not what it should be; empty if it is."""
+    wrong = np.flatnonzero(found != kernel.expected)
+    places = [
+        f"{kernel.place(at)} is {found[at]:#x} and should be {kernel.expected[at]:#x}" for at in wrong[:5].tolist()
+    ]
+    return "\n".join([f"{kernel.name}: {len(wrong)} results differ", *places, kernel.source]) if wrong.size else ""
+
+
+async def differences(dev: Device, arch: str, kernels: list[RandomKernel]) -> list[str]:
+    """Compile some kernels at once, run each of them, and compare what they leave behind."""
+    source, options = translation_unit(kernels), NvrtcOptions(arch=arch, fmad=False)
+    compiled = [await dev.nvrtc.compile(source, kernel.name, options) for kernel in kernels]
+    found = []
+    for kernel, launched in zip(kernels, compiled, strict=True):
+        inputs, out = await dev.to_device(kernel.inputs), await dev.to_device(kernel.start)
+        await launched.launch(kernel.blocks, kernel.threads, read_only(inputs), out, *kernel.scalars)
+        found.append(difference(kernel, await out.to_host()))
+    return [text for text in found if text]
+
+
+async def all_differences(dev: Device, arch: str, first: int, count: int) -> list[str]:
+    """Those of as many kernels; while one lot of them runs, the next one is compiled."""
+    found: list[str] = []
+    firsts: Iterator[int] = iter(range(first, first + count, TOGETHER))
+
+    async def take() -> None:
+        for at in firsts:
+            kernels = [random_kernel(seed) for seed in range(at, min(at + TOGETHER, first + count))]
+            found.extend(await differences(dev, arch, kernels))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(take)
+    return found
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+async def test_random_kernels_do_what_they_say(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
+    fresh = first_fresh_seed()
+    print(f"new kernels from ATOMR_TRIO_FUZZ_SEED={fresh}")
+    monkeypatch.setenv("ATOMR_TRIO_SIM_CAPABILITY", ".".join(map(str, ARCHITECTURES[arch])))
+    async with open_test_device() as dev:
+        if dev.info.capability < ARCHITECTURES[arch]:
+            pytest.skip(f"a device of capability {dev.info.capability} runs no code for {arch}")
+        found = [
+            *await all_differences(dev, arch, 0, FIXED),
+            *await all_differences(dev, arch, fresh, FRESH),
+        ]
+    assert not found, f"{len(found)} kernels differ. {found[0]}"
+
+
+# What the generator promises.
+
+
+def test_a_seed_makes_the_same_kernel_whenever_it_is_asked_for() -> None:
+    one, other = random_kernel(7), random_kernel(7)
+    assert one.source == other.source
+    assert (one.expected == other.expected).all()
+    assert random_kernel(8).source.replace("k8", "k7") != one.source
+
+
+CONSTRUCTS = (
+    *("if (", "for (", "switch (", "break;", "continue;", "__noinline__", "&&", "||", " ? "),
+    *("__syncthreads();", "__syncthreads_count(", "__syncthreads_and(", "__syncthreads_or("),
+    *(f"__shfl{mode}_sync(" for mode in ("", "_up", "_down", "_xor")),
+    *("__ballot_sync(", "__any_sync(", "__all_sync(", "__match_any_sync("),
+    *(f"__reduce_{operation}_sync(" for operation in ("add", "min", "max", "and", "or", "xor")),
+    *(f"{operation}(({kind} *)" for operation in ("atomicAdd", "atomicMin") for kind in ("i32", "u32", "u64")),
+    *("atomicMax(", "atomicAnd(", "atomicOr(", "atomicXor(", "atomicAdd(&s_"),
+    *("__fmaf_rn(", "__fma_rn(", "sqrt(", "fmin(", "rint(", " / ", "quotient<i64>", "remains<u8>", "__float2ll_rz("),
+    *("__byte_perm(", "__funnelshift_lc(", "__dp4a(", "__umul64hi(", "__brevll(", "__vadd4("),
+    *(f"__shared__ {kind} " for kind in KINDS),
+)
+
+
+def test_all_that_is_meant_to_be_tried_occurs() -> None:
+    sources = [random_kernel(seed).source for seed in range(100)]
+    text = "\n".join(sources)
+    assert [construct for construct in CONSTRUCTS if construct not in text] == []
+    assert len({source.count("\n") for source in sources}) > 20
+
+
+def test_kernels_leave_something_else_than_they_found() -> None:
+    for kernel in map(random_kernel, range(20)):
+        assert (kernel.expected != kernel.start).mean() > 0.5
+        assert np.unique(kernel.expected).size > 50, "threads must not all do the same"
+
+
+def test_a_wrong_result_is_found_and_named() -> None:
+    kernel = random_kernel(3)
+    found = kernel.expected.copy()
+    assert difference(kernel, found) == ""
+    for at in (0, len(found) - 1):
+        wrong = found.copy()
+        wrong[at] ^= np.uint64(1)
+        assert "1 results differ" in difference(kernel, wrong)
+        assert kernel.place(at) in difference(kernel, wrong)
+    assert kernel.place(0) == "i8_0 of thread 0"
