@@ -5,7 +5,7 @@
 #   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
-#   make fuzz       10,000 random kernels for each architecture, or FUZZ_KERNELS of them; BACKEND=gpu for the real device
+#   make fuzz       10,000 random kernels: FUZZ_KERNELS for each of four architectures; BACKEND=gpu for the real device
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
@@ -43,7 +43,7 @@ TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12=
   ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
 # The real device needs no environment of ours.
 GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
-FUZZ_KERNELS ?= 10000
+FUZZ_KERNELS ?= 2500
 FUZZ = ATOMR_TRIO_FUZZ_KERNELS=$(FUZZ_KERNELS)
 FUZZED := pytest -s -o faulthandler_timeout=900 tests/test_sim_fuzz.py
 SOAK := pytest -m soak -s -o faulthandler_timeout=900

@@ -49,13 +49,22 @@ class Machine:
     def kernel(self, source: str, name: str, *options: str) -> KernelFunction:
         return self.load(source, *options).functions[name]
 
-    def launch(self, kernel: KernelFunction, grid: Triple, block: Triple, *arguments: Any, shared: int = 0) -> None:
+    def launch(
+        self,
+        kernel: KernelFunction,
+        grid: Triple,
+        block: Triple,
+        *arguments: Any,
+        shared: int = 0,
+        cooperative: bool = False,
+    ) -> None:
         """Pack the arguments as the kernel's parameters lie; arrays go as addresses, ints by the parameter's size."""
         buffer = bytearray(kernel.parameter_bytes)
         assert len(arguments) == len(kernel.parameters)
         for (offset, size), argument in zip(kernel.parameters, arguments, strict=True):
             buffer[offset : offset + size] = _packed(argument, size)
-        kernel.launch(triple(grid), triple(block), shared, bytes(buffer), self.printed.append)
+        told = self.printed.append
+        kernel.launch(triple(grid), triple(block), shared, bytes(buffer), told, workspace_given=cooperative)
 
     def run(self, source: str, name: str, grid: Triple, block: Triple, *arguments: Any, shared: int = 0) -> None:
         self.launch(self.kernel(source, name), grid, block, *arguments, shared=shared)

@@ -1,177 +1,25 @@
-"""Every kernel of `kernels/`, compiled for four architectures and run through the public interface, against numpy.
+"""What is true of the table of kernels itself; kernels that print, and images that are no kernels.
 
-One device serves all cases of an architecture. On the simulator the device for `compute_90` reports capability 9.0.
-Behind the table stand kernels that print, and images that are no kernels.
+The table is run by `test_kernels_75.py` and its like, one for each architecture.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable
 
 import attrs
 import numpy as np
 import pytest
-import trio
 
-from atomr_trio import (
-    CommandFailed,
-    Device,
-    DeviceArray,
-    InvalidArgument,
-    Kernel,
-    LibraryNotFound,
-    NvrtcOptions,
-    compile_to_cubin,
-    read_only,
-)
+from atomr_trio import CommandFailed, Device, InvalidArgument, NvrtcOptions, compile_to_cubin, read_only
 from atomr_trio.actors.module import load_program
-from kernels.case import FOLDER, Case, Family, Given, Launch, Result
+from kernel_bench import ARCHITECTURES, simulate_capability
+from kernels.case import FOLDER, Result
 from kernels.collection import CASES
 from rogue import until
-from support import ON_GPU, open_test_device
-
-ARCHITECTURES = {"compute_75": (7, 5), "compute_80": (8, 0), "compute_90": (9, 0), "compute_100": (10, 0)}
-
-DEADLINE = 60
-"""Seconds for one case, of which compiling takes most."""
-
-
-class DeviceThread:
-    """An open device, and trio in a thread of its own that serves it: tests that share a device are plain functions."""
-
-    def __init__(self) -> None:
-        self._opened = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="device")
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._opened.wait()
-        if self._failure:
-            self._thread.join()
-            raise self._failure
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        trio.from_thread.run_sync(self._closing.set, trio_token=self._token)
-        self._thread.join()
-        if self._failure:
-            raise self._failure
-
-    def run(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Call an async function with the device and wait for its answer."""
-        return trio.from_thread.run(function, self.device, *arguments, trio_token=self._token)
-
-    def _serve(self) -> None:
-        try:
-            trio.run(self._hold)
-        except BaseException as failure:
-            self._failure = failure
-        finally:
-            self._opened.set()
-
-    async def _hold(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._closing = trio.Event()
-        async with open_test_device() as self.device:
-            self._opened.set()
-            await self._closing.wait()
-
-
-class Bench:
-    """A device and an architecture; compiles a family once and runs its cases."""
-
-    def __init__(self, thread: DeviceThread, arch: str, headers: dict[str, Any] | None) -> None:
-        self.arch = arch
-        self._headers = headers
-        self._kept: dict[Family, Kernel] = {}
-        self._thread = thread
-
-    def run(self, case: Case) -> None:
-        """Launch what the case says, and look at every array that its kernels wrote."""
-        if case.family.headers and self._headers is None:
-            pytest.skip("this NVRTC carries no headers of CUDA, and none are installed beside it")
-        if ARCHITECTURES[self.arch] < case.since:
-            pytest.skip(f"its instructions came with capability {case.since}")
-        for result, values in self._thread.run(self._run, case.family, case.launches()):
-            result.check(values)
-
-    async def _run(self, device: Device, family: Family, launches: Sequence[Launch]) -> list[tuple[Result, np.ndarray]]:
-        arrays: dict[Given | Result, DeviceArray] = {}
-        with trio.fail_after(DEADLINE):
-            for launch in launches:
-                kernel = await self._kernel(device, family, launch.kernel)
-                arguments = [await self._argument(device, arrays, argument) for argument in launch.arguments]
-                await kernel.launch(
-                    *(launch.grid, launch.block, *arguments),
-                    shared_bytes=launch.shared,
-                    cooperative=launch.cooperative,
-                )
-            return [(item, await array.to_host()) for item, array in arrays.items() if isinstance(item, Result)]
-
-    async def _kernel(self, device: Device, family: Family, name: str) -> Kernel:
-        """A module is loaded as long as somebody has a kernel of it, so one of each family is kept.
-
-        The device remembers what it has compiled, unless headers on disk were asked for, which might have changed.
-        """
-        kept = self._kept.get(family)
-        if kept and family.headers:
-            return Kernel._create(kept._module, name)
-        headers = (self._headers or {}) if family.headers else {}
-        options = NvrtcOptions(arch=self.arch, name_expressions=family.expressions, **family.options, **headers)
-        kernel = await device.nvrtc.compile(family.source, name, options)
-        self._kept.setdefault(family, kernel)
-        return kernel
-
-    async def _argument(self, device: Device, arrays: dict[Given | Result, DeviceArray], argument: Any) -> Any:
-        match argument:
-            case Given(values):
-                return read_only(await self._array(device, arrays, argument, values))
-            case Result(start):
-                return await self._array(device, arrays, argument, start)
-        return argument
-
-    async def _array(
-        self, device: Device, arrays: dict[Given | Result, DeviceArray], key: Given | Result, values: np.ndarray
-    ) -> DeviceArray:
-        if key not in arrays:
-            arrays[key] = await device.to_device(values)
-        return arrays[key]
-
-
-@pytest.fixture(scope="session")
-def headers() -> dict[str, Any] | None:
-    """The option by which NVRTC finds the headers of CUDA; None where there are none."""
-    carried = NvrtcOptions(bundled_headers=True)
-    try:
-        carried.flags("compute_80")
-    except LibraryNotFound:
-        assert ON_GPU, "the NVRTC that the simulator needs carries headers"
-        return None
-    return {"bundled_headers": True}
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def bench(request: pytest.FixtureRequest, headers: dict[str, Any] | None) -> Iterator[Bench]:
-    """A device that runs the architecture's code. The environment is put back as soon as it is open."""
-    with contextlib.ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            simulate_capability(patch, request.param)
-            thread = stack.enter_context(DeviceThread())
-        capability = thread.device.info.capability
-        if capability < ARCHITECTURES[request.param]:
-            pytest.skip(f"a device of capability {capability} runs no code for {request.param}")
-        yield Bench(thread, request.param, headers)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_kernel_does_what_numpy_does(bench: Bench, case: Case) -> None:
-    bench.run(case)
+from support import open_test_device
 
 
 def passes_untouched(result: Result) -> bool:
@@ -190,11 +38,6 @@ def test_no_case_passes_when_its_kernels_do_nothing() -> None:
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
-
-
-def simulate_capability(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
-    """Have the simulated devices that are opened from now on report the capability that the architecture needs."""
-    monkeypatch.setenv("ATOMR_TRIO_SIM_CAPABILITY", ".".join(map(str, ARCHITECTURES[arch])))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -490,6 +490,18 @@ def test_a_warp_counts_as_a_whole_one_even_where_it_lacks_lanes() -> None:
     np.testing.assert_array_equal(out, np.arange(40) != 3)
 
 
+def test_lanes_that_exit_while_their_warp_waits_come_with_it() -> None:
+    machine = Machine()
+    body = """
+    and.b32 %r1, %t, 31; setp.ge.u32 %q1, %r1, 20; @%q1 bra LEAVING;
+    bar.sync 1, 64;
+    mad.lo.u64 %d1, %t64, 4, %p0; st.global.u32 [%d1], 1;
+    LEAVING:"""
+    out = machine.zeros(64, np.uint32)
+    machine.launch(loaded(machine, body), 1, 64, out)
+    np.testing.assert_array_equal(out, np.arange(64) % 32 < 20)
+
+
 @pytest.mark.parametrize(("body", "says"), [("bar.sync %t;", "no barrier 16"), ("bar.sync 1, 96;", "never reach")])
 def test_barriers_that_cannot_open(body: str, says: str) -> None:
     machine = Machine()

@@ -78,6 +78,13 @@ def test_two_registers_are_exchanged_as_often_as_a_lane_goes_round(gpu):
     np.testing.assert_array_equal(words(gpu, ROUNDS + loop, 64, 10), second * 65536 + first)
 
 
+def test_what_a_register_held_before_its_last_change_is_still_known_behind_the_loop(gpu):
+    loop = """mov.u32 %r5, 0;
+    LOOP: mov.u32 %r6, %r5; add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, %r4; @%p1 bra LOOP;
+    mad.lo.u32 %r9, %r6, 1000, %r5;"""
+    np.testing.assert_array_equal(words(gpu, ROUNDS + loop, 320), (rounds(320) - 1) * 1000 + rounds(320))
+
+
 def test_a_register_that_a_round_sets_to_a_constant_has_it_in_the_next_round(gpu):
     loop = """mov.u32 %r5, 100; mov.u32 %r9, 0;
     LOOP: add.u32 %r9, %r9, %r5; mov.u32 %r5, 7;

@@ -45,6 +45,13 @@ def test_both_dialects_give_the_same_declarations(arch: str) -> None:
     assert module.variables["s"].unsized
 
 
+def test_ftz_may_stand_behind_the_type() -> None:
+    module = ptx.parse(kernel(".reg .f32 %f<2>; rcp.approx.ftz.f32 %f0, %f1; rcp.approx.f32.ftz %f0, %f1;"))
+    first, second, *_ = ptx.instructions(module.functions["k"])
+    assert first.modifiers == second.modifiers == ("approx", "ftz", "f32")
+    assert second.text == "rcp.approx.f32.ftz %f0, %f1"
+
+
 def test_registers_families_scopes_and_labels() -> None:
     module = ptx.parse(
         kernel(

@@ -164,6 +164,8 @@ class Family:
     """Tells two families of one file apart."""
     headers: bool = False
     """The file includes headers of CUDA, such as `cuda_fp16.h`."""
+    curand: bool = False
+    """The file includes `curand_kernel.h`, which comes with cuRAND."""
     cases: list[Case] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
 

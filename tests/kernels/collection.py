@@ -7,6 +7,7 @@ from . import (
     codes,
     cooperative,
     cub,
+    curand,
     fast,
     fields,
     float8,
@@ -24,6 +25,7 @@ from . import (
     library,
     linear,
     numbers,
+    pipelines,
     rounding,
     scan,
     simulate,
@@ -62,6 +64,8 @@ FAMILIES: tuple[Family, ...] = (
     float8.family,
     cub.family,
     library.family,
+    pipelines.family,
+    curand.family,
 )
 
 CASES: tuple[Case, ...] = tuple(case for family in FAMILIES for case in family.cases)

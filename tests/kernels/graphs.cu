@@ -9,7 +9,7 @@ __device__ int position() { return blockIdx.x * blockDim.x + threadIdx.x; }
 extern "C" __global__ void next_level(const int *begins, const int *ends, int *levels, int level, int n)
 {
     int v = position();
-    if (v >= n || levels[v] != level) return;
+    if (v >= n || *(volatile int *)&levels[v] != level) return;
     for (int at = begins[v]; at < begins[v + 1]; ++at) atomicCAS(&levels[ends[at]], -1, level + 1);
 }
 
@@ -73,7 +73,7 @@ extern "C" __global__ void union_find(const int2 *edges, int n, int *parents)
 extern "C" __global__ void flatten_sets(int *parents, int n)
 {
     int i = position();
-    if (i < n) parents[i] = root_of(parents, i);
+    if (i < n) atomicExch(&parents[i], root_of(parents, i));
 }
 
 // A step of the random surfer: each page gathers what the pages that point to it give.

@@ -44,7 +44,8 @@ def _limited(instruction: Instruction, expression: str) -> str:
     return expression
 
 
-_NEAREST = {"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "sqrt": "np.sqrt({0})",
+# Of two NaN, a GPU keeps the second one and this processor the first.
+_NEAREST = {"add": "{1} + {0}", "sub": "{0} - {1}", "mul": "{1} * {0}", "div": "{0} / {1}", "sqrt": "np.sqrt({0})",
             "rcp": "one({0}) / {0}"}  # fmt: skip
 _DIRECTED = {"add": "add_directed({0}, {1}, {2!r})", "sub": "add_directed({0}, -{1}, {2!r})",
              "mul": "mul_directed({0}, {1}, {2!r})", "div": "div_directed({0}, {1}, {2!r})",
@@ -282,20 +283,16 @@ def extreme(emit: Emitter, instruction: Instruction) -> None:
 
 
 def sign_change(emit: Emitter, instruction: Instruction) -> None:
-    """`abs` and `neg`; on floats they touch the sign bit alone."""
+    """`abs` and `neg`."""
     need(instruction, 2)
     kind = kind_of(instruction)
     allow(instruction, "ftz")
-    negate = instruction.opcode == "neg"
-    if is_float(kind):
-        bits = WIDTHS[kind]
-        mask = 0x80008000 if is_packed(kind) else 1 << (bits - 1)
-        value = emit.use(instruction.operands[1], f"b{bits}")
-        operator, number = ("^", mask) if negate else ("&", (1 << bits) - 1 - mask)
-        emit.define(instruction.operands[0], f"b{bits}", f"{value} {operator} {emit.constant(number, f'u{bits}')}")
+    expression = "np.abs({0})" if instruction.opcode == "abs" else "negated({0})" if kind == "f64" else "-{0}"
+    if is_packed(kind):
+        _packed(emit, instruction, kind, expression)
     else:
         value = emit.use(instruction.operands[1], kind)
-        emit.define(instruction.operands[0], kind, f"-{value}" if negate else f"np.abs({value})")
+        emit.define(instruction.operands[0], kind, expression.format(value))
 
 
 def copy_sign(emit: Emitter, instruction: Instruction) -> None:

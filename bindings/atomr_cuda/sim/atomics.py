@@ -13,7 +13,7 @@ import numpy as np
 
 from .mbarrier import OPERATIONS
 from .memory import AddressSpace, Array
-from .numeric import bf16_to_f32, f32_to_bf16, halves
+from .numeric import bf16_to_f32, f32_to_bf16, halves, one_nan
 
 Combine = Callable[[Any, Any, Any], Any]
 
@@ -26,8 +26,17 @@ def _decrement(old: Any, bound: Any, _: Any) -> Any:
     return np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1))
 
 
+def _add(old: Any, value: Any, _: Any) -> Any:
+    return _as_hardware(old + value)
+
+
+def _as_hardware(numbers: Any) -> Any:
+    """Sums with the NaN that a GPU makes; of an f64 it keeps the bits, as numpy does."""
+    return one_nan(numbers) if numbers.dtype.kind == "f" and numbers.dtype.itemsize < 8 else numbers
+
+
 COMBINE: dict[str, Combine] = {
-    "add": lambda old, value, _: old + value,
+    "add": _add,
     "min": lambda old, value, _: np.minimum(old, value),
     "max": lambda old, value, _: np.maximum(old, value),
     "and": lambda old, value, _: old & value,
@@ -80,6 +89,8 @@ def atomic(
 def _on_one_view(view: Array, index: Array, operation: str, keep: bool, first: Array, second: Array) -> Array | None:
     if not keep and operation in _UNORDERED:
         _UNORDERED[operation].at(view, index, first)
+        if view.dtype.kind == "f":
+            view[index] = _as_hardware(view[index])
         return None
     order = np.argsort(index, kind="stable")
     places = index[order]

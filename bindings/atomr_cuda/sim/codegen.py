@@ -10,6 +10,8 @@ This file knows operands, registers and frames.  What an instruction computes is
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,18 +114,19 @@ class Code:
         return self.blocks
 
 
-def translate(function: Function, module: PtxModule, symbols: Symbols) -> Code:
+def translate(function: Function, module: PtxModule, symbols: Symbols, emitter: Writer) -> Code:
     """The code of one function; a `LoadError` names the instruction that cannot be run."""
     try:
-        return _Translator(function, module, symbols).run()
+        return Translator(function, module, symbols, emitter).run()
     except LoadError as error:
         raise error.inside(function.entry, function.name) from None
 
 
-class _Translator:
+class Translator:
     """Translates one function: places its variables, then writes its blocks one after the other."""
 
-    def __init__(self, function: Function, module: PtxModule, symbols: Symbols) -> None:
+    def __init__(self, function: Function, module: PtxModule, symbols: Symbols, emitter: Writer) -> None:
+        self.emitter = emitter
         self.function = function
         self.module = module
         self.symbols = symbols
@@ -140,7 +143,7 @@ class _Translator:
             else:
                 code.varying[name] = len(code.varying)
                 code.dtypes.append(storage(self.function.registers[name]))
-        code.text = "\n".join(BlockEmitter(self, block).run() for block in flow.blocks)
+        code.text = "\n".join(self.emitter(self, block).run() for block in flow.blocks)
         return code
 
     def _place_variables(self) -> None:
@@ -168,6 +171,26 @@ class _Translator:
         return name
 
 
+_TEMPORARY = re.compile(r"\bt\d+\b")
+
+
+def _forgetting(body: list[str], rest: list[str]) -> Iterator[str]:
+    """The lines of a body, with each temporary deleted after its last use.
+
+    The next array then takes the same memory, which the processor's cache still holds.
+    """
+    used = [set(_TEMPORARY.findall(line)) for line in body]
+    still = set(_TEMPORARY.findall("\n".join(rest)))
+    dead = []
+    for names in reversed(used):
+        dead.append(sorted(names - still))
+        still |= names
+    for line, names in zip(body, reversed(dead), strict=True):
+        yield line
+        if names:
+            yield f"del {', '.join(names)}"
+
+
 def shared_key(function: Function, name: str) -> str:
     """How a `.shared` variable is called in a kernel's layout: two functions may each have one of the same name."""
     return f"{function.name}:{name}" if name in function.variables else name
@@ -185,7 +208,7 @@ def _as_unsigned(kind: str) -> str:
 class BlockEmitter:
     """Writes one block's function.  Implements what `emit.Emitter` asks for."""
 
-    def __init__(self, owner: _Translator, block: Block) -> None:
+    def __init__(self, owner: Translator, block: Block) -> None:
         self.owner = owner
         self.code: Code = owner.code
         self.function: Function = owner.function
@@ -215,7 +238,7 @@ class BlockEmitter:
             return f"bf16_to_f32({self.use(operand, 'u16')})"
         kind = _as_unsigned(kind)
         if isinstance(operand, Register):
-            name = self._register(operand, kind)
+            name = self._bits(operand, kind) if kind[0] in "us" else self._register(operand, kind)
             self.touched_vector |= name.lstrip("~") not in self.scalars
             return name
         if isinstance(operand, Immediate):
@@ -257,6 +280,9 @@ class BlockEmitter:
         if plain and self.width(source) == self.width(operand):
             assert isinstance(source, Register)
             assert isinstance(operand, Register)
+            if source.name in self.code.flow.computed and operand.name not in self.code.flow.computed:
+                self.define(operand, f"u{self.width(source)}", self.use(source, f"u{self.width(source)}"))
+                return
             self._load(source.name)
             self._assign(operand.name, dict(self.values[source.name]))
         else:
@@ -289,6 +315,10 @@ class BlockEmitter:
     def vector(self) -> None:
         """The result differs from lane to lane, whatever the operands are."""
         self.touched_vector = True
+
+    def copy(self, function: str, to: str, source: str, *sizes: str) -> None:
+        """Copy bytes in each lane, by a function of `copies`."""
+        self.statement(f"{function}(M, {', '.join((to, source, *sizes))})")
 
     def place(self, address: Address, instruction: Instruction) -> Place:
         """Where the instruction's memory is."""
@@ -393,6 +423,22 @@ class BlockEmitter:
             else:
                 raise self._error(f"register {register.name} is too narrow")
         return held[kind]
+
+    def _bits(self, register: Register, kind: str) -> str:
+        """A register's bits.  A result of float arithmetic gets the NaN that hardware makes here, and not before."""
+        computed = self.code.flow.computed.get(register.name)
+        if computed is None:
+            return self._register(register, kind)
+        number = self._register(register, computed)
+        held, key = self.values[register.name], f"bits as {kind}"
+        if key not in held:
+            clean = self._derived(f"one_nan({number})", number)
+            self.origin[clean] = self.origin[number]
+            if WIDTHS[kind] == WIDTHS[computed]:
+                held[key] = self._view(clean, kind)
+            else:
+                held[key] = self._derived(f"{clean}.view(u{WIDTHS[computed]}).astype({kind})", clean)
+        return held[key]
 
     def _view(self, name: str, kind: str) -> str:
         view = self._derived(f"{name}.view({kind})", name)
@@ -502,12 +548,12 @@ class BlockEmitter:
         lines += [f" {line}" for line in self.common]
         if self.gathered:
             whole = [f"{variable} = R[{self.code.varying[name]}]" for name, variable in self.gathered.items()]
-            part = [f"{line}.take(L, mode='clip')" for line in whole]
+            part = [f"{variable} = A.gather({self.code.varying[name]}, L)" for name, variable in self.gathered.items()]
             lines += [f" if L is None: {'; '.join(whole)}", f" else: {'; '.join(part)}"]
         if self.block.number in end.targets:
             lines += [" alive = np.True_", " while True:"]
         indent = "  " if self.block.number in end.targets else " "
-        return "\n".join([*lines, *(f"{indent}{line}" for line in (*self.body, *rest))]) + "\n"
+        return "\n".join([*lines, *(f"{indent}{line}" for line in (*_forgetting(self.body, rest), *rest))]) + "\n"
 
     def _handle(self, instruction: Instruction) -> None:
         try:
@@ -550,8 +596,10 @@ class BlockEmitter:
         lines = [f"P = {predicate} & alive", f"if A.repeats(P, {number}):"]
         lines.append(f" gone, G, S = A.part(P, alive, L, {other}, {pure})")
         if stored:
-            places = ", ".join(f"R[{self.code.varying[name]}][gone]" for name in stored)
-            lines.append(f" if G.size: {places} = {', '.join(f'{self._vector(name)}[G]' for name in stored)}")
+            # All values are taken first: one of them may be the array of a register that is changed before.
+            values = [f"{self._vector(name)}[G]" for name in stored]
+            puts = [f"A.put({self.code.varying[name]}, gone, V[{at}])" for at, name in enumerate(stored)]
+            lines.append(f" if G.size: V = {', '.join(values)},; {'; '.join(puts)}")
         if carried:
             variables = ", ".join(self.gathered[name] for name in carried)
             lines.append(f" {variables} = {', '.join(map(self._vector, carried))}")
@@ -573,6 +621,8 @@ class BlockEmitter:
     def _stores(self) -> list[str]:
         """Put back what later blocks read.  A register never shares its array: the next block may write parts of it."""
         whole, part, common = [], [], []
+        copied = []
+        """What was gathered may be seen through a register that is put back: it is copied before any of them is."""
         owned: set[str] = set()
         live = self.code.flow.live_out[self.block.number]
         for name in sorted(self.changed & live):
@@ -582,17 +632,22 @@ class BlockEmitter:
                 common.append(f"U[{self.code.uniform[name]}] = {variable}")
                 continue
             at = self.code.varying[name]
-            part.append(f"R[{at}][L] = {variable}")
             root = self.origin.get(variable, variable)
+            if root in self.foreign and variable not in self.scalars:
+                copied.append(f"c{at} = {variable}.copy()")
+                part.append(f"A.put({at}, L, c{at})")
+            else:
+                part.append(f"A.put({at}, L, {variable})")
             if variable in self.scalars:
                 dtype = "pred" if width == 1 else f"u{width}"
-                whole.append(f"R[{at}] = np.full(A.count, {variable}, {dtype})")
+                whole.append(f"R[{at}] = A.same({variable}, {dtype})")
             elif root in owned or root in self.foreign:
                 whole.append(f"R[{at}] = {variable}.copy()")
             else:
                 owned.add(root)
                 whole.append(f"R[{at}] = {variable}")
         if part:
+            part = [*copied, *part]
             common += ["if L is None:", *(f" {line}" for line in whole), "else:", *(f" {line}" for line in part)]
         return common
 
@@ -665,6 +720,10 @@ class BlockEmitter:
         if isinstance(operand, Symbol) and operand.name in self.code.frame.offsets:
             return self.code.frame.offsets[operand.name]
         raise self._error("only .param variables can be passed")
+
+
+Writer = Callable[[Translator, Block], BlockEmitter]
+"""What makes the writer of a block's function."""
 
 
 def _call_parts(instruction: Instruction) -> tuple[tuple[Operand, ...], Operand, tuple[Operand, ...]]:

@@ -13,12 +13,16 @@ _BULK = 16
 
 
 def copy_each(memory: AddressSpace, to: Any, source: Any, size: Any, given: Any) -> None:
-    """In each lane, `given` bytes from `source`, and zeros up to `size`."""
+    """In each lane, `given` bytes from `source`, and zeros up to `size`.
+
+    What a GPU does when more bytes are given than are copied is undefined; one of capability 9.0 starts again from one.
+    """
     for target, origin, whole, count in _lanes(to, source, size, given):
         view = memory.view(target, whole)
-        if count:
-            view[:count] = memory.view(origin, count)
-        view[count:] = 0
+        taken = (count - 1) % whole + 1 if count else 0
+        if taken:
+            view[:taken] = memory.view(origin, taken)
+        view[taken:] = 0
 
 
 def copy_bulk(memory: AddressSpace, to: Any, source: Any, size: Any) -> None:

@@ -368,8 +368,9 @@ def install() -> None:
     """Put the simulator in libcuda's place in this process; a second call changes nothing.
 
     The environment says how many devices there are (``ATOMR_TRIO_SIM_DEVICES``), how many bytes of memory each has
-    (``ATOMR_TRIO_SIM_MEMORY``), which compute capability they report (``ATOMR_TRIO_SIM_CAPABILITY``), and which faults
-    to inject (``ATOMR_TRIO_SIM_FAULTS``, in the words of ``injection``).
+    (``ATOMR_TRIO_SIM_MEMORY``), which compute capability they report (``ATOMR_TRIO_SIM_CAPABILITY``), which faults to
+    inject (``ATOMR_TRIO_SIM_FAULTS``, in the words of ``injection``), and what launches are watched for
+    (``ATOMR_TRIO_SIM_CHECK`` and ``ATOMR_TRIO_SIM_CHECK_FOLDER``, see ``checks``).
     """
     global _process
     with _lock:

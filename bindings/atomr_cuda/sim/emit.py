@@ -46,6 +46,9 @@ class Emitter(Protocol):
     def vector(self) -> None:
         """Say that the result differs from lane to lane, whatever the operands are."""
 
+    def copy(self, function: str, to: str, source: str, *sizes: str) -> None:
+        """Copy bytes in each lane, by a function of `copies`: how many are written, and how many of them are read."""
+
     def place(self, address: Address, instruction: Instruction) -> Place:
         """Where the instruction's memory is."""
 
@@ -76,6 +79,8 @@ class Opcode:
     """The result depends on the operands alone: equal operands in all lanes give equal results in all lanes."""
     writes: bool = True
     """The first operand is where the result goes."""
+    computes: bool = False
+    """A result that is an f16 or an f32 is a number that arithmetic made, and its NaN the one that hardware makes."""
 
 
 def kind_of(instruction: Instruction) -> str:

@@ -22,10 +22,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .affine import Affine, Box, Cut, Shape
 from .codegen import Code, Namespace, storage
-from .memory import ASSERT, LAUNCH_FAILED, STACK_ERROR, AddressSpace, Array, DeviceFault
+from .memory import ASSERT, LAUNCH_FAILED, LOCAL, STACK_ERROR, AddressSpace, Array, DeviceFault
 from .printf import assertion_text, format_text
-from .shared import SharedAccess, SharedMemory
+from .shared import SharedAccess, SharedMemory, StridedSharedAccess
 from .warp import Warps
 
 
@@ -39,13 +40,17 @@ class Heap(Protocol):
         """Give a block back."""
 
 
-Lanes = Array | None
-"""Indices of lanes within their activation; None means all of them."""
+Lanes = Array | Box | None
+"""Indices of lanes within their activation, in order; None means all of them."""
+_NOBODY: Array = np.arange(0)
 
-CHUNK_LANES = 32768
+CHUNK_LANES = 131072
+AFFINE_LANES = 16384
+"""In chunks of fewer lanes, it costs less to compute arrays than to know that they are affine."""
 CHUNK_BYTES = 128 << 20
-"""Shared memory and frames of a chunk: what a launch takes is bounded, and so is the time until its process is gone."""
-RESIDENT_CHUNKS = 7
+"""Shared memory, frames and registers of a chunk: what a launch takes is bounded, and so is how soon its process ends.
+"""
+RESIDENT_CHUNKS = 2
 """As many lanes as a large GPU holds at a time; blocks that wait for each other must fit in."""
 STEPS_PER_TURN = 2048
 FAIRNESS = 64
@@ -105,6 +110,63 @@ def _layout(block: tuple[int, int, int], blocks: int) -> Layout:
     return Layout(block, blocks)
 
 
+class Axes:
+    """The axes of a chunk: its lanes' blocks in the grid, then its lanes in their blocks.
+
+    There are up to six; those of one lane are left out.  What is affine over them is kept as such.
+    """
+
+    def __init__(self, launch: Launch, first: int, blocks: int) -> None:
+        extent, self._begin = _blocks_in_rows(launch.grid, first, blocks)
+        counts = (*extent[::-1], *launch.block[::-1])
+        self._kept = [axis for axis, count in enumerate(counts) if count > 1]
+        self.shape: Shape = tuple(counts[axis] for axis in self._kept)
+        self.box: Box = Box(self.shape, (0,) * len(self.shape), self.shape)
+        self.blocks: Affine = self._affine(0, (extent[0] * extent[1], extent[0], 1, 0, 0, 0))
+        """The number of each lane's block in the chunk."""
+
+    def _affine(self, base: int, strides: Shape) -> Affine:
+        return Affine(self.shape, base, tuple(strides[axis] for axis in self._kept), np.uint32)
+
+    def special(self, name: str) -> Affine | None:
+        """A special register over all lanes, if it is affine."""
+        register, _, axis = name.partition(".")
+        if register == "tid":
+            return self._affine(0, tuple(int(f"tid.{each}" == name) for each in "...zyx"))
+        if register == "ctaid" and self._begin is not None:
+            return self._affine(self._begin["xyz".index(axis)], tuple(int(each == axis) for each in "zyx..."))
+        return None
+
+
+def _blocks_together(grid: tuple[int, int, int], most: int) -> tuple[int, int]:
+    """How many blocks, in order, make up a chunk, and at multiples of what number one ends in any case.
+
+    Chunks are parts of rows of the grid, whole rows, or whole layers, and about as large as each other: the blocks of
+    one then fill a box of the grid.
+    """
+    unit, line = 1, grid[0]
+    for count in grid[1:]:
+        if line <= most:
+            unit, line = line, line * count
+    pieces = -(-line // (most // unit * unit))
+    return -(-line // unit // pieces) * unit, line
+
+
+def _blocks_in_rows(grid: tuple[int, int, int], first: int, blocks: int) -> tuple[Shape, Shape | None]:
+    """The extents of the box of a grid that such blocks fill, and where it begins; None if they do not fill one."""
+    width, height, _ = grid
+    begin = first % width, first // width % height, first // (width * height)
+    if begin[0] + blocks <= width:
+        return (blocks, 1, 1), begin
+    rows, rest = divmod(blocks, width)
+    if begin[0] == rest == 0 and begin[1] + rows <= height:
+        return (width, rows, 1), begin
+    layers, rest = divmod(rows, height)
+    if begin[:2] == (0, 0) and blocks == width * height * layers:
+        return (width, height, layers), begin
+    return (blocks, 1, 1), None
+
+
 @dataclass(slots=True)
 class Launch:
     """One launch of a kernel: everything that its chunks share."""
@@ -136,11 +198,19 @@ class Launch:
 
     def chunks(self) -> Iterator[Chunk]:
         """All blocks of the grid, in order, a chunk at a time."""
-        total = self.grid[0] * self.grid[1] * self.grid[2]
-        block_bytes = self.shared_bytes + self.threads * self.code.frame.size
-        each = max(1, min(CHUNK_LANES // self.threads, CHUNK_BYTES // max(1, block_bytes)))
-        for first in range(0, total, each):
-            yield Chunk(self, first, min(each, total - first))
+        lane_bytes = self.code.frame.size + sum(np.dtype(dtype).itemsize for dtype in self.code.dtypes)
+        block_bytes = self.shared_bytes + self.threads * lane_bytes
+        most = max(1, min(CHUNK_LANES // self.threads, CHUNK_BYTES // max(1, block_bytes)))
+        each, line = _blocks_together(self.grid, most)
+        total, first = self.grid[0] * self.grid[1] * self.grid[2], 0
+        while first < total:
+            blocks = min(each, line - first % line)
+            yield self.chunk(first, blocks)
+            first += blocks
+
+    def chunk(self, first: int, blocks: int) -> Chunk:
+        """Some of the grid's blocks."""
+        return Chunk(self, first, blocks)
 
     def run(self) -> None:
         """Run the whole grid.  Chunks that do not end soon take turns, since one may wait for another."""
@@ -178,8 +248,8 @@ class Parked:
 class Barrier:
     """One of the numbered barriers of the blocks of a chunk."""
 
-    arrived: Array
-    """How many lanes of each block have come."""
+    arrivals: Array
+    """How often each lane has come."""
     wanted: Array
     """How many must come; 0 stands for every live lane."""
     parked: list[Parked]
@@ -193,6 +263,10 @@ class Chunk:
         self.layout: Layout = _layout(launch.block, blocks)
         self.first = first
         self.specials: dict[str, Array] = {}
+        self.axes: Axes | None = None
+        """The axes of its lanes, if it is worth knowing what is affine."""
+        if self.layout.lanes >= AFFINE_LANES:
+            self.axes = Axes(launch, first, blocks)
         self.shared: SharedMemory = SharedMemory(launch.memory, blocks, launch.shared_bytes, self.layout.block_of)
         self.steps: int = 0
         self.live: Array = np.full(blocks, launch.threads)
@@ -201,7 +275,11 @@ class Chunk:
         self.barriers: dict[int, Barrier] = {}
         self.at_meeting: list[Parked] = []
         self.activations: list[Activation] = []
-        Activation(self, launch.code, None, self.layout.lanes).post(0, None)
+        self.activation(launch.code, None, self.layout.lanes).post(0, None)
+
+    def activation(self, code: Code, origin: Lanes, count: int, caller: Caller | None = None) -> Activation:
+        """A function run by some lanes of the chunk."""
+        return Activation(self, code, origin, count, caller)
 
     def close(self) -> None:
         """Give back the memory that the chunk made accessible."""
@@ -279,9 +357,17 @@ class Chunk:
                 # Whoever is missing can never come: undefined behaviour in CUDA.  Go on with those who are here.
                 self._meet_again(force=True)
             elif any(barrier.parked for barrier in self.barriers.values()):
-                raise DeviceFault(LAUNCH_FAILED, "lanes wait at a barrier that the others never reach")
+                raise self.stuck()
             else:
                 return None
+
+    def stuck(self) -> DeviceFault:
+        """The fault of lanes that wait at a barrier for others that never come."""
+        return DeviceFault(LAUNCH_FAILED, "lanes wait at a barrier that the others never reach")
+
+    def resume(self, activation: Activation, target: int, lanes: Array) -> None:
+        """Lanes that have waited for others go on."""
+        activation.post(target, lanes)
 
     # Barriers
 
@@ -306,37 +392,43 @@ class Chunk:
             raise DeviceFault(LAUNCH_FAILED, f"there is no barrier {number}")
         barrier = self.barriers.get(number)
         if barrier is None:
-            blocks = self.live.size
-            barrier = self.barriers[number] = Barrier(np.zeros(blocks, np.int64), np.zeros(blocks, np.int64), [])
+            zeros = np.zeros(self.alive.size, np.int64), np.zeros(self.live.size, np.int64)
+            barrier = self.barriers[number] = Barrier(*zeros, [])
         lanes = parked.activation.chunk_lanes(parked.lanes)
-        block = self.layout.block_of[lanes]
-        weights = self._weights(lanes) if counts.any() else None
-        barrier.arrived += np.bincount(block, weights, self.live.size).astype(np.int64)
-        barrier.wanted[block] = counts
+        barrier.arrivals[lanes] += 1
+        barrier.wanted[self.layout.block_of[lanes]] = counts
         if waits:
             barrier.parked.append(parked)
         self._open(barrier)
 
-    def _weights(self, lanes: Array) -> Array:
-        """What each lane counts at a barrier for so many: the first one of a warp stands for those that it lacks."""
-        warps = self.layout.warps
-        living = warps.bits(np.flatnonzero(self.alive))[warps.index[lanes]]
-        first = living & (~living + np.uint32(1)) == np.uint32(1) << warps.place[lanes].astype(np.uint32)
-        missing: Array = np.where(first, 32 - np.bitwise_count(living).astype(np.int64), 0)
-        return missing + 1
+    def _arrived(self, barrier: Barrier) -> Array:
+        """How many lanes of each block have come, as the block's barrier counts them.
+
+        One for so many lanes counts whole warps: those that a warp lacks, or that have exited, come with the others.
+        """
+        blocks = self.live.size
+        arrived = np.bincount(self.layout.block_of, barrier.arrivals, blocks)
+        if barrier.wanted.any():
+            warps = self.layout.warps
+            here = barrier.arrivals > 0
+            missing = 32 - np.bitwise_count(warps.bits(np.flatnonzero(self.alive | here))).astype(np.int64)
+            missing[warps.bits(np.flatnonzero(here)) == 0] = 0
+            arrived += np.where(barrier.wanted > 0, missing.reshape(blocks, -1).sum(1), 0)
+        return arrived
 
     def _open(self, barrier: Barrier) -> None:
         """Let the blocks go on of which as many lanes have arrived as must."""
         wanted = np.where(barrier.wanted > 0, barrier.wanted, self.live)
-        ready = (barrier.arrived >= wanted) & (barrier.arrived > 0)
+        arrived = self._arrived(barrier)
+        ready = (arrived >= wanted) & (arrived > 0)
         if not ready.any():
             return
-        barrier.arrived[ready] = 0
+        barrier.arrivals[ready[self.layout.block_of]] = 0
         waiting, barrier.parked = barrier.parked, []
         for parked in waiting:
             going = ready[self.layout.block_of[parked.activation.chunk_lanes(parked.lanes)]]
             if going.any():
-                parked.activation.post(parked.target, parked.lanes[going])
+                self.resume(parked.activation, parked.target, parked.lanes[going])
             if not going.all():
                 barrier.parked.append(Parked(parked.activation, parked.target, parked.lanes[~going]))
 
@@ -373,7 +465,7 @@ class Chunk:
         assert parked.mask is not None
         going = self._complete(parked.activation, parked.lanes, parked.mask)
         if going.any():
-            parked.activation.post(parked.target, np.sort(parked.lanes[going]))
+            self.resume(parked.activation, parked.target, np.sort(parked.lanes[going]))
         if not going.all():
             self.at_meeting.append(Parked(parked.activation, parked.target, parked.lanes[~going], parked.mask[~going]))
 
@@ -382,19 +474,24 @@ class Chunk:
         waiting, self.at_meeting = self.at_meeting, []
         for parked in waiting:
             if force:
-                parked.activation.post(parked.target, np.sort(parked.lanes))
+                self.resume(parked.activation, parked.target, np.sort(parked.lanes))
             else:
                 self._settle(parked)
 
     # Ends
 
-    def retire(self, lanes: Array) -> None:
+    def retire(self, lanes: Lanes) -> None:
         """These lanes of the chunk have exited; they no longer count at barriers."""
-        self.exits += lanes.size
-        if lanes.size == self.alive.size:
+        if lanes is None:
+            self.exits += self.alive.size
             self.alive[:] = False
             self.live[:] = 0
+        elif isinstance(lanes, Box):
+            self.exits += lanes.size
+            lanes.put(self.alive, False)
+            self.live = np.count_nonzero(self.alive.reshape(self.live.size, -1), axis=1)
         else:
+            self.exits += lanes.size
             self.alive[lanes] = False
             self.live -= np.bincount(self.layout.block_of[lanes], minlength=self.live.size)
         for barrier in self.barriers.values():
@@ -414,6 +511,7 @@ class Activation:
         self.blocks: list[Any] = code.ready(launch.helpers)
         self.origin = origin
         self.count = count
+        self.axes: Axes | None = chunk.axes if origin is None else None
         self.caller = caller
         self.depth: int = caller.activation.depth + 1 if caller else 0
         if self.depth > CALL_DEPTH:
@@ -422,7 +520,7 @@ class Activation:
         self.shape: dict[str, int] = launch.shape
         self.shared: dict[str, int] = launch.shared
         self.parameter_base: int = int(launch.parameters.ctypes.data)
-        self.R: list[Array] = [np.zeros(count, dtype) for dtype in code.dtypes]
+        self.R: list[Array | Affine | Cut] = [self.same(0, dtype) for dtype in code.dtypes]
         self.U: list[Any] = [storage(code.function.registers[name])(0) for name in code.uniform]
         self.pending: dict[int, list[Lanes]] = {}
         self.ages: dict[int, int] = {}
@@ -432,7 +530,7 @@ class Activation:
         self.frame_views: dict[Any, Array] = {}
         self.exposed: bool = code.frame.exposed and self.frame.size > 0
         if self.exposed:
-            self.memory.add(int(self.frame.ctypes.data), self.frame.size)
+            self.memory.add(int(self.frame.ctypes.data), self.frame.size, LOCAL)
         chunk.activations.append(self)
 
     def close(self) -> None:
@@ -445,7 +543,7 @@ class Activation:
 
     def indices(self, lanes: Lanes) -> Array:
         """The lanes as an array of indices."""
-        return np.arange(self.count) if lanes is None else lanes
+        return np.arange(self.count) if lanes is None else np.asarray(lanes)
 
     def chunk_lanes(self, lanes: Array) -> Array:
         """The same lanes as the chunk counts them."""
@@ -475,10 +573,40 @@ class Activation:
             lanes = np.sort(np.concatenate([self.indices(group) for group in groups]), kind="stable")
         return number, lanes
 
+    # What generated code calls: registers
+
+    def same(self, value: Any, dtype: Any) -> Array | Affine:
+        """A register with one value in all lanes."""
+        if self.axes:
+            return Affine.same(self.axes.shape, value, dtype)
+        return np.full(self.count, value, dtype)
+
+    def gather(self, register: int, lanes: Array | Box) -> Any:
+        """A register's value in some lanes."""
+        held = self.R[register]
+        if isinstance(lanes, Box):
+            return held.part(lanes) if isinstance(held, Affine) else lanes.of(np.asarray(held))
+        return held.take(lanes, mode="clip")
+
+    def put(self, register: int, lanes: Array | Box, value: Any) -> None:
+        """Change a register in some lanes."""
+        held = self.R[register]
+        if not isinstance(held, np.ndarray):
+            held = self.R[register] = held.written()
+        if isinstance(lanes, Box):
+            lanes.put(held, value)
+        else:
+            held[lanes] = value
+
     # What generated code calls: control
 
-    def split(self, predicate: Array, lanes: Lanes, taken: int, other: int) -> int | None:
+    def split(self, predicate: Any, lanes: Lanes, taken: int, other: int) -> int | None:
         """Send lanes to one of two blocks; the block to go on with, or None when both have lanes waiting."""
+        if isinstance(predicate, Affine):
+            return taken if predicate.base else other
+        if isinstance(predicate, Cut):
+            self._cut(predicate, lanes, taken, other)
+            return None
         count = np.count_nonzero(predicate)
         if count == predicate.size:
             return taken
@@ -491,28 +619,35 @@ class Activation:
         self.post(other, no)
         return None
 
-    def scatter(self, predicate: Array, lanes: Lanes, taken: int, other: int) -> None:
+    def _cut(self, predicate: Cut, lanes: Lanes, taken: int, other: int) -> None:
+        assert self.axes
+        box = lanes if isinstance(lanes, Box) else self.axes.box
+        for target, parts in zip((taken, other), predicate.boxes(box), strict=True):
+            for part in parts:
+                self.post(target, part)
+
+    def scatter(self, predicate: Any, lanes: Lanes, taken: int, other: int) -> None:
         """Send lanes to one of two blocks, where they wait to be called."""
         following = self.split(predicate, lanes, taken, other)
         if following is not None:
             self.post(following, lanes)
 
-    def repeats(self, stay: Array, number: int) -> bool:
+    def repeats(self, stay: Any, number: int) -> bool:
         """Whether the lanes that stay in a block may go on with it at once: there are some, and no group is due."""
         steps = self.chunk.steps + 1
         due = steps % FAIRNESS == 0 or (self.pending and min(self.pending) <= number)
-        if due or not np.count_nonzero(stay):
+        if due or not stay.any():
             return False
         self.chunk.steps = steps
         return True
 
-    def part(
-        self, stay: Array, alive: Array, lanes: Lanes, other: int, patient: bool
-    ) -> tuple[Array, Array, Array | None]:
+    def part(self, stay: Any, alive: Any, lanes: Lanes, other: int, patient: bool) -> tuple[Array, Array, Array | None]:
         """Send the lanes that leave a loop to another block: those of the `alive` that do not stay.
 
         These lanes, and their places in the group; and if the group is to be narrowed, the places of those that stay.
         """
+        if isinstance(stay, Affine):
+            return _NOBODY, _NOBODY, None
         leaving = np.flatnonzero(stay != alive)
         gone = self.among(lanes, leaving)
         if leaving.size:
@@ -523,7 +658,7 @@ class Activation:
     @staticmethod
     def among(lanes: Lanes, places: Array) -> Array:
         """The lanes at some places of a group."""
-        return places if lanes is None else lanes[places]
+        return places if lanes is None else np.asarray(lanes)[places]
 
     def switch(self, index: Any, lanes: Lanes, targets: tuple[int, ...]) -> None:
         """`brx.idx`: lanes go to the entry of a table."""
@@ -567,9 +702,8 @@ class Activation:
 
     def exit(self, lanes: Lanes) -> None:
         """Lanes end for good, however deep they are in calls."""
-        mine = self.indices(lanes)
-        self._left(mine.size)
-        self.chunk.retire(self.chunk_lanes(mine))
+        self._left(self.count if lanes is None else lanes.size)
+        self.chunk.retire(lanes if self.origin is None else self._whole(lanes))
 
     def _left(self, count: int) -> None:
         """When the last lane is gone, those that returned go on together in the caller."""
@@ -589,7 +723,7 @@ class Activation:
         """Call a device function: its activation gets copies of the `.param` variables."""
         code = self.chunk.launch.codes[name]
         mine = self.indices(lanes)
-        child = Activation(self.chunk, code, self.chunk_lanes(mine), mine.size, Caller(self, mine, taken, target))
+        child = self.chunk.activation(code, self.chunk_lanes(mine), mine.size, Caller(self, mine, taken, target))
         for source, parameter in zip(given, code.function.parameters, strict=True):
             at = code.frame.offsets[parameter.name]
             child.frame[:, at : at + parameter.size] = self.frame[mine, source : source + parameter.size]
@@ -607,12 +741,15 @@ class Activation:
 
     # What generated code calls: values
 
-    def special(self, name: str, lanes: Lanes) -> Array:
+    def special(self, name: str, lanes: Lanes) -> Array | Affine:
         """A special register's value in each lane."""
+        affine = self.axes.special(name) if self.axes else None
+        if affine is not None and (lanes is None or isinstance(lanes, Box)):
+            return affine if lanes is None else affine.part(lanes)
         whole = self.chunk.special(name)
         if self.origin is not None:
             return whole[self._whole(lanes)]
-        return whole if lanes is None else whole[lanes]
+        return whole if lanes is None else whole[self.indices(lanes)]
 
     def clock(self, name: str) -> Any:
         """`%clock`, `%globaltimer` and their halves."""
@@ -640,14 +777,17 @@ class Activation:
     def frame_load(self, offset: int, dtype: Any, lanes: Lanes) -> Array:
         """Read a variable of each lane's frame."""
         column = self._column(offset, dtype)
-        return column.copy() if lanes is None else column[lanes]
+        return column.copy() if lanes is None else column[self.indices(lanes)]
 
     def frame_store(self, offset: int, dtype: Any, lanes: Lanes, value: Any) -> None:
         """Write a variable of each lane's frame."""
-        self._column(offset, dtype)[slice(None) if lanes is None else lanes] = value
+        self._column(offset, dtype)[slice(None) if lanes is None else self.indices(lanes)] = value
 
-    def shared_access(self, offsets: Any, lanes: Lanes) -> SharedAccess:
+    def shared_access(self, offsets: Any, lanes: Lanes) -> SharedAccess | StridedSharedAccess:
         """Offsets into the shared memory of each lane's block, checked."""
+        if self.axes and not isinstance(lanes, np.ndarray) and not isinstance(offsets, np.ndarray):
+            blocks = self.axes.blocks.part(lanes or self.axes.box)
+            return self.chunk.shared.strided_access(offsets, blocks, lanes)
         where = None if lanes is None and self.origin is None else self._whole(lanes)
         return self.chunk.shared.access(offsets, where)
 

@@ -16,6 +16,7 @@ from .ptx import (
     Address,
     Function,
     Group,
+    Immediate,
     Instruction,
     Label,
     Operand,
@@ -32,6 +33,7 @@ BARRIER_VALUE = Register("%bar")
 UNIFORM_SPECIALS = frozenset(
     {f"{name}.{axis}" for name in ("ntid", "nctaid", "nclusterid", "cluster_nctaid") for axis in "xyz"}
     | {"nwarpid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size", "cluster_nctarank", "envreg1", "envreg2"}
+    | {f"reserved_smem_offset_{name}" for name in ("begin", "end", "cap", "0", "1")}
 )
 BUILTINS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
 _SYNCHRONIZING = frozenset({"shfl", "vote", "match", "redux", "elect"})
@@ -64,6 +66,8 @@ class Flow:
     live_in: list[set[str]]
     live_out: list[set[str]]
     uniform: set[str]
+    computed: dict[str, str]
+    """Registers that hold nothing but results of float arithmetic: which type of float, by name."""
 
 
 def analyse(function: Function) -> Flow:
@@ -72,7 +76,7 @@ def analyse(function: Function) -> Flow:
     function.registers[CARRY.name] = 1
     function.registers[BARRIER_VALUE.name] = 1
     live_in, live_out = _liveness(blocks)
-    return Flow(blocks, live_in, live_out, _uniform(function, blocks))
+    return Flow(blocks, live_in, live_out, _uniform(function, blocks), _computed(function, blocks))
 
 
 class _Builder:
@@ -357,6 +361,47 @@ def _uniform(function: Function, blocks: list[Block]) -> set[str]:
                 found.update(targets)
                 changed = True
     return found
+
+
+def _computed(function: Function, blocks: list[Block]) -> dict[str, str]:
+    """Registers that hold nothing but results of float arithmetic, numbers, and copies of such registers."""
+    sources: dict[str, set[str]] = {}
+    """For each register, where its values come from: a type of float, another register, or "" for anything else."""
+    for block in blocks:
+        for instruction in block.body:
+            for register in writes(instruction):
+                sources.setdefault(register.name, set()).update(_float_sources(function, register, instruction))
+    good = {name for name in sources if "" not in sources[name]}
+    while lost := {name for name in good if not sources[name] <= good | _NAN_BITS.keys()}:
+        good -= lost
+    found: dict[str, str] = {}
+    while fresh := {
+        name: kind
+        for name in good - found.keys()
+        for source in sources[name]
+        if (kind := found.get(source, source)) in _NAN_BITS
+    }:
+        found |= fresh
+    return found
+
+
+_NAN_BITS = {"f16": 0x7C00, "f32": 0x7F800000}
+"""The bits above which a positive number is NaN."""
+
+
+def _float_sources(function: Function, target: Register, instruction: Instruction) -> set[str]:
+    """Where a register's value comes from, as `_computed` counts it; nowhere, if it is a number."""
+    if OPCODES[instruction.opcode].computes:
+        kinds = instruction.modifiers[-2:] if instruction.opcode == "cvt" else instruction.modifiers[-1:]
+        # A NaN that was an f64 or a bf16 keeps bits of its own.
+        return {kinds[0] if kinds and kinds[0] in _NAN_BITS and kinds[-1] not in ("f64", "bf16") else ""}
+    value = instruction.operands[-1] if instruction.opcode == "mov" else None
+    width = function.registers.get(target.name, 0)
+    if isinstance(value, Register) and function.registers.get(value.name) == width:
+        return {value.name}
+    infinity = _NAN_BITS.get(f"f{width}", 0)
+    is_number = isinstance(value, Immediate) and value.bits & ((1 << (width - 1)) - 1) <= infinity
+    return set() if is_number else {""}
 
 
 def _reads_parameter(function: Function, instruction: Instruction) -> bool:

@@ -84,7 +84,11 @@ def convert(emit: Emitter, instruction: Instruction) -> None:
         _convert_packed(emit, instruction, to, mode)
         return
     need(instruction, 2)
-    value = emit.use(instruction.operands[1], source)
+    if to == "f64" and source in ("f16", "f32"):
+        # The one conversion to which the bits of a NaN make a difference.
+        value = f"{emit.use(instruction.operands[1], f'u{WIDTHS[source]}')}.view({source})"
+    else:
+        value = emit.use(instruction.operands[1], source)
     if "ftz" in modifiers and source == "f32":
         value = f"flush({value})"
     if to != "f32":
@@ -123,6 +127,8 @@ def _convert_float(emit: Emitter, instruction: Instruction, to: str, source: str
         expression = f"ROUNDINGS[{mode!r}]({value}).astype({'f32' if to == 'bf16' else to})"
     elif (to, source) == ("f32", "f64"):
         expression = f"narrow({value}, {mode or 'rn'!r})"
+    elif (to, source) == ("f64", "f16"):
+        expression = f"{value}.astype(f64) * f64(1)"  # numpy keeps a signalling NaN as it is
     else:
         expression = f"{value}.astype({to})"
     float_result(emit, instruction, to, expression)
@@ -166,7 +172,7 @@ def _convert_tf32(emit: Emitter, instruction: Instruction) -> None:
         raise unsupported(instruction)
     value = f"to_tf32({emit.use(instruction.operands[1], 'f32')}, {mode!r})"
     if "satfinite" in instruction.modifiers:
-        value = f"finite({value}, 'tf32')"
+        value = f"finite_tf32({value})"
     emit.define(instruction.operands[0], "f32", f"relu({value})" if "relu" in instruction.modifiers else value)
 
 
@@ -422,8 +428,8 @@ def _copy_some(emit: Emitter, instruction: Instruction, operands: list[Operand])
             given = f"np.where({emit.use(rest[0], 'pred')}, u32(0), {whole})"
         else:
             given = emit.use(rest[0], "u32")
-        places = f"{_generic(emit, to, 'shared', whole)}, {_generic(emit, source, 'global', whole)}"
-        emit.statement(f"copy_each(M, {places}, {whole}, {given})")
+        places = _generic(emit, to, "shared", whole), _generic(emit, source, "global", whole)
+        emit.copy("copy_each", *places, whole, given)
         return
     read = emit.place(source, replace(instruction, opcode="ld", modifiers=("global",)))
     write = emit.place(to, replace(instruction, opcode="st", modifiers=("shared",)))
@@ -440,8 +446,8 @@ def _copy_bulk(emit: Emitter, instruction: Instruction, operands: list[Operand])
     if sorted(spaces) != ["global", "shared"] or {"multicast", "cp_mask", "ignore_oob"} & set(instruction.modifiers):
         raise unsupported(instruction)
     count = emit.use(size, "u32")
-    places = ", ".join(_generic(emit, end, space, count) for end, space in zip((to, source), spaces, strict=True))
-    emit.statement(f"copy_bulk(M, {places}, {count})")
+    places = [_generic(emit, end, space, count) for end, space in zip((to, source), spaces, strict=True)]
+    emit.copy("copy_bulk", *places, count)
     if barrier:
         shared = replace(instruction, modifiers=("shared",))
         _change_memory_barrier(emit, shared, "complete_tx", Symbol("_"), barrier[0], count)
@@ -558,16 +564,16 @@ _WARP = {
 }
 
 OPCODES: dict[str, Opcode] = {
-    **dict.fromkeys(("add", "addc", "sub", "subc"), Opcode(arithmetic.add_or_subtract)),
-    "mul": Opcode(arithmetic.multiply),
-    **dict.fromkeys(("mad", "madc"), Opcode(arithmetic.multiply_add)),
+    **dict.fromkeys(("add", "addc", "sub", "subc"), Opcode(arithmetic.add_or_subtract, computes=True)),
+    "mul": Opcode(arithmetic.multiply, computes=True),
+    **dict.fromkeys(("mad", "madc"), Opcode(arithmetic.multiply_add, computes=True)),
     **dict.fromkeys(("mul24", "mad24"), Opcode(arithmetic.multiply_24)),
-    **dict.fromkeys(("div", "rem"), Opcode(arithmetic.divide)),
-    "fma": Opcode(arithmetic.fused),
-    **dict.fromkeys(("sqrt", "rcp"), Opcode(arithmetic.root)),
-    **dict.fromkeys(APPROXIMATE, Opcode(arithmetic.approximate)),
-    **dict.fromkeys(("min", "max"), Opcode(arithmetic.extreme)),
-    **dict.fromkeys(("abs", "neg"), Opcode(arithmetic.sign_change)),
+    **dict.fromkeys(("div", "rem"), Opcode(arithmetic.divide, computes=True)),
+    "fma": Opcode(arithmetic.fused, computes=True),
+    **dict.fromkeys(("sqrt", "rcp"), Opcode(arithmetic.root, computes=True)),
+    **dict.fromkeys(APPROXIMATE, Opcode(arithmetic.approximate, computes=True)),
+    **dict.fromkeys(("min", "max"), Opcode(arithmetic.extreme, computes=True)),
+    **dict.fromkeys(("abs", "neg"), Opcode(arithmetic.sign_change, computes=True)),
     "copysign": Opcode(arithmetic.copy_sign),
     **dict.fromkeys(LOGIC, Opcode(arithmetic.logic)),
     **dict.fromkeys(("shl", "shr"), Opcode(arithmetic.shift)),
@@ -591,7 +597,7 @@ OPCODES: dict[str, Opcode] = {
     "mov": Opcode(move),
     "cvta": Opcode(address_space),
     "isspacep": Opcode(in_space, pure=False),
-    "cvt": Opcode(convert),
+    "cvt": Opcode(convert, computes=True),
     **dict.fromkeys(("ld", "ldu"), _MEMORY),
     "st": Opcode(store, pure=False, writes=False),
     "atom": Opcode(atomic, pure=False),

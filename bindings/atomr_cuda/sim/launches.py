@@ -32,7 +32,7 @@ from ._status import (
 )
 from .process import Function, Module, Process, complain
 from .ptx import LoadError
-from .simt import LoadedModule
+from .simt import PLAIN, LoadedModule
 from .table import entry, give
 
 # The first bytes of images that hold machine code: ELF, and NVIDIA's container of several images.
@@ -87,7 +87,8 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
     text = ctypes.string_at(image or 0).decode("utf-8", errors="replace")
     try:
         _check_target(text, log)
-        loaded = LoadedModule(text, process.regions.space)
+        tools = process.checks.tools(text) if process.checks else PLAIN
+        loaded = LoadedModule(text, process.regions.space, tools)
     except LoadError as error:
         log.write(str(error))
         complain(f"a module was refused: {error}")

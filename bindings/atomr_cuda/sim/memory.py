@@ -17,13 +17,17 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from .affine import Affine, Array as Array, laid_out
 
 ILLEGAL_ADDRESS = 700
 ASSERT = 710
 STACK_ERROR = 714
 MISALIGNED_ADDRESS = 716
 LAUNCH_FAILED = 719
+
+LOCAL, PARAMETERS, SHARED = "local memory", "the launch's parameters", "shared memory"
+DEVICE, HEAP, MAPPED = "device memory", "memory that a kernel allocated", "mapped memory"
+"""Names for what is accessible, beside those that the callers of `AddressSpace.add` make up."""
 
 
 class DeviceFault(Exception):
@@ -44,12 +48,12 @@ class Span:
     A view begins at the first multiple of its item size, so an aligned address is an index into it.
     """
 
-    __slots__ = ("_bytes", "_views", "end", "start")
+    __slots__ = ("_views", "bytes", "end", "start")
 
     def __init__(self, start: int, end: int) -> None:
         self.start: int = start
         self.end: int = end
-        self._bytes: Array = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
+        self.bytes: Array = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
         self._views: dict[np.dtype[Any], tuple[Array, int]] = {}
 
     def view(self, dtype: np.dtype[Any]) -> tuple[Array, int]:
@@ -59,7 +63,7 @@ class Span:
             size = dtype.itemsize
             skipped = -self.start % size
             count = max(0, (self.end - self.start - skipped) // size)
-            found = (self._bytes[skipped : skipped + count * size].view(dtype), self.start + skipped)
+            found = (self.bytes[skipped : skipped + count * size].view(dtype), self.start + skipped)
             self._views[dtype] = found
         return found
 
@@ -78,8 +82,8 @@ class AddressSpace:
         self.atomic_lock: threading.Lock = threading.Lock()
         """Held for each atomic instruction: launches on several streams may update one word."""
 
-    def add(self, address: int, size: int) -> None:
-        """Make `size` bytes at `address` accessible; they must be mapped until `remove`."""
+    def add(self, address: int, size: int, what: str = "memory") -> None:
+        """Make `size` bytes at `address` accessible; they must be mapped until `remove`.  `what` is for messages."""
         if address <= 0 or size <= 0:
             raise ValueError(f"not a region: {size} bytes at {address:#x}")
         with self._lock:
@@ -156,6 +160,9 @@ class AddressSpace:
         view, base = self.require(address, dtype.itemsize, verb).view(dtype)
         return view, (address - base) // dtype.itemsize
 
+    def written(self, address: int, size: int) -> None:
+        """The host or a copy is about to write these bytes; that is nothing to whoever keeps no account of it."""
+
     def text(self, address: int, limit: int = 1 << 16) -> bytes:
         """The C string at `address`."""
         span = self.require(address, 1, "read of")
@@ -201,6 +208,55 @@ def _stride(addresses: Array) -> int:
     if stride not in _STRIDES or int(addresses[-1]) - int(addresses[0]) != (count - 1) * stride:
         return 0
     return stride if np.array_equal(addresses - addresses[0], _steps(stride)[:count]) else 0
+
+
+def access(space: AddressSpace, addresses: Any) -> Access | StridedAccess:
+    """The addresses one register holds over the active lanes."""
+    within = addresses.within() if isinstance(addresses, Affine) else None
+    return Access(space, np.asarray(addresses)) if within is None else StridedAccess(space, within)
+
+
+class StridedAccess:
+    """Affine addresses: the items there are a strided view of memory.
+
+    What goes wrong, or touches several spans, or writes to one address from several lanes, is left to `Access`.
+    """
+
+    __slots__ = ("_addresses", "_high", "_low", "_low_bits", "_space")
+
+    def __init__(self, space: AddressSpace, addresses: Affine) -> None:
+        self._space = space
+        self._addresses = addresses
+        self._low, self._high = addresses.span()
+        self._low_bits = addresses.low_bits
+
+    @property
+    def _each(self) -> Access:
+        return Access(self._space, self._addresses.array)
+
+    def load(self, offset: int, dtype: np.dtype[Any], align: int) -> Any:
+        """The values at every lane's address plus `offset`."""
+        window = self._window(offset, dtype, align)
+        return self._each.load(offset, dtype, align) if window is None else self._addresses.read(window)
+
+    def store(self, offset: int, values: Any, dtype: np.dtype[Any], align: int) -> None:
+        """Write every lane's value."""
+        window = self._window(offset, dtype, align)
+        if window is None or not self._addresses.distinct(dtype.itemsize):
+            self._each.store(offset, np.asarray(values), dtype, align)
+        else:
+            window[...] = laid_out(values, window.shape)
+
+    def target(self, offset: int, dtype: np.dtype[Any]) -> list[tuple[Any, Array, Array]]:
+        """For atomics, as `Access.target`."""
+        return self._each.target(offset, dtype)
+
+    def _window(self, offset: int, dtype: np.dtype[Any], align: int) -> Array | None:
+        low = self._low + offset
+        span = self._space.find(low)
+        if span is None or self._high + offset + dtype.itemsize > span.end or (low | self._low_bits) & (align - 1):
+            return None
+        return self._addresses.window(span.bytes, offset - span.start, dtype)
 
 
 class Access:

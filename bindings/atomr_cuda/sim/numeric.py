@@ -59,7 +59,7 @@ def _odd_sum(a: Value, b: Value) -> Value:
 
 def fma_f64(a: Value, b: Value, c: Value) -> Value:
     """a * b + c with one rounding: Boldo and Melquiond's method, and fractions beyond the range of its splitting."""
-    product, low = _two_product(a, b)
+    product, low = _two_product(b, a)
     high, rest = _two_sum(c, low)
     top, remainder = _two_sum(product, high)
     exact = top + _odd_sum(rest, remainder)
@@ -102,21 +102,24 @@ def fma_f32(a: Value, b: Value, c: Value) -> Value:
     The product of two f32 is exact in f64.  Rounding the sum twice can only go wrong when the first rounding lands
     exactly half way between two f32, or below the normal range, so these lanes alone are done again.
     """
-    product = np.multiply(a, b, dtype=F64)
-    total = product + c
+    total = np.multiply(a, b, dtype=F64)
+    total += c
     rounded = total.astype(F32)
-    doubtful = (total.view(U64) & U64(0x1FFFFFFF)) == U64(0x10000000)
     small = np.abs(rounded) <= _SMALLEST_NORMAL_F32
     if np.count_nonzero(small):
-        doubtful = doubtful | (small & (total != 0))
-    return _through_odd(rounded, doubtful, product, c) if np.count_nonzero(doubtful) else rounded
+        small = small & (total != 0)
+    # In place, here and above: arrays of f64 are what overflows the processor's caches.
+    cut_off = total.view(U64)
+    cut_off &= U64(0x1FFFFFFF)
+    doubtful = small | (cut_off == U64(0x10000000))
+    return _through_odd(rounded, doubtful, a, b, c) if np.count_nonzero(doubtful) else rounded
 
 
-def _through_odd(rounded: Value, doubtful: Value, product: Value, c: Value) -> Value:
+def _through_odd(rounded: Value, doubtful: Value, *operands: Value) -> Value:
     """The sums of f32 that are doubtful are done again, and rounded to odd first; all others stay as they are."""
-    product, c = (np.broadcast_to(value, np.shape(doubtful))[doubtful].astype(F64) for value in (product, c))
+    a, b, c = (np.broadcast_to(value, np.shape(doubtful))[doubtful].astype(F64) for value in operands)
     result = np.asarray(rounded)
-    result[doubtful] = _odd_sum(product, c).astype(F32)
+    result[doubtful] = _odd_sum(a * b, c).astype(F32)
     return result[()]
 
 
@@ -242,12 +245,12 @@ def rsqrt_f32(value: Value) -> Value:
 
 def minimum(a: Value, b: Value) -> Value:
     """The smaller one; NaN loses, and -0 is below +0."""
-    return np.where((a == b) & (a == 0), np.where(np.signbit(a), a, b), np.fmin(a, b))
+    return np.where((a == b) & (a == 0), np.where(np.signbit(a), a, b), np.fmin(b, a))
 
 
 def maximum(a: Value, b: Value) -> Value:
     """The larger one; NaN loses, and +0 is above -0."""
-    return np.where((a == b) & (a == 0), np.where(np.signbit(a), b, a), np.fmax(a, b))
+    return np.where((a == b) & (a == 0), np.where(np.signbit(a), b, a), np.fmax(b, a))
 
 
 def nan_if_any(result: Value, *operands: Value) -> Value:
@@ -277,6 +280,20 @@ def f32_to_bf16(value: Value, mode: str = "rn") -> Value:
     return np.where(np.isnan(value), U32(0x7FFF), (bits + up) >> U32(16)).astype(U16)
 
 
+_NAN: dict[Any, Any] = {np.dtype(F32): U32(0x7FFFFFFF).view(F32), np.dtype(F16): U16(0x7FFF).view(F16)}
+
+
+def one_nan(value: Value) -> Value:
+    """A result of float arithmetic as hardware leaves it: whatever its operands were, a NaN is always the same one."""
+    # The largest of some numbers is NaN if any of them is, and is found faster than each of them is looked at.
+    return np.where(np.isnan(value), _NAN[value.dtype], value) if np.isnan(value.max()) else value
+
+
+def negated(value: Value) -> Value:
+    """`neg` of an f64: NaN is made quiet, and keeps its sign."""
+    return np.where(np.isnan(value), value * F64(1), -value) if np.isnan(value.max()) else -value
+
+
 def to_half(value: Value, kind: str, mode: str) -> Value:
     """Any number as f16, or as an f32 that is a bf16, rounded once."""
     wide = _widened(value, mode)
@@ -288,7 +305,9 @@ def to_half(value: Value, kind: str, mode: str) -> Value:
 
 def _widened(value: Value, mode: str) -> Value:
     """Any number as an f64 that a further rounding takes to the right result; only 64-bit integers do not fit."""
-    if value.dtype.kind == "f" or value.dtype.itemsize < 8:
+    if value.dtype.kind == "f":
+        return value.astype(F64) * F64(1)  # which makes NaN a quiet one
+    if value.dtype.itemsize < 8:
         return value.astype(F64)
     if mode != "rn":
         return integer_to_float(value, F64, mode)
@@ -297,9 +316,9 @@ def _widened(value: Value, mode: str) -> Value:
 
 
 _HALVES: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = {
-    "f16x2": (lambda bits: bits.view(F16), lambda value: np.asarray(value, F16).view(U16)),
+    "f16x2": (lambda bits: bits.view(F16), lambda value: one_nan(np.asarray(value, F16)).view(U16)),
     "bf16x2": (bf16_to_f32, lambda value: f32_to_bf16(np.asarray(value, F32))),
-    "f32x2": (lambda bits: bits.view(F32), lambda value: np.asarray(value, F32).view(U32)),
+    "f32x2": (lambda bits: bits.view(F32), lambda value: one_nan(np.asarray(value, F32)).view(U32)),
     "u16x2": (lambda bits: bits, lambda value: value),
     "s16x2": (lambda bits: bits.view(np.int16), lambda value: value.view(U16)),
 }
@@ -349,20 +368,33 @@ def from_float8(kind: str, codes: Value) -> tuple[Value, Value]:
     return widen(codes >> U16(8)).astype(F16), widen(codes & U16(0xFF)).astype(F16)
 
 
+_TF32 = ~U32(0x1FFF)
+"""The bits of an f32 that tensor cores read."""
+
+
 def to_tf32(value: Value, mode: str) -> Value:
-    """An f32 with its mantissa rounded to the 10 bits that tensor cores read; `rna` takes ties away from zero."""
+    """An f32 with its mantissa rounded to the 10 bits that tensor cores read; `rna` takes ties away from zero.
+
+    A NaN loses its low bits: with `rna`, where it may be an infinity then, only those; else it is always the same one.
+    """
     bits = np.asarray(value).view(U32)
     up: Value = {"rna": U32(0x1000), "rn": U32(0xFFF) + ((bits >> U32(13)) & U32(1)), "rz": U32(0)}[mode]
-    rounded = (bits + up) & ~U32(0x1FFF)
-    return np.where(np.isnan(value), U32(0x7FFFFFFF), rounded).view(F32)
+    nan = bits & _TF32 if mode == "rna" else _TF32 & U32(0x7FFFFFFF)
+    return np.where(np.isnan(value), nan, (bits + up) & _TF32).view(F32)
 
 
-_LARGEST: dict[str, Any] = {"f16": F16(65504), "bf16": F32(2.0**128 - 2.0**120), "tf32": F32(2.0**128 - 2.0**117)}
+_LARGEST: dict[str, Any] = {"f16": F16(65504), "bf16": F32(2.0**128 - 2.0**120)}
 
 
 def finite(value: Value, kind: str) -> Value:
     """`.satfinite`: what is beyond the range of the type becomes its largest number; NaN stays."""
     return np.clip(value, -_LARGEST[kind], _LARGEST[kind])
+
+
+def finite_tf32(value: Value) -> Value:
+    """`.satfinite` of a tf32: an infinity becomes the largest number, by a step down that NaN takes as well."""
+    bits = value.view(U32)
+    return np.where(np.isfinite(value), bits, bits - U32(0x2000)).view(F32)
 
 
 def pack_integers(high: Value, low: Value, above: Value, bits: int, signed: bool) -> Value:
@@ -426,8 +458,8 @@ def divide(a: Value, b: Value) -> Value:
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """What integer division toward zero leaves; by zero it leaves everything."""
-    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
+    """What integer division toward zero leaves; by zero that is all ones, as on hardware."""
+    return np.where(b == 0, ~a.dtype.type(0), np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
 
 
 def multiply_high(a: Value, b: Value) -> Value:

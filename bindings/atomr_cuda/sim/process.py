@@ -29,12 +29,15 @@ from .regions import Regions
 from .streams import DefaultStream, Fate, Stream
 
 if TYPE_CHECKING:
+    from .checks import Checks
     from .simt import KernelFunction, LoadedModule
 
 _DEFAULT_MEMORY = 2 << 30
 PRINTF_BYTES = 7 << 20
 """What kernels may have printed unread, unless the limit is set; of more than that the oldest is lost."""
 _LEGACY_STREAM = 1
+CHECKS = "ATOMR_TRIO_SIM_CHECK"
+"""The environment variable that names the checks."""
 
 # The line that a failed device assertion leaves; the driver writes it to stderr, and all else to stdout.
 _ASSERTION = re.compile(rb": block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion ")
@@ -214,11 +217,13 @@ def _write(descriptor: int, text: bytes) -> None:
 class Process:
     """The simulated driver's knowledge in this process."""
 
-    def __init__(self, device_count: int, memory: int) -> None:
+    def __init__(self, device_count: int, memory: int, checks: Checks | None = None) -> None:
         self.fate: Fate = Fate()
         self.initialised = False
         self.device_count = device_count
-        self.regions: Regions = Regions(AddressSpace(), [memory] * device_count)
+        self.checks = checks
+        """What launches are watched for; None if for nothing."""
+        self.regions: Regions = Regions(checks.space if checks else AddressSpace(), [memory] * device_count)
         self.handles: Handles = Handles(0x5200_0000_0010)
         self.faults: Faults = Faults(self.fate)
         self.calls: Counter[str] = Counter()
@@ -230,9 +235,9 @@ class Process:
 
     @classmethod
     def from_environment(cls) -> Process:
-        """As many devices, with as much memory, as the environment says."""
+        """As many devices, with as much memory and what checks, as the environment says."""
         devices = int(os.environ.get("ATOMR_TRIO_SIM_DEVICES") or 1)
-        return cls(devices, int(os.environ.get("ATOMR_TRIO_SIM_MEMORY") or _DEFAULT_MEMORY))
+        return cls(devices, int(os.environ.get("ATOMR_TRIO_SIM_MEMORY") or _DEFAULT_MEMORY), _checks())
 
     def _new_context(self, device: int, *, primary: bool) -> Context:
         context = Context(self, device, primary=primary)
@@ -289,6 +294,15 @@ class Process:
         stream = self.stream(handle)
         self.current().hold_back(stream)
         return stream.submit(work, kernel=kernel)
+
+
+def _checks() -> Checks | None:
+    """The checks that the environment asks for; what they need is imported only then."""
+    if not os.environ.get(CHECKS):
+        return None
+    from .checks import Checks
+
+    return Checks.from_environment(os.environ)
 
 
 def complain(text: str) -> None:

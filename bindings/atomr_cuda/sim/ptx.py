@@ -242,6 +242,11 @@ _SPECIALS = frozenset(f"{name}.{axis}" for name in _THREEFOLD for axis in "xyz")
         "lanemask_ge",
         "dynamic_smem_size",
         "total_smem_size",
+        "reserved_smem_offset_begin",
+        "reserved_smem_offset_end",
+        "reserved_smem_offset_cap",
+        "reserved_smem_offset_0",
+        "reserved_smem_offset_1",
     ]
 )
 
@@ -627,6 +632,8 @@ class _Body:
         if _COORDINATES.search(found[5]):
             raise UnsupportedPtx(f"instruction '{' '.join(text.split())}' is not simulated", line)
         modifiers = tuple(part for part in re.split(r"\.|::", found[4]) if part)
+        if modifiers[-1:] == ("ftz",):  # behind the type, which ptxas allows, and cuRAND's headers use
+            modifiers = (*modifiers[:-2], "ftz", *modifiers[-2:-1])
         return Instruction(
             found[3], modifiers, self._operands(found[5].strip(), line), line, " ".join(text.split()), guard
         )

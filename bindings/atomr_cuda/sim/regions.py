@@ -28,6 +28,7 @@ from ._status import (
     Refused,
     require,
 )
+from .memory import DEVICE, MAPPED
 
 if TYPE_CHECKING:
     from .memory import AddressSpace
@@ -44,6 +45,15 @@ class Kind(Enum):
     HOST = "host memory of cuMemAllocHost"
     REGISTERED = "host memory that was registered"
     MAPPED = "physical memory that was mapped"
+
+
+_NAMES = {
+    Kind.DEVICE: DEVICE,
+    Kind.HOST: "host memory",
+    Kind.REGISTERED: "registered host memory",
+    Kind.MAPPED: MAPPED,
+}
+"""What accessible memory is called in messages."""
 
 
 class Region:
@@ -124,7 +134,7 @@ class Regions:
 
     def _show(self, region: Region) -> None:
         if not region.accessible:
-            self.space.add(region.address, region.size)
+            self.space.add(region.address, region.size, _NAMES[region.kind])
             region.accessible = True
 
     def _hide(self, region: Region) -> None:

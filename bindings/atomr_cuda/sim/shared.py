@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from .memory import ILLEGAL_ADDRESS, MISALIGNED_ADDRESS, AddressSpace, Array, DeviceFault
+from .affine import Affine, laid_out
+from .memory import ILLEGAL_ADDRESS, MISALIGNED_ADDRESS, SHARED, AddressSpace, Array, DeviceFault
 
 
 class SharedMemory:
@@ -20,10 +22,15 @@ class SharedMemory:
         skipped = -self._memory.ctypes.data % 16
         self.bytes: Array = self._memory[skipped : skipped + blocks * self.stride]
         self.address: int = int(self.bytes.ctypes.data)
-        self.bases: Array = block_of * self.stride
+        self._block_of = block_of
         self._views: dict[Any, Array] = {}
         if size:
-            space.add(self.address, self.bytes.size)
+            space.add(self.address, self.bytes.size, SHARED)
+
+    @functools.cached_property
+    def bases(self) -> Array:
+        """Where the slice of each lane's block begins."""
+        return self._block_of * self.stride
 
     def close(self) -> None:
         """Take the memory out of the address space."""
@@ -40,6 +47,15 @@ class SharedMemory:
     def access(self, offsets: Any, lanes: Array | None) -> SharedAccess:
         """The given offsets, each in the slice of its lane's block; None means all lanes."""
         return SharedAccess(self, self.bases if lanes is None else self.bases[lanes], offsets)
+
+    def strided_access(self, offsets: Any, blocks: Affine, lanes: Any) -> SharedAccess | StridedSharedAccess:
+        """The same for affine offsets, or a scalar; `blocks` are the numbers of the lanes' blocks."""
+        if not isinstance(offsets, Affine):
+            offsets = Affine.same(blocks.shape, offsets, offsets.dtype)
+        within = offsets.within()
+        if within is None:
+            return self.access(offsets.array, lanes)
+        return StridedSharedAccess(self, within, blocks, lanes)
 
     def window(self, lanes: Array) -> Array:
         """The address at which each lane's slice begins."""
@@ -106,3 +122,44 @@ class SharedAccess:
     def target(self, offset: int, dtype: Any) -> list[tuple[Any, Array, Array]]:
         """For atomics, as `memory.Access.target`."""
         return [(slice(None), *self._place(offset, dtype, dtype.itemsize))]
+
+
+class StridedSharedAccess:
+    """Affine offsets, as `memory.StridedAccess`.  What is not simple is left to `SharedAccess`."""
+
+    __slots__ = ("_high", "_lanes", "_low", "_low_bits", "_memory", "_offsets", "_places")
+
+    def __init__(self, memory: SharedMemory, offsets: Affine, blocks: Affine, lanes: Any) -> None:
+        self._memory = memory
+        self._offsets = offsets
+        self._places = offsets.astype(np.int64) + blocks.astype(np.int64) * np.int64(memory.stride)
+        self._lanes = lanes
+        self._low, self._high = offsets.span()
+        self._low_bits = offsets.low_bits
+
+    @property
+    def _each(self) -> SharedAccess:
+        return self._memory.access(self._offsets.array, None if self._lanes is None else self._lanes.array)
+
+    def load(self, offset: int, dtype: Any, align: int) -> Any:
+        """Read a value in each lane, at a fixed distance from its offset."""
+        window = self._window(offset, dtype, align)
+        return self._each.load(offset, dtype, align) if window is None else self._places.read(window)
+
+    def store(self, offset: int, values: Any, dtype: Any, align: int) -> None:
+        """Write a value in each lane, at a fixed distance from its offset."""
+        window = self._window(offset, dtype, align)
+        if window is None or not self._places.distinct(dtype.itemsize):
+            self._each.store(offset, np.asarray(values), dtype, align)
+        else:
+            window[...] = laid_out(values, window.shape)
+
+    def target(self, offset: int, dtype: Any) -> list[tuple[Any, Array, Array]]:
+        """For atomics, as `memory.Access.target`."""
+        return self._each.target(offset, dtype)
+
+    def _window(self, offset: int, dtype: Any, align: int) -> Array | None:
+        end = self._high + offset + dtype.itemsize
+        if end > self._memory.size or ((self._low + offset) | self._low_bits) & (align - 1):
+            return None
+        return self._places.window(self._memory.bytes, offset, dtype)

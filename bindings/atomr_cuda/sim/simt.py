@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from . import mbarrier, ptx
 from .atomics import atomic
-from .codegen import Code, Namespace, Symbols, namespace, shared_key, translate
+from .codegen import BlockEmitter, Code, Namespace, Symbols, Writer, namespace, shared_key, translate
 from .copies import copy_bulk, copy_each
+from .device import RESERVED_SHARED
 from .engine import Launch
-from .memory import Access, AddressSpace, Array
+from .memory import HEAP, PARAMETERS, AddressSpace, Array, access
 from .ptx import Address, Function, Immediate, PtxError, Symbol, UnsupportedPtx, Variable
 
 _HELPERS: Namespace = namespace() | {
     "atomic": atomic,
-    "Access": Access,
+    "Access": access,
     "copy_bulk": copy_bulk,
     "copy_each": copy_each,
     "mbarrier": mbarrier,
@@ -40,27 +42,41 @@ _WORKSPACE_BYTES = 64
 np.empty(16 << 20, np.uint8)
 
 
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a module is translated and launched with; those of `checks` watch what its kernels do."""
+
+    emitter: Writer
+    launch: Callable[..., Launch]
+
+
+PLAIN = Tools(BlockEmitter, Launch)
+
+
 class LoadedModule:
     """A module whose variables are in memory and whose functions are translated."""
 
-    def __init__(self, text: str, memory: AddressSpace) -> None:
+    def __init__(self, text: str, memory: AddressSpace, tools: Tools = PLAIN) -> None:
         self.memory = memory
+        self.tools = tools
         self._parsed = ptx.parse(text)
+        self.reserved_shared_bytes: int = RESERVED_SHARED if "%reserved_smem_offset_" in text else 0
+        """Shared memory behind that of each block's own, in which cooperative_groups keeps what its tiles need."""
         self.heap: Heap = Heap(memory)
         self._registered: list[int] = []
         self._place()
         symbols = Symbols(self._addresses, self._shared_variables(), self._parsed.functions)
         defined = [function for function in self._parsed.functions.values() if function.defined]
         self.codes: dict[str, Code] = {
-            function.name: translate(function, self._parsed, symbols) for function in defined
+            function.name: translate(function, self._parsed, symbols, tools.emitter) for function in defined
         }
         self._fill()
         self.globals: dict[str, tuple[int, int]] = {
             variable.name: (self._addresses[variable.name], variable.size) for variable in self._stored()
         }
-        for address, size in self.globals.values():
+        for name, (address, size) in self.globals.items():
             if size:
-                self.memory.add(address, size)
+                self.memory.add(address, size, f"variable {name}")
                 self._registered.append(address)
         self.functions: dict[str, KernelFunction] = {
             function.name: KernelFunction(self, self.codes[function.name]) for function in defined if function.entry
@@ -212,7 +228,8 @@ class KernelFunction:
         workspace: Array = np.zeros(_WORKSPACE_BYTES, np.uint8)
         total = max([self.static_shared_bytes, *self._shared.values()]) + shared_bytes
         module = self._module
-        launch = Launch(
+        reserved = -(-total // 16) * 16, module.reserved_shared_bytes
+        launch = module.tools.launch(
             name=self.name,
             code=self._code,
             codes=module.codes,
@@ -225,15 +242,15 @@ class KernelFunction:
             cluster=cluster,
             parameters=held,
             shared=self._shared,
-            shared_bytes=total,
+            shared_bytes=sum(reserved) if module.reserved_shared_bytes else total,
             output=output,
-            shape=_shape(grid, block, cluster, shared_bytes, total),
+            shape=_shape(grid, block, cluster, shared_bytes, total) | _reserved(*reserved),
         )
         accessible = [held, workspace] if workspace_given else [held]
         if workspace_given:
             launch.shape["envreg1"], launch.shape["envreg2"] = divmod(int(workspace.ctypes.data), 1 << 32)
         for part in accessible:
-            module.memory.add(int(part.ctypes.data), part.size)
+            module.memory.add(int(part.ctypes.data), part.size, PARAMETERS)
         try:
             with np.errstate(all="ignore"):
                 launch.run()
@@ -264,6 +281,12 @@ def _shape(grid: Three, block: Three, cluster: Three, dynamic: int, total: int) 
         shape[f"cluster_nctaid.{axis}"] = together
         shape[f"nclusterid.{axis}"] = blocks // together
     return shape
+
+
+def _reserved(begin: int, size: int) -> dict[str, int]:
+    """The special registers that tell where the shared memory is that does not belong to the program."""
+    places = {"begin": begin, "end": begin + size, "cap": size, "0": begin, "1": begin + 16}
+    return {f"reserved_smem_offset_{name}": value for name, value in places.items()}
 
 
 def _thread_limit(function: Function) -> int:
@@ -298,7 +321,7 @@ class Heap:
         address += -address % 16
         self._blocks[address] = (block, size)
         self._used += size
-        self._memory.add(address, size)
+        self._memory.add(address, size, HEAP)
         return address
 
     def free(self, address: int) -> None:

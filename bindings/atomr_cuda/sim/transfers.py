@@ -53,6 +53,7 @@ def _copy(process: Process, to: int, source: int, size: int, stream: int | None,
     if not process.regions.known(to, size):
         require(process.regions.find(to) is None)
         wait = True
+    process.regions.space.written(to, size)
 
     def move() -> None:
         ctypes.memmove(to, source if keep is None else keep, size)
@@ -141,9 +142,11 @@ class _Side:
         require(pitch >= x + width or height == depth == 1)
         require(rows >= y + height or depth == 1)
         address = base + (z * rows + y) * pitch + x
-        known = process.regions.known(address, ((depth - 1) * rows + height - 1) * pitch + width)
+        extent = ((depth - 1) * rows + height - 1) * pitch + width
+        known = process.regions.known(address, extent)
         require(known or memory != CUmemorytype.CU_MEMORYTYPE_DEVICE)
         self.pageable = not known
+        self.extent = address, extent
         self.bytes = _strided(address, (depth, height, width), (rows * pitch, pitch, 1))
         self.flat = shape[1:] == (1, 1)
 
@@ -157,6 +160,7 @@ class BoxCopy:
         self.from_pageable: bool = source.pageable
         self.to_pageable: bool = to.pageable
         self._source, self._to = source.bytes, to.bytes
+        process.regions.space.written(*to.extent)
 
     def read(self) -> None:
         """Take the bytes now: what the caller does with its memory afterwards is not seen."""
@@ -219,8 +223,10 @@ class Fill:
         """What writes the items; refuses a range that cannot be. There must be something to fill."""
         address, size, width, height, pitch = self.address, self.size, self.width, self.height, self.pitch
         require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
-        _reachable(process, address, pitch * (height - 1) + width * size)
+        extent = pitch * (height - 1) + width * size
+        _reachable(process, address, extent)
         items = _strided(address, (height, width * size), (pitch, 1)).view(np.dtype(f"u{size}"))
+        process.regions.space.written(address, extent)
 
         def write() -> None:
             items[:] = value
@@ -284,6 +290,7 @@ def _define_word(size: int, write_function: Any, wait_function: Any) -> None:
     def write(process: Process, stream: int | None, address: int, value: int, flags: int) -> int | None:
         require(flags in (driver.CU_STREAM_WRITE_VALUE_DEFAULT, driver.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER))
         word = _word(process, address, size)
+        process.regions.space.written(address, size)
 
         def store() -> None:
             word[0] = value  # one aligned store: another process must never see half of it

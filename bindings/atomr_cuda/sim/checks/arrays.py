@@ -1,0 +1,219 @@
+"""Which bytes of device memory are arrays: those that the user's process has allocated, and whatever else there is.
+
+The user's process tells of its arrays in a file, one JSON line for each that is allocated or freed.  Without it every
+region that the driver gives out is an array of its own.  What was freed is remembered for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..affine import Array
+from ..memory import DEVICE, HEAP, LOCAL, MAPPED, PARAMETERS, SHARED
+
+FILE = "arrays"
+_TRANSIENT = frozenset({LOCAL, PARAMETERS, SHARED})
+"""Memory that comes and goes with a launch, and is not remembered."""
+_EMPTY = frozenset({DEVICE, HEAP, SHARED})
+"""Memory that nobody has written when it is new; what else there is may have been written by the host."""
+_MOST_FREED = 4096
+_NEAR = 4096
+_REACH = 16 << 30
+"""How far, in bytes, an address may be from an array that the kernel was given, and be taken for one outside of it: as
+far as a 32-bit index goes wrong."""
+
+Index = int | tuple[int, ...]
+"""Of an item in an array: a number, or one for each of several dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A range of which each block, or each lane, has a part of its own."""
+
+    size: int
+    """Of a part, in bytes."""
+    distance: int
+    """From the beginning of a part to that of the next, in bytes."""
+    owns: Callable[[Array, Array, int], Array]
+    """For lanes of the grid, the addresses they go to, and how many bytes: which of them go to what is their own."""
+
+
+@dataclass(slots=True, eq=False)
+class Extent:
+    """A range of bytes that belong together."""
+
+    start: int
+    size: int
+    what: str
+    shape: tuple[int, ...] | None = None
+    """None if it is nothing but bytes."""
+    shares: Shares | None = None
+    """How blocks or lanes share the range out among them, if they do."""
+    written: Array | None = None
+    """For each byte, whether anybody wrote it; None if that is not known, or not asked."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @property
+    def private(self) -> bool:
+        """Each lane has a part that no other lane can see."""
+        return self.what == LOCAL
+
+    def __str__(self) -> str:
+        size = self.shares.size if self.shares else self.size
+        return self.what if self.shape is not None else f"{self.what} of {size:,} bytes"
+
+    def distance(self, address: int, size: int) -> int:
+        """How many bytes are between the range and an access; 0 if they touch or overlap."""
+        return max(0, self.start - (address + size), address - self.end)
+
+    def index(self, address: int, size: int) -> Index:
+        """The item at an address; an access of `size` bytes is an item where the range is nothing but bytes."""
+        within = address - self.start
+        flat = (within % self.shares.distance if self.shares else within) // self.item(size)
+        if self.shape is None or len(self.shape) < 2 or not 0 <= flat < math.prod(self.shape):
+            return flat
+        return tuple(map(int, np.unravel_index(flat, self.shape)))
+
+    def item(self, size: int) -> int:
+        """The bytes of an item."""
+        return size if self.shape is None else max(1, self.size // max(1, math.prod(self.shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All extents at one moment, by their addresses."""
+
+    extents: list[Extent]
+    starts: Array
+    ends: Array
+
+    def find(self, low: int, high: int) -> Extent | None:
+        """The extent that holds all bytes from `low` to before `high`."""
+        at = int(np.searchsorted(self.starts, np.uint64(low), "right")) - 1
+        return self.extents[at] if at >= 0 and high <= self.extents[at].end else None
+
+    def places(self, addresses: Array, size: int) -> Array:
+        """For each access, the number of the extent that holds it; -1 where none does."""
+        found = np.searchsorted(self.starts, addresses, "right") - 1
+        inside = (found >= 0) & (addresses <= self.ends[found] - np.uint64(size)) & (self.ends[found] >= size)
+        return np.where(inside, found, -1)
+
+    def around(self, address: int) -> list[Extent]:
+        """The extents before and after an address."""
+        at = int(np.searchsorted(self.starts, np.uint64(address), "right"))
+        return self.extents[max(0, at - 1) : at + 1]
+
+
+class Arrays:
+    """The extents of one process.  Safe to use from several threads."""
+
+    def __init__(self, folder: Path | None, *, shadowed: bool = False) -> None:
+        self._file = folder / FILE if folder else None
+        self._shadowed = shadowed
+        self._at = 0
+        self._lock = threading.RLock()
+        self._live: dict[int, Extent] = {}
+        self._freed: dict[int, Extent] = {}
+        self._table: Table | None = None
+
+    @property
+    def table(self) -> Table:
+        """All extents as they are now."""
+        with self._lock:
+            if self._table is None:
+                extents = sorted(self._live.values(), key=lambda extent: extent.start)
+                starts = np.array([extent.start for extent in extents], np.uint64)
+                self._table = Table(extents, starts, np.array([extent.end for extent in extents], np.uint64))
+            return self._table
+
+    def add(self, address: int, size: int, what: str) -> None:
+        """A region became accessible.  Of mapped memory the arrays in it are told one by one, if there is a file."""
+        if what != MAPPED or self._file is None:
+            self._insert(Extent(address, size, what), empty=what in _EMPTY)
+
+    def remove(self, address: int) -> None:
+        """The region at an address is no longer accessible."""
+        with self._lock:
+            gone = self._live.pop(address, None)
+            self._table = None
+            if gone and gone.what not in _TRANSIENT:
+                gone.written = None
+                self._freed[address] = gone
+                if len(self._freed) > _MOST_FREED:
+                    del self._freed[next(iter(self._freed))]
+
+    def at(self, address: int) -> Extent:
+        """The extent that begins at an address."""
+        return self._live[address]
+
+    def _insert(self, extent: Extent, *, empty: bool) -> None:
+        with self._lock:
+            if self._shadowed and empty:
+                extent.written = np.zeros(extent.size, np.bool_)
+            if extent.what not in _TRANSIENT:  # what was there before is history
+                reused = [
+                    gone.start for gone in self._freed.values() if gone.start < extent.end and extent.start < gone.end
+                ]
+                for address in reused:
+                    del self._freed[address]
+            self._live[extent.start] = extent
+            self._table = None
+
+    def refresh(self) -> None:
+        """Read what the user's process has written since the last time."""
+        if self._file is None:
+            return
+        with self._lock, contextlib.suppress(FileNotFoundError), self._file.open("rb") as file:
+            file.seek(self._at)
+            whole = file.read().rpartition(b"\n")[0]
+            self._at += len(whole) + bool(whole)
+            for line in whole.splitlines():
+                self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if "freed" in event:
+            self.remove(event["freed"])
+        elif event["size"]:
+            self._insert(_told(event), empty=not event.get("written"))
+
+    def written(self, address: int, size: int) -> None:
+        """The host, a copy or a library has had its hands on these bytes."""
+        self.refresh()
+        table = self.table
+        first = max(0, int(np.searchsorted(table.starts, np.uint64(address), "right")) - 1)
+        last = int(np.searchsorted(table.starts, np.uint64(address + size)))
+        for extent in table.extents[first:last]:
+            if extent.written is not None:
+                extent.written[max(0, address - extent.start) : max(0, address + size - extent.start)] = True
+
+    def freed_at(self, address: int) -> Extent | None:
+        """What was freed last of all that held the byte at this address."""
+        with self._lock:
+            held = (extent for extent in reversed(self._freed.values()) if extent.start <= address < extent.end)
+            return next(held, None)
+
+    def nearest(self, address: int, size: int, given: Iterable[Extent]) -> Extent | None:
+        """The array that an access was most likely meant for: the nearest that the kernel was given, or a neighbour."""
+        near = [extent for extent in self.table.around(address) if extent.distance(address, size) <= _NEAR]
+        near += [extent for extent in given if extent.distance(address, size) <= _REACH]
+        return min(near, key=lambda extent: extent.distance(address, size), default=None)
+
+
+def _told(event: dict[str, Any]) -> Extent:
+    """An array as the user's process describes it."""
+    shape = tuple(event.get("shape") or ())
+    place = f" of {event['place']}" if event.get("place") else ""
+    what = f"array {event.get('dtype', 'uint8')}{list(shape)}{place}"
+    return Extent(event["allocated"], event["size"], what, shape)

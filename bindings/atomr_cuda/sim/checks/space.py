@@ -1,0 +1,34 @@
+"""The address space of a process whose launches are checked: it tells what becomes accessible, and what is written."""
+
+from __future__ import annotations
+
+from ..affine import Array
+from ..memory import AddressSpace
+from .arrays import Arrays
+
+
+class CheckedSpace(AddressSpace):
+    """An `AddressSpace` that keeps `Arrays` up to date."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__()
+        self.arrays = arrays
+
+    def add(self, address: int, size: int, what: str = "memory") -> None:
+        """Make bytes accessible, and an extent of their own."""
+        super().add(address, size, what)
+        self.arrays.add(address, size, what)
+
+    def remove(self, address: int) -> None:
+        """Make a region inaccessible again."""
+        self.arrays.remove(address)
+        super().remove(address)
+
+    def view(self, address: int, size: int) -> Array:
+        """A writable view of bytes: whoever asks for it may write them."""
+        self.written(address, size)
+        return super().view(address, size)
+
+    def written(self, address: int, size: int) -> None:
+        """The host, a copy or a library has these bytes in its hands."""
+        self.arrays.written(address, size)
