@@ -1,16 +1,15 @@
 """Small random kernels in CUDA C++, each with a direct evaluation of the same tree in Python.
 
 Every piece of a kernel is made as a pair: the C++ that the compiler sees, and a function that computes the same for
-all threads at once with numpy.  The C++ has no undefined behaviour: signed sums wrap by way of unsigned types, shifts
-and indices are masked, divisors are never 0.  Floats take part only in operations that are exact or rounded once, and
-the caller turns contraction off, so results agree to the bit; a NaN is only known to be one.
+all threads at once with numpy.  The operations that they are made of, and why results agree to the bit, are in
+`kernel_operations`; the caller turns contraction off.
 
 It knows the language, and nothing of the device that runs the kernels.
 """
 
 from __future__ import annotations
 
-import ctypes
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,75 +17,70 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-
-TYPES: dict[str, tuple[str, Any]] = {
-    "i8": ("signed char", np.int8),
-    "u8": ("unsigned char", np.uint8),
-    "i16": ("short", np.int16),
-    "u16": ("unsigned short", np.uint16),
-    "i32": ("int", np.int32),
-    "u32": ("unsigned", np.uint32),
-    "i64": ("long long", np.int64),
-    "u64": ("unsigned long long", np.uint64),
-    "f32": ("float", np.float32),
-    "f64": ("double", np.float64),
-}
-"""What a kind of value is called in C++ and in numpy."""
-
-KINDS = tuple(TYPES)
-INTEGERS = KINDS[:8]
-FLOATS = KINDS[8:]
-WIDE = ("i32", "u32", "i64", "u64", "f32", "f64")
-"""Kinds that a shuffle moves."""
+from kernel_operations import (
+    ADDED_FLOATS,
+    ATOMICS,
+    COMPARISONS,
+    CONNECTIVES,
+    FLOATS,
+    INTEGERS,
+    KINDS,
+    NARROW,
+    PRELUDE,
+    REDUCTIONS,
+    WIDE,
+    Array,
+    Meaning,
+    bits_in_memory,
+    bits_of,
+    conversion,
+    dtype_of,
+    operations,
+    rounded,
+    word,
+    wrapping,
+)
 
 INPUTS = 2
 """Input arrays of each kind."""
 ARRAY = 8
 """Elements of a local array, and of the targets of one atomic operation."""
+OWN = 4
+"""Elements of a piece of global memory that a thread has for itself."""
 MAXIMUM_DEPTH = 3
 
-PRELUDE = """
-typedef signed char i8; typedef unsigned char u8; typedef short i16; typedef unsigned short u16;
-typedef int i32; typedef unsigned u32; typedef long long i64; typedef unsigned long long u64;
-typedef float f32; typedef double f64;
-template <class T> __device__ T quotient(T a, T b) { return b == 0 ? a : b == (T)-1 ? (T)(0ull - a) : (T)(a / b); }
-template <class T> __device__ T remains(T a, T b) { return b == 0 || b == (T)-1 ? (T)0 : (T)(a % b); }
-template <class T> __device__ u64 word(T x) { return (u64)x; }
-template <> __device__ u64 word(f32 x) { return x != x ? 0x7fc00000 : __float_as_uint(x); }
-template <> __device__ u64 word(f64 x) { return x != x ? 0x7ff8ull << 48 : (u64)__double_as_longlong(x); }
-"""
-
-
-def dtype_of(kind: str) -> Any:
-    """The numpy type of a kind."""
-    return np.dtype(TYPES[kind][1])
-
-
-def bits_of(kind: str) -> int:
-    """The width of a kind."""
-    return int(kind[1:])
+SHAPES = ((32,), (64,), (96,), (20,), (48,), (8, 4), (16, 2, 2), (4, 4, 4), (32, 3), (5, 4), (3, 4, 5), (7, 3))
+"""Blocks of threads; in most of them all warps are full."""
+GRIDS = ((1,), (2,), (3,), (2, 2), (1, 2, 1))
 
 
 class State:
     """What all threads of a launch hold; `mask` has those that run the statement at hand."""
 
-    def __init__(self, threads: int, lanes: int, counters: Array) -> None:
+    def __init__(self, threads: int, lanes: int, out: Array) -> None:
         self.threads = threads
         self.lanes = lanes
         self.block = np.arange(lanes) // threads
-        self.counters = counters
+        self.out = out
         self.mask = np.ones(lanes, bool)
+        self.gone = np.zeros(lanes, bool)
+        """The threads that have returned."""
         self.broken: list[Array] = []
+        """For each loop around the statement, the threads that have left it."""
         self.values: dict[str, Array] = {}
+
+    def go_on(self, mask: Array) -> None:
+        """From now on these threads run, but for those that have returned."""
+        self.mask = mask & ~self.gone
 
     def assign(self, name: str, value: Array) -> None:
         """Give a variable a value in the threads that run."""
+        assert value.dtype == self.values[name].dtype, name
         self.values[name] = np.where(self.mask, value, self.values[name])
 
     def called_with(self, values: dict[str, Array]) -> State:
         """What a function sees: its parameters."""
-        inner = State(self.threads, self.lanes, self.counters)
+        inner = State(self.threads, self.lanes, self.out)
         inner.values = values
         return inner
 
@@ -108,270 +102,20 @@ class Statement(NamedTuple):
 
 @dataclass
 class Function:
-    """A device function that returns an expression of its parameters."""
+    """A device function without side effects; it is never inlined, so that calls are calls."""
 
     name: str
+    kind: str
     parameters: list[tuple[str, str]]
-    result: Expression
+    lines: list[str]
+    value: Callable[[State], Array]
+    """Of a state in which the parameters have values."""
 
     @property
     def text(self) -> str:
-        """Its definition; it is never inlined, so that calls are calls."""
+        """Its definition."""
         parameters = ", ".join(f"{kind} {name}" for name, kind in self.parameters)
-        head = f"__device__ __noinline__ {self.result.kind} {self.name}({parameters})"
-        return f"{head} {{ return {self.result.text}; }}"
-
-
-# --- operations: C++ with {a}, {b}, {c} for the operands and {t} for the kind, and their meaning ----------------------
-
-Meaning = Callable[..., Array]
-
-
-def _unsigned(kind: str) -> str:
-    """The kind in which sums of a kind wrap: C++ widens what is narrower than int."""
-    return "u64" if bits_of(kind) == 64 else "u32"
-
-
-def _quotient(a: Array, b: Array) -> Array:
-    """Toward zero. A divisor of 0 or -1 is spelled out in the prelude, unsigned numbers included."""
-    ones = b == b.dtype.type(-1 if b.dtype.kind == "i" else np.iinfo(b.dtype).max)
-    safe = np.where((b == 0) | ones, b.dtype.type(1), b)
-    down = a // safe
-    toward_zero = down + ((a % safe != 0) & ((a < 0) != (safe < 0))).astype(a.dtype)
-    return np.where(b == 0, a, np.where(ones, np.zeros_like(a) - a, toward_zero))
-
-
-def _remainder(a: Array, b: Array) -> Array:
-    ones = b == b.dtype.type(-1 if b.dtype.kind == "i" else np.iinfo(b.dtype).max)
-    safe = np.where((b == 0) | ones, b.dtype.type(1), b)
-    return np.where((b == 0) | ones, b.dtype.type(0), np.fmod(a, safe))
-
-
-def _shift(function: Callable[[Array, Array], Array]) -> Meaning:
-    def shifted(a: Array, b: Array) -> Array:
-        return function(a, (b & b.dtype.type(a.dtype.itemsize * 8 - 1)).astype(a.dtype))
-
-    return shifted
-
-
-INTEGER_OPERATIONS: tuple[tuple[str, Meaning], ...] = (
-    ("({t})(({u}){a} + ({u}){b})", lambda a, b: a + b),
-    ("({t})(({u}){a} - ({u}){b})", lambda a, b: a - b),
-    ("({t})(({u}){a} * ({u}){b})", lambda a, b: a * b),
-    ("({t})(({u}){a} * ({u}){b} + ({u}){c})", lambda a, b, c: a * b + c),
-    ("({t})({a} & {b})", lambda a, b: a & b),
-    ("({t})({a} | {b})", lambda a, b: a | b),
-    ("({t})({a} ^ {b})", lambda a, b: a ^ b),
-    ("({t})(({a} & {b}) ^ ({c} & ~{b}))", lambda a, b, c: (a & b) ^ (c & ~b)),
-    ("({t})~{a}", lambda a: ~a),
-    ("({t})(({u})0 - ({u}){a})", lambda a: np.zeros_like(a) - a),
-    ("({t})(({u}){a} << ({b} & {w}))", _shift(lambda a, n: a << n)),
-    ("({t})({a} >> ({b} & {w}))", _shift(lambda a, n: a >> n)),
-    ("quotient<{t}>({a}, {b})", _quotient),
-    ("remains<{t}>({a}, {b})", _remainder),
-    ("({t})({a} < {b} ? {a} : {b})", np.minimum),
-    ("({t})({a} > {b} ? {a} : {b})", np.maximum),
-    ("({t})({a} < 0 ? ({u})0 - ({u}){a} : ({u}){a})", np.abs),
-)
-"""Of any kind of integer. {u} is a type that wraps, {w} the width less one."""
-
-
-def _each(function: Callable[..., Any]) -> Meaning:
-    """Apply a function of Python integers to each element; the result is cut to the first operand's kind."""
-
-    def apply(*operands: Array) -> Array:
-        kind = operands[0].dtype
-        cut = (1 << (kind.itemsize * 8)) - 1
-        rows = zip(*(operand.tolist() for operand in operands), strict=True)
-        return np.array([function(*row) & cut for row in rows], f"u{kind.itemsize}").view(kind)
-
-    return apply
-
-
-def _bits(function: Callable[[str], int], width: int) -> Meaning:
-    """Of the digits of a number."""
-    return _each(lambda a: function(format(a, f"0{width}b")))
-
-
-def _permuted(a: int, b: int, selector: int) -> int:
-    taken = (b << 32 | a).to_bytes(8, "little")
-    return int.from_bytes(bytes(taken[selector >> 4 * at & 7] for at in range(4)), "little")
-
-
-def _signed24(value: int) -> int:
-    return (value & 0xFFFFFF) - (value << 1 & 0x1000000)
-
-
-SPECIAL: dict[str, tuple[tuple[str, Meaning], ...]] = {
-    "u32": (
-        ("(u32)__popc({a})", _bits(lambda digits: digits.count("1"), 32)),
-        ("(u32)__clz({a})", _bits(lambda digits: (digits + "1").index("1"), 32)),
-        ("(u32)__ffs({a})", _each(lambda a: (a & -a).bit_length())),
-        ("__brev({a})", _bits(lambda digits: int(digits[::-1], 2), 32)),
-        ("__umulhi({a}, {b})", _each(lambda a, b: a * b >> 32)),
-        ("__umul24({a}, {b})", _each(lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF))),
-        ("__usad({a}, {b}, {c})", _each(lambda a, b, c: abs(a - b) + c)),
-        ("__uhadd({a}, {b})", _each(lambda a, b: (a + b) >> 1)),
-        ("__urhadd({a}, {b})", _each(lambda a, b: (a + b + 1) >> 1)),
-        ("__byte_perm({a}, {b}, {c} & 0x7777)", _each(_permuted)),
-        ("__funnelshift_l({a}, {b}, {c})", _each(lambda a, b, c: (b << 32 | a) << (c & 31) >> 32)),
-        ("__funnelshift_lc({a}, {b}, {c})", _each(lambda a, b, c: (b << 32 | a) << min(c, 32) >> 32)),
-        ("__funnelshift_r({a}, {b}, {c})", _each(lambda a, b, c: (b << 32 | a) >> (c & 31))),
-        ("__funnelshift_rc({a}, {b}, {c})", _each(lambda a, b, c: (b << 32 | a) >> min(c, 32))),
-        ("__dp4a({a}, {b}, {c})", _each(lambda a, b, c: c + sum((a >> s & 255) * (b >> s & 255) for s in _BYTES))),
-        (
-            "__vadd4({a}, {b})",
-            _each(lambda a, b: sum((((a >> s) + (b >> s)) & 255) << s for s in _BYTES)),
-        ),
-        ("({a} << 7 | {a} >> 25)", _each(lambda a: a << 7 | a >> 25)),
-        ("({a} >> 5 & 0x3ff)", _each(lambda a: a >> 5 & 0x3FF)),
-        ("(({a} & ~0xff00u) | ({b} & 0xffu) << 8)", _each(lambda a, b: a & ~0xFF00 | (b & 255) << 8)),
-    ),
-    "i32": (
-        ("__mulhi({a}, {b})", _each(lambda a, b: a * b >> 32)),
-        ("__mul24({a}, {b})", _each(lambda a, b: _signed24(a) * _signed24(b))),
-        ("__hadd({a}, {b})", _each(lambda a, b: (a + b) >> 1)),
-        ("__rhadd({a}, {b})", _each(lambda a, b: (a + b + 1) >> 1)),
-        ("min({a}, {b})", np.minimum),
-        ("max({a}, {b})", np.maximum),
-    ),
-    "u64": (
-        ("(u64)__popcll({a})", _bits(lambda digits: digits.count("1"), 64)),
-        ("(u64)__clzll({a})", _bits(lambda digits: (digits + "1").index("1"), 64)),
-        ("(u64)__ffsll({a})", _each(lambda a: (a & -a).bit_length())),
-        ("__brevll({a})", _bits(lambda digits: int(digits[::-1], 2), 64)),
-        ("__umul64hi({a}, {b})", _each(lambda a, b: a * b >> 64)),
-        ("((u64)(u32){a} * (u32){b})", _each(lambda a, b: (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF))),
-        ("({a} << 40 | {a} >> 24)", _each(lambda a: a << 40 | a >> 24)),
-    ),
-    "i64": (
-        ("__mul64hi({a}, {b})", _each(lambda a, b: a * b >> 64)),
-        ("min({a}, {b})", np.minimum),
-        ("max({a}, {b})", np.maximum),
-    ),
-}
-"""Of one kind of integer."""
-
-_BYTES = (0, 8, 16, 24)
-
-
-def _fused(name: str, kind: Any) -> Meaning:
-    """The C library's own fused product and sum: rounded once."""
-    function = getattr(ctypes.CDLL(None), name)
-    function.argtypes, function.restype = [kind] * 3, kind
-
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        rows = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
-        return np.array([function(*row) for row in rows], a.dtype)
-
-    return apply
-
-
-def _extreme(function: Callable[[Array, Array], Array], lesser: bool) -> Meaning:
-    """NaN loses against a number, and -0 is less than 0."""
-
-    def apply(a: Array, b: Array) -> Array:
-        zeros = np.signbit(a) | np.signbit(b) if lesser else np.signbit(a) & np.signbit(b)
-        zero = np.where(zeros, a.dtype.type(-0.0), a.dtype.type(0.0))
-        return np.where((a == 0) & (b == 0), zero, function(a, b))
-
-    return apply
-
-
-FLOAT_OPERATIONS: tuple[tuple[str, Meaning], ...] = (
-    ("({a} + {b})", lambda a, b: a + b),
-    ("({a} - {b})", lambda a, b: a - b),
-    ("({a} * {b})", lambda a, b: a * b),
-    ("({a} * {b} + {c})", lambda a, b, c: a * b + c),
-    ("({a} / {b})", lambda a, b: a / b),
-    ("sqrt({a})", np.sqrt),
-    ("fabs({a})", np.abs),
-    ("(-{a})", lambda a: -a),
-    ("fmin({a}, {b})", _extreme(np.fmin, True)),
-    ("fmax({a}, {b})", _extreme(np.fmax, False)),
-    ("floor({a})", np.floor),
-    ("ceil({a})", np.ceil),
-    ("trunc({a})", np.trunc),
-    ("rint({a})", np.rint),
-    ("({a} < {b} ? {b} : {c})", lambda a, b, c: np.where(a < b, b, c)),
-)
-FUSED: dict[str, tuple[str, Meaning]] = {
-    "f32": ("__fmaf_rn({a}, {b}, {c})", _fused("fmaf", ctypes.c_float)),
-    "f64": ("__fma_rn({a}, {b}, {c})", _fused("fma", ctypes.c_double)),
-}
-
-
-def _operations(kind: str) -> Sequence[tuple[str, Meaning]]:
-    if kind in FLOATS:
-        return (*FLOAT_OPERATIONS, FUSED[kind])
-    return (*INTEGER_OPERATIONS, *SPECIAL.get(kind, ()))
-
-
-def _to_integer(to: str, source: str) -> Meaning:
-    """Toward zero, to the nearest integer that there is. NaN is 0, or the highest bit where a side has 64 bits."""
-    limits = np.iinfo(dtype_of(to))
-    wide = 64 in (bits_of(to), bits_of(source))
-    nan = (1 << (limits.bits - 1)) * (1 if limits.min == 0 else -1) if wide else 0
-
-    def one(value: float) -> int:
-        if value != value:
-            return nan
-        return limits.max if value >= limits.max else limits.min if value <= limits.min else int(value)
-
-    return lambda x: np.array([one(value) for value in x.tolist()], dtype_of(to))
-
-
-_INTEGER_NAMES = {"i32": "int", "u32": "uint", "i64": "ll", "u64": "ull"}
-
-
-def _conversion(to: str, source: str) -> tuple[str, Meaning]:
-    """A cast. From a float to an integer it is an intrinsic: C++ leaves open what numbers out of range become."""
-    if source in FLOATS and to in INTEGERS:
-        middle = to if to in _INTEGER_NAMES else "i32"
-        cast = _to_integer(middle, source)
-        name = {"f32": "float", "f64": "double"}[source]
-        return f"({to})__{name}2{_INTEGER_NAMES[middle]}_rz({{a}})", lambda a: cast(a).astype(dtype_of(to))
-    return f"({to}){{a}}", lambda a: a.astype(dtype_of(to))
-
-
-COMPARISONS: dict[str, Meaning] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
-}
-
-CONNECTIVES: dict[str, Meaning] = {"&&": np.logical_and, "||": np.logical_or}
-
-ATOMICS: dict[str, tuple[tuple[str, ...], Any]] = {
-    "atomicAdd": (("i32", "u32", "u64"), np.add),
-    "atomicMin": (("i32", "u32", "i64", "u64"), np.minimum),
-    "atomicMax": (("i32", "u32", "i64", "u64"), np.maximum),
-    "atomicAnd": (("i32", "u32", "u64"), np.bitwise_and),
-    "atomicOr": (("i32", "u32", "u64"), np.bitwise_or),
-    "atomicXor": (("i32", "u32", "u64"), np.bitwise_xor),
-}
-"""Their effects commute; their results, which tell the order, are not looked at."""
-
-REDUCTIONS: dict[str, tuple[tuple[str, ...], Any]] = {
-    "add": (("i32", "u32"), np.add),
-    "min": (("i32", "u32"), np.minimum),
-    "max": (("i32", "u32"), np.maximum),
-    "and": (("u32",), np.bitwise_and),
-    "or": (("u32",), np.bitwise_or),
-    "xor": (("u32",), np.bitwise_xor),
-}
-
-
-def _word(kind: str, value: Array) -> Array:
-    """What the prelude's `word` makes of a value."""
-    if kind in INTEGERS:
-        return value.astype(np.uint64)
-    nan = 0x7FC00000 if kind == "f32" else 0x7FF8 << 48
-    bits = value.view(f"u{value.dtype.itemsize}").astype(np.uint64)
-    return np.where(np.isnan(value), np.uint64(nan), bits)
+        return f"__device__ __noinline__ {self.kind} {self.name}({parameters}) {{ {' '.join(self.lines)} }}"
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -392,7 +136,8 @@ def _data(rng: np.random.Generator, kind: str, count: int) -> Array:
         plain = any_bits
         whole = rng.integers(0, 100, count).astype(dtype)
     choices = [plain, plain, whole, whole, any_bits, rng.choice(np.array(edges, dtype), count)]
-    return np.choose(rng.integers(0, len(choices), count), choices).astype(dtype)
+    chosen = np.choose(rng.integers(0, len(choices), count), choices)
+    return rounded(kind, chosen) if kind in NARROW else chosen.astype(dtype)
 
 
 @dataclass
@@ -402,8 +147,8 @@ class RandomKernel:
     name: str
     seed: int
     source: str
-    blocks: int
-    threads: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
     inputs: Array
     start: Array
     scalars: tuple[int, float, int]
@@ -412,11 +157,11 @@ class RandomKernel:
 
     def place(self, at: int) -> str:
         """What the word of `out` with that number is."""
-        lanes = self.blocks * self.threads
+        lanes = math.prod(self.grid) * math.prod(self.block)
         variable, thread = divmod(at, lanes)
         if variable < len(self.variables):
             return f"{self.variables[variable]} of thread {thread}"
-        return f"counter {at - lanes * len(self.variables)}"
+        return f"word {at - lanes * len(self.variables)} of the memory"
 
 
 def translation_unit(kernels: Sequence[RandomKernel]) -> str:
@@ -438,6 +183,12 @@ class _Scope:
     together: bool = True
     leaves: bool = False
     """Whether a thread may leave the innermost loop before the others."""
+    returns: bool = False
+    """Whether a thread may return, so that the others have to do without it."""
+
+    def inside(self, together: bool = False, leaves: bool | None = None) -> _Scope:
+        """The scope of a statement within a statement."""
+        return _Scope(self.depth + 1, together, self.leaves if leaves is None else leaves, self.returns)
 
 
 @dataclass
@@ -447,17 +198,20 @@ class _Writer:
     seed: int
     rng: random.Random = field(init=False)
     readable: dict[str, list[Expression]] = field(init=False, default_factory=dict)
+    loaded: dict[str, list[tuple[int, Array]]] = field(init=False, default_factory=dict)
+    """The input arrays that may be read at any index: where they begin, and what they hold."""
     variables: list[tuple[str, str]] = field(init=False, default_factory=list)
     functions: list[Function] = field(init=False, default_factory=list)
     shared: dict[str, int] = field(init=False, default_factory=dict)
-    groups: list[str] = field(init=False, default_factory=list)
+    pieces: list[tuple[str, int]] = field(init=False, default_factory=list)
+    """Pieces of the memory behind the results: what they hold, and how many words they are long."""
     names: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.blocks = self.rng.randint(1, 3)
-        self.threads = self.rng.choice((32, 64, 96, 32, 64, 20, 48))
-        self.lanes = self.blocks * self.threads
+        self.grid, self.block = self.rng.choice(GRIDS), self.rng.choice(SHAPES)
+        self.threads = math.prod(self.block)
+        self.lanes = math.prod(self.grid) * self.threads
         self.warps = self.threads % 32 == 0
 
     # The whole
@@ -469,24 +223,34 @@ class _Writer:
         inputs = {(kind, at): _data(data, kind, self.lanes) for kind in KINDS for at in range(INPUTS)}
         declarations, given = self._inputs(inputs, scalars)
         for _ in range(self.rng.randint(0, 2)):
-            self.functions.append(self._function())
+            self.functions.append(self.rng.choice((self._function, self._function, self._recursive_function))())
         body = [self._statement(_Scope()) for _ in range(self.rng.randint(4, 9))]
-        start = np.zeros(len(self.variables) * self.lanes + len(self.groups) * ARRAY, np.uint64)
-        counters = start[len(self.variables) * self.lanes :]
-        counters[:] = data.integers(0, 1 << 63, len(counters), np.uint64)
-        expected = start.copy()
-        state = State(self.threads, self.lanes, expected[len(self.variables) * self.lanes :])
+        if self.rng.random() < 0.4:
+            body += self._end_where_threads_return()
+        body.append(self._results())
+        start = np.concatenate([np.zeros(len(self.variables) * self.lanes, np.uint64), *self._memory(data)])
+        state = State(self.threads, self.lanes, start.copy())
         state.values |= given
         for statement in body:
             statement.run(state)
-        for at, (name, kind) in enumerate(self.variables):
-            expected[at * self.lanes : (at + 1) * self.lanes] = _word(kind, state.values[name])
         name = f"k{self.seed}"
         source = self._source(name, declarations, body)
-        packed = np.frombuffer(b"".join(_padded(values.tobytes()) for values in inputs.values()), np.uint8)
+        packed = np.frombuffer(b"".join(_padded(_bytes(kind, held)) for (kind, _), held in inputs.items()), np.uint8)
         variables = [variable for variable, _ in self.variables]
-        shape = self.blocks, self.threads
-        return RandomKernel(name, self.seed, source, *shape, packed, start, scalars, expected, variables)
+        return RandomKernel(
+            name, self.seed, source, self.grid, self.block, packed, start, scalars, state.out, variables
+        )
+
+    def _results(self) -> Statement:
+        """Write all variables to `out`."""
+
+        def run(state: State) -> None:
+            for at, (name, kind) in enumerate(self.variables):
+                row = state.out[at * self.lanes : (at + 1) * self.lanes]
+                row[state.mask] = word(kind, state.values[name])[state.mask]
+
+        lines = [f"out[{at * self.lanes} + i] = word({name});" for at, (name, _) in enumerate(self.variables)]
+        return Statement(lines, run)
 
     def _inputs(
         self, inputs: dict[tuple[str, int], Array], scalars: tuple[int, float, int]
@@ -499,14 +263,33 @@ class _Writer:
             lines.append(f"{kind} {name} = ((const {kind} *)(in + {offset}))[i];")
             given[name] = values
             self._declare(name, kind)
-            offset += len(_padded(values.tobytes()))
-        thread = np.arange(self.lanes, dtype=np.int32) % self.threads
+            self.loaded.setdefault(kind, []).append((offset, values))
+            offset += len(_padded(_bytes(kind, values)))
         uniform = {"p": ("i32", scalars[0]), "q": ("f32", scalars[1]), "r": ("u64", scalars[2])}
         given |= {name: np.full(self.lanes, value, dtype_of(kind)) for name, (kind, value) in uniform.items()}
-        given |= {"t": thread, "b": np.arange(self.lanes, dtype=np.int32) // self.threads}
-        for name, kind in (*((name, kind) for name, (kind, _) in uniform.items()), ("t", "i32"), ("b", "i32")):
+        lane = np.arange(self.lanes, dtype=np.int32)
+        width, height = (*self.block, 1)[:2]
+        given |= {"t": lane % self.threads, "b": lane // self.threads}
+        given |= {"x": given["t"] % width, "y": given["t"] // width % height, "z": given["t"] // width // height}
+        kinds = {name: kind for name, (kind, _) in uniform.items()} | dict.fromkeys("tbxyz", "i32")
+        for name, kind in kinds.items():
             self.readable.setdefault(kind, []).append(_variable(name, kind))
         return lines, given
+
+    def _piece(self, kind: str, words: int) -> int:
+        """Take so many words of the memory for something of a kind; returns the number of the first."""
+        self.pieces.append((kind, words))
+        return sum(taken for _, taken in self.pieces[:-1])
+
+    def _memory(self, rng: np.random.Generator) -> list[Array]:
+        """What is in the memory before the launch: any bits, or where floats are added small whole numbers."""
+        found = []
+        for kind, words in self.pieces:
+            piece = rng.integers(0, 1 << 63, words, np.uint64)
+            if kind in ADDED_FLOATS:
+                piece.view(dtype_of(kind))[:] = rng.integers(-9, 10, words * 64 // bits_of(kind))
+            found.append(piece)
+        return found
 
     def _declare(self, name: str, kind: str) -> None:
         self.variables.append((name, kind))
@@ -515,11 +298,11 @@ class _Writer:
     def _source(self, name: str, declarations: list[str], body: list[Statement]) -> str:
         head = f'extern "C" __global__ void {name}(const char *in, u64 *out, int p, float q, u64 r) {{'
         lines = [f"__shared__ {kind} s_{kind}[{size}];" for kind, size in self.shared.items()]
-        lines += ["int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t;"]
-        lines += [f"u64 *counters = out + {len(self.variables) * self.lanes};"]
+        lines += ["int x = threadIdx.x, y = threadIdx.y, z = threadIdx.z, t = x + blockDim.x * (y + blockDim.y * z);"]
+        lines += [f"int b = blockIdx.x + gridDim.x * blockIdx.y, i = b * {self.threads} + t;"]
+        lines += [f"u64 *memory = out + {len(self.variables) * self.lanes};"]
         lines += declarations
         lines += [line for statement in body for line in statement.lines]
-        lines += [f"out[{at * self.lanes} + i] = word({name});" for at, (name, _) in enumerate(self.variables)]
         lines.append("}")
         return "\n".join([*(function.text for function in self.functions), head, *lines])
 
@@ -531,15 +314,17 @@ class _Writer:
 
     def _expression(self, kind: str, depth: int = MAXIMUM_DEPTH) -> Expression:
         roll = self.rng.random()
-        if depth == 0 or roll < 0.12:
+        if depth == 0 or roll < 0.10:
             return self._leaf(kind)
+        if roll < 0.13 and self.loaded:
+            return self._load(kind)
         if roll < 0.30:
             return self._converted(kind, depth)
         if roll < 0.36:
             return self._chosen(kind, depth)
-        if roll < 0.42 and any(function.result.kind == kind for function in self.functions):
+        if roll < 0.42 and any(function.kind == kind for function in self.functions):
             return self._call(kind, depth)
-        template, meaning = self.rng.choice(_operations(kind))
+        template, meaning = self.rng.choice(operations(kind))
         count = sum(f"{{{operand}}}" in template for operand in "abc")
         operands = [self._expression(kind, depth - 1) for _ in range(count)]
         return _applied(kind, template, meaning, operands)
@@ -549,22 +334,26 @@ class _Writer:
             return self.rng.choice(self.readable[kind])
         return self._constant(kind)
 
+    def _load(self, kind: str) -> Expression:
+        """An input of whatever thread."""
+        index, lanes = self._expression("u32", 1), np.uint32(self.lanes)
+        offset, values = self.rng.choice(self.loaded[kind])
+        text = f"((const {kind} *)(in + {offset}))[{index.text} % {self.lanes}u]"
+        return Expression(kind, text, lambda state: values[index.value(state) % lanes])
+
     def _constant(self, kind: str) -> Expression:
         if kind in FLOATS:
             value = np.array([self.rng.choice((0.0, 1.0, -1.5, 3.0, 1e-3, 1e10, self.rng.uniform(-9, 9)))])
+            typed = rounded(kind, value) if kind in NARROW else value.astype(dtype_of(kind))
         else:
             bits = self.rng.choice((self.rng.getrandbits(bits_of(kind)), self.rng.randint(0, 15)))
-            value = np.array([bits], np.uint64)
-        typed = value.astype(dtype_of(kind))
-        raw = int(typed.view(f"u{typed.itemsize}")[0])
-        text = {"f32": f"__uint_as_float({raw:#x}u)", "f64": f"__longlong_as_double({raw:#x}ll)"}.get(
-            kind, f"({kind}){raw:#x}ull"
-        )
+            typed = np.array([bits], np.uint64).astype(dtype_of(kind))
+        text = _LITERALS.get(kind, f"({kind}){{:#x}}ull").format(int(bits_in_memory(kind, typed)[0]))
         return Expression(kind, text, lambda state: np.full(state.lanes, typed[0]))
 
     def _converted(self, kind: str, depth: int) -> Expression:
         source = self._expression(self.rng.choice([other for other in KINDS if other != kind]), depth - 1)
-        template, meaning = _conversion(kind, source.kind)
+        template, meaning = conversion(kind, source.kind)
         return _applied(kind, template, meaning, [source])
 
     def _chosen(self, kind: str, depth: int) -> Expression:
@@ -573,13 +362,16 @@ class _Writer:
         return _applied(kind, "({a} ? {b} : {c})", np.where, [condition, one, other])
 
     def _call(self, kind: str, depth: int) -> Expression:
-        function = self.rng.choice([function for function in self.functions if function.result.kind == kind])
-        given = [self._expression(parameter, depth - 1) for _, parameter in function.parameters]
+        function = self.rng.choice([function for function in self.functions if function.kind == kind])
+        names = [name for name, _ in function.parameters]
+        given = [
+            self._index(7) if name == "n" else self._expression(parameter, depth - 1)
+            for name, parameter in function.parameters
+        ]
 
         def value(state: State) -> Array:
-            names = [name for name, _ in function.parameters]
             arguments = [argument.value(state) for argument in given]
-            return function.result.value(state.called_with(dict(zip(names, arguments, strict=True))))
+            return function.value(state.called_with(dict(zip(names, arguments, strict=True))))
 
         return Expression(kind, f"{function.name}({', '.join(argument.text for argument in given)})", value)
 
@@ -599,34 +391,79 @@ class _Writer:
         return _applied("i32", f"({{a}} & {mask})", lambda a: a & np.int32(mask), [number])
 
     def _function(self) -> Function:
-        outer, self.readable = self.readable, {}
+        """An expression of its parameters."""
         parameters = [(f"a{at}", self.rng.choice(KINDS)) for at in range(self.rng.randint(1, 3))]
+        kind = self.rng.choice(KINDS)
+        (result,) = self._expressions_of(parameters, [kind])
+        lines = [f"return {result.text};"]
+        return Function(f"call{self.seed}_{len(self.functions)}", kind, parameters, lines, result.value)
+
+    def _recursive_function(self) -> Function:
+        """It calls itself as often as its first parameter says."""
+        name, kind = f"call{self.seed}_{len(self.functions)}", self.rng.choice(KINDS)
+        parameters = [("n", "i32"), ("a", kind)]
+        last, inner = self._expressions_of(parameters, [kind, kind])
+        (joined,) = self._expressions_of([*parameters, ("rest", kind)], [kind])
+
+        def value(state: State) -> Array:
+            if (state.values["n"] <= 0).all():
+                return last.value(state)
+            below = state.called_with({"n": state.values["n"] - np.int32(1), "a": inner.value(state)})
+            whole = state.called_with({**state.values, "rest": value(below)})
+            return np.where(state.values["n"] <= 0, last.value(state), joined.value(whole))
+
+        again = f"{kind} rest = {name}(n - 1, {inner.text});"
+        lines = [f"if (n <= 0) return {last.text};", again, f"return {joined.text};"]
+        return Function(name, kind, parameters, lines, value)
+
+    def _expressions_of(self, parameters: list[tuple[str, str]], kinds: Sequence[str]) -> list[Expression]:
+        """Expressions in which nothing but some parameters occur."""
+        outer = self.readable, self.loaded
+        self.readable, self.loaded = {}, {}
         for name, kind in parameters:
             self.readable.setdefault(kind, []).append(_variable(name, kind))
-        result = self._expression(self.rng.choice(KINDS))
-        self.readable = outer
-        return Function(f"call{self.seed}_{len(self.functions)}", parameters, result)
+        found = [self._expression(kind, 2) for kind in kinds]
+        self.readable, self.loaded = outer
+        return found
 
     # Statements
 
     def _statement(self, scope: _Scope) -> Statement:
-        choices: list[tuple[int, Callable[[_Scope], Statement]]] = [(6, self._assignment), (2, self._atomic)]
+        choices: list[tuple[int, Callable[[_Scope], Statement]]]
+        choices = [(6, self._assignment), (2, self._atomic), (1, self._own_memory)]
         if scope.depth < 2:
-            choices += [(3, self._branch), (2, self._loop), (1, self._switch), (1, self._local_array)]
+            choices += [(3, self._branch), (2, self._loop), (1, self._do_loop), (1, self._switch)]
+            choices += [(1, self._local_array), (1, self._float_atomic)]
         if scope.leaves:
             choices += [(2, self._jump)]
+        if scope.returns:
+            choices += [(2, self._return)]
         if scope.together:
             choices += [(2, self._exchange), (1, self._shared_atomic), (1, self._block_vote)]
         if scope.together and self.warps:
-            choices += [(2, self._shuffle), (1, self._ballot), (1, self._match), (1, self._reduction)]
+            choices += [(2, self._shuffle), (1, self._ballot), (1, self._match), (2, self._part_of_warp)]
         weights, makers = zip(*choices, strict=True)
         return self.rng.choices(makers, weights)[0](scope)
 
     def _block(self, scope: _Scope, most: int = 3) -> Statement:
         return _sequence([self._statement(scope) for _ in range(self.rng.randint(1, most))])
 
+    def _end_where_threads_return(self) -> list[Statement]:
+        """Statements among which threads return; those that are left still wait for each other."""
+        scope = _Scope(together=False, returns=True)
+        barrier = Statement(["__syncthreads();"], lambda state: None)
+        return [self._results(), self._return(scope), self._statement(scope), barrier, self._block(scope), barrier]
+
     def _target(self, *kinds: str) -> tuple[str, str]:
         return self.rng.choice([(name, kind) for name, kind in self.variables if kind in (kinds or KINDS)])
+
+    def _in_memory(self, kind: str, words: int) -> tuple[str, Callable[[State], Array]]:
+        """A piece of the memory: its address in C++, and its elements."""
+        first, results = self._piece(kind, words), len(self.variables) * self.lanes
+        return (
+            f"(({kind} *)(memory + {first}))",
+            lambda state: state.out[results + first :][:words].view(dtype_of(kind)),
+        )
 
     def _assignment(self, scope: _Scope) -> Statement:
         name, kind = self._target()
@@ -637,7 +474,7 @@ class _Writer:
         """Where the condition is the same in a whole block, its threads stay together."""
         together = scope.together and self.rng.random() < 0.4
         condition = self._block_condition() if together else self._condition()
-        inner = _Scope(scope.depth + 1, together, scope.leaves)
+        inner = scope.inside(together)
         taken, other = self._block(inner), self._block(inner)
 
         def run(state: State) -> None:
@@ -646,7 +483,7 @@ class _Writer:
             taken.run(state)
             after, state.mask = state.mask, entered & ~chosen
             other.run(state)
-            state.mask = state.mask | after
+            state.go_on(state.mask | after)
 
         lines = [f"if ({condition.text}) {{", *_indented(taken), "} else {", *_indented(other), "}"]
         return Statement(lines, run)
@@ -666,7 +503,7 @@ class _Writer:
             Expression("i32", f"{turns}", lambda state: np.full(state.lanes, number)) if together else self._index(7)
         )
         self.readable["i32"].append(_variable(name, "i32"))
-        body = self._block(_Scope(scope.depth + 1, together, not together))
+        body = self._block(scope.inside(together, not together))
         self.readable["i32"].pop()
 
         def run(state: State) -> None:
@@ -677,11 +514,33 @@ class _Writer:
                 state.mask = active
                 state.broken.append(np.zeros(state.lanes, bool))
                 body.run(state)
-                active = active & ~state.broken.pop()
+                active = active & ~state.broken.pop() & ~state.gone
                 state.values[name] = state.values[name] + active.astype(np.int32)
-            state.mask = entered
+            state.go_on(entered)
 
         return Statement([f"for (int {name} = 0; {name} < {bound.text}; {name}++) {{", *_indented(body), "}"], run)
+
+    def _do_loop(self, scope: _Scope) -> Statement:
+        """At least one turn, and at most four."""
+        name, turns, condition = self._name(), np.int32(self.rng.randint(2, 4)), self._condition()
+        self.readable["i32"].append(_variable(name, "i32"))
+        body = self._block(scope.inside(leaves=True))
+        self.readable["i32"].pop()
+
+        def run(state: State) -> None:
+            active = entered = state.mask
+            state.values[name] = np.zeros(state.lanes, np.int32)
+            while active.any():
+                state.mask = active
+                state.broken.append(np.zeros(state.lanes, bool))
+                body.run(state)
+                active = active & ~state.broken.pop() & ~state.gone
+                state.values[name] = state.values[name] + active.astype(np.int32)
+                active = active & (state.values[name] < turns) & condition.value(state)
+            state.go_on(entered)
+
+        end = f"}} while (++{name} < {turns} && {condition.text});"
+        return Statement(["{", f"    int {name} = 0;", "    do {", *_indented(body, 2), f"    {end}", "}"], run)
 
     def _jump(self, scope: _Scope) -> Statement:
         """`break` or `continue`."""
@@ -695,27 +554,42 @@ class _Writer:
 
         return Statement([f"if ({condition.text}) {word};"], run)
 
+    def _return(self, scope: _Scope) -> Statement:
+        """The end for some threads."""
+        condition = self._condition()
+
+        def run(state: State) -> None:
+            state.gone = state.gone | (state.mask & condition.value(state))
+            state.go_on(state.mask)
+
+        return Statement([f"if ({condition.text}) return;"], run)
+
     def _switch(self, scope: _Scope) -> Statement:
-        """Eight cases, some of which fall through to the next."""
-        name, kind = self._target()
-        subject = self._index(7)
-        values = [self._expression(kind, 1) for _ in range(8)]
-        falls = [self.rng.random() < 0.25 for _ in range(8)]
+        """Cases in any order, with labels that are dense or far apart; some fall through to the next, some are long."""
+        subject, count = self._index(7), self.rng.randint(3, 8)
+        labels: list[int | None] = [*self.rng.sample(range(8), count)]
+        if self.rng.random() < 0.5:
+            labels.insert(self.rng.randint(0, count), None)
+        spread = self.rng.choice((1, 1, 37))
+        inner = scope.inside(leaves=False)
+        cases = [self._block(inner, 2) if self.rng.random() < 0.2 else self._assignment(inner) for _ in labels]
+        falls = [self.rng.random() < 0.25 for _ in labels]
 
         def run(state: State) -> None:
             entered, chosen = state.mask, subject.value(state)
             falling = np.zeros(state.lanes, bool)
-            for at in range(8):
-                state.mask = entered & ((chosen == at) | falling)
-                state.assign(name, values[at].value(state))
-                falling = state.mask if falls[at] else np.zeros(state.lanes, bool)
-            state.mask = entered
+            for label, case, fall in zip(labels, cases, falls, strict=True):
+                found = ~np.isin(chosen, [other for other in labels if other is not None])
+                state.go_on(entered & ((found if label is None else chosen == label) | falling))
+                case.run(state)
+                falling = state.mask if fall else np.zeros(state.lanes, bool)
+            state.go_on(entered)
 
-        cases = [
-            f"    case {at}: {name} = {value.text};{'' if fall else ' break;'}"
-            for at, (value, fall) in enumerate(zip(values, falls, strict=True))
-        ]
-        return Statement([f"switch ({subject.text}) {{", *cases, "}"], run)
+        lines = [f"switch ({subject.text} * {spread}) {{"]
+        for label, case, fall in zip(labels, cases, falls, strict=True):
+            lines += ["default: {" if label is None else f"case {label * spread}: {{", *_indented(case)]
+            lines += ["}" if fall else "} break;"]
+        return Statement([*lines, "}"], run)
 
     def _local_array(self, scope: _Scope) -> Statement:
         """A local array, which is filled, changed at one place, and read at another."""
@@ -738,19 +612,46 @@ class _Writer:
         ]
         return Statement(["{", *(f"    {line}" for line in lines), "}"], run)
 
+    def _own_memory(self, scope: _Scope) -> Statement:
+        """A write to global memory that a thread has for itself, and a read of it."""
+        name, kind = self._target(*INTEGERS)
+        place, elements = self._in_memory(kind, -(-self.lanes * OWN * bits_of(kind) // 64))
+        value, to, source = self._expression(kind, 2), self._index(OWN - 1), self._index(OWN - 1)
+
+        def run(state: State) -> None:
+            mine, held = np.arange(state.lanes) * OWN, elements(state)
+            at = (mine + to.value(state))[state.mask]
+            held[at] = value.value(state)[state.mask]
+            state.assign(name, held[mine + source.value(state)])
+
+        return Statement(
+            [
+                f"{place}[i * {OWN} + {to.text}] = {value.text};",
+                f"{name} = {place}[i * {OWN} + {source.text}];",
+            ],
+            run,
+        )
+
     def _atomic(self, scope: _Scope) -> Statement:
         """An atomic operation on global memory."""
         operation, kind, function = self._atomic_operation()
-        group, index, value = len(self.groups), self._index(ARRAY - 1), self._expression(kind, 2)
-        self.groups.append(kind)
+        return self._global_atomic(operation, kind, function, self._expression(kind, 2))
+
+    def _float_atomic(self, scope: _Scope) -> Statement:
+        """A sum of small whole numbers, which is exact in any order."""
+        kind = self.rng.choice(list(ADDED_FLOATS) if scope.depth == 0 else ["f32", "f64"])
+        template, meaning = conversion(kind, "i32")
+        number = _applied(kind, template, meaning, [self._index(ADDED_FLOATS[kind])])
+        return self._global_atomic("atomicAdd", kind, np.add, number)
+
+    def _global_atomic(self, operation: str, kind: str, function: Any, value: Expression) -> Statement:
+        index = self._index(ARRAY - 1)
+        place, elements = self._in_memory(kind, ARRAY * bits_of(kind) // 64)
 
         def run(state: State) -> None:
-            words = state.counters[group * ARRAY : (group + 1) * ARRAY].view(dtype_of(kind))
-            places = index.value(state) * (64 // bits_of(kind))
-            function.at(words, places[state.mask], value.value(state)[state.mask])
+            function.at(elements(state), index.value(state)[state.mask], value.value(state)[state.mask])
 
-        place = f"({kind} *)(counters + {group * ARRAY} + {index.text})"
-        return Statement([f"{operation}({place}, {value.text});"], run)
+        return Statement([f"{operation}({place} + {index.text}, {value.text});"], run)
 
     def _atomic_operation(self) -> tuple[str, str, Any]:
         operation = self.rng.choice(list(ATOMICS))
@@ -859,31 +760,52 @@ class _Writer:
 
         return Statement([f"{name} = __match_any_sync(~0u, {value.text});"], run)
 
-    def _reduction(self, scope: _Scope) -> Statement:
-        """Those for which a condition holds reduce their values."""
-        operation = self.rng.choice(list(REDUCTIONS))
-        kinds, function = REDUCTIONS[operation]
-        kind = self.rng.choice(kinds)
+    def _part_of_warp(self, scope: _Scope) -> Statement:
+        """Those for which a condition holds do something together."""
+        kind, make, meaning = self.rng.choice(_TOGETHER)
         name, _ = self._target(kind)
-        mask, condition, value = self._name(), self._condition(), self._expression(kind, 2)
+        mask, condition = self._name(), self._condition()
+        value = self._expression(kind, 2)
 
         def run(state: State) -> None:
             chosen, values = condition.value(state), value.value(state)
             results = values.copy()
             for first in range(0, state.lanes, 32):
-                warp = np.arange(first, first + 32)[chosen[first : first + 32]]
-                if len(warp):
-                    results[warp] = function.reduce(values[warp], dtype=values.dtype)
+                lanes = np.flatnonzero(chosen[first : first + 32])
+                if len(lanes):
+                    results[first + lanes] = meaning(values[first + lanes], lanes)
             entered, state.mask = state.mask, state.mask & chosen
             state.assign(name, results)
             state.mask = entered
 
+        call = make.format(mask=mask, value=value.text)
         lines = [
             f"unsigned {mask} = __ballot_sync(~0u, {condition.text});",
-            f"if ({mask} >> (t & 31) & 1) {name} = __reduce_{operation}_sync({mask}, {value.text});",
+            f"if ({mask} >> (t & 31) & 1) {name} = {call};",
         ]
         return Statement(["{", *(f"    {line}" for line in lines), "}"], run)
 
+
+def _lane_mask(lanes: Array) -> np.uint32:
+    return np.uint32((1 << lanes).sum())
+
+
+def _match_few(values: Array, lanes: Array) -> Array:
+    few = values & 3
+    return np.array([_lane_mask(lanes[few == value]) for value in few])
+
+
+_TOGETHER: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
+    *(
+        (kind, f"reduced_{name}({{mask}}, {{value}})", lambda values, lanes, all_of=function.reduce: all_of(values))
+        for name, (kinds, function) in REDUCTIONS.items()
+        for kind in kinds
+    ),
+    *((kind, "__shfl_sync({mask}, {value}, __ffs({mask}) - 1)", lambda values, lanes: values[0]) for kind in WIDE),
+    *[("u32", "__ballot_sync({mask}, {value} & 1)", lambda values, lanes: _lane_mask(lanes[values & 1 == 1]))] * 3,
+    *[("u32", "__match_any_sync({mask}, {value} & 3)", _match_few)] * 3,
+)
+"""What some lanes of a warp do together: the kind of their values, the C++, and the meaning for values and lanes."""
 
 _SHUFFLES: dict[str, Callable[[Array, Array, Array, int], Array]] = {
     "": lambda lane, given, base, width: base + (given & (width - 1)),
@@ -900,6 +822,15 @@ _VOTES: dict[str, Meaning] = {
 }
 
 
+_LITERALS = {
+    "f16": "__ushort_as_half({:#x})",
+    "bf16": "__ushort_as_bfloat16({:#x})",
+    "f32": "__uint_as_float({:#x}u)",
+    "f64": "__longlong_as_double({:#x}ll)",
+}
+"""A float in C++, of its bits."""
+
+
 def _variable(name: str, kind: str) -> Expression:
     return Expression(kind, name, lambda state: state.values[name])
 
@@ -912,7 +843,7 @@ def _applied(kind: str, template: str, meaning: Meaning, operands: Sequence[Expr
     """An operation on some operands."""
     texts = dict(zip("abc", (operand.text for operand in operands), strict=False))
     if kind in INTEGERS:
-        texts |= {"t": kind, "u": _unsigned(kind), "w": str(bits_of(kind) - 1)}
+        texts |= {"t": kind, "u": wrapping(kind), "w": str(bits_of(kind) - 1)}
     values = [operand.value for operand in operands]
     return Expression(kind, template.format(**texts), lambda state: meaning(*(value(state) for value in values)))
 
@@ -925,8 +856,13 @@ def _sequence(statements: Sequence[Statement]) -> Statement:
     return Statement([line for statement in statements for line in statement.lines], run)
 
 
-def _indented(statement: Statement) -> list[str]:
-    return [f"    {line}" for line in statement.lines]
+def _indented(statement: Statement, levels: int = 1) -> list[str]:
+    return [f"{'    ' * levels}{line}" for line in statement.lines]
+
+
+def _bytes(kind: str, values: Array) -> bytes:
+    """What the device finds in memory."""
+    return bits_in_memory(kind, values).tobytes()
 
 
 def _padded(data: bytes) -> bytes:
