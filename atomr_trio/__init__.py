@@ -2,9 +2,10 @@
 
 A map of the house, in the order in which the files can be read:
 
-- ``_errors``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is known, as data;
+- ``_errors``, ``_findings``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is
+  known, as data;
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
-- ``_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
+- ``_memory``, ``_checked_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
 - ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
 - ``_compiling/``: CUDA C++ to images, and what was compiled kept for the next process;
 - ``_parameters``: what images say of their kernels' parameters, and Python values to parameter blocks;
@@ -74,6 +75,12 @@ if TYPE_CHECKING:
         StandbyReady as StandbyReady,
         Subscription as Subscription,
         WorkerReaped as WorkerReaped,
+    )
+    from ._findings import (
+        Check as Check,
+        Finding as Finding,
+        OtherThread as OtherThread,
+        kept_findings as kept_findings,
     )
     from ._info import DeviceInfo as DeviceInfo, KernelAttributes as KernelAttributes, Occupancy as Occupancy
     from ._lanes import Event as Event, Lane as Lane
@@ -150,6 +157,7 @@ _HOMES = {
         "Subscription",
         "WorkerReaped",
     ),
+    "_findings": ("Check", "Finding", "OtherThread", "kept_findings"),
     "_info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
     "_lanes": ("Event", "Lane"),
     "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),

@@ -1,4 +1,4 @@
-"""`python -m atomr_trio`: doctor, demo, run and cache. This file parses; the commands live in _cli."""
+"""`python -m atomr_trio`: doctor, demo, run, check and cache. This file parses; the commands live in _cli."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _COMMANDS = {
     "doctor": "say what was found on this machine, what is missing, and whether each device works",
     "demo": "a simulation that crashes its GPU twice and ends with the right picture",
     "run": "run a kernel of a CUDA file on .npy arrays",
+    "check": "run a program, a test suite or a CUDA file on the simulator and tell what its kernels do wrong",
     "cache": "look after the kernels that were compiled before",
 }
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130

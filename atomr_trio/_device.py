@@ -25,7 +25,7 @@ import platform
 import sys
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, SupportsIndex, final
 
@@ -36,6 +36,7 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
+from ._checked_memory import CheckedArena, make_array
 from ._compiling.service import CompileService
 from ._crew import Crew
 from ._dtypes import check_dtype
@@ -58,6 +59,7 @@ from ._events import (
     Subscription,
     WorkerReaped,
 )
+from ._findings import Check, chosen_checks
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._info import DeviceInfo
 from ._known_calls import KnownCalls
@@ -150,6 +152,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         guarded: bool,
         workers: WorkerSource | None,
         spin: float,
+        checks: tuple[str, ...],
     ) -> None:
         from ._lanes import Lanes
         from .actors.module import ModuleLoader
@@ -163,6 +166,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._memory_limit = memory_limit
         self._guarded = guarded
         self._workers = workers
+        self._checks = checks
+        self._make_array = make_array if checks else DeviceArray._create
         self._process_id = os.getpid()
         self._supervision = Supervision(restart_policy, actor_policy=restart_policy)
         self._events = EventHub(index)
@@ -233,6 +238,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     def backend(self) -> Backend:
         """What stands behind it: `"cuda"` for a GPU, `"sim"` for the simulator."""
         return self._backend
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """What the simulator checks of each kernel, as `open_device` was asked; empty for nothing."""
+        return self._checks
 
     @property
     def info(self) -> DeviceInfo:
@@ -407,7 +417,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         checked_dtype = check_dtype(dtype)
         checked_shape, strides, nbytes = contiguous(shape, checked_dtype.itemsize)
         block = self._allocate(nbytes, self._guarded if guarded is None else guarded)
-        return DeviceArray._create(Storage(self, block), 0, checked_shape, strides, checked_dtype)
+        return self._make_array(Storage(self, block), 0, checked_shape, strides, checked_dtype)
 
     def zeros(
         self,
@@ -677,13 +687,25 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """Take a worker process from the pool, or start one. Raises `StartFailed` when the system has no room."""
         try:
             if self._workers is not None:
-                return self._workers.take(self._backend, self._index)
-            return WorkerProcess(self._backend, self._index)
+                return self._checked_alike(self._workers.take(self._backend, self._index))
+            return WorkerProcess(self._backend, self._index, self._checks)
         except DeviceError as refused:
             raise StartFailed(refused, gone=True) from None
         except OSError as error:
             text = f"a worker for the device could not be started: {error}"
             raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
+
+    def _checked_alike(self, process: WorkerProcess) -> WorkerProcess:
+        """A worker that somebody else has started, if it checks what this device was asked to."""
+        if process.checks == self._checks:
+            return process
+        known(self._workers, "it came from there").give_back(process)
+        has, wants = (", ".join(checks) or "nothing" for checks in (process.checks, self._checks))
+        raise InvalidArgument(
+            f"the device is to check {wants}, and the workers that it was given check {has}",
+            device=self._index,
+            advice="give the same `check` to open_device and to the WorkerPool.",
+        )
 
     @trio.lowlevel.enable_ki_protection
     async def _build(
@@ -753,6 +775,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             return False
         if not await generation.reset(min(self._close_deadline, time.monotonic() + self._close_timeout)):
             return False
+        if isinstance(self._arena, CheckedArena) and generation is self._generation:
+            self._arena.dismiss()
         generation.let_worker_go()
         self._workers.give_back(generation.process)
         return True
@@ -765,9 +789,12 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             if limit is None:
                 free = self.info.free_memory - self._standbys.count * STANDBY_BYTES
                 limit = max(0, int(free * DEFAULT_MEMORY_SHARE))
-            self._arena = Arena(base, extent, limit)
+            self._arena = (CheckedArena if self._checks else Arena)(base, extent, limit)
             self._arena.orphans = self._arena_orphans
             generation.arena = self._arena
+        if isinstance(self._arena, CheckedArena):
+            folder = known(generation.process.check_folder, "a checked device has checked workers")
+            self._arena.serve(folder, generation.timeline)
         self._supervision.started(trio.current_time())
         self._generation = generation
         for module in list(self._modules.values()):
@@ -930,6 +957,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                 reported_by=loss.reported_by,
                 in_flight=generation.in_flight(),
                 actors=generation.busy_engines(),
+                findings=loss.findings,
             )
         )
         decision = self._supervision.lost(
@@ -1305,6 +1333,7 @@ async def open_device(
     guarded: bool = False,
     workers: WorkerSource | None = None,
     spin: float | None = None,
+    check: Check | Collection[Check] | None = None,
 ) -> AsyncIterator[Device]:
     """Open a GPU for the length of an ``async with`` block.
 
@@ -1330,6 +1359,11 @@ async def open_device(
     - `spin`: seconds that a worker with nothing to do looks for more before it sleeps. Looking takes a processor, gives
       way to every other thread, and saves the time that waking takes; 0 is never. By default 0.001, or 0.0001 for the
       simulator.
+    - `check`: what the simulator looks for in every access and barrier of a kernel: `"bounds"` (outside of arrays, and
+      in freed ones), `"initialised"` (reads of what nobody wrote), `"races"` (of threads, in global and shared memory),
+      `"barriers"` (that not all threads of a block reach), several of these words, or `"all"`. A kernel with a finding
+      ends as one with a fault does: by a `ContextLost` that has `ContextLost.findings`. By default what
+      ``ATOMR_TRIO_CHECK`` says, words with commas between them, else nothing. For a GPU NVIDIA has compute-sanitizer.
 
     Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint.
     Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
@@ -1341,6 +1375,7 @@ async def open_device(
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
     _check_spin(spin)
     chosen = _chosen_backend(backend)
+    checks = chosen_checks(check, chosen)
     device = Device._create(
         index,
         chosen,
@@ -1353,6 +1388,7 @@ async def open_device(
         guarded=guarded,
         workers=workers,
         spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
+        checks=checks,
     )
     _open_devices.add(device)
     body_error: BaseException | None = None

@@ -15,7 +15,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         NotPositiveDefiniteError   .minor
         ConvergenceError           .unconverged
       ActorCrashed               .actor; a bug in this library
-      ContextLost                .status, .reason; may or may not have run
+      ContextLost                .status, .reason, .findings; may or may not have run
       DeviceFailed               also a trio.BrokenResourceError; leaves `async with open_device()`
       DeviceClosed               also a trio.ClosedResourceError
       LibraryNotFound            also an ImportError
@@ -26,14 +26,19 @@ their own. An exception object belongs to one waiter: whoever settles several wa
 `fresh`, because a traceback and a context are written into the object when it is raised.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, TypeVar, Unpack
 
 import trio
 
 from atomr_trio.worker.status import StatusClass, classify
+
+if TYPE_CHECKING:
+    from atomr_trio._findings import Finding
 
 __all__ = [
     "ActorCrashed",
@@ -169,7 +174,7 @@ class DeviceError(Exception):
 
     def __repr__(self) -> str:
         values = ((field, getattr(self, field)) for field in self._fields)
-        fields = "".join(f", {field}={value!r}" for field, value in values if value is not None)
+        fields = "".join(f", {field}={value!r}" for field, value in values if value is not None and value != ())
         return f"{type(self).__name__}({self.message!r}{fields})"
 
     def _advice(self) -> str | None:
@@ -391,17 +396,33 @@ class ContextLost(DeviceError):
     needs an array that the fault has torn. When no next generation will come, the error is `DeviceFailed`.
     """
 
-    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "reason")
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "reason", "findings")
 
     reason: str | None
     """Why the context was lost, in words."""
+    findings: tuple[Finding, ...]
+    """What the simulator has found wrong with the kernel, if the device was opened with `check`; else nothing."""
 
     # Whoever makes one knows the generation, so a user may pass it to `wait_generation` without asking for None.
     generation: int
 
-    def __init__(self, message: str, *, reason: str | None = None, **context: Unpack[ErrorContext]) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        findings: tuple[Finding, ...] = (),
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        self.findings = findings
         super().__init__(message, **context)
         self.reason = message if reason is None else reason
+
+    def _advice(self) -> str | None:
+        if not self.findings:
+            return super()._advice()
+        place = self.findings[0].place
+        return f"look at {place}; `findings` of this error has the threads, blocks and arrays of all that was found."
 
 
 class DeviceFailed(DeviceError, trio.BrokenResourceError):

@@ -14,6 +14,8 @@ from typing import Final, Literal, Self, final
 import attrs
 import trio
 
+from ._findings import Finding
+
 __all__ = [
     "ActorRestarted",
     "CompileFinished",
@@ -61,6 +63,9 @@ class ContextWasLost(DeviceEvent):
 
     actors: tuple[str, ...]
     """The libraries that those belong to."""
+
+    findings: tuple[Finding, ...] = ()
+    """What the simulator has found wrong with the kernel, if the device was opened with `check`."""
 
 
 @final

@@ -38,6 +38,7 @@ from ._errors import (
     StaleArray,
     error_from_status,
 )
+from ._findings import Finding, in_short, read_findings
 from ._info import DeviceInfo
 from ._lanes import LaneOptions
 from ._mailbox import Request
@@ -124,6 +125,7 @@ class Loss:
     status_name: str | None = None
     library: str | None = None
     operation: str | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def gone(self) -> bool:
@@ -135,6 +137,7 @@ class Loss:
         return ContextLost(
             self.reason,
             reason=self.reason,
+            findings=self.findings,
             status=self.status,
             status_name=self.status_name,
             library=self.library,
@@ -787,7 +790,8 @@ class Generation:
                 # A long answer comes in parts.
                 self._results.setdefault((message["lane"], message["ticket"]), {}).update(message["value"])
             case "lost":
-                reason = f"{message['text']}" or message["name"]
+                findings = read_findings(self.process.findings())
+                reason = in_short(findings) if findings else message["text"] or message["name"]
                 self.lose(
                     Loss(
                         LossKind.FAULT,
@@ -796,6 +800,7 @@ class Generation:
                         status_name=message["name"],
                         library=message["library"],
                         operation=message["operation"],
+                        findings=findings,
                         reported_by=f"the driver, to {message['operation']}",
                     )
                 )

@@ -40,6 +40,7 @@ import numpy as np
 import trio
 
 from . import _dlpack, _layout
+from ._checked_memory import CheckedArena
 from ._dlpack import DeviceType
 from ._dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
 from ._errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, StaleArray
@@ -453,6 +454,9 @@ class Interop:
         with self._lock, _refusals("interop.export", self._device):
             window = self._window(block.chunk)
             use = Use(self, block, array._storage if owned else None, fence)
+            arena = self._device._arena
+            if isinstance(arena, CheckedArena):
+                arena.shown(block)
             self._uses.setdefault(block, []).append(use)
             block.fast = 0  # from now on `order` has a say in every command on it
             try:

@@ -205,7 +205,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _in_full(loss: ContextWasLost) -> str:
     in_flight = ", ".join(loss.in_flight) or "nothing"
-    return f"generation {loss.generation} was lost: {loss.reason} (in flight: {in_flight})"
+    others = "".join(f"\n  {finding}" for finding in loss.findings[1:])
+    return f"generation {loss.generation} was lost: {loss.reason} (in flight: {in_flight}){others}"
 
 
 def _in_words(now: PoolStatistics) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -400,6 +401,187 @@ def test_numbers_are_read_as_c_writes_them(text, number):
     read = run.number_operand(text).number
     assert read == number
     assert type(read) is type(number)
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+REVERSED = """
+extern "C" __global__ void reversed(const float *x, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[n - i] = x[i];  // one past the end
+}
+"""
+OVERRUN = next(number for number, line in enumerate(REVERSED.splitlines(), 1) if "one past" in line)
+
+PROGRAM = f"""
+import subprocess, sys, numpy as np, trio, atomr_trio
+
+async def main(count):
+    async with atomr_trio.open_device() as dev:
+        x, y = await dev.to_device(np.ones(4, np.float32)), dev.zeros(4, np.float32)
+        options = atomr_trio.NvrtcOptions(name="reversed.cu")
+        kernel = await dev.nvrtc.compile({REVERSED!r}, "reversed", options)
+        for _ in range(count):
+            generation = dev.generation
+            try:
+                await kernel.launch(1, 4, atomr_trio.read_only(x), y, 4)
+            except atomr_trio.ContextLost:
+                await dev.wait_generation(after=generation)
+            y = dev.zeros(4, np.float32)
+
+what, *rest = sys.argv[1:]
+print("the program was given", what, *rest)
+if what == "parent":
+    sys.exit(subprocess.run([sys.executable, __file__, "fault", *rest]).returncode)
+if what == "fault":
+    trio.run(main, int(rest[0]))
+sys.exit(int(rest[-1]))
+"""
+
+
+def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the command prints, from a process of its own: the streams of a program go past pytest's."""
+    command = [sys.executable, "-m", "atomr_trio", "check", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=support.child_environment(), capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def programs(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "reversed.cu").write_text(REVERSED)
+    np.save(tmp_path / "x.npy", np.ones(4, np.float32))
+    return tmp_path
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("arguments", [["program.py", "fault"], ["program.py", "parent"], ["-m", "program", "fault"]])
+def test_check_tells_what_the_kernels_of_a_program_and_its_children_do_wrong(programs, arguments):
+    answer = check(programs, *arguments, "1", "0")
+    assert answer.returncode == 1, answer.stderr
+    assert f"the program was given {arguments[-1]} 1 0\n" in answer.stdout
+    *_, finding, who, where, summary = answer.stderr.splitlines()
+    assert finding.startswith(f"reversed.cu:{OVERRUN}: bounds: write of 4 bytes outside of array float32[4]")
+    assert who == "    by thread (0, 0, 0) of block (0, 0, 0) of kernel reversed"
+    assert "program.py:6, at index 4" in where
+    assert summary == "check: 1 finding (1 bounds)"
+
+
+@pytest.mark.sim_only
+def test_check_tells_the_same_thing_once(programs):
+    answer = check(programs, "program.py", "fault", "2", "0")
+    assert answer.returncode == 1
+    assert answer.stderr.count(f"\nreversed.cu:{OVERRUN}: bounds:") == 1
+    assert "[found 2 times]" in answer.stderr
+
+
+@pytest.mark.sim_only
+def test_check_ends_as_its_program_does_when_nothing_is_found(programs):
+    answer = check(programs, "--only", "barriers", "program.py", "none", "--only", "7")
+    assert (answer.returncode, answer.stderr) == (7, "check: nothing found\n")
+    assert answer.stdout == "the program was given none --only 7\n"
+
+
+@pytest.mark.sim_only
+def test_check_tells_by_which_signal_a_program_ended_as_a_shell_does(tmp_path):
+    (tmp_path / "killed.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert check(tmp_path, "killed.py").returncode == 128 + 9
+
+
+@pytest.mark.sim_only
+def test_check_leaves_ctrl_c_to_its_program(tmp_path):
+    program = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(5)"
+    (tmp_path / "patient.py").write_text(program)
+    answer = check(tmp_path, "patient.py")
+    assert (answer.returncode, answer.stderr) == (5, "check: nothing found\n")
+
+
+@pytest.mark.sim_only
+def test_check_runs_a_test_suite(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["atomr_trio.pytest_plugin"]\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    (tmp_path / "test_it.py").write_text(
+        "import numpy as np\n"
+        f"SOURCE = {REVERSED!r}\n"
+        "async def test_right(gpu_device):\n"
+        "    await launch(gpu_device, 3)\n"
+        "async def test_wrong(gpu_device):\n"
+        "    await launch(gpu_device, 4)\n"
+        "async def launch(dev, n):\n"
+        "    x, y = await dev.to_device(np.ones(4, np.float32)), dev.zeros(4, np.float32)\n"
+        "    kernel = await dev.nvrtc.compile(SOURCE, 'reversed')\n"
+        "    await kernel.launch(1, 4, x, y, n)\n"
+    )
+    answer = check(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
+    assert answer.returncode == 1
+    assert "1 failed, 1 passed" in answer.stdout, answer.stdout
+    assert f"kernel.cu:{OVERRUN}: bounds:" in answer.stdout
+    assert answer.stderr.endswith("check: 1 finding (1 bounds)\n")
+
+
+def test_check_refuses_checks_that_there_are_not(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["check", "--only", "bounds,spelling", "program.py"])
+    assert stop.value.code == 2
+    assert "'spelling' is none of the checks: bounds," in capsys.readouterr().err
+
+
+@pytest.mark.sim_only
+def test_check_launches_a_kernel_as_run_does(programs, monkeypatch, capsys):
+    monkeypatch.chdir(programs)
+    launched = ("--kernel", "reversed", "--grid", "1", "--block", "4", "--in", "x.npy", "--out", "y=float32[4]")
+    assert main(["check", "--only", "bounds", "reversed.cu", *launched, "--arg", "4"]) == 1
+    printed = capsys.readouterr().err
+    assert f"reversed.cu:{OVERRUN}: bounds: write of 4 bytes outside of array float32[4]" in printed
+    assert printed.endswith("check: 1 finding (1 bounds)\n")
+    assert printed.count(f"reversed.cu:{OVERRUN}") == 1
+    assert main(["check", "reversed.cu", *launched, "--arg", "3"]) == 0
+    assert capsys.readouterr().err == "check: nothing found\n"
+    assert np.array_equal(np.load("y.npy"), np.ones(4, np.float32))
+
+
+@pytest.mark.sim_only
+def test_check_of_a_fault_that_nothing_has_found_is_that_fault(programs, monkeypatch, capsys):
+    monkeypatch.chdir(programs)
+    wild = ("--kernel", "reversed", "--grid", "1", "--block", "4", "--in", "x.npy", "--arg", "0xBAD0", "--arg", "3")
+    assert main(["check", "--only", "barriers", "reversed.cu", *wild]) == 1
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in capsys.readouterr().err
+
+
+@pytest.mark.sim_only
+def test_check_loads_a_file_and_says_what_the_simulator_refuses(programs, monkeypatch, capsys):
+    monkeypatch.chdir(programs)
+    assert main(["check", "reversed.cu"]) == 0
+    assert capsys.readouterr().out == "reversed.cu: compiled and loaded: reversed\n"
+    (programs / "sleeper.cu").write_text("#include <cuda_fp16.h>\n__device__ half x;\n")
+    assert main(["check", "sleeper.cu"]) == 0
+    assert capsys.readouterr().out == "sleeper.cu: compiled and loaded: no kernels\n"
+    refused = 'unsigned r; asm volatile ("mov.u32 %0, %%aggr_smem_size;" : "=r"(r)); *x = r;'
+    (programs / "refused.cu").write_text(f'extern "C" __global__ void ask(unsigned *x) {{ {refused} }}')
+    assert main(["check", "refused.cu"]) == 1
+    assert "refused.cu: refused by the simulator: " in capsys.readouterr().err
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "cannot read no.cu"),
+        (["--kernel", "k"], "a launch needs --grid too"),
+        (["--grid", "1", "--block", "1"], "a launch needs --kernel too"),
+        (["--arg", "1"], "a launch needs --kernel too"),
+        (["--device", "0"], "unrecognized arguments: --device 0"),
+    ],
+)
+def test_check_says_what_is_wrong_with_a_command_line_and_exits_with_2(capsys, arguments, says):
+    try:
+        status = main(["check", "no.cu", *arguments])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert says in capsys.readouterr().err
 
 
 # -- the doctor --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import atomr_trio
-from atomr_trio._cli.choice import choose, device_argument
+from atomr_trio._cli.choice import Choice, choose, device_argument
 
 if TYPE_CHECKING:
     from atomr_trio import Device, DeviceArray
@@ -91,14 +91,23 @@ def npy_path(name: str) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_launch_arguments(parser, required=True)
+    parser.add_argument("--device", type=device_argument, metavar="0|sim", help="default: GPU 0 if it works, else sim")
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Everything but the device; whether there has to be a kernel to launch."""
     parser.add_argument("file", type=Path, help="the CUDA C++ source")
     parser.add_argument(
-        "--kernel", required=True, metavar="NAME", help='an extern "C" kernel, or a C++ name expression'
+        "--kernel", required=required, metavar="NAME", help='an extern "C" kernel, or a C++ name expression'
     )
-    parser.add_argument("--grid", required=True, type=dimensions, metavar="G[,G,G]", help="blocks in each direction")
-    parser.add_argument("--block", required=True, type=dimensions, metavar="B[,B,B]", help="threads in each direction")
+    parser.add_argument(
+        "--grid", required=required, type=dimensions, metavar="G[,G,G]", help="blocks in each direction"
+    )
+    parser.add_argument(
+        "--block", required=required, type=dimensions, metavar="B[,B,B]", help="threads in each direction"
+    )
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory of a block")
-    parser.add_argument("--device", type=device_argument, metavar="0|sim", help="default: GPU 0 if it works, else sim")
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
     parser.add_argument("-I", dest="include_paths", action="append", default=[], metavar="FOLDER", help="for headers")
     operands = parser.add_argument_group("arguments of the kernel, in its own order")
@@ -170,33 +179,47 @@ async def write_back(operand: Operand, array: DeviceArray) -> None:
     print(f"{operand.write_to}: {result.dtype}{list(result.shape)}{extremes}")
 
 
-async def launch(arguments: argparse.Namespace, source: str, arrays: Sequence[npt.NDArray[Any] | None]) -> None:
-    """Open the device, compile, launch, and write the results."""
-    choice, why_not_a_gpu = await choose(arguments.device)
-    if why_not_a_gpu is not None:
-        print(f"using the simulator: {why_not_a_gpu}")
-    operands: Sequence[Operand] = arguments.operands or ()
-    options = atomr_trio.NvrtcOptions(
+def compile_options(arguments: argparse.Namespace, *, bundled_headers: bool = False) -> atomr_trio.NvrtcOptions:
+    """How the command line wants the file to be compiled."""
+    return atomr_trio.NvrtcOptions(
+        name=str(arguments.file),
         defines=macros(arguments.defines),
         include_paths=[str(arguments.file.parent), *arguments.include_paths],
-        name_expressions=[arguments.kernel],
+        name_expressions=[arguments.kernel] if arguments.kernel else [],
+        bundled_headers=bundled_headers,
     )
-    async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
-        kernel = await dev.nvrtc.compile(source, arguments.kernel, options=options)
-        bound = await bind(dev, operands, arrays)
-        started = time.perf_counter()
-        await kernel.launch(arguments.grid, arguments.block, *bound, shared_bytes=arguments.shared)
-        seconds = time.perf_counter() - started
-        print(f"{arguments.kernel} on {choice} ({dev.info.name}): {seconds * 1e3:.3f} ms, launch to result")
-        for operand, value in zip(operands, bound, strict=True):
-            if isinstance(value, atomr_trio.DeviceArray):
-                await write_back(operand, value)
+
+
+async def launch(
+    dev: Device,
+    arguments: argparse.Namespace,
+    source: str,
+    options: atomr_trio.NvrtcOptions,
+    arrays: Sequence[npt.NDArray[Any] | None],
+) -> None:
+    """Compile, launch, and write the results."""
+    operands: Sequence[Operand] = arguments.operands or ()
+    kernel = await dev.nvrtc.compile(source, arguments.kernel, options=options)
+    bound = await bind(dev, operands, arrays)
+    started = time.perf_counter()
+    await kernel.launch(arguments.grid, arguments.block, *bound, shared_bytes=arguments.shared)
+    seconds = time.perf_counter() - started
+    choice = Choice(dev.index, dev.backend)
+    print(f"{arguments.kernel} on {choice} ({dev.info.name}): {seconds * 1e3:.3f} ms, launch to result")
+    for operand, value in zip(operands, bound, strict=True):
+        if isinstance(value, atomr_trio.DeviceArray):
+            await write_back(operand, value)
 
 
 async def main(arguments: argparse.Namespace) -> int:
     """Run the kernel; 2 when the command line was wrong, whether argparse or the device noticed."""
     try:
-        await launch(arguments, read_source(arguments.file), read_arrays(arguments.operands or ()))
+        source, arrays = read_source(arguments.file), read_arrays(arguments.operands or ())
+        choice, why_not_a_gpu = await choose(arguments.device)
+        if why_not_a_gpu is not None:
+            print(f"using the simulator: {why_not_a_gpu}")
+        async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
+            await launch(dev, arguments, source, compile_options(arguments), arrays)
     except (BadCommandLine, atomr_trio.InvalidArgument) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

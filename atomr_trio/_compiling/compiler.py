@@ -185,7 +185,7 @@ def compile_program(
             lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
     if not images["LTOIR" if options.lto else "CUBIN" if target.startswith("sm_") else "PTX"]:
         raise CompileError(f"NVRTC made nothing to load for {target}; the options were {flags}", log=log)
-    ptx = images["PTX"].rstrip(b"\0")
+    ptx = _as_named(images["PTX"].rstrip(b"\0"), options)
     return CompiledProgram(
         ptx=ptx,
         cubin=images["CUBIN"] or None,
@@ -265,6 +265,17 @@ def _compile(program: ctypes.c_void_p, flags: tuple[str, ...], name: str) -> str
         error = nvrtc.library.error(status, "nvrtcCompileProgram")
         raise CompileError(_first_error(log) or str(error), log=log, **error_context(error)) from error
     return log
+
+
+def _as_named(ptx: bytes, options: NvrtcOptions) -> bytes:
+    """PTX whose line information has the names that were given, without the working directory that NVRTC adds."""
+    if not (options.lineinfo or options.debug):
+        return ptx
+    with contextlib.suppress(FileNotFoundError):  # somebody has deleted the directory
+        here = os.path.join(os.getcwd(), "")
+        for name in (options.name, *(header for header, _ in options.headers)):
+            ptx = ptx.replace(f'"{here}{name}"'.encode(), f'"{name}"'.encode())
+    return ptx
 
 
 def _output(program: ctypes.c_void_p, what: str) -> bytes:

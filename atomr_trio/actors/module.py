@@ -687,11 +687,13 @@ class ModuleLoader:
 
 async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
     """What nvJitLink makes of LTO-IR: a cubin, and PTX for the simulator."""
+    from .._compiling.link_options import LinkOptions
     from .._compiling.linker import LinkInput, link
 
     source, (major, minor) = LinkInput(ltoir, name), device.info.capability
     arch = f"{'compute' if device.backend == 'sim' else 'sm'}_{major}{minor}"
-    return read_image(await trio.to_thread.run_sync(lambda: link([source], arch=arch)))
+    options = LinkOptions(lineinfo=bool(device._checks))
+    return read_image(await trio.to_thread.run_sync(lambda: link([source], arch=arch, options=options)))
 
 
 async def _content_of(image: object) -> tuple[bytes, str | None]:

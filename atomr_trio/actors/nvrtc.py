@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, final
 
+import attrs
 import outcome
 
 from .._compiling.caching import Answer, Origin
@@ -83,6 +84,11 @@ class _CompileRequest(Request):
             self._device._compiler.abandon(self._waiter)
 
 
+def _with_lines(options: NvrtcOptions) -> NvrtcOptions:
+    """The same with line information, by which a finding has its place; debug information has it too."""
+    return options if options.lineinfo or options.debug else attrs.evolve(options, lineinfo=True)
+
+
 @final
 class Nvrtc:
     """NVIDIA's run-time compiler, as `dev.nvrtc`."""
@@ -129,6 +135,8 @@ class Nvrtc:
         options = NvrtcOptions() if options is None else options
         if not isinstance(options, NvrtcOptions):
             raise InvalidArgument(f"options is an NvrtcOptions, not {type(options).__name__}")
+        if device._checks:
+            options = _with_lines(options)
         check_source(source)
         info = device.info
         target = resolve_target(options.arch, info.capability, info.backend != "sim")

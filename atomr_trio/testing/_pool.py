@@ -20,10 +20,14 @@ import attrs
 
 from .. import AtomrInternalError, InvalidArgument
 from .._device import MAX_DEVICES, _chosen_backend
+from .._findings import chosen_checks
 from ..worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from .._device import Backend
+    from .._findings import Check
 
 CLOSE_SECONDS = 30.0
 """The kernel reaps a killed worker in tenths of a second; one that is not gone by then hangs in a driver."""
@@ -78,6 +82,7 @@ class WorkerPool:
     - `backend`: `"cuda"` or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
     - `spares`: workers kept ready beside those that devices have, 0 to 8, so that a rebuild after a fault finds one.
       Each costs a context, about 0.6 GiB of device memory on an H200. 0 for a GPU in exclusive-process mode.
+    - `check`: what the simulator checks in them, as `open_device` takes it; their devices are opened with the same.
 
     What a device gives back is its worker with streams, modules, arrays and pinned memory released; the context stays,
     and with it what only a context can forget: the device heap that ``malloc`` in a kernel takes from. A worker keeps
@@ -87,7 +92,14 @@ class WorkerPool:
     Raises `InvalidArgument` for arguments that cannot be.
     """
 
-    def __init__(self, index: int = 0, backend: Backend | None = None, spares: int = 1) -> None:
+    def __init__(
+        self,
+        index: int = 0,
+        backend: Backend | None = None,
+        spares: int = 1,
+        *,
+        check: Check | Collection[Check] | None = None,
+    ) -> None:
         if type(index) is not int or not 0 <= index < MAX_DEVICES:
             raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
         if type(spares) is not int or not 0 <= spares <= MAX_SPARES:
@@ -98,6 +110,8 @@ class WorkerPool:
         """`"cuda"` or `"sim"`."""
         self.spares: int = spares
         """How many idle workers there are at least, a moment after one was taken."""
+        self.check: tuple[str, ...] = chosen_checks(check, self.backend)
+        """What the simulator checks in its workers, in the words of `open_device`."""
         self._idle: collections.deque[_Worker] = collections.deque()
         self._taken: dict[WorkerProcess, _Worker] = {}
         self._ending: list[WorkerProcess] = []
@@ -171,7 +185,7 @@ class WorkerPool:
             self._idle.appendleft(worker)  # it is warm, and a spare may not be yet
 
     def _start(self, settings: dict[str, str]) -> _Worker:
-        worker = _Worker(WorkerProcess(self.backend, self.index), settings)
+        worker = _Worker(WorkerProcess(self.backend, self.index, self.check), settings)
         self._started += 1
         return worker
 

@@ -10,9 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from . import channel
+from .checking import CheckFolder
 from .protocol import EXIT_TEXTS
 
 NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -53,7 +55,17 @@ class WorkerProcess:
     started: ClassVar[int] = 0
     """How many this process has started; each is told its number, for faults that are asked of some of them alone."""
 
-    def __init__(self, backend: str, device: int) -> None:
+    def __init__(self, backend: str, device: int, checks: Sequence[str] = ()) -> None:
+        self.checks: tuple[str, ...] = tuple(checks)
+        """What the simulator checks in it."""
+        self.check_folder: CheckFolder | None = CheckFolder(self.checks) if self.checks else None
+        try:
+            self._start(backend, device)
+        except BaseException:
+            self._close_folder()
+            raise
+
+    def _start(self, backend: str, device: int) -> None:
         ours, theirs = channel.open_pair()
         base, extent = address_range(device)
         try:
@@ -73,7 +85,7 @@ class WorkerProcess:
                 stdout=output_end,
                 stderr=output_end,
                 pass_fds=[theirs.fileno()],
-                env=environment(**{NUMBER_VARIABLE: str(WorkerProcess.started)}),
+                env=environment(**{NUMBER_VARIABLE: str(WorkerProcess.started)}, **self._check_variables()),
                 process_group=0,  # the terminal's Ctrl-C is for this process alone
             )
         except BaseException:
@@ -102,6 +114,13 @@ class WorkerProcess:
         ended = "running" if self._popen.returncode is None else self.end_text()
         return f"<WorkerProcess {self.pid} {ended}>"
 
+    def _check_variables(self) -> dict[str, str]:
+        return {} if self.check_folder is None else self.check_folder.variables
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What its checks have found since this was asked last."""
+        return [] if self.check_folder is None else self.check_folder.findings()
+
     def kill(self) -> None:
         """SIGKILL, unless the process has been reaped."""
         if self._popen.returncode is None:
@@ -123,8 +142,16 @@ class WorkerProcess:
             os.close(self.output)
             os.close(self.pidfd)
             self.output = self.pidfd = -1
+            self._close_folder()
+
+    def _close_folder(self) -> None:
+        if self.check_folder is not None:
+            self.check_folder.close()
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors; the process is not ours to wait for."""
+        folder, self.check_folder = self.check_folder, None
+        if folder is not None:
+            folder.forget()
         self.close()
         self._popen.returncode = 0

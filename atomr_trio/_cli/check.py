@@ -1,0 +1,195 @@
+"""`python -m atomr_trio check`: a Python program, or a kernel of a CUDA file, on the simulator with its checks on.
+
+A program runs in a process of its own, with an environment that has every device which it opens check, in its children
+too. What their workers find stays in a folder, and is printed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+import trio
+
+import atomr_trio
+from atomr_trio import Check, Finding, kept_findings
+from atomr_trio._cli import run
+
+EVERY: tuple[Check, ...] = tuple(word for word in get_args(Check) if word != "all")
+CUDA_SUFFIX = ".cu"
+FOUND = 1
+_PROGRAM = "python -m atomr_trio check"
+_NOT_SUPPORTED = 801
+_ECHO = re.compile(rf"atomr simulated GPU: .*: (?:{'|'.join(EVERY)}): ")
+
+
+def checks(text: str) -> tuple[Check, ...]:
+    """Read `races` or `races,bounds`."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in EVERY:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of the checks: {', '.join(EVERY)}")
+    return tuple(check for check in EVERY if check in words)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    only = "[--only CHECK[,CHECK]]"
+    parser.usage = (
+        f"{_PROGRAM} {only} script.py [argument ...]\n"
+        f"       {_PROGRAM} {only} -m module [argument ...]\n"
+        f"       {_PROGRAM} {only} file.cu [--kernel NAME and what else `run` takes]"
+    )
+    parser.add_argument(
+        "--only", type=checks, default=EVERY, metavar="CHECK[,CHECK]", help=f"of {', '.join(EVERY)}; default: all"
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, such as pytest")
+    parser.add_argument("program", help="a Python program, a module after -m, or a CUDA C++ source")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it is given")
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Run it and print what was found; 1 when there was anything, else its own exit status."""
+    if not arguments.module and arguments.program.endswith(CUDA_SUFFIX):
+        return await check_file(arguments)
+    return await check_program(arguments)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+def report(findings: Sequence[Finding]) -> None:
+    """Print what was found as compilers print errors, once for each place, and a summary."""
+    alike: defaultdict[object, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        other = None if finding.other is None else finding.other.place
+        alike[finding.check, finding.kernel, finding.place, other].append(finding)
+    for first, *others in alike.values():
+        print("\n".join(lines_of(first, 1 + len(others))), file=sys.stderr)
+    print(summary([first for first, *_ in alike.values()]), file=sys.stderr)
+
+
+def lines_of(finding: Finding, times: int) -> Iterator[str]:
+    """A finding, and below it who, where, and the other side of it."""
+    yield str(finding) + (f" [found {times} times]" if times > 1 else "")
+    yield f"    by {_thread(finding.thread, finding.block)}kernel {finding.kernel}"
+    if finding.array is not None:
+        yield f"    in {finding.array}" + ("" if finding.index is None else f", at index {_joined(finding.index)}")
+    other = finding.other
+    if other is not None:
+        yield f"{other.place}: note: the other side, {other.what}"
+        yield f"    by {_thread(other.thread, other.block)}the same kernel"
+
+
+def _thread(thread: tuple[int, ...] | None, block: tuple[int, ...] | None) -> str:
+    return "".join(f"{name} ({_joined(at)}) of " for name, at in (("thread", thread), ("block", block)) if at)
+
+
+def _joined(index: int | tuple[int, ...]) -> str:
+    return str(index) if isinstance(index, int) else ", ".join(map(str, index))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many places there are with findings of each check."""
+    if not findings:
+        return "check: nothing found"
+    counts = Counter(finding.label for finding in findings)
+    listed = ", ".join(f"{count} {label}" for label, count in counts.items())
+    return f"check: {len(findings)} {'finding' if len(findings) == 1 else 'findings'} ({listed})"
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+async def check_program(arguments: argparse.Namespace) -> int:
+    """Run a Python program with the arguments that are its own; what it prints is not touched."""
+    command = [sys.executable, *(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
+    with tempfile.TemporaryDirectory(prefix="atomr-trio-findings-") as folder:
+        variables = {
+            "ATOMR_TRIO_BACKEND": "sim",
+            "ATOMR_TRIO_CHECK": ",".join(arguments.only),
+            "ATOMR_TRIO_CHECK_KEEP": folder,
+        }
+        status = await exit_status(command, variables)
+        findings = kept_findings(folder)
+    report(findings)
+    return FOUND if findings else status
+
+
+async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a program; its exit status, as a shell tells it. Ctrl-C is the program's, and its end is waited for."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # which the program does not inherit, as it would SIG_IGN
+    try:
+        process = await trio.lowlevel.open_process(command, env={**os.environ, **variables})
+        status = await process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status if status >= 0 else 128 - status
+
+
+# --- CUDA files -------------------------------------------------------------------------------------------------------
+
+
+async def check_file(arguments: argparse.Namespace) -> int:
+    """Launch a kernel as `run` does, or only compile and load what is in a file."""
+    parser = argparse.ArgumentParser(prog=f"{_PROGRAM} {arguments.program}")
+    run.add_launch_arguments(parser, required=False)
+    wanted = parser.parse_args([arguments.program, *arguments.arguments])
+    missing = [name for name in ("kernel", "grid", "block") if getattr(wanted, name) is None]
+    if missing and (len(missing) < 3 or wanted.operands):
+        parser.error(f"a launch needs --{missing[0]} too")
+    try:
+        source, arrays = run.read_source(wanted.file), run.read_arrays(wanted.operands or ())
+        options = run.compile_options(wanted, bundled_headers=True)
+        with without_echo():
+            async with atomr_trio.open_device(0, backend="sim", check=arguments.only) as dev:
+                if missing:
+                    return await load(dev, wanted.file, source, options)
+                await run.launch(dev, wanted, source, options, arrays)
+    except (run.BadCommandLine, atomr_trio.InvalidArgument) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except atomr_trio.ContextLost as lost:
+        if not lost.findings:
+            raise
+        report(lost.findings)
+        return FOUND
+    report(())
+    return 0
+
+
+@contextlib.contextmanager
+def without_echo() -> Iterator[None]:
+    """Keep what the worker says of findings out of the log: they are printed in full."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return not _ECHO.match(record.getMessage())
+
+    logger = logging.getLogger("atomr_trio.device")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
+
+
+async def load(dev: atomr_trio.Device, file: Path, source: str, options: atomr_trio.NvrtcOptions) -> int:
+    """Compile and load a whole file, and say what the simulator cannot run of it."""
+    try:
+        program = await dev.nvrtc.compile_program(source, options)
+    except atomr_trio.CommandFailed as refused:
+        if refused.status != _NOT_SUPPORTED:
+            raise
+        print(f"{file}: refused by the simulator: {refused.message}", file=sys.stderr)
+        return FOUND
+    print(f"{file}: compiled and loaded: {', '.join(program) or 'no kernels'}")
+    return 0
