@@ -245,7 +245,8 @@ def _extreme(function: Callable[[Array, Array], Array], lesser: bool) -> Meaning
     def apply(a: Array, b: Array) -> Array:
         zeros = np.signbit(a) | np.signbit(b) if lesser else np.signbit(a) & np.signbit(b)
         zero = np.where(zeros, a.dtype.type(-0.0), a.dtype.type(0.0))
-        return np.where((a == 0) & (b == 0), zero, function(a, b))
+        number = np.where(np.isnan(a), b, np.where(np.isnan(b), a, function(a, b)))
+        return np.where((a == 0) & (b == 0), zero, number)
 
     return apply
 
@@ -259,8 +260,8 @@ FLOAT_OPERATIONS: tuple[tuple[str, Meaning], ...] = (
     ("sqrt({a})", np.sqrt),
     ("fabs({a})", np.abs),
     ("(-{a})", lambda a: -a),
-    ("fmin({a}, {b})", _extreme(np.fmin, True)),
-    ("fmax({a}, {b})", _extreme(np.fmax, False)),
+    ("fmin({a}, {b})", _extreme(np.minimum, True)),
+    ("fmax({a}, {b})", _extreme(np.maximum, False)),
     ("floor({a})", np.floor),
     ("ceil({a})", np.ceil),
     ("trunc({a})", np.trunc),
@@ -316,8 +317,8 @@ def _narrow_operations(kind: str) -> tuple[tuple[str, Meaning], ...]:
         ("fused({a}, {b}, {c})", _widened(kind, _odd_fused)),
         ("__habs({a})", np.abs),
         ("(-{a})", lambda a: -a),
-        ("__hmin({a}, {b})", _extreme(np.fmin, True)),
-        ("__hmax({a}, {b})", _extreme(np.fmax, False)),
+        ("__hmin({a}, {b})", _extreme(np.minimum, True)),
+        ("__hmax({a}, {b})", _extreme(np.maximum, False)),
         ("hfloor({a})", np.floor),
         ("hceil({a})", np.ceil),
         ("htrunc({a})", np.trunc),

@@ -486,8 +486,8 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
 
 async def test_a_worker_killed_while_the_device_is_opened_is_an_error_of_the_opening(open_test_device, monkeypatch):
     class Doomed(_device.WorkerProcess):
-        def __init__(self, backend: str, device: int) -> None:
-            super().__init__(backend, device)
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             self.kill()
 
     monkeypatch.setattr(_device, "WorkerProcess", Doomed)

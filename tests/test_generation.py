@@ -73,6 +73,9 @@ class FakeProcess:
     def end_text(self) -> str:
         return "exited with status 70"
 
+    def findings(self) -> list[dict[str, object]]:
+        return []
+
     def close(self) -> None:
         self.sock.close()
         self.worker_end.close()

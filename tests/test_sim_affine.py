@@ -14,6 +14,10 @@ from atomr_cuda.sim import engine
 from atomr_cuda.sim.affine import Affine, Box, Cut, Lazy
 from atomr_cuda.sim.engine import _blocks_in_rows, _blocks_together
 from atomr_cuda.sim.memory import DeviceFault
+from atomr_cuda.sim.simt import LoadedModule
+from atomr_trio import NvrtcOptions
+from atomr_trio._compiling.compiler import compile_program
+from kernel_generator import random_kernel, translation_unit
 from sim_helper import Machine
 
 DTYPES = [np.uint32, np.int32, np.uint64, np.int64]
@@ -222,6 +226,19 @@ def test_a_kernel_leaves_the_same_bytes_whether_it_knows_what_is_affine(
         results.append(out.tobytes())
     assert results[0] == results[1]
     assert any(results[0])
+
+
+def test_random_kernels_do_what_they_say_with_few_lanes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "AFFINE_LANES", 1)
+    kernels = [random_kernel(seed) for seed in range(7000, 7016)]
+    options = NvrtcOptions(fmad=False, bundled_headers=True)
+    program = compile_program(translation_unit(kernels), options, "compute_80")
+    machine = Machine()
+    module = LoadedModule(program.ptx.decode(), machine.memory)
+    for kernel in kernels:
+        given, out = machine.array(kernel.inputs), machine.array(kernel.start)
+        machine.launch(module.functions[kernel.name], kernel.grid, kernel.block, given, out, *kernel.scalars)
+        assert (out == kernel.expected).all(), kernel.name
 
 
 FAULTS = {

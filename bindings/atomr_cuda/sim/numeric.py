@@ -225,7 +225,7 @@ def flush(value: Value) -> Value:
 def saturate(value: Value) -> Value:
     """`.sat` on floats: into [0, 1], and NaN becomes 0."""
     one = value.dtype.type(1)
-    return np.fmin(np.fmax(value, value.dtype.type(0)), one)
+    return np.fmin(np.fmax(value * one, value.dtype.type(0)), one)  # a signalling NaN is made quiet, see `_unless_nan`
 
 
 def relu(value: Value) -> Value:
@@ -245,12 +245,17 @@ def rsqrt_f32(value: Value) -> Value:
 
 def minimum(a: Value, b: Value) -> Value:
     """The smaller one; NaN loses, and -0 is below +0."""
-    return np.where((a == b) & (a == 0), np.where(np.signbit(a), a, b), np.fmin(b, a))
+    return np.where((a == b) & (a == 0), np.where(np.signbit(a), a, b), _unless_nan(np.minimum(a, b), a, b))
 
 
 def maximum(a: Value, b: Value) -> Value:
     """The larger one; NaN loses, and +0 is above -0."""
-    return np.where((a == b) & (a == 0), np.where(np.signbit(a), b, a), np.fmax(b, a))
+    return np.where((a == b) & (a == 0), np.where(np.signbit(a), b, a), _unless_nan(np.maximum(a, b), a, b))
+
+
+def _unless_nan(result: Value, a: Value, b: Value) -> Value:
+    """The other operand where one is NaN.  (numpy's `fmin` lets a signalling NaN win in short arrays.)"""
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, result)) if np.isnan(result.max()) else result
 
 
 def nan_if_any(result: Value, *operands: Value) -> Value:
