@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from atomr_cuda.sim import engine
 from atomr_cuda.sim.affine import Affine, Box, Cut, Lazy
-from atomr_cuda.sim.engine import _blocks_in_rows, _blocks_together
+from atomr_cuda.sim.layout import blocks_in_rows, blocks_together
 from atomr_cuda.sim.memory import DeviceFault
 from atomr_cuda.sim.simt import LoadedModule
 from atomr_trio import NvrtcOptions
@@ -126,13 +126,13 @@ GRIDS = [(1, 1, 1), (7, 1, 1), (3, 5, 2), (130, 4, 1), (2, 2, 40), (1, 9, 1), (5
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("most", [1, 2, 7, 64, 1000])
 def test_every_chunk_is_a_box_of_the_grid(grid: tuple[int, int, int], most: int) -> None:
-    each, line = _blocks_together(grid, most)
+    each, line = blocks_together(grid, most)
     total, first = int(np.prod(grid)), 0
     numbers = np.arange(total).reshape(grid[::-1])
     while first < total:
         blocks = min(each, line - first % line)
         assert 1 <= blocks <= most
-        extent, begin = _blocks_in_rows(grid, first, blocks)
+        extent, begin = blocks_in_rows(grid, first, blocks)
         assert begin is not None
         box = tuple(slice(start, start + count) for start, count in zip(begin[::-1], extent[::-1], strict=True))
         assert numbers[box].reshape(-1).tolist() == list(range(first, first + blocks))

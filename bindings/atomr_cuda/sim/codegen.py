@@ -1,6 +1,6 @@
 """PTX functions as Python: each basic block becomes a function of straight-line numpy over the lanes that are in it.
 
-A generated function is called as `block(A, L)`: `A` is the activation (see `engine`), `L` the indices of the active
+A generated function is called as `block(A, L)`: `A` is the activation (see `activation`), `L` the indices of the active
 lanes, or None when they are all active.  Registers that a block needs are gathered once at its top, those that later
 blocks need are scattered once at its end; a value that is the same for all lanes stays a numpy scalar.  What follows is
 the number of the next block, or None when the activation has taken the lanes.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engine import Activation, Barrier, Chunk, Lanes, Parked
+from ..activation import Activation, Lanes
+from ..engine import Barrier, Chunk, Parked
 from ..memory import LAUNCH_FAILED, Array, DeviceFault
 from ..ptx import Instruction
 from .races import Scope

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..activation import Activation, Caller, Lanes
 from ..affine import Array
 from ..codegen import Code
-from ..engine import Activation, Caller, Lanes, Launch
+from ..engine import Launch
 from ..memory import Access, DeviceFault
 from .arrays import Extent, Shares
 from .barriers import Meetings, WatchedChunk
