@@ -5,14 +5,17 @@ Widths, numbers and layouts are held against the headers in ``test_abi.py``.
 
 from __future__ import annotations
 
+import enum
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
 from ctypes import c_void_p
 
 import pytest
 
-from atomr_cuda import driver
+from atomr_cuda import _driver_enums, driver
 
 
 def run_python(code: str, **variables: str) -> str:
@@ -23,14 +26,27 @@ def run_python(code: str, **variables: str) -> str:
     return done.stdout
 
 
-def test_the_enumerations_are_made_when_one_is_used():
+def test_the_enumerations_of_a_topic_are_made_when_one_is_used():
     code = """
 import sys
 from atomr_cuda import driver
-assert "atomr_cuda._driver_enums" not in sys.modules
-print(driver.CUlimit.CU_LIMIT_STACK_SIZE.value, "atomr_cuda._driver_enums" in sys.modules)
+made = lambda: [name.rpartition(".")[2] for name in sys.modules if name.startswith("atomr_cuda._driver_enums.")]
+assert made() == []
+print(driver.CUlimit.CU_LIMIT_STACK_SIZE.value, *made())
 """
-    assert run_python(code).split() == ["0", "True"]
+    assert run_python(code).split() == ["0", "device"]
+
+
+@pytest.mark.parametrize("file", sorted(set(_driver_enums.FILES.values())))
+def test_the_index_names_every_enumeration_of_a_file(file):
+    module = importlib.import_module(f"atomr_cuda._driver_enums.{file}")
+    there = {name for name, value in vars(module).items() if isinstance(value, type) and value is not enum.IntEnum}
+    assert there == {name for name, where in _driver_enums.FILES.items() if where == file}
+
+
+def test_every_file_of_enumerations_is_in_the_index():
+    files = {module.name for module in pkgutil.iter_modules(_driver_enums.__path__)}
+    assert files == set(_driver_enums.FILES.values())
 
 
 def test_every_enumeration_is_among_the_names_of_the_module():

@@ -16,6 +16,7 @@ Arrays of addresses and buffers are ``c_void_p``: they also take a plain integer
 
 from __future__ import annotations
 
+import importlib
 from ctypes import (
     POINTER,
     byref,
@@ -36,23 +37,21 @@ from typing import TYPE_CHECKING, Any
 from ._driver_types import *
 from ._library import Function, Library
 
-# The enumerations are made when the first of them is used (PEP 562): see _driver_enums.
+# The enumerations are made by topic, when the first of a topic is used (PEP 562): see _driver_enums.
 if TYPE_CHECKING:
     from ._driver_enums import *
 else:
+    from . import _driver_enums
 
     def __getattr__(name: str) -> Any:
-        if not name.startswith("CU"):
+        file = _driver_enums.FILES.get(name)
+        if file is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import _driver_enums
-
-        value = globals()[name] = getattr(_driver_enums, name)
+        value = globals()[name] = getattr(importlib.import_module(f"{_driver_enums.__name__}.{file}"), name)
         return value
 
     def __dir__() -> list[str]:
-        from . import _driver_enums
-
-        return sorted({*globals(), *(name for name in vars(_driver_enums) if name.startswith("CU"))})
+        return sorted({*globals(), *_driver_enums.FILES})
 
 
 # Constants -----------------------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ CU_COREDUMP_SKIP_CONSTBANK_MEMORY = 0x20
 
 def _describe(status: int) -> tuple[str, str]:
     """The driver's own name and text for a status; the name in the table when the driver does not know it."""
-    from ._driver_enums import CUresult
+    from ._driver_enums.status import CUresult
 
     words = []
     for ask in (cuGetErrorName, cuGetErrorString):

@@ -190,6 +190,7 @@ class ModuleEngine:
         from atomr_cuda import driver
 
         self._driver = driver
+        self._attribute = driver.CUlaunchAttributeID  # now, or the first launch would make the enumeration
         self._services = services
         self._modules: dict[int, tuple[Any, list[int]]] = {}
         self._kernels: dict[int, _LoadedKernel] = {}
@@ -337,7 +338,7 @@ class ModuleEngine:
 
     def _attributes_of(self, options: LaunchOptions) -> Any:
         """The options as the driver takes them: an array of ``CUlaunchAttribute``."""
-        identity = self._driver.CUlaunchAttributeID
+        identity = self._attribute
         asked = {
             identity.CU_LAUNCH_ATTRIBUTE_COOPERATIVE: ("cooperative", options.cooperative or None),
             identity.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: (
