@@ -213,7 +213,7 @@ class CallRequest(_SlotRequest):
 
     @property
     def _kind(self) -> CallKind:
-        return CallKind(self._table.first_call, self._table.call, self._function)
+        return CallKind(self._table.first_call, self._table.call, self._table.open, self._function)
 
     @property
     def slot_bytes(self) -> int:

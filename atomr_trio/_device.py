@@ -1125,6 +1125,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             module._warm(standby)
         for graph in list(self._graphs):
             graph._warm(standby)
+        for opening in () if self._generation is None else tuple(self._generation.opened):
+            standby.open_library(opening)
         return standby
 
     # --- the end ------------------------------------------------------------------------------------------------------

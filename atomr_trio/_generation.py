@@ -214,6 +214,8 @@ class Generation:
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
         self.called: set[tuple[str, int, int]] = set()
         """Functions of libraries that were called here before: the library, the lane, the function's number."""
+        self.opened: set[Verb] = set()
+        """What opens the libraries that were called here, or were opened ahead of time; its standbys follow."""
         self.variables: dict[int, dict[str, int]] = {}
         """The addresses of the variables of each module that its worker has loaded."""
         self.launch_paths: weakref.WeakSet[LaunchPath] = weakref.WeakSet()
@@ -357,6 +359,18 @@ class Generation:
             del self._mapped[chunk.address]
             payload = context_records.UNMAP_CHUNK.struct.pack(chunk.address)
             self._send_control(context_records.UNMAP_CHUNK, payload)
+
+    def note_opened(self, opening: Verb) -> None:
+        """A library is called for the first time: the standbys open it too, so that no takeover waits for that."""
+        self.opened.add(opening)
+        for standby in self.standbys:
+            standby.open_library(opening)
+
+    def open_library(self, opening: Verb) -> None:
+        """Have a standby's worker load a library and make its handle for the compute lane."""
+        if self.ready and opening not in self.opened:
+            self.opened.add(opening)
+            self.publish(LANE_COMPUTE, opening, b"", (), _OpeningOwner())
 
     def take_over(self, number: int) -> None:
         """Become generation `number`, with the chunks that are there now and no other."""
@@ -1249,6 +1263,16 @@ class _ChunkOwner:
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         self._take_back()
+
+
+class _OpeningOwner:
+    """Nobody waits for a library to be opened ahead of time, and the first call opens one that this did not."""
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Nothing to do."""
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Nothing to do."""
 
 
 class _ReleaseOwner:

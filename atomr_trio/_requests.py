@@ -23,6 +23,8 @@ class CallKind(NamedTuple):
 
     first: Verb
     later: Verb
+    opening: Verb
+    """Loads the library and makes the handle, and no call."""
     number: int
 
     def verb(self, generation: Generation, lane: int) -> Verb:
@@ -32,6 +34,8 @@ class CallKind(NamedTuple):
     def begun(self, generation: Generation, lane: int) -> None:
         """Note that there was one."""
         generation.called.add(self._in(lane))
+        if self.opening not in generation.opened:
+            generation.note_opened(self.opening)
 
     def _in(self, lane: int) -> tuple[str, int, int]:
         return self.later.engine, lane, self.number

@@ -23,22 +23,27 @@ import os, sys
 
 def tell(event, arguments, write=os.write, file=os.open({path!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
     if event == "import":
-        write(file, arguments[0].encode() + b"\\n")
+        write(file, f"{{os.getpid()}} {{arguments[0]}}\\n".encode())
 
 sys.addaudithook(tell)
 """
 
-THE_SIMULATOR_S = ("atomr_cuda.sim", "numpy", "scipy", "concurrent", "queue")
-"""The simulated GPU's own, which a real worker has no use for."""
+SIMULATOR = ("atomr_cuda.sim", "numpy", "scipy", "concurrent", "queue")
+"""What the simulated GPU alone needs."""
 
 
 @pytest.fixture
 def imports(tmp_path, monkeypatch):
-    """What workers started from now on have imported so far, in order; a sitecustomize in their path notes it."""
+    """Names that a worker started from now on has imported so far, in order; a sitecustomize in its path notes them."""
     names = tmp_path / "imports"
     (tmp_path / "sitecustomize.py").write_text(TELL_IMPORTS.format(path=str(names)))
     monkeypatch.syspath_prepend(str(tmp_path))
-    return lambda: names.read_text().split() if names.exists() else []
+
+    def imported(generation):
+        lines = [line.split() for line in names.read_text().splitlines()]
+        return [name for process, name in lines if int(process) == generation.process.pid]
+
+    return imported
 
 
 async def use_everything(dev):
@@ -69,11 +74,51 @@ async def use_everything(dev):
 async def test_a_worker_that_is_ready_imports_nothing_more(open_test_device, imports):
     with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
-            at_start = imports()
+            at_start = imports(dev._generation)
             await use_everything(dev)
-            late = imports()[len(at_start) :]
+            late = imports(dev._generation)[len(at_start) :]
     assert "atomr_cuda.driver" in at_start, "the answer is no worker's"
-    assert [name for name in late if not name.startswith(THE_SIMULATOR_S)] == []
+    assert [name for name in late if not name.startswith(SIMULATOR)] == []
+
+
+async def call_libraries(dev):
+    a = await dev.to_device(np.eye(4, dtype=np.float32))
+    await dev.blas.gemm(a, a)
+    await dev.blaslt.matmul(a, a)
+    await dev.solver.solve(a, a)
+
+
+@pytest.mark.parametrize("called_before_the_standby_is_ready", [True, False])
+async def test_a_standby_has_the_libraries_open_that_the_program_has_called(
+    open_test_device, imports, called_before_the_standby_is_ready
+):
+    """The second fault too: what has taken over tells the next standby."""
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1) as dev:
+            if not called_before_the_standby_is_ready:
+                await dev.wait_standby()
+            await call_libraries(dev)
+            for _ in range(2):
+                await dev.wait_standby()
+                (standby,) = dev._standbys.generations
+                await standby.wait_idle()
+                ahead = imports(standby)
+                await dev.restart("for the test")
+                assert dev._generation is standby
+                await call_libraries(dev)
+                late = imports(standby)[len(ahead) :]
+                # The simulator computes with scipy; what a library needs to be loaded is there.
+                assert [name for name in late if name.startswith(("atomr_cuda", "atomr_trio", "cuda"))] == []
+
+
+async def test_a_standby_opens_no_library_that_the_program_has_not_called(open_test_device):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1) as dev:
+            await dev.wait_standby()
+            a = await dev.to_device(np.eye(4))
+            await dev.blas.gemm(a, a)
+            (standby,) = dev._standbys.generations
+            assert {opening.engine for opening in standby.opened} == {"blas"}
 
 
 def test_what_the_attributes_of_a_first_launch_need_is_there_when_the_engine_is_made():

@@ -512,7 +512,7 @@ def known_payload(dev: Any, x: Any, alpha: float) -> bytes:
     generation = dev._generation
 
     class Taker:
-        called = generation.called
+        called, opened = generation.called, generation.opened
 
         def publish(self, lane: int, verb: Any, payload: bytes, *_: Any, **__: Any) -> None:
             published.append(payload)

@@ -22,6 +22,7 @@ from ..._util import known, shown
 from ...worker.engines.blaslt import (
     FIRST_MATMUL,
     MATMUL,
+    OPEN,
     TRANSFORM,
     Addresses,
     Layout,
@@ -61,7 +62,7 @@ class MatmulRequest(CommandRequest):
 
     @property
     def kind(self) -> CallKind:
-        return CallKind(FIRST_MATMUL, MATMUL, self._plan)
+        return CallKind(FIRST_MATMUL, MATMUL, OPEN, self._plan)
 
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first of its plan when it is that."""

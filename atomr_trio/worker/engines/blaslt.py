@@ -134,6 +134,9 @@ TRANSFORM = BLASLT.verb(
 )
 """Copy matrices to others that lie in another way, transposed where `operation` says so; `alpha` is 1."""
 
+OPEN = BLASLT.verb("open", Mode.BLOCKS, {})
+"""Load the library and make its handle, ahead of the first product: a standby has the time."""
+
 
 PLANS = 256
 """Plans that a lane keeps: those used last."""
@@ -273,6 +276,7 @@ class BlasLtEngine:
             MATMUL.number: self._matmul,
             FIRST_MATMUL.number: self._matmul,
             TRANSFORM.number: self._transform,
+            OPEN.number: self._open_ahead,
         }
 
     def _matmul(self, command: Command, lane: Lane) -> None:
@@ -350,6 +354,9 @@ class BlasLtEngine:
         finally:
             _destroy_matrices(library, made)
             library.cublasLtMatrixTransformDescDestroy(transform)
+
+    def _open_ahead(self, command: Command, lane: Lane) -> None:
+        self._open()
 
     def _open(self) -> Any:
         """The handle, one for all lanes; their threads may want it at the same time."""

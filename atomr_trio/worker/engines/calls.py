@@ -86,6 +86,8 @@ class CallTable(VerbTable):
         self.call: Verb = self.verb("call", mode, _FIELDS)
         self.first_call: Verb = self.verb("first_call", Mode.BLOCKS, _FIELDS)
         """The library makes its handle or loads the function's kernels: nothing for the thread that all lanes share."""
+        self.open: Verb = self.verb("open", Mode.BLOCKS, {})
+        """Load the library and make the lane's handle, ahead of the first call: a standby has the time."""
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
@@ -206,6 +208,7 @@ class CallEngine:
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             table.call.number: self._call,
             table.first_call.number: self._call,
+            table.open.number: self._open_ahead,
         }
 
     def _call(self, command: Command, lane: Lane) -> None:
@@ -302,6 +305,10 @@ class CallEngine:
         if handle.room is not None:
             self._driver.cuMemFree(handle.room)
             handle.room, handle.room_bytes = None, 0
+
+    def _open_ahead(self, command: Command, lane: Lane) -> None:
+        if lane.index not in self._lanes:
+            self._open(lane)
 
     def _open(self, lane: Lane) -> LaneHandle:
         answers = self._driver.CUdeviceptr()
