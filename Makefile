@@ -7,7 +7,7 @@
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
 #   make fuzz       10,000 random kernels: FUZZ_KERNELS for each of four architectures; BACKEND=gpu for the real device
 #   make anatomy    where the microseconds of one launch go; needs a GPU
-#   make bench-recovery   what a fault costs, beside CuPy and PyTorch where they are; BACKEND=gpu for the real device
+#   make bench-recovery   what a fault costs and what is aimed at, beside CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
@@ -85,7 +85,7 @@ fuzz:
 bench:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
 bench-recovery:
-	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
 bench-nvrtc:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/nvrtc.py $(BENCH_ARGS)
 bench-blas:
@@ -100,7 +100,7 @@ fuzz: $(VENV)/.dev-ready $(VENV)/.installed
 bench: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
-	$(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
 bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/nvrtc.py --backend sim $(BENCH_ARGS)
 bench-blas: $(VENV)/.demo-ready $(VENV)/.installed

@@ -1,8 +1,8 @@
 """Standby workers: kept warm behind the generation in service, so that taking over needs no process and no context.
 
 A standby has its context, maps every chunk, loads every module and opens every library when the worker in service
-does, and has registered the staging area. What it lacks is a number and actors, and it gets both when it takes over; its place is then filled
-again in the background, once the worker that was lost has left the GPU.
+does, and has registered the staging area. What it lacks is a number and actors, and it gets both when it takes over;
+its place is then filled again in the background, once the worker that was lost has left the GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The benchmarks of speed and of products: that they run from end to end, what they judge, and what they draw."""
+"""The benchmarks of speed, products and recovery: that they run to the end, what they judge, and what they draw."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 report = importlib.import_module("speed_report")
 blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
+recovery = importlib.import_module("recovery")
 
 
 def table(*measures: tuple[str, str, float]) -> report.Table:
@@ -180,6 +181,22 @@ def test_bars_are_as_long_as_what_they_show_and_tell_the_ratio_to_ours():
 
 
 # --- the benchmark of products ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("with_standby", "without", "bare"), [(2e-3, 0.35, 0.3), (1e-3, 0.2, 0.3)])
+def test_recoveries_within_their_limits_are_held(with_standby, without, bare):
+    ours = [recovery.Recovery(name, [seconds], [5e-3]) for name, seconds in (("one", with_standby), ("no", without))]
+    assert [verdict.held for verdict in recovery.judged(*ours, bare)] == [True] * 4
+
+
+def test_a_recovery_is_missed_that_takes_longer_than_it_may_or_holds_the_loop_up():
+    ours = [recovery.Recovery("one", [2.1e-3], [6e-3]), recovery.Recovery("no", [0.36], [5e-3])]
+    assert [verdict.held for verdict in recovery.judged(*ours, 0.3)] == [False, False, False, True]
+
+
+def test_a_start_without_a_standby_is_not_judged_where_nothing_can_be_compared():
+    ours = [recovery.Recovery(name, [1e-3], [1e-3]) for name in ("one", "no")]
+    assert [verdict.held for verdict in recovery.judged(*ours, None)] == [True, None, True, True]
 
 
 @pytest.mark.sim_only

@@ -3,9 +3,10 @@
 One program with arrays of several GiB loses its GPU again and again, by a kernel that writes through a wild pointer.
 Measured is the time from the arrival of the driver's report to the result of the next awaited launch on an array that
 the fault did not touch, with a standby worker and without; how long the event loop was held up at most meanwhile; and,
-in the same run, what a program that uses CuPy or PyTorch pays for the same fault: its process is lost with all its
-data, so another one is started, imports, makes a context and runs one kernel.
+in the same run, what a program pays for the same fault that uses the driver by ctypes, CuPy or PyTorch: its process is
+lost with all its data, so another one is started, imports, makes a context and runs one kernel.
 
+At the end each figure stands beside what it must hold, held or missed; the exit status is 1 if one is missed.
 The figures belong to this machine; only ratios within one run carry over to others.
 """
 
@@ -16,9 +17,11 @@ import importlib.util
 import json
 import logging
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +31,7 @@ from typing import Literal
 import attrs
 import numpy as np
 import trio
+from speed_report import Verdict
 
 import atomr_trio
 from atomr_trio._cli.progress import Progress
@@ -46,6 +50,12 @@ WILD_ADDRESS = 0x10
 COUNT = 1000
 GIB = 1 << 30
 DEADLINE = 60
+STANDBY_LIMIT = 2e-3
+"""Seconds from the report of a fault to the next result, with a standby."""
+START_LIMIT = 0.05
+"""Without one: so many seconds more than a process that uses the driver by ctypes and is started anew."""
+HELD_UP_LIMIT = 5e-3
+"""Seconds that the event loop may be held up."""
 
 CUPY = f"""
 import os, time, cupy
@@ -75,7 +85,36 @@ except RuntimeError:
     print("fault", time.monotonic(), flush=True)
 os._exit(0)
 """
-PEERS = {"cupy": ("CuPy", CUPY), "torch": ("PyTorch", TORCH)}
+BARE = f"""
+import os, time
+from ctypes import POINTER, addressof, byref, c_int, c_uint64, c_void_p, cast
+from atomr_cuda import CudaError, driver
+driver.cuInit(0)
+context, module, touch, wild = driver.CUcontext(), driver.CUmodule(), driver.CUfunction(), driver.CUfunction()
+driver.cuDevicePrimaryCtxRetain(byref(context), 0)
+driver.cuCtxSetCurrent(context)
+driver.cuModuleLoadData(byref(module), open(os.environ["IMAGE"], "rb").read())
+driver.cuModuleGetFunction(byref(touch), module, b"touch")
+driver.cuModuleGetFunction(byref(wild), module, b"wild")
+x, n, where = driver.CUdeviceptr(), c_int({COUNT}), c_uint64({WILD_ADDRESS})
+driver.cuMemAlloc(byref(x), 4 * {COUNT})
+driver.cuMemsetD32(x, 0, {COUNT})
+
+def launch(function, blocks, threads, *parameters):
+    places = (c_void_p * len(parameters))(*map(addressof, parameters))
+    driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, None, places, None)
+    driver.cuCtxSynchronize()
+
+launch(touch, 8, 128, x, n)
+print("result", time.monotonic(), flush=True)
+try:
+    launch(wild, 1, 1, where)
+except CudaError:
+    print("fault", time.monotonic(), flush=True)
+os._exit(0)
+"""
+"""The least that a process of its own can do."""
+PEERS = {"atomr_cuda": ("the driver by ctypes", BARE), "cupy": ("CuPy", CUPY), "torch": ("PyTorch", TORCH)}
 """By the module that must be there: the name, and a program that tells of its first result and of its fault."""
 
 
@@ -171,7 +210,16 @@ async def check(array: atomr_trio.DeviceArray, expected: int) -> None:
         raise SystemExit("the data did not survive")
 
 
-def peer_restart(module: str) -> float | None:
+async def image_of_kernels(backend: Backend, folder: Path) -> Path:
+    """The kernels, compiled for this machine's device: whoever starts anew loads them and compiles nothing."""
+    async with atomr_trio.open_device(0, backend=backend) as dev:
+        kernel = await dev.nvrtc.compile(SOURCE, "touch")
+    image = folder / "kernels.cubin"
+    image.write_bytes(kernel.cubin or (kernel.ptx or "").encode() + b"\0")
+    return image
+
+
+def peer_restart(module: str, image: Path) -> float | None:
     """Seconds from the fault of one process to the first result of the next; None where the peer is not installed."""
     if importlib.util.find_spec(module) is None:
         return None
@@ -179,7 +227,12 @@ def peer_restart(module: str) -> float | None:
     times: list[dict[str, float]] = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
+            [sys.executable, "-c", program],
+            env={**os.environ, "IMAGE": str(image)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
         )
         lines = [line.split() for line in done.stdout.splitlines()]
         times.append({line[0]: float(line[1]) for line in lines if line[0] in ("result", "fault")})
@@ -197,26 +250,50 @@ def picture(rows: list[tuple[str, float]]) -> Iterator[str]:
         yield f"{name:28} {'█' * max(length, 1):48} {seconds * 1e3:9.1f} ms"
 
 
-async def main(arguments: argparse.Namespace) -> None:
+def judged(with_standby: Recovery, without: Recovery, bare: float | None) -> Iterator[Verdict]:
+    """Each figure beside its limit."""
+
+    def at_most(name: str, figure: float, limit: float) -> Verdict:
+        return Verdict(name, figure <= limit, figure, limit)
+
+    yield at_most("from the report to the next result, one standby", with_standby.median, STANDBY_LIMIT)
+    name = "from the report to the next result, no standby: a process that uses ctypes + 50 ms"
+    if bare is None:
+        yield Verdict(name, None, missing="that process did not run")
+    else:
+        yield at_most(name, without.median, bare + START_LIMIT)
+    for each in (with_standby, without):
+        yield at_most(f"the event loop held up, {each.name}", max(each.held_up), HELD_UP_LIMIT)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """The exit status: 1 if something that must hold was missed."""
     backend: Backend = arguments.backend
     held = int(arguments.gib * GIB)
     ours = [await recoveries(backend, standby, arguments.faults, held) for standby in (1, 0)]
     rows = [(each.name, each.median) for each in ours]
+    anew: dict[str, float | None] = {}
     if backend == "cuda":
-        for module, (name, _) in PEERS.items():
-            seconds = await trio.to_thread.run_sync(peer_restart, module)
-            print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
-            if seconds is not None:
-                rows.append((f"{name}, a new process", seconds))
+        with tempfile.TemporaryDirectory() as folder:
+            image = await image_of_kernels(backend, Path(folder))
+            for module, (name, _) in PEERS.items():
+                anew[module] = seconds = await trio.to_thread.run_sync(peer_restart, module, image)
+                print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
+                if seconds is not None:
+                    rows.append((f"{name}, a new process", seconds))
     print(f"\nfrom the report of the fault to the next result, median of {arguments.faults} (logarithmic):")
     print("\n".join(picture(rows)))
     for each in ours:
         low, high = min(each.seconds) * 1e3, max(each.seconds) * 1e3
         held_up = max(each.held_up) * 1e3
         print(f"{each.name}: {low:.2f} to {high:.2f} ms; the event loop was held up for {held_up:.2f} ms at most")
+    verdicts = list(judged(*ours, anew.get("atomr_cuda"))) if backend == "cuda" else []
+    print("\nwhat must hold:", *(verdicts or ["only a GPU can tell"]), sep="\n")
     if arguments.json is not None:
         facts = {each.name: {"median": each.median, "seconds": each.seconds, "held_up": each.held_up} for each in ours}
-        arguments.json.write_text(json.dumps({**facts, "medians": dict(rows)}, indent=1))
+        must_hold = [verdict.facts() for verdict in verdicts]
+        arguments.json.write_text(json.dumps({**facts, "medians": dict(rows), "must_hold": must_hold}, indent=1))
+    return int(any(verdict.held is False for verdict in verdicts))
 
 
 if __name__ == "__main__":
@@ -225,4 +302,4 @@ if __name__ == "__main__":
     parser.add_argument("--faults", type=int, default=20, help="faults of each way to recover")
     parser.add_argument("--gib", type=float, default=8.0, help="GiB of arrays that must survive")
     parser.add_argument("--json", type=Path, help="where to write the figures")
-    trio.run(main, parser.parse_args())
+    sys.exit(trio.run(main, parser.parse_args()))
