@@ -30,8 +30,9 @@ that the lengths fit, and ends if they do not; what it is told to call with is c
 
 from __future__ import annotations
 
-import platform
+import os
 import struct
+import sys
 import threading
 from typing import Final
 
@@ -58,7 +59,7 @@ NET_SECONDS: Final = 0.1
 LATER_NET_SECONDS: Final = 1.0
 """And then: who sends now has long seen that it is asleep."""
 
-ORDERED_STORES: Final = platform.machine() == "x86_64"
+ORDERED_STORES: Final = sys.platform == "linux" and os.uname().machine == "x86_64"
 """Whether this processor keeps the promises that the ring relies on."""
 
 _LOCK: Final = threading.Lock()
