@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     import atomr_trio
 
     arguments = _parser().parse_args(argv)
+    # Whoever started this may have ignored it, which is inherited, and then no child of ours would leave its status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         with _what_kernels_print():
             status: int = trio.run(functools.partial(arguments.main, arguments))

@@ -24,6 +24,7 @@ import trio
 
 import atomr_trio
 from atomr_trio._cli.choice import Choice, device_argument
+from atomr_trio.worker.launcher import command, environment
 
 if TYPE_CHECKING:
     from atomr_trio import Device, DeviceInfo
@@ -102,9 +103,8 @@ def version_of(distribution: str) -> str:
 
 def ask_libraries() -> list[dict[str, Any]]:
     """Let a child process load each library that this package knows, and say what came of it."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
     answer = subprocess.run(
-        [sys.executable, "-m", "atomr_cuda"], env=environment, capture_output=True, text=True, timeout=_LIBRARY_PATIENCE
+        command("atomr_cuda"), env=environment(), capture_output=True, text=True, timeout=_LIBRARY_PATIENCE
     )
     if answer.returncode != 0:
         last_words = answer.stderr.strip().rpartition("\n")[2]

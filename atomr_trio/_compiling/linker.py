@@ -229,24 +229,32 @@ _CHILD: Final = "atomr_trio.worker.linker"
 
 def _asked(request: Mapping[str, object], images: list[bytes]) -> tuple[dict[str, Any], bytes]:
     """What the linking process answers: a line of JSON, and the image behind it."""
-    done = subprocess.run(
-        command(_CHILD, str(os.getpid())),
-        input=b"".join((json.dumps(request).encode(), b"\n", *images)),
-        capture_output=True,
-        env=environment(),
-        process_group=0,  # the terminal's Ctrl-C is for this process alone
-        check=False,
-    )
-    if done.returncode:
+    try:
+        done = subprocess.run(
+            command(_CHILD, str(os.getpid())),
+            input=b"".join((json.dumps(request).encode(), b"\n", *images)),
+            capture_output=True,
+            env=environment(),
+            process_group=0,  # the terminal's Ctrl-C is for this process alone
+            check=False,
+        )
+    except OSError as error:
         raise CompileError(
-            f"the process in which nvJitLink linked {end_of(done.returncode)}",
+            f"the process in which nvJitLink links could not be started: {error}", library="nvjitlink", operation="link"
+        ) from error
+    head, _, image = done.stdout.partition(b"\n")
+    answer = json.loads(head) if head.endswith(b"}") else {}
+    # Asked as well as the status, which is 0 too when something else in this program has reaped the process.
+    if done.returncode or answer.get("size") != len(image):
+        raise CompileError(
+            f"the process in which nvJitLink linked {end_of(done.returncode)}"
+            + ("" if done.returncode else ", and its answer is not whole"),
             log=done.stderr.decode(errors="replace"),
             library="nvjitlink",
             operation="link",
             advice="an input may be damaged; otherwise " + _UPDATE,
         )
-    head, _, image = done.stdout.partition(b"\n")
-    return json.loads(head), image
+    return answer, image
 
 
 def _refuse(answer: Mapping[str, Any], inputs: list[LinkInput], flags: tuple[str, ...]) -> NoReturn:

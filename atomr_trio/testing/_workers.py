@@ -47,7 +47,7 @@ def hold_worker(dev: Device) -> Iterator[None]:
     """
     generation = generation_of(dev)
     _send_signal(generation.process, signal.SIGSTOP)
-    _wait_stopped(generation.process.pid)
+    _wait_stopped(generation.process)
     # To the watchdog it lives and has read everything: a new heartbeat each time that it looks, and no end of records.
     signs_of_life = {"heartbeat": itertools.count(1 << 62).__next__, "records_read": lambda: sys.maxsize}
     with replaced(generation.page, **signs_of_life):
@@ -103,10 +103,10 @@ def _send_signal(process: WorkerProcess, how: signal.Signals) -> None:
         signal.pidfd_send_signal(process.pidfd, how)
 
 
-def _wait_stopped(pid: int) -> None:
+def _wait_stopped(process: WorkerProcess) -> None:
     """Every thread of it has stopped, or it has ended: a matter of microseconds."""
     with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PIDFD, process.pidfd, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def children() -> list[int]:

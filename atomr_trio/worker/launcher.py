@@ -2,15 +2,26 @@
 
 Imports the standard library alone. Everything here is synchronous and quick; who waits for the process to end waits for
 ``pidfd`` to become readable.
+
+A worker is a child of the user's program, which need not leave its children to us: it may ignore SIGCHLD, so that the
+kernel reaps them, or have a handler that reaps every child. Then the number of a worker that has ended may soon be that
+of another process. So the number is used once, to get the ``pidfd``, and everything after that goes through the
+``pidfd``: it alone tells that the process has ended. The exit status is asked for afterwards, and may be unknown.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib.util
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from . import channel
@@ -28,14 +39,51 @@ def address_range(device: int) -> tuple[int, int]:
     return FIRST_ADDRESS + device * ADDRESS_STRIDE, ADDRESS_EXTENT
 
 
+OUTPUT_BYTES = 256 << 10
+"""What a worker may print while nobody reads: an idle one of a pool, which may be starting, ``PYTHONVERBOSE`` set."""
+
+
 def command(module: str, *arguments: str) -> list[str]:
-    """How a module of ours is run. -P: the current folder must not shadow a module."""
-    return [sys.executable, "-P", "-X", "faulthandler", "-m", module, *arguments]
+    """How a module of ours is run. -P: the current folder must not shadow a module.
+
+    Raises `OSError` when there is no interpreter to run it.
+    """
+    flags = [flag for flag, wanted in (("-S", sys.flags.no_site), ("-s", sys.flags.no_user_site)) if wanted]
+    return [_interpreter(), "-P", *flags, "-X", "faulthandler", "-m", module, *arguments]
+
+
+def _interpreter() -> str:
+    found: object = sys.executable  # which an embedding program, and everybody else, may set to what they like
+    if getattr(sys, "frozen", False):
+        raise OSError(f"workers need a Python interpreter, and this program is frozen: {found} is the program itself")
+    if not isinstance(found, str) or shutil.which(found) is None:
+        raise OSError(f"sys.executable is {found!r}; it must be the path of the Python interpreter, which runs workers")
+    return found
 
 
 def environment(**variables: str) -> dict[str, str]:
     """Ours, with `variables`, and with the modules that this process would find."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
+    # A warning that is an error ends a worker, which is no program of the user's to be tested.
+    left_out = ("PYTHON",) if sys.flags.ignore_environment else ("PYTHONWARNINGS",)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(_module_folders()), **variables}
+
+
+def _module_folders() -> list[str]:
+    """Where this process looks for modules, and where ours were found, for example in the current folder."""
+    folders: list[str] = []
+    entries: list[object] = list(sys.path)
+    for entry in entries:
+        # What cannot be used here either: no text, without an encoding, relative to a folder that was deleted.
+        with contextlib.suppress(UnicodeEncodeError, FileNotFoundError):
+            if isinstance(entry, str) and entry and not {0, ord(os.pathsep)}.intersection(os.fsencode(entry)):
+                folders.append(os.path.abspath(entry))
+    for name in ("atomr_trio", "atomr_cuda"):
+        with contextlib.suppress(OSError, ValueError):  # a path that Python itself stumbles over
+            spec = importlib.util.find_spec(name)
+            home = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""
+            folders += [home] if home and home not in folders else []
+    return folders
 
 
 def end_of(code: int) -> str:
@@ -66,6 +114,11 @@ class WorkerProcess:
             raise
 
     def _start(self, backend: str, device: int) -> None:
+        if NUMBER_VARIABLE in os.environ:
+            raise OSError(
+                f"this process is a worker itself, as {NUMBER_VARIABLE} says: a sitecustomize that opens a device does "
+                f"so in workers too, and sys.executable, {sys.executable!r}, must be the interpreter and not a program"
+            )
         ours, theirs = channel.open_pair()
         base, extent = address_range(device)
         try:
@@ -79,7 +132,9 @@ class WorkerProcess:
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             WorkerProcess.started += 1
-            self._popen = subprocess.Popen(
+            with contextlib.suppress(OSError):  # more than a user may have in all their pipes
+                fcntl.fcntl(output_end, fcntl.F_SETPIPE_SZ, OUTPUT_BYTES)
+            child = subprocess.Popen(
                 command("atomr_trio.worker.main", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
@@ -100,19 +155,24 @@ class WorkerProcess:
         """Whether its ``hello`` has been read: it waits to be adopted."""
         self.sock = ours
         self.output: int = output
-        self.pid: int = self._popen.pid
+        self.pid: int = child.pid
+        self._ended: bool = False
+        self._code: int | None = None
+        """How it ended, as `subprocess` numbers it; None while it runs, and when somebody else was told."""
         try:
             self.pidfd: int = os.pidfd_open(self.pid)
-        except BaseException:
-            self._popen.kill()
-            self._popen.wait()
+        except BaseException as error:
+            child.kill()
+            child.wait()
             ours.close()
             os.close(output)
+            if isinstance(error, ProcessLookupError):
+                raise OSError("the worker ended at once, and something in this program has reaped it") from None
             raise
+        child.returncode = 0  # whoever waits for it uses the pidfd
 
     def __repr__(self) -> str:
-        ended = "running" if self._popen.returncode is None else self.end_text()
-        return f"<WorkerProcess {self.pid} {ended}>"
+        return f"<WorkerProcess {self.pid} {self.end_text() if self._ended else 'running'}>"
 
     def _check_variables(self) -> dict[str, str]:
         return {} if self.check_folder is None else self.check_folder.variables
@@ -122,18 +182,33 @@ class WorkerProcess:
         return [] if self.check_folder is None else self.check_folder.findings()
 
     def kill(self) -> None:
-        """SIGKILL, unless the process has been reaped."""
-        if self._popen.returncode is None:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        """SIGKILL, unless the process has ended."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):  # it has, and somebody else has reaped it
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> bool:
-        """Collect the exit status if the process has ended; false while it runs."""
-        return self._popen.poll() is not None
+        """Whether the process has ended; false while it runs. Collects its exit status, unless somebody else has."""
+        if self._ended:
+            return True
+        try:
+            end = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            self._ended = _is_readable(self.pidfd)
+            return self._ended
+        if end is None:
+            return False
+        self._ended = True
+        self._code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        return True
 
     def end_text(self) -> str:
         """How the process ended, in words."""
-        code = self._popen.returncode
-        return "is still running" if code is None else end_of(code)
+        if not self._ended:
+            return "is still running"
+        if self._code is None:
+            return "ended with a status that is unknown: this program ignores SIGCHLD, or reaps every child itself"
+        return end_of(self._code)
 
     def close(self) -> None:
         """Close every descriptor; the process must have been reaped. Closing twice is fine."""
@@ -154,4 +229,10 @@ class WorkerProcess:
         if folder is not None:
             folder.forget()
         self.close()
-        self._popen.returncode = 0
+        self._ended = True
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

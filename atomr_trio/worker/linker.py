@@ -2,7 +2,8 @@
 
 It reads a line of JSON and the images behind it from the standard input: the library's options (`flags`), whether PTX
 is wanted (`ptx`), and the kind, name and size of each input. It answers on the standard output in the same form: the
-status that the library returned (`status`), of which function and about which input, its log, and the image behind.
+status that the library returned (`status`), of which function and about which input, its log, the image's size, and the
+image behind.
 
 Its argument is the process that it must not outlive. Imports the standard library and the bindings alone.
 """
@@ -86,7 +87,7 @@ def main(parent: int) -> None:
     source = sys.stdin.buffer
     answer, image = linked(json.loads(source.readline()), source)
     with answers:
-        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.write(json.dumps({**answer, "size": len(image)}).encode() + b"\n")
         answers.write(image)
         answers.flush()
     os._exit(0)  # what the library does on the way out is nobody's concern

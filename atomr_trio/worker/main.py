@@ -732,6 +732,7 @@ def main(arguments: Sequence[str]) -> None:
     descriptor, parent, backend, device, base, extent = arguments
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the driver may run a program, and wants to know how that ended
     sock = socket.socket(fileno=int(descriptor))
     threading.Thread(target=_watch_socket, args=(sock,), name="parent-watch", daemon=True).start()
     worker = Worker(sock, backend, int(device), int(base), int(extent))
