@@ -939,6 +939,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def _fence(self, generation: Generation, make_error: MakeError) -> None:
         """Kill, reap, read the counters one last time, settle the rest, unmap."""
         await reap(generation.process)
+        await generation.end_output()
         generation.settle_reaped(make_error)
         generation.close()
 
@@ -998,7 +999,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _finish_burial(self, generation: Generation, slots: list[Slot], noticed: float) -> None:
         await reap(generation.process)
-        generation.drain_output()
+        await generation.end_output()
         generation.close()
         generation.arena.end_quarantine(generation.number)
         for slot in slots:
@@ -1174,6 +1175,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             try:
                 with trio.move_on_after(self._close_timeout):
                     await reap(generation.process)
+                    await generation.end_output()
                 generation.settle_reaped(self._end_error)
                 generation.close()
             except Exception:
@@ -1378,20 +1380,23 @@ async def open_device(
     _check_spin(spin)
     chosen = _chosen_backend(backend)
     checks = chosen_checks(check, chosen)
-    device = Device._create(
-        index,
-        chosen,
-        on_fault=on_fault,
-        hang_timeout=hang_timeout,
-        close_timeout=close_timeout,
-        memory_limit=memory_limit,
-        restart_policy=restart_policy or RestartPolicy(),
-        standby=standby,
-        guarded=guarded,
-        workers=workers,
-        spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
-        checks=checks,
-    )
+    try:
+        device = Device._create(
+            index,
+            chosen,
+            on_fault=on_fault,
+            hang_timeout=hang_timeout,
+            close_timeout=close_timeout,
+            memory_limit=memory_limit,
+            restart_policy=restart_policy or RestartPolicy(),
+            standby=standby,
+            guarded=guarded,
+            workers=workers,
+            spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
+            checks=checks,
+        )
+    except OSError as error:
+        raise DeviceFailed(f"the device could not be opened: {error}", device=index) from error
     _open_devices.add(device)
     body_error: BaseException | None = None
     try:

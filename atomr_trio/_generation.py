@@ -43,6 +43,7 @@ from ._info import DeviceInfo
 from ._lanes import LaneOptions
 from ._mailbox import Request
 from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
+from ._output import WorkerOutput
 from ._realtime import RealTimer, readable_within
 from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline
 from .worker import channel
@@ -97,6 +98,8 @@ RETRY_SECONDS = 1e-3
 """How long a sender waits that found no room in the ring."""
 
 TAIL_LINES = 40
+LAST_WORDS = 2000
+"""Characters of a worker's output that the error of a start quotes."""
 
 _TOKENS = itertools.count(1)
 _BY_SOCKET = HEADER.pack(0, SOCKET_LANE, 0, 0, 0, 0)
@@ -245,7 +248,7 @@ class Generation:
         self._buried = False
         self._mapped: dict[int, Chunk] = {}
         self._probes: collections.deque[trio.Event] = collections.deque()
-        self._partial_output = b""
+        self._output = WorkerOutput(process, self._log_line)
         self._waiting = [0] * MAX_LANES
         self._idle = trio.Event()
 
@@ -306,22 +309,29 @@ class Generation:
         self._adopted = True
 
     async def _wait_start_message(self, deadline: float) -> None:
-        if not await readable_within(deadline - time.monotonic(), self.process.sock.fileno()):
+        if not await self._hears(self.process.sock.fileno(), deadline):
+            await self._output.rest()
             raise self._start_failure({"text": f"the worker was not ready within {START_TIMEOUT:g} s"})
         self.drain_messages()
         if self._ended:
             await reap(self.process)
-            self.drain_output()
+            await self._output.rest()
             raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
         if self.loss is not None:
-            raise StartFailed(
-                DeviceFailed(self.loss.reason, device=self.device, status=self.loss.status), gone=self.loss.gone
-            )
+            await self._output.rest()
+            reason = self.loss.reason + self._last_words()
+            raise StartFailed(DeviceFailed(reason, device=self.device, status=self.loss.status), gone=self.loss.gone)
+
+    def _last_words(self) -> str:
+        """What to add to the reason of a failed start: the end of what the worker has printed."""
+        words = " | ".join(list(self.output_tail)[-5:])
+        cut = "..." if len(words) > LAST_WORDS else ""
+        return f"; its last words: {cut}{words[-LAST_WORDS:]}" if words else ""
 
     def _start_failure(self, message: dict[str, Any]) -> StartFailed:
         text = message["text"]
-        if self.output_tail and message.get("type") is None:
-            text += "; its last words: " + " | ".join(list(self.output_tail)[-5:])
+        if message.get("type") is None:
+            text += self._last_words()
         if message.get("type") in ("LibraryMissing", "SymbolMissing"):
             looked = "".join(f"\n  looked in {place}" for place in message.get("looked", ()))
             return StartFailed(LibraryNotFound(text + looked, device=self.device), gone=True)
@@ -738,7 +748,7 @@ class Generation:
             if not await self._is_greeted_again(deadline):
                 return False
             self.settle_finished()
-        self._end_output()
+        await self._output.rest()
         self.process.greeted = self._hello
         return self.timeline.idle
 
@@ -758,10 +768,12 @@ class Generation:
         """Wait for a descriptor of the worker until `deadline`, and read what it prints: nobody else does any more."""
         watched = {descriptor, self.process.output}
         while ready := await readable_within(deadline - time.monotonic(), *watched):
-            if self.process.output in ready and not self.drain_output():
+            if self.process.output in ready and not self._output.turn() and self._output.ended:
                 watched.remove(self.process.output)
             if descriptor in ready:
                 return True
+            if time.monotonic() > deadline:  # whoever prints without end is not heard for ever
+                break
         return False
 
     @trio.lowlevel.enable_ki_protection
@@ -781,10 +793,8 @@ class Generation:
                 data, descriptors = channel.receive_bytes(self.process.sock, self._buffer)
             except BlockingIOError:
                 return
-            except OSError as error:
-                if error.errno != errno.ECONNRESET:
-                    raise
-                data, descriptors = b"", []
+            except ConnectionResetError:
+                continue  # it left records unread; the kernel says so once, ahead of the messages that it had sent
             if not data:
                 self._ended = True
                 return
@@ -998,36 +1008,19 @@ class Generation:
     async def run_output(self) -> None:
         """Forward what the worker prints to the log, line by line."""
         while True:
-            await trio.lowlevel.wait_readable(self.process.output)
-            if not self.drain_output():
+            if self._output.turn():
+                await trio.lowlevel.checkpoint()
+            elif self._output.ended:
                 return
+            else:
+                await trio.lowlevel.wait_readable(self.process.output)
 
-    def drain_output(self) -> bool:
-        """Log what has been printed; false at the end of the pipe."""
-        while True:
-            try:
-                data = os.read(self.process.output, 65536)
-            except BlockingIOError:
-                return True
-            if not data:
-                self._end_line()
-                return False
-            *lines, self._partial_output = (self._partial_output + data).split(b"\n")
-            for line in lines:
-                self._log_line(line)
+    @trio.lowlevel.enable_ki_protection
+    async def end_output(self) -> None:
+        """Log what a worker that is gone had printed."""
+        await self._output.rest()
 
-    def _end_output(self) -> None:
-        """Log what has been printed, its last line too if no newline ended it."""
-        self.drain_output()
-        self._end_line()
-
-    def _end_line(self) -> None:
-        if self._partial_output:
-            self._log_line(self._partial_output)
-            self._partial_output = b""
-
-    def _log_line(self, line: bytes) -> None:
-        text = line.decode(errors="replace")
+    def _log_line(self, text: str) -> None:
         self.output_tail.append(text)
         device_log.info("%s", text, extra={"device": self.device, "generation": self.number})
 
@@ -1104,10 +1097,9 @@ class Generation:
     def settle_reaped(self, make_error: MakeError) -> None:
         """The last readings: tickets that the counters cover succeeded; the rest gets a fresh error each.
 
-        Only after the reap. What unfinished commands were writing is torn.
+        Only after the reap and `end_output`. What unfinished commands were writing is torn.
         """
         self.drain_messages()
-        self.drain_output()
         self.settle_finished()
         self._settle_rest(make_error)
 
@@ -1118,7 +1110,7 @@ class Generation:
         copies go on landing. They count as unfinished, also those that still come to their end.
         """
         self.drain_messages()
-        self.drain_output()
+        self._output.turn()
         reached = self.timeline.counters
         self.settle_finished()
         self._settle_rest(make_error)

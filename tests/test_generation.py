@@ -593,10 +593,10 @@ def test_the_printed_lines_of_a_worker_are_logged_one_by_one_and_whole(stage, ca
     caplog.set_level("INFO", "atomr_trio.device")
     for piece in (b"first\nsec", b"ond\n\xff broken\n", b"no newline at the end"):
         os.write(stage.process.output_end, piece)
-        assert stage.generation.drain_output()
+        assert stage.generation._output.turn()
     assert [record.getMessage() for record in caplog.records] == ["first", "second", "\ufffd broken"]
     os.close(stage.process.output_end)
-    assert not stage.generation.drain_output()
+    assert not stage.generation._output.turn()
     stage.process.output_end = os.open("/dev/null", os.O_RDONLY)
     assert caplog.records[-1].getMessage() == "no newline at the end"
     assert {(record.device, record.generation) for record in caplog.records} == {(0, 3)}

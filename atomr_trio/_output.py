@@ -1,0 +1,92 @@
+"""What a worker prints, cut into lines for the log, a bounded piece at a time.
+
+A kernel may print megabytes without a newline, or a newline for each byte, and a process that a worker has started may
+go on printing when the worker is gone. So a turn reads little and hands on few lines, a line has a longest length, and
+the end of a worker waits for no more than a pipe holds.
+"""
+
+from __future__ import annotations
+
+import collections
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import trio
+
+from .worker.launcher import WorkerProcess
+
+LINE_BYTES: Final = 16 << 10
+"""A longer line is logged in parts of at most so many bytes."""
+
+TURN_BYTES: Final = 16 << 10
+TURN_LINES: Final = 128
+"""What one turn reads and logs at most."""
+
+
+class WorkerOutput:
+    """The output of one worker; `log_line` is called with each line, without its newline."""
+
+    def __init__(self, process: WorkerProcess, log_line: Callable[[str], None]) -> None:
+        self._process = process
+        self._log_line = log_line
+        self._lines: collections.deque[bytes] = collections.deque()
+        """Lines that were read and are not logged yet."""
+        self._partial = b""
+        """The beginning of a line whose end has not come; at most `LINE_BYTES`."""
+        self._read = 0
+        self.ended: bool = False
+        """Whether the pipe has ended: nobody can print any more."""
+
+    def turn(self) -> bool:
+        """Log a bounded piece of what has been printed; false if there is nothing."""
+        if not self._lines:
+            try:
+                data = os.read(self._process.output, TURN_BYTES)
+            except BlockingIOError:
+                return False
+            self.ended = not data
+            if self.ended:
+                self.end_line()
+                return False
+            self._read += len(data)
+            self._cut(data)
+        for _ in range(min(TURN_LINES, len(self._lines))):
+            self._log(self._lines.popleft())
+        return True
+
+    async def rest(self) -> None:
+        """Log what has been printed until now, with checkpoints, and the last line too if no newline ended it."""
+        until = self._read + fcntl.fcntl(self._process.output, fcntl.F_GETPIPE_SZ)
+        while self.turn() and (self._lines or self._read < until):
+            await trio.lowlevel.checkpoint()
+        self.end_line()
+
+    def end_line(self) -> None:
+        """Log the beginning of a line whose end will not come."""
+        if self._partial:
+            self._log(self._partial)
+            self._partial = b""
+
+    def _cut(self, data: bytes) -> None:
+        *lines, partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._lines.extend(_parts(line))
+        *parts, self._partial = _parts(partial)
+        self._lines.extend(parts)
+
+    def _log(self, line: bytes) -> None:
+        self._log_line(line.decode(errors="replace"))
+
+
+def _parts(line: bytes) -> Iterator[bytes]:
+    """A line in parts of at most `LINE_BYTES`, cut between characters; at least one."""
+    begin = 0
+    while len(line) - begin > LINE_BYTES:
+        end = begin + LINE_BYTES
+        # A character has at most three bytes behind its first, which begin with the bits 10.
+        end = next((at for at in range(end, end - 4, -1) if line[at] & 0xC0 != 0x80), end)
+        yield line[begin:end]
+        begin = end
+    yield line[begin:]
