@@ -22,6 +22,7 @@ import numpy.typing as npt
 from ._errors import DeviceError, OutOfHostMemory
 from ._generation import Generation
 from ._timeline import Command
+from .worker.channel import set_size
 from .worker.engines.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
 from .worker.protocol import LANE_COPY_IN
 
@@ -147,7 +148,7 @@ def _map_new(size: int) -> tuple[int, mmap.mmap]:
             raise OutOfHostMemory(f"there are {available:,} bytes of host memory left, and {size:,} were to be pinned")
         descriptor = os.memfd_create("atomr-trio-pinned", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(descriptor, size)
+            set_size(descriptor, size)
             return descriptor, mmap.mmap(descriptor, size)
         except BaseException:
             os.close(descriptor)

@@ -166,6 +166,16 @@ def _signature(fields: dict[str, Any]) -> KernelSignature:
 # ---------------------------------------------------------------------------------------------------- the cache
 
 
+def _absolute(path: str | os.PathLike[str]) -> Path | None:
+    """The folder of a cache, absolute; None where it is named from the working directory and that has been deleted."""
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError:
+        text = "there is no kernel cache: %s is relative to the working directory, which has been deleted"
+        warn_once("", "directory", text % os.fspath(path))
+        return None
+
+
 class NvrtcCache:
     """Compiled kernels, in memory and in a folder that processes share.
 
@@ -183,7 +193,7 @@ class NvrtcCache:
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
         limit = _limit_of_environment() if max_bytes is None else _checked_limit("max_bytes", max_bytes)
-        place = self.default_directory() if directory is None else Path(os.path.abspath(directory))
+        place = self.default_directory() if directory is None else _absolute(directory)
         self._max_bytes = limit
         self._folder = CacheFolder(place, limit) if place is not None and limit and SUPPORTED else None
         self._lock = threading.Lock()
@@ -199,7 +209,7 @@ class NvrtcCache:
         """
         chosen = os.environ.get(_DIRECTORY_VARIABLE)
         if chosen is not None:
-            return None if chosen in ("", "0") else Path(os.path.abspath(os.path.expanduser(chosen)))
+            return None if chosen in ("", "0") else _absolute(os.path.expanduser(chosen))
         import platformdirs  # here, because few processes need it
 
         with contextlib.suppress(RuntimeError):  # what it raises, or did not yet, for a user without a home

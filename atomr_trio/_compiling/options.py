@@ -148,7 +148,10 @@ def _paths(values: Iterable[Path]) -> tuple[str, ...]:
         path = _text("include_paths", os.fspath(value))
         if not path:
             refuse("include_paths", "an empty string is not a path")
-        paths.append(os.path.abspath(path))
+        try:
+            paths.append(os.path.abspath(path))
+        except FileNotFoundError:
+            refuse("include_paths", f"{path!r} is relative to the working directory, and that has been deleted")
     return tuple(paths)
 
 

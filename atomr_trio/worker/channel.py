@@ -7,6 +7,7 @@ form of ``protocol.py``, and the few messages that a worker sends back are JSON.
 from __future__ import annotations
 
 import array
+import errno
 import json
 import mmap
 import os
@@ -31,8 +32,23 @@ MAX_TEXT = 16 * 1024
 _DESCRIPTOR_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
+def occupy_standard_streams() -> None:
+    """Have descriptors 0 to 2 lead to the null device where a program has closed them.
+
+    Whatever prints would else write into a file of ours that got one of these numbers. (``mmap`` takes one too.)
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            if null != number:  # another thread was quicker, and the number is taken now
+                os.close(null)
+
+
 def open_pair() -> tuple[socket.socket, socket.socket]:
     """The two ends of a channel. Messages keep their borders, arrive in order, and may carry descriptors."""
+    occupy_standard_streams()
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -71,6 +87,17 @@ def clip(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
 
 
+def set_size(descriptor: int, size: int) -> None:
+    """Give shared memory its size in bytes. Raises `OSError` that names the limit where a limit forbids it."""
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        text = f"{size:,} bytes of shared memory are more than the limit for a file, RLIMIT_FSIZE (`ulimit -f`)"
+        raise OSError(errno.EFBIG, text) from None
+
+
 class SharedMemory:
     """Anonymous shared memory behind a descriptor, mapped here until `close`."""
 
@@ -83,9 +110,10 @@ class SharedMemory:
     @classmethod
     def create(cls, name: str, size: int) -> SharedMemory:
         """New zeroed memory of `size` bytes."""
+        occupy_standard_streams()
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         try:
-            os.ftruncate(descriptor, size)
+            set_size(descriptor, size)
             return cls(descriptor, size)
         except BaseException:
             os.close(descriptor)
@@ -117,7 +145,7 @@ class TimelinePage(SharedMemory):
         """A page of zeros for a new generation."""
         descriptor = os.memfd_create("atomr-trio-timeline", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(descriptor, PAGE_BYTES)
+            set_size(descriptor, PAGE_BYTES)
             return cls(descriptor)
         except BaseException:
             os.close(descriptor)
