@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 import trio
@@ -278,7 +278,12 @@ class Generation:
         deadline = time.monotonic() + START_TIMEOUT
         while not self._hello:
             await self._wait_start_message(deadline)
-        self._adopt()
+        try:
+            self._adopt()
+        except ConnectionError:
+            await self._ended_while_starting()
+        except OSError as error:
+            raise self._start_failure({"text": f"the worker could not be handed its memory: {error}"}) from None
         if show is not None:
             show(self)
         while self._started is None:
@@ -302,10 +307,7 @@ class Generation:
         if self.ring is not None:
             descriptors.append(self.ring.descriptor)
         descriptors += [chunk.descriptor for chunk in chunks]
-        try:
-            channel.send_message(self.process.sock, message, descriptors)
-        except OSError as error:
-            raise self._start_failure({"text": f"the worker went away: {error}"}) from None
+        channel.send_message(self.process.sock, message, descriptors)
         self._adopted = True
 
     async def _wait_start_message(self, deadline: float) -> None:
@@ -314,13 +316,17 @@ class Generation:
             raise self._start_failure({"text": f"the worker was not ready within {START_TIMEOUT:g} s"})
         self.drain_messages()
         if self._ended:
-            await reap(self.process)
-            await self._output.rest()
-            raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
+            await self._ended_while_starting()
         if self.loss is not None:
             await self._output.rest()
             reason = self.loss.reason + self._last_words()
             raise StartFailed(DeviceFailed(reason, device=self.device, status=self.loss.status), gone=self.loss.gone)
+
+    async def _ended_while_starting(self) -> NoReturn:
+        self.drain_messages()  # in which it may have said why
+        await reap(self.process)
+        await self._output.rest()
+        raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
 
     def _last_words(self) -> str:
         """What to add to the reason of a failed start: the end of what the worker has printed."""
@@ -1200,8 +1206,10 @@ def _close_all(descriptors: Iterable[int]) -> None:
 async def reap(process: WorkerProcess) -> None:
     """Kill a worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
     process.kill()
+    deadline = time.monotonic() + REAP_TIMEOUT
     while not process.reap():
-        if not await readable_within(REAP_TIMEOUT, process.pidfd):
+        # Readable and not reaped is one that a debugger holds, or will reap first.
+        if not await readable_within(deadline - time.monotonic(), process.pidfd) or time.monotonic() > deadline:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
 
 

@@ -8,14 +8,13 @@ the end of a worker waits for no more than a pipe holds.
 from __future__ import annotations
 
 import collections
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
 
-from .worker.launcher import WorkerProcess
+from .worker.launcher import OUTPUT_BYTES, WorkerProcess
 
 LINE_BYTES: Final = 16 << 10
 """A longer line is logged in parts of at most so many bytes."""
@@ -58,7 +57,7 @@ class WorkerOutput:
 
     async def rest(self) -> None:
         """Log what has been printed until now, with checkpoints, and the last line too if no newline ended it."""
-        until = self._read + fcntl.fcntl(self._process.output, fcntl.F_GETPIPE_SZ)
+        until = self._read + OUTPUT_BYTES
         while self.turn() and (self._lines or self._read < until):
             await trio.lowlevel.checkpoint()
         self.end_line()

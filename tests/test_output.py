@@ -207,6 +207,15 @@ async def test_a_worker_that_prints_for_ever_and_does_not_start_is_given_up(stag
         await stage.generation.start()
 
 
+async def test_what_a_worker_says_of_its_end_before_it_is_handed_anything_is_the_reason(stage):
+    stage.tell({"kind": "hello"})
+    stage.generation.drain_messages()
+    stage.tell({"kind": "failed", "text": "the device fell off the bus", "type": "CudaError"})
+    stage.process.worker_end.close()
+    with pytest.raises(StartFailed, match="could not be started: the device fell off the bus"):
+        await stage.generation.start()
+
+
 # --- a worker that ends -----------------------------------------------------------------------------------------------
 
 

@@ -256,7 +256,7 @@ def _wait_for_end(process: WorkerProcess, deadline: float) -> None:
     poll = select.poll()
     poll.register(process.pidfd, select.POLLIN)
     while not process.reap():
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000) or time.monotonic() > deadline:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {CLOSE_SECONDS:g} s")
 
 

@@ -12,7 +12,6 @@ of another process. So the number is used once, to get the ``pidfd``, and everyt
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import select
@@ -40,7 +39,8 @@ def address_range(device: int) -> tuple[int, int]:
 
 
 OUTPUT_BYTES = 256 << 10
-"""What a worker may print while nobody reads: an idle one of a pool, which may be starting, ``PYTHONVERBOSE`` set."""
+"""What the pipe for a worker's output holds at most. Nobody reads that of an idle one of a pool, which may be starting,
+``PYTHONVERBOSE`` set."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -132,8 +132,7 @@ class WorkerProcess:
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             WorkerProcess.started += 1
-            with contextlib.suppress(OSError):  # more than a user may have in all their pipes
-                fcntl.fcntl(output_end, fcntl.F_SETPIPE_SZ, OUTPUT_BYTES)
+            _set_pipe_size(output_end, OUTPUT_BYTES)
             child = subprocess.Popen(
                 command("atomr_trio.worker.main", *arguments),
                 stdin=subprocess.DEVNULL,
@@ -230,6 +229,13 @@ class WorkerProcess:
             folder.forget()
         self.close()
         self._ended = True
+
+
+def _set_pipe_size(pipe: int, size: int) -> None:
+    import fcntl  # not on every system that can import this package
+
+    with contextlib.suppress(OSError):  # more than a user may have in all their pipes
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 
 def _is_readable(descriptor: int) -> bool:
