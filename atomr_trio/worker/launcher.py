@@ -182,7 +182,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL, unless the process has ended."""
-        if not self._ended:
+        if not self._ended and self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):  # it has, and somebody else has reaped it
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
