@@ -671,6 +671,7 @@ class ModuleLoader:
             raise InvalidArgument(f"variables is a list of names, not {shown(variables)}", device=device.index)
         for variable in variables:
             check_name("variable", variable)
+        await trio.lowlevel.checkpoint_if_cancelled()  # the path may be code of the caller's
         from .._compiling.linker import bridge_ptx
 
         data, file_name = await _content_of(image)
