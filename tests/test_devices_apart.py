@@ -203,9 +203,12 @@ def launches(w: World) -> tuple[Any, ...]:
     return w.x, read_only(w.y), N
 
 
+OPTIONS: Arguments = {"cooperative": False, "cluster": None, "programmatic": False, "priority": None}
+
+
 def given_more(w: World) -> Arguments:
-    """What else a launch may be given that belongs to a device."""
-    return {"touches": [read_only(w.y)], "lane": w.lane}
+    """What else a launch may be given."""
+    return {"shared_bytes": 0, "touches": [read_only(w.y)], "hang_timeout": 60.0, "lane": w.lane, **OPTIONS}
 
 
 CALLS: dict[str, list[Callable[[World], Arguments]]] = {
@@ -217,9 +220,9 @@ CALLS: dict[str, list[Callable[[World], Arguments]]] = {
         lambda w: {"grid": 1, "block": N, "arguments": launches(w)},
         lambda w: {"grid": 1, "block": N, "arguments": launches(w), **given_more(w)},
     ],
-    "Kernel.prepare": [lambda w: {"grid": 1, "block": N, "arguments": launches(w)}],
-    "PreparedLaunch.launch": [lambda w: {"lane": w.lane}],
-    "PreparedLaunch.launch_nowait": [lambda w: {"lane": w.lane}],
+    "Kernel.prepare": [lambda w: {"grid": 1, "block": N, "arguments": launches(w), "shared_bytes": 0, **OPTIONS}],
+    "PreparedLaunch.launch": [lambda w: {"hang_timeout": 60.0, "lane": w.lane}],
+    "PreparedLaunch.launch_nowait": [lambda w: {"hang_timeout": 60.0, "lane": w.lane}],
     "PreparedLaunch.__setitem__": [
         lambda w: {"index": 0, "argument": w.x},
         lambda w: {"index": 1, "argument": read_only(w.y)},
@@ -231,7 +234,8 @@ CALLS: dict[str, list[Callable[[World], Arguments]]] = {
             "grid": 1,
             "block": N,
             "arguments": launches(w),
-            "options": {"touches": [read_only(w.y)]},
+            "shared_bytes": 0,
+            "options": {"touches": [read_only(w.y)], "hang_timeout": 60.0, **OPTIONS},
         },
         lambda w: {"kernel": w.prepared},
     ],
@@ -427,6 +431,7 @@ async def test_all_verbs_are_known_and_all_that_each_may_be_given():
         path = name.split()[0]
         arrays = [place for place, each in by_name(path, stand_ins).items() if isinstance(each, tuple | list)]
         given |= {(LIBRARY_VERBS[path].name, place) for place in arrays}
+    assert {"Batch.fill", "Kernel.launch", "Blas.gemm", "PreparedLaunch.__setitem__"} <= places().keys()
     missing = [f"{name}({each})" for name, found in places().items() for each in found if (name, each) not in given]
     assert missing == [], (
         "what these parameters are given may belong to another device: give something there in a right call of CALLS, "
@@ -491,7 +496,7 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
     "Kernel.grid_for": lambda w: {"n": N, "block": N},
     "Kernel.occupancy": lambda w: {"block": N, "shared_bytes": 0},
     "Kernel.suggest_block": lambda w: {"shared_bytes": 0},
-    "ModuleLoader.load": lambda w: {"image": w.program.ptx, "name": "again", "variables": ["spare"]},
+    "ModuleLoader.load": lambda w: {"image": w.program.ptx or w.program.cubin, "name": "again", "variables": ["spare"]},
     "Nvrtc.compile": lambda w: {"source": SOURCE, "name": "add", "options": NvrtcOptions()},
     "Nvrtc.compile_program": lambda w: {"source": SOURCE, "options": NvrtcOptions()},
     "PreparedLaunch.__getitem__": lambda w: {"index": 0},
