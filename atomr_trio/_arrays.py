@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
+import trio
 
 from . import _layout
 from ._dtypes import spelling
 from ._errors import InvalidArgument
 from ._memory import Block
+from ._ownership import check_own
 from ._util import NoPublicConstructor, shown
 
 if TYPE_CHECKING:
@@ -394,6 +396,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
             await self._storage.placed()
             await copy_on_device(source, self)
             return
+        if not isinstance(source, np.ndarray):
+            await trio.lowlevel.checkpoint_if_cancelled()  # what it is made of may be code of the caller's
         host = as_host(source)
         check_host(self, host)
         await self._storage.placed()
@@ -431,6 +435,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
     # --- for the actors -----------------------------------------------------------------------------------------------
 
     @property
+    def _owner(self) -> Device:
+        return self._storage.device
+
+    @property
     def _block(self) -> Block:
         return self._storage.block
 
@@ -457,11 +465,7 @@ def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = F
 
 def check_like(array: DeviceArray, source: DeviceArray) -> None:
     """Raise `InvalidArgument` for arrays of different devices, shapes or dtypes."""
-    if source.device is not array.device:
-        raise InvalidArgument(
-            f"the source array belongs to device {source.device.index}, the target to another one: "
-            f"copy through the host"
-        )
+    check_own(array.device, source)
     if source.shape != array.shape:
         raise InvalidArgument(f"shapes differ: the source has {source.shape}, the target {array.shape}")
     if source.dtype != array.dtype:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, final
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from ._known_calls import KnownCall
 from ._launching import Launched, Launcher, LaunchPath
 from ._libraries import BatchLibraries
 from ._mailbox import Mailbox
+from ._ownership import own
 from ._requests import CommandRequest
 from ._timeline import Launch
 from ._util import NoPublicConstructor
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from ._generation import Generation
     from ._lanes import Event, Lane
     from .actors.graph import Graph
+
+
+_LAUNCHED: Final = "launch takes a kernel or a prepared launch"
 
 
 class _Mark(CommandRequest):
@@ -224,7 +228,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         the batch's generation is lost; `trio.WouldBlock` when 4096 launches are unfinished: `await batch.flush()`.
         """
         # Keywords with defaults would take a tenth of a launch's time, each time that they are not given.
-        launcher = self._launchers.get(kernel)
+        try:
+            launcher = self._launchers.get(kernel)
+        except TypeError:  # what cannot be hashed is no kernel, and is refused as such
+            launcher = None
         if (
             launcher is not None
             and (not options or _are_ordinary(**options))
@@ -250,9 +257,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if isinstance(kernel, PreparedLaunch):
             self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout, options)
             return
-        if not isinstance(kernel, Kernel):
-            raise InvalidArgument(f"launch takes a kernel or a prepared launch, not {type(kernel).__name__}")
         self._check()
+        own(self._device, kernel, Kernel, _LAUNCHED)
         request = kernel._request(grid, block, arguments, shared_bytes, touches, hang_timeout, self._lane, options)
         self._begin_launch(kernel, request)
 
@@ -263,6 +269,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if grid != 0 or block != 0 or arguments or shared_bytes or touches or options is not ORDINARY:
             raise InvalidArgument("a prepared launch brings its grid, its block, its arguments and its options along")
         self._check()
+        own(self._device, prepared, PreparedLaunch, _LAUNCHED)
         request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
         self._begin_launch(prepared.kernel, request)
         if self._path is not None:
@@ -275,15 +282,20 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         Raises as `Graph.launch` does, and as `launch`.
         """
         self._check()
+        if graph not in self._device._graphs:
+            from .actors.graph import Graph
+
+            own(self._device, graph, Graph, "launch_graph takes a graph")
         self._begin(graph._request(None))
 
     @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
         """Set every element of `array`, of any shape and dtype, to `value` (``cuMemsetD32Async`` and its kin).
 
-        Raises as `DeviceArray.fill` does, and as `launch`.
+        Raises as `DeviceArray.fill` does, and as `launch`; `InvalidArgument` for an array of another device.
         """
         self._check()
+        self._device._check_usable(array)
         self._begin_all(array, plan_fill(array, value, self._lane))
 
     @trio.lowlevel.enable_ki_protection
@@ -293,10 +305,13 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         What is on the host is read now, unless it is pinned memory: the GPU reads that, when it gets there.
 
         Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when the staging area, of 94 MiB,
-        has no room; `InvalidArgument` between arrays that only go through the host: do those outside of the batch.
+        has no room; `InvalidArgument` for arrays of another device, and between arrays that only go through the host:
+        do those outside of the batch.
         """
         self._check()
+        self._device._check_usable(array)
         if isinstance(source, DeviceArray):
+            self._device._check_usable(source)
             check_like(array, source)
             requests = plan_copy(source, array, self._lane)
             if requests is None:
@@ -314,6 +329,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         The end is that of the block, or of the next `flush`. Raises as `DeviceArray.copy_to` does, and as `copy_from`.
         """
         self._check()
+        self._device._check_usable(array)
         check_host(array, out, writable=True)
         self._begin_all(array, plan_copy_out(array, np.asarray(out)), writes=False)
 
@@ -323,8 +339,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `DeviceArray.to_host` does, and as `copy_from`.
         """
+        self._check()
+        self._device._check_usable(array)
         host: npt.NDArray[Any] = np.empty(array.shape, array.dtype)
-        self.copy_to(array, host)
+        self._begin_all(array, plan_copy_out(array, host), writes=False)
         return host
 
     @trio.lowlevel.enable_ki_protection

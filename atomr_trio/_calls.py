@@ -253,8 +253,6 @@ _MOST_BOXES = 1 << 14
 
 def check_usable(device: Device, array: DeviceArray) -> None:
     """Refuse an array of another device, and one that was freed."""
-    if array.device is not device:
-        raise InvalidArgument(f"the array belongs to another device: {array!r}")
     device._check_usable(array)
 
 
@@ -387,7 +385,8 @@ class Library:
         if question is not None and call is not None:
             answer: Any = await self._device._launches.repeat(call, question[1])
             return cast("T", answer)
-        await placed(_flat((*arguments, *keywords.values())))
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await placed(self._device, _flat((*arguments, *keywords.values())))
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         waiting = collections.deque(planner._requests)

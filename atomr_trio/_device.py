@@ -68,6 +68,7 @@ from ._libraries import LIBRARIES, DeviceLibraries
 from ._mailbox import Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
 from ._memory_map import MemoryMap, map_of
+from ._ownership import foreign
 from ._pinned import PinnedMemory
 from ._realtime import RealTimer
 from ._shortcut import Shortcut
@@ -263,9 +264,12 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def wait_generation(self, *, after: int) -> int:
         """Wait until a generation newer than `after` is running, and return its number.
 
-        Raises `DeviceFailed` or `DeviceClosed` if there will be none.
+        Raises `InvalidArgument` for what is no number of a generation, `DeviceFailed` or `DeviceClosed` if there will
+        be none.
         """
         await trio.lowlevel.checkpoint()
+        if type(after) is not int:
+            raise InvalidArgument(f"after is the number of a generation, not {shown(after)}", device=self._index)
         while self.generation <= after or self.state is not DeviceState.RUNNING:
             self._check_open()
             await self._generation_changed.wait()
@@ -314,7 +318,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`.
 
-        Raises `ValueError` for a buffer below 1.
+        Raises `InvalidArgument` for a buffer that is no number of events, or below 1.
         """
         return self._events.subscribe(buffer)
 
@@ -483,6 +487,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if not isinstance(source, np.ndarray | DeviceArray):
             from ._interop import copy_foreign, from_host, is_foreign
 
+            await trio.lowlevel.checkpoint_if_cancelled()  # what it is made of may be code of the caller's
             if is_foreign(source):
                 return await copy_foreign(self, source)
             source = from_host(source)
@@ -509,9 +514,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """
         from ._interop import share
 
-        if array.device is not self:
-            raise InvalidArgument(f"an array of this device is shared, not {array!r}", device=self._index)
-        await share(array)
+        await share(self, array)
         return array
 
     def _shared(self) -> Interop:
@@ -654,9 +657,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             raise trio.WouldBlock
 
     def _check_usable(self, array: DeviceArray) -> None:
-        """Raise for an array that was freed, before anything is sent."""
+        """Raise for what is no array, one of another device, and one that was freed, before anything is sent."""
         self._check_open()
-        if array._block.freed:
+        if not isinstance(array, DeviceArray):
+            raise InvalidArgument(f"expected a device array, not {type(array).__name__}", device=self._index)
+        storage = array._storage
+        if storage.device is not self:
+            raise foreign(self, array)
+        if storage.block.freed:
             raise InvalidArgument(f"the array was freed: {array!r}", device=self._index, generation=self.generation)
 
     def _next_number(self) -> int:
@@ -1322,6 +1330,11 @@ def _check_spin(spin: object) -> None:
         raise InvalidArgument(f"spin is a number of seconds, 0 or more, not {spin!r}")
 
 
+def _check_workers(workers: object) -> None:
+    if workers is not None and not (hasattr(workers, "take") and hasattr(workers, "give_back")):
+        raise InvalidArgument(f"workers is a WorkerPool, or what has take and give_back as that, not {shown(workers)}")
+
+
 @contextlib.asynccontextmanager
 @trio.lowlevel.enable_ki_protection
 async def open_device(
@@ -1378,6 +1391,7 @@ async def open_device(
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
     _check_spin(spin)
+    _check_workers(workers)
     chosen = _chosen_backend(backend)
     checks = chosen_checks(check, chosen)
     try:

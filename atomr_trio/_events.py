@@ -14,6 +14,7 @@ from typing import Final, Literal, Self, final
 import attrs
 import trio
 
+from ._errors import InvalidArgument
 from ._findings import Finding
 
 __all__ = [
@@ -234,7 +235,7 @@ def _log(device: int | None, event: DeviceEvent) -> None:
 class Subscription:
     """One listener: a context manager that is an async iterator over events while its block runs.
 
-    Both `with` and `async with` work; neither half of either is a checkpoint, the iteration is one.
+    Both `with` and `async with` work. Entering the latter is a checkpoint, and so is the iteration; leaving is none.
     Made by `Device.events`.
     """
 
@@ -265,6 +266,7 @@ class Subscription:
         self._dropped = 0
 
     async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
         return self.__enter__()
 
     async def __aexit__(
@@ -332,8 +334,8 @@ class EventHub:
         At most `buffer` events wait; more are dropped and told as one `EventsDropped`. The iterator ends when the hub
         is closed, at once when it already is.
         """
-        if buffer < 1:
-            raise ValueError(f"buffer must be at least 1, not {buffer}")
+        if type(buffer) is not int or buffer < 1:
+            raise InvalidArgument(f"buffer is an int of 1 or more, not {buffer!r}", device=self._device)
         return Subscription(self, buffer)
 
     def publish(self, event: DeviceEvent) -> None:

@@ -730,9 +730,8 @@ class _Settle(CommandRequest):
 
 
 @trio.lowlevel.enable_ki_protection
-async def share(array: DeviceArray) -> None:
+async def share(device: Device, array: DeviceArray) -> None:
     """Make an array ready to be exported. See `Device.share`."""
-    device = array.device
     device._check_usable(array)
     array._storage.check_shareable()
     await device._memory_mailbox.ask(_Settle(array))
@@ -863,7 +862,7 @@ async def copy_foreign(device: Device, source: Any) -> DeviceArray:
         undo.callback(foreign.close)
         array = device.empty(foreign.shape, foreign.dtype)
         undo.callback(array.free)
-        await share(array)
+        await share(device, array)
         address, use = interop.export(array, NO_ORDER, owned=True) if array.size else (0, None)
         await trio.lowlevel.checkpoint_if_cancelled()
         undo.pop_all()

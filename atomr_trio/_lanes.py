@@ -15,7 +15,8 @@ import attrs
 import trio
 
 from ._errors import DeviceError, InvalidArgument, fresh
-from ._requests import CommandRequest
+from ._ownership import own
+from ._requests import BoundRequest, CommandRequest
 from ._timeline import Command, lane_name
 from ._util import NoPublicConstructor
 from .worker.engines.event import DROP, ELAPSED, MARK, RECORD
@@ -69,16 +70,6 @@ class _Record(CommandRequest):
         super().command_lost(command, error)
 
 
-class _Elapsed(CommandRequest):
-    """The time between two events, in milliseconds."""
-
-    __slots__ = ()
-
-    def __init__(self, earlier: Event, later: Event) -> None:
-        payload = ELAPSED.struct.pack(earlier._number, later._number)
-        super().__init__(ELAPSED, payload, (), lane=LANE_COMPUTE)
-
-
 class _DropOwner:
     """Nobody waits for an event to be dropped."""
 
@@ -117,6 +108,10 @@ class Event(metaclass=NoPublicConstructor):
         self._device._lanes.orphan_events.append((self.generation, self._number, recorded))
 
     @property
+    def _owner(self) -> Device:
+        return self._device
+
+    @property
     def reached(self) -> bool:
         """Whether everything that the lane had been given before it is done."""
         return self._record.end.is_set() and self._record.error_of_event is None
@@ -132,8 +127,7 @@ class Event(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if theirs was lost.
         """
-        if not _is_event_of(self._device, earlier):
-            raise InvalidArgument("the earlier event is not one of this device", device=self._device.index)
+        own(self._device, earlier, Event, "elapsed_since takes an event")
         if earlier.generation != self.generation:
             raise InvalidArgument(
                 f"the earlier event was recorded in generation {earlier.generation}, this one in {self.generation}",
@@ -142,14 +136,9 @@ class Event(metaclass=NoPublicConstructor):
             )
         await earlier.wait()
         await self.wait()
-        if self._device.generation != self.generation:
-            raise self._device._lost_error(self.generation, "event.elapsed")
-        value = await self._device._module_mailbox.ask(_Elapsed(earlier, self))
+        payload = ELAPSED.struct.pack(earlier._number, self._number)
+        value = await self._device._module_mailbox.ask(BoundRequest(self._device, self.generation, ELAPSED, payload))
         return float(value["milliseconds"]) / 1e3
-
-
-def _is_event_of(device: Device, event: object) -> bool:
-    return isinstance(event, Event) and event._device is device
 
 
 @final
@@ -174,6 +163,10 @@ class Lane(metaclass=NoPublicConstructor):
 
     def __repr__(self) -> str:
         return f"<Lane {self.name}, priority {self.priority}{', closed' if self._closed else ''}>"
+
+    @property
+    def _owner(self) -> Device:
+        return self._device
 
     @property
     def priority(self) -> int:
@@ -213,8 +206,7 @@ class Lane(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for what is no event of this device, `trio.WouldBlock` as `record` does.
         """
         self._check()
-        if not _is_event_of(self._device, event):
-            raise InvalidArgument("not an event of this device", device=self._device.index)
+        own(self._device, event, Event, "wait_for takes an event")
         if event.generation != self._device.generation or event._record.end.is_set():
             return
         after = ((event.lane._number, event._record.ticket),)
@@ -289,11 +281,10 @@ class Lanes:
         """The lane that a caller named, the compute lane for None; raises `InvalidArgument` for what is none."""
         if lane is None:
             return self.compute
-        if not isinstance(lane, Lane) or lane._device is not self._device:
-            raise InvalidArgument(f"not a lane of this device: {lane!r}", device=self._device.index)
-        if lane._closed:
-            raise InvalidArgument(f"{lane.name} was closed", device=self._device.index)
-        return lane
+        chosen = own(self._device, lane, Lane, "expected a lane")
+        if chosen._closed:
+            raise InvalidArgument(f"{chosen.name} was closed", device=self._device.index)
+        return chosen
 
     def drop_orphan_events(self, generation: Generation | None) -> None:
         """Tell the worker which events nobody has any more."""

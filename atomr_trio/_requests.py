@@ -138,6 +138,24 @@ class CommandRequest(Request):
             self.settle(outcome.Error(error))
 
 
+class BoundRequest(CommandRequest):
+    """One that names what only one generation has: a later worker has nothing by that name, or something else."""
+
+    __slots__ = ("_device", "_generation")
+
+    def __init__(self, device: Device, generation: int, verb: Verb, payload: bytes) -> None:
+        super().__init__(verb, payload, ())
+        self._device = device
+        self._generation = generation
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record in that generation; in a later one settle with the loss."""
+        if generation.number == self._generation:
+            super().start(generation)
+        else:
+            self.settle(outcome.Error(self._device._lost_error(self._generation, self.operation)))
+
+
 class RepeatedRequest(CommandRequest):
     """A call that was made before, once more."""
 

@@ -591,7 +591,7 @@ async def test_arrays_of_another_device_are_refused(monkeypatch):
         array, foreign = dev.zeros(3), other.zeros(3)
         assert foreign.device is other
         assert foreign.address != array.address
-        with pytest.raises(InvalidArgument, match="belongs to device 1"):
+        with pytest.raises(InvalidArgument, match="of device 1, and was given to device 0"):
             await array.copy_from(foreign)
 
 

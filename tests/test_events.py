@@ -7,8 +7,10 @@ import math
 import attrs
 import pytest
 import trio
+import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
+from atomr_trio._errors import InvalidArgument
 from atomr_trio._events import (
     ActorRestarted,
     ContextRebuilt,
@@ -184,9 +186,26 @@ async def test_a_closed_hub_takes_no_event_and_ends_a_new_subscriber_at_once():
     assert repr(hub) == "<EventHub of device 1: closed, 0 subscribers>"
 
 
-def test_a_buffer_without_room_is_refused():
-    with pytest.raises(ValueError, match="buffer"):
-        EventHub(0).subscribe(buffer=0)
+async def test_entering_a_subscription_is_a_checkpoint_and_leaving_it_is_none():
+    hub = EventHub(0)
+    with trio.testing.assert_checkpoints():
+        subscription = await hub.subscribe().__aenter__()
+    hub.publish(rebuilt(2))
+    assert await anext(subscription) == rebuilt(2)
+    with trio.testing.assert_no_checkpoints():
+        await subscription.__aexit__(None, None, None)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with hub.subscribe():
+            raise AssertionError("the block of a cancelled scope was entered")
+    assert scope.cancelled_caught
+    assert "0 subscribers" in repr(hub)
+
+
+@pytest.mark.parametrize("buffer", [0, -1, 1.5, "8", None, True])
+def test_a_buffer_that_is_no_number_of_events_is_refused(buffer):
+    with pytest.raises(InvalidArgument, match="buffer is an int of 1 or more"):
+        EventHub(0).subscribe(buffer=buffer)
 
 
 def test_events_are_frozen():

@@ -217,9 +217,9 @@ async def test_events_of_other_devices_and_generations_are_refused(dev, open_tes
     async with open_test_device() as other:
         theirs = other.compute_lane.record()
         for bad in (theirs, None, 3, "event", dev.compute_lane):
-            with pytest.raises(InvalidArgument, match="event"):
+            with pytest.raises(InvalidArgument, match=r"another device|takes an event"):
                 dev.compute_lane.wait_for(bad)
-            with pytest.raises(InvalidArgument, match="event"):
+            with pytest.raises(InvalidArgument, match=r"another device|takes an event"):
                 await event.elapsed_since(bad)
     await event.wait()
     kill_worker(dev)
@@ -366,9 +366,9 @@ async def test_lanes_and_what_is_no_lane_of_the_device(dev, open_test_device):
     x = await dev.to_device(NUMBERS)
     async with open_test_device() as other:
         for bad in (other.compute_lane, other.lane(), "compute", 0, dev.compute_lane.record()):
-            with pytest.raises(InvalidArgument, match="not a lane of this device"):
+            with pytest.raises(InvalidArgument, match=r"another device|expected a lane"):
                 await add.launch(1, N, x, 1, lane=bad)
-            with pytest.raises(InvalidArgument, match="not a lane of this device"):
+            with pytest.raises(InvalidArgument, match=r"another device|expected a lane"):
                 dev.batch(lane=bad)
         lane = other.lane()
     await add.launch(1, N, x, 1, lane=dev.compute_lane)

@@ -285,11 +285,11 @@ def _plan_requests(plan: _Plan) -> Iterator[CopyRequest]:
 
 
 def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> list[CopyRequest]:
-    """The requests that overwrite an array, for a caller that begins them itself; `host` has been read already.
+    """The requests that overwrite an array that was checked; `host` has been read already.
 
-    Pinned memory is read by the GPU, when they run. Raises `trio.WouldBlock` if there are not enough slots.
+    The caller begins them itself. Pinned memory is read by the GPU, when they run. Raises `trio.WouldBlock` if there
+    are not enough slots.
     """
-    array.device._check_usable(array)
     plan = _Plan(array, host, _IN)
     requests: list[CopyRequest] = []
     try:
@@ -304,11 +304,10 @@ def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> list[CopyRequest
 
 
 def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> list[CopyRequest]:
-    """The requests that read an array, for a caller that begins them itself and calls `take` when each is settled.
+    """The requests that read an array that was checked. The caller begins them and calls `take` when each is settled.
 
     Raises `trio.WouldBlock` if there are not enough slots.
     """
-    array.device._check_usable(array)
     requests: list[CopyRequest] = []
     try:
         for request in _plan_requests(_Plan(array, host, _OUT)):
@@ -876,14 +875,10 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_s
 def plan_copy(
     source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE, *, most: int = THROUGH_HOST
 ) -> list[CommandRequest] | None:
-    """The requests that copy between two arrays of one device, of the same shape and dtype.
+    """The requests that copy between two arrays that were checked: of one device, one shape and one dtype.
 
-    None if they would be of more than `most` boxes. Raises `InvalidArgument` for arrays that were freed or that share
-    memory.
+    None if they would be of more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
     """
-    device = target.device
-    device._check_usable(source)
-    device._check_usable(target)
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
     packing = _layout.packing(target.shape, target.strides)
@@ -910,6 +905,8 @@ def plan_copy(
 @trio.lowlevel.enable_ki_protection
 async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
     """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
+    for array in (source, target):
+        target.device._check_usable(array)
     requests = plan_copy(source, target)
     if requests is None:
         # One of them is walked backwards, or across its rows: the host turns that round faster than a copy engine.

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import attrs
 import numpy as np
 import outcome
+import trio
 
 from .. import _layout
 from .._arrays import DeviceArray, check_like
 from .._errors import CommandFailed, DeviceError, InvalidArgument, RequestError, StaleKernel
 from .._mailbox import Request, RequestState
 from .._memory import Block, ChunkState
+from .._ownership import own
 from .._requests import CommandRequest
 from .._timeline import Command, Operand
 from .._util import NoPublicConstructor, check_seconds, known
@@ -257,11 +259,16 @@ def _two(arguments: tuple[object, ...], verb: str, what: str) -> tuple[Any, Any]
 def _check_array(device: Device, array: object, verb: str) -> None:
     if isinstance(array, np.ndarray):
         raise InvalidArgument(f"a {verb} with memory of the host cannot be captured: it takes device arrays")
-    if not isinstance(array, DeviceArray):
-        raise InvalidArgument(f"{verb} takes device arrays, not {type(array).__name__}")
-    if array.device is not device:
-        raise InvalidArgument(f"the array belongs to another device than the graph: {array!r}")
-    device._check_usable(array)
+    device._check_usable(own(device, array, DeviceArray, f"{verb} takes device arrays"))
+
+
+class _Recording:
+    """What the nodes of a graph and of its clones have in common."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
 
 
 @final
@@ -275,7 +282,11 @@ class GraphNode:
     """What it does: `"launch of saxpy"`, `"copy"` or `"fill"`."""
     after: tuple[int, ...]
     """The numbers of the nodes that must be done when it begins; those that follow from others are left out."""
-    _recording: object = attrs.field(repr=False)
+    _recording: _Recording = attrs.field(repr=False)
+
+    @property
+    def _owner(self) -> Device:
+        return self._recording.device
 
 
 @final
@@ -292,7 +303,7 @@ class GraphRecorder(metaclass=NoPublicConstructor):
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._recording = object()
+        self._recording = _Recording(device)
         self._steps: list[_Step] = []
         self._order = _Order()
         self._open = True
@@ -329,10 +340,7 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         """
         if programmatic:
             raise InvalidArgument("a programmatic launch cannot be captured: its node begins when others have ended")
-        if not isinstance(kernel, Kernel):
-            raise InvalidArgument(f"launch takes a kernel, not {type(kernel).__name__}")
-        if kernel._module.device is not self._device:
-            raise InvalidArgument(f"the kernel belongs to another device than the graph: {kernel!r}")
+        own(self._device, kernel, Kernel, "launch takes a kernel")
         options = _options(cooperative, cluster, programmatic, priority)
         touched = _tuple_of_touched(touches)
         return self._add(_launch_step(kernel, grid, block, shared_bytes, touched, options, *arguments))
@@ -397,7 +405,7 @@ class Graph(metaclass=NoPublicConstructor):
 
     _made_by = "`await dev.capture(record)`"
 
-    def __init__(self, device: Device, plan: _Plan, recording: object, born: int) -> None:
+    def __init__(self, device: Device, plan: _Plan, recording: _Recording, born: int) -> None:
         self._device = device
         self._number = device._next_number()
         self._plan = plan
@@ -411,6 +419,10 @@ class Graph(metaclass=NoPublicConstructor):
 
     def __len__(self) -> int:
         return len(self._plan.steps)
+
+    @property
+    def _owner(self) -> Device:
+        return self._device
 
     def __del__(self) -> None:
         # Any thread, any time: only note it. The worker is told with the next module or graph.
@@ -464,8 +476,7 @@ class Graph(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for what the verb itself would refuse, and for a node of another graph; the graph is
         then as it was.
         """
-        if not isinstance(node, GraphNode):
-            raise InvalidArgument(f"update takes a node of the graph, not {type(node).__name__}")
+        own(self._device, node, GraphNode, "update takes a node of the graph")
         if node._recording is not self._recording:
             raise InvalidArgument(f"the node belongs to another graph: {node!r}")
         self._device._check_open()
@@ -592,7 +603,7 @@ class _CaptureRequest(Request):
 
     __slots__ = ("_device", "_plan", "_recording", "graph")
 
-    def __init__(self, device: Device, plan: _Plan, recording: object) -> None:
+    def __init__(self, device: Device, plan: _Plan, recording: _Recording) -> None:
         super().__init__("graph.capture")
         self._device = device
         self._plan = plan
@@ -666,6 +677,7 @@ async def capture(device: Device, record: Callable[[GraphRecorder], object]) -> 
     device._check_open()
     if not callable(record):
         raise InvalidArgument(f"record is a function, not {type(record).__name__}")
+    await trio.lowlevel.checkpoint_if_cancelled()  # the caller's code does not run in a scope that is cancelled
     recorder = GraphRecorder._create(device)
     device._recording = True
     try:

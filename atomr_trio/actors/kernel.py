@@ -14,6 +14,7 @@ from .._arrays import DeviceArray
 from .._errors import InvalidArgument
 from .._info import KernelAttributes, Occupancy
 from .._mailbox import RequestState
+from .._ownership import foreign
 from .._parameters import KernelSignature, Parameter
 from .._requests import CommandRequest
 from .._timeline import Operand
@@ -24,6 +25,7 @@ from ..worker.ring import NUMBERED_HEADER
 from .module import Module, placed
 
 if TYPE_CHECKING:
+    from .._device import Device
     from .._generation import Generation
     from .._lanes import Lane
 
@@ -208,6 +210,10 @@ class Kernel(metaclass=NoPublicConstructor):
         return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.target}>"
 
     @property
+    def _owner(self) -> Device:
+        return self._module.device
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters, in the order of the declaration."""
         return self.signature.parameters
@@ -271,13 +277,13 @@ class Kernel(metaclass=NoPublicConstructor):
         """
         device = self._module.device
         bare = cluster is None and priority is None and not cooperative and not programmatic
+        await trio.lowlevel.checkpoint_if_cancelled()
         if bare and lane is None and hang_timeout is None and not touches:
-            await trio.lowlevel.checkpoint_if_cancelled()
             launched = device._launches.begin(self, grid, block, shared_bytes, arguments, device._module_actor)
             if launched is not None:
                 await launched.wait()
                 return
-        await placed(arguments)
+        await placed(device, arguments)
         number = device._lanes.chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)
         if cooperative:
@@ -357,9 +363,7 @@ class Kernel(metaclass=NoPublicConstructor):
             else:
                 return None
             if array._storage.device is not device:
-                raise InvalidArgument(
-                    f"an argument of {self.name} belongs to another device than the kernel: {array!r}"
-                )
+                raise foreign(device, array)
             block = array._storage.block
             if block.freed:
                 raise InvalidArgument(f"an argument of {self.name} was freed: {array!r}")
@@ -604,6 +608,10 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
     def __repr__(self) -> str:
         return f"<PreparedLaunch of {self.kernel.name}, grid {self._grid}, block {self._block}>"
 
+    @property
+    def _owner(self) -> Device:
+        return self.kernel._module.device
+
     def _of(self, module: Module) -> bool:
         return self.kernel._module is module
 
@@ -650,7 +658,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        await placed(self._arguments)
+        await placed(device, self._arguments)
         number = device._lanes.chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device._module_mailbox.ask(request)

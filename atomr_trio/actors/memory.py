@@ -81,8 +81,10 @@ def reach(array: DeviceArray) -> tuple[int, int]:
 
 
 def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_COMPUTE) -> list[CommandRequest]:
-    """The requests that set every element. Raises `InvalidArgument` for a value that the dtype cannot hold."""
-    array.device._check_usable(array)
+    """The requests that set every element of an array that was checked.
+
+    Raises `InvalidArgument` for a value that the dtype cannot hold.
+    """
     pattern = pattern_of(value, array.dtype)
     packing = _layout.packing(array.shape, array.strides)
     base = array.address + packing.offset
@@ -99,6 +101,7 @@ def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_
 @trio.lowlevel.enable_ki_protection
 async def fill(array: DeviceArray, value: complex | np.generic) -> None:
     """Set every element. See `DeviceArray.fill`."""
+    array.device._check_usable(array)
     await ask_all(array, plan_fill(array, value))
 
 

@@ -30,6 +30,7 @@ from .._dtypes import check_dtype
 from .._errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, StaleKernel
 from .._mailbox import Request, RequestState
 from .._memory import Block, Chunk, ChunkState
+from .._ownership import check_own
 from .._parameters import KernelSignature, signature_of_layout
 from .._timeline import Command, CommandOwner, Operand
 from .._util import NoPublicConstructor, known, shown
@@ -55,11 +56,15 @@ def _stale(generation: Generation, operation: str, reason: str, advice: str) -> 
 # ----------------------------------------------------------------------------------------------------------- variables
 
 
-async def placed(arguments: Iterable[object]) -> None:
-    """Wait, if there are variables of modules among a launch's arguments, until it is known where those are."""
+async def placed(device: Device, arguments: Iterable[object]) -> None:
+    """Wait, if there are variables of modules among a call's arguments, until it is known where those are.
+
+    Raises `InvalidArgument` for arrays of another device, which nobody is to wait for.
+    """
     for argument in arguments:
         array = getattr(argument, "array", argument)
         if isinstance(array, DeviceArray):
+            check_own(device, array)
             await array._storage.placed()
 
 
@@ -662,6 +667,11 @@ class ModuleLoader:
         """
         device = self._device
         device._check_open()
+        if isinstance(variables, str) or not isinstance(variables, Sequence):
+            raise InvalidArgument(f"variables is a list of names, not {shown(variables)}", device=device.index)
+        for variable in variables:
+            check_name("variable", variable)
+        await trio.lowlevel.checkpoint_if_cancelled()  # the path may be code of the caller's
         from .._compiling.linker import bridge_ptx
 
         data, file_name = await _content_of(image)

@@ -219,10 +219,11 @@ class EndlessKernel:
 
 @contextlib.asynccontextmanager
 async def endless_kernel(dev: Device, *touches: Touched) -> AsyncIterator[EndlessKernel]:
-    """Keep a kernel running on the device while the block runs; it holds up the compute lane.
+    """Keep a kernel running on the device while the block runs; everything else on the compute lane waits for its end.
 
-    It counts as writing `touches`, so what uses them waits for it. Nobody waits for its end, and nobody hears of its
-    loss. It is ended when the block is left, if its worker is still there. Raises what `Kernel.launch_nowait` raises.
+    Copies from and to the host and kernels on other lanes go on. It counts as writing `touches`, so what uses them
+    waits for it. Nobody waits for its end, and nobody hears of its loss. It is ended when the block is left, if its
+    worker is still there. Raises what `Kernel.launch_nowait` raises.
     """
     spin = await compile_faulty(dev, "spin")
     word = dev.zeros(1, np.int32)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .._device import Device
+from .._errors import InvalidArgument
 from .._util import known
 
 if TYPE_CHECKING:
-    from .. import Device
     from .._generation import Generation
     from ..worker.launcher import WorkerProcess
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 def worker_pid(dev: Device) -> int:
     """The process number of the worker in service.
 
-    Raises `trio.WouldBlock` while the device is being rebuilt, `DeviceClosed` or `DeviceFailed` once it has ended.
+    Raises `InvalidArgument` for what is no device, `trio.WouldBlock` while the device is being rebuilt, `DeviceClosed`
+    or `DeviceFailed` once it has ended.
     """
     return generation_of(dev).process.pid
 
@@ -93,6 +95,8 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
 
 def generation_of(dev: Device) -> Generation:
     """The generation in service. Raises as `worker_pid` does."""
+    if not isinstance(dev, Device):
+        raise InvalidArgument(f"expected a device, not {type(dev).__name__}")
     dev._check_running()
     return known(dev._generation, "a device that is running has a generation")
 

@@ -116,6 +116,8 @@ _FUNCTION_ATTRIBUTES = {
 _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 _CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
+_INVALID_VALUE = 1
+_NOT_FOUND = 500
 _COOPERATIVE_LAUNCH_TOO_LARGE = 720
 _INVALID_CLUSTER_SIZE = 912
 PORTABLE_CLUSTER = 8
@@ -130,6 +132,14 @@ _LAUNCH_FIELDS = struct.Struct(f"<Q{_DIMENSIONS.size}sII")
 _CU_LAUNCH_PARAM_BUFFER_POINTER = 1
 _CU_LAUNCH_PARAM_BUFFER_SIZE = 2
 _MOST_PREPARED = 4096
+
+
+def _unless(answer: int, function: Any, *arguments: Any) -> bool:
+    """Call a function, one of whose statuses is the answer no; any other that is not 0 is raised."""
+    status = function.status(*arguments)
+    if status not in (0, answer):
+        raise function.library.error(status, function.symbol)
+    return not status
 
 
 class _LoadedKernel:
@@ -246,7 +256,8 @@ class ModuleEngine:
         address, size = self._driver.CUdeviceptr(), c_size_t()
         found = {}
         for name in names:
-            if self._driver.cuModuleGetGlobal.status(byref(address), byref(size), module, name.encode()) == 0:
+            arguments = byref(address), byref(size), module, name.encode()
+            if _unless(_NOT_FOUND, self._driver.cuModuleGetGlobal, *arguments):
                 found[f"&{name}"] = (address.value or 0, size.value)
         return found
 
@@ -279,7 +290,8 @@ class ModuleEngine:
         """Offset and size of each parameter; the driver ends the list by refusing the index after the last."""
         layout: list[tuple[int, int]] = []
         offset, size = c_size_t(), c_size_t()
-        while self._driver.cuFuncGetParamInfo.status(function, len(layout), byref(offset), byref(size)) == 0:
+        call = self._driver.cuFuncGetParamInfo
+        while _unless(_INVALID_VALUE, call, function, len(layout), byref(offset), byref(size)):
             layout.append((offset.value, size.value))
         return layout
 

@@ -1,0 +1,57 @@
+"""Which device a thing belongs to: arrays, kernels, prepared launches, graphs, lanes and events.
+
+To a worker they are addresses and numbers, and two devices may well have the same ones: what belongs to another device
+would be taken for something else, without a word. So every verb that is given such a thing passes it through here
+before it does anything. The short way of a launch need not: it knows only kernels that went the general way before, and
+arrays by a token that no two generations share (`Block.fast`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ._errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ._device import Device
+
+
+class Owned(Protocol):
+    """A thing that belongs to a device."""
+
+    @property
+    def _owner(self) -> Device:
+        """The device."""
+
+
+T = TypeVar("T", bound=Owned)
+
+
+def own(device: Device, thing: object, kind: type[T], expected: str) -> T:
+    """Return `thing`, if it is of a `kind` and belongs to `device`.
+
+    Raises `InvalidArgument` for anything else; `expected` says what a verb takes: "launch_graph takes a graph".
+    """
+    if not isinstance(thing, kind):
+        raise InvalidArgument(f"{expected}, not {type(thing).__name__}", device=device.index)
+    check_own(device, thing)
+    return thing
+
+
+def check_own(device: Device, thing: Owned) -> None:
+    """Raise `InvalidArgument` for what belongs to another device."""
+    if thing._owner is not device:
+        raise foreign(device, thing)
+
+
+def foreign(device: Device, thing: Owned) -> InvalidArgument:
+    """The error for what belongs to another device."""
+    owner = thing._owner
+    # Two devices may have one index, each made by an open_device of its own.
+    which = f"{owner.index}, opened apart" if owner.index == device.index else f"{owner.index}"
+    return InvalidArgument(
+        f"{thing!r} belongs to another device: it is of device {which}, and was given to device {device.index}",
+        device=device.index,
+        generation=device.generation,
+        advice="copy arrays through the host; compile kernels, capture graphs and open lanes on the device itself.",
+    )
