@@ -61,6 +61,7 @@ from ._events import (
 )
 from ._findings import Check, chosen_checks
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._home import Home, check_can_open
 from ._info import DeviceInfo
 from ._known_calls import KnownCalls
 from ._launching import AwaitedLaunches
@@ -126,7 +127,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
 
     A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or
-    `DeviceClosed` once the device takes no requests, and by `ActorCrashed`, which is a bug of this library.
+    `DeviceClosed` once the device takes no requests, by `OutsideRun` when it does not come from the trio run that
+    opened the device, and by `ActorCrashed`, which is a bug of this library.
     """
 
     nvrtc: Nvrtc
@@ -169,8 +171,10 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._checks = checks
         self._make_array = make_array if checks else DeviceArray._create
         self._process_id = os.getpid()
+        self._closed_as: DeviceError | None = None
+        self._home = Home(self)
         self._supervision = Supervision(restart_policy, actor_policy=restart_policy)
-        self._events = EventHub(index)
+        self._events = EventHub(index, self._home)
         self._last_error: str | None = None
         self._standbys = Standbys(standby, restart_policy, self._events)
         # What the actors and their mailboxes need.
@@ -217,7 +221,6 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._standby_scope = trio.CancelScope()
         self._closing = trio.Event()
         self._close_deadline = math.inf
-        self._closed_as: DeviceError | None = None
         self._body_scope = trio.CancelScope()
         self._failure: Exception | None = None
         self.nvrtc = Nvrtc(self)
@@ -265,6 +268,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be none.
         """
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         while self.generation <= after or self.state is not DeviceState.RUNNING:
             self._check_open()
@@ -280,6 +284,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for more than `open_device` was asked for, `DeviceFailed` or `DeviceClosed` once the
         device takes no requests.
         """
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         wanted = self._standbys.count if count is None else count
         if type(wanted) is not int or not 0 <= wanted <= self._standbys.count:
@@ -301,6 +306,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
         """
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         self._check_open()
         lost = self.generation
@@ -321,6 +327,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     def statistics(self) -> DeviceStatistics:
         """Counters of this moment."""
+        self._home.check_thread()
         generation = self._generation
         lanes = []
         for index, name in (
@@ -371,6 +378,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     def memory_map(self) -> MemoryMap:
         """Where the arrays lie in device memory at this moment: a value that prints as a picture."""
+        self._home.check_thread()
         return map_of(self._index, known(self._arena, "a device that is open has an arena"))
 
     @trio.lowlevel.enable_ki_protection
@@ -384,6 +392,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for a `keep` that is no number of bytes, `ContextLost` if the context is lost
         meanwhile, `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
+        self._home.check_task()
         if type(keep) is not int or keep < 0:
             raise InvalidArgument(f"keep is a number of bytes, 0 or more, not {shown(keep)}", device=self._index)
         self._check_open()
@@ -480,6 +489,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
         is lost meanwhile, and `InvalidArgument` for memory of another GPU.
         """
+        self._home.check_task()
         if not isinstance(source, np.ndarray | DeviceArray):
             from ._interop import copy_foreign, from_host, is_foreign
 
@@ -509,6 +519,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """
         from ._interop import share
 
+        self._home.check_task()
         if array.device is not self:
             raise InvalidArgument(f"an array of this device is shared, not {array!r}", device=self._index)
         await share(array)
@@ -540,6 +551,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """
         from .actors.graph import capture
 
+        self._home.check_task()
         return await capture(self, record)
 
     @trio.lowlevel.enable_ki_protection
@@ -594,6 +606,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _running_generation(self) -> Generation:
         """The generation in service, once there is one."""
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         while self.state is not DeviceState.RUNNING or self._generation is None or self._generation.refusing:
             self._check_open()
@@ -632,6 +645,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def _free(self, block: Block) -> None:
+        if self._closed_as is None:
+            self._home.check_thread()
         if os.getpid() == self._process_id and not (self._interop is not None and self._interop.hold(block)):
             self._free_now(block)
 
@@ -641,9 +656,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     # --- checks for the actors ----------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        """Raise what a closed, failed or forked device raises."""
+        """Raise what a closed, failed or forked device raises, and what another thread gets."""
         if self._closed_as is not None:
             raise fresh(self._closed_as)
+        if not self._home.here():
+            raise self._home.error()
 
     def _check_running(self) -> None:
         """Raise `trio.WouldBlock` unless requests can be taken right now."""
@@ -1211,6 +1228,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     def _release(self) -> None:
         """Close what outlived the generations."""
+        self._home.leave()
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
         self._events.close()
@@ -1224,6 +1242,20 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             self._arena.close()
         _open_devices.discard(self)
 
+    def _abandon(self) -> None:
+        """The run has ended before the block was left, by a misuse of trio: nothing will ever be answered any more."""
+        self._closed_as = DeviceClosed(
+            "the trio run that opened the device has ended before the block of open_device was left",
+            device=self._index,
+            generation=self.generation,
+            advice="open the device again, by `async with` in the run that uses it",
+        )
+        if self.state is not DeviceState.CLOSED:
+            self._supervision.closed()
+        for generation in self._all_generations():
+            generation.refusing = True
+            generation.process.kill()
+
     def _forget_in_child(self) -> None:
         """In a forked child: the device belongs to the parent. Close our copies of its descriptors, settle nothing."""
         self._closed_as = DeviceFailed(
@@ -1232,6 +1264,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             generation=self.generation,
             advice="open the device in the child, or start children with the spawn method",
         )
+        self._home.desert()
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
         for generation in self._all_generations():
@@ -1372,9 +1405,14 @@ async def open_device(
     Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint.
     Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
 
+    The device belongs to the trio run that opens it, and to its thread: a verb that is called from elsewhere raises
+    `OutsideRun`, and nothing has happened.
+
     Raises `InvalidArgument` for an argument that cannot be, `LibraryNotFound` when there is no driver on this machine,
-    and `DeviceFailed` when the device could not be opened, or from the block when its supervision gave up.
+    `OutsideRun` outside of trio's tasks, and `DeviceFailed` when the device could not be opened, or from the block when
+    its supervision gave up.
     """
+    check_can_open(index)
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
     _check_spin(spin)

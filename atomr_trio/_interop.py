@@ -480,7 +480,7 @@ class Interop:
         generation = device._generation
         if generation is None or generation.loss is not None or generation.arena.quarantined(block):
             raise BufferError(f"a fault is just being recovered from: {_REMEDY}")
-        if block.chunk.descriptor < 0 and trio.lowlevel.in_trio_run():
+        if block.chunk.descriptor < 0:
             generation.drain_messages()  # it is there before the end of whatever used the memory first
         if block.recipe is not None or block.chunk.descriptor < 0:
             raise BufferError(f"the array's memory is not there yet: {_REMEDY}")

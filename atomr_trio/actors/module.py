@@ -235,6 +235,7 @@ class Module(metaclass=NoPublicConstructor):
         """
         from .kernel import Kernel
 
+        self.device._home.check_thread()
         self._check_loaded()
         check_name("kernel", name)
         kernel = self._kernels.get(name)
@@ -257,6 +258,7 @@ class Module(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for a variable that is not there, a dtype that does not divide its bytes, and once the
         module is unloaded; `LibraryNotFound` for a dtype of ml_dtypes that is not installed.
         """
+        self.device._home.check_thread()
         self._check_loaded()
         checked = check_dtype(dtype)
         check_name("variable", name)
@@ -294,6 +296,7 @@ class Module(metaclass=NoPublicConstructor):
 
         Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
+        self.device._home.check_task()
         if self._unloaded:
             await trio.lowlevel.checkpoint()
         else:
@@ -301,6 +304,7 @@ class Module(metaclass=NoPublicConstructor):
 
     async def __aenter__(self) -> Self:
         """The module itself."""
+        self.device._home.check_task()
         await trio.lowlevel.checkpoint()
         return self
 
@@ -661,6 +665,7 @@ class ModuleLoader:
         context is lost meanwhile.
         """
         device = self._device
+        device._home.check_task()
         device._check_open()
         from .._compiling.linker import bridge_ptx
 
