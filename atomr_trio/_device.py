@@ -78,7 +78,7 @@ from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
 from ._timeline import LaneBook
 from ._trim import Trim
-from ._util import NoPublicConstructor, check_seconds, known, shown
+from ._util import Living, NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
 from .worker.protocol import LANE_NAMES, Verb
 
@@ -119,7 +119,7 @@ class WorkerSource(Protocol):
         """Take back a worker process that has given up everything but its context, and can be adopted again."""
 
 
-_open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+_open_devices: Living[Device] = Living()
 
 
 @final
@@ -189,11 +189,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._nvrtc_mailbox = nvrtc.mailbox
         self._compiler = CompileService.of_this_run()
         self._compiling: set[Request] = set()
-        self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
+        self._modules: Living[Module] = Living()
         self._programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
         """By the identity of what was compiled, the module that everybody shares who compiles the same."""
         self._orphan_modules: collections.deque[int] = collections.deque()
-        self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+        self._graphs: Living[Graph] = Living()
         self._orphan_graphs: collections.deque[int] = collections.deque()
         self._recording = False
         self._numbers = itertools.count(1)
@@ -814,7 +814,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             self._arena.serve(folder, generation.timeline)
         self._supervision.started(trio.current_time())
         self._generation = generation
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._settle_in(generation)
         self._generation_started = trio.current_time()
         generation.interop = self._interop
@@ -1055,13 +1055,13 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     def _forget_generation(self, generation: Generation) -> None:
         """Decide what survives the generation, all of whose commands are settled."""
         generation.arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._generation_lost(generation.number)
 
     @trio.lowlevel.enable_ki_protection
     async def _load_variables(self, generation: Generation) -> None:
         """Have a generation that is to begin its service load the modules with variables: their addresses are new."""
-        moving = [module for module in self._modules.values() if module._begins_anew(generation)]
+        moving = [module for module in self._modules if module._begins_anew(generation)]
         for module in moving:
             if module._number not in generation.modules:
                 module._load(generation)
@@ -1139,9 +1139,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def _start_standby(self, show: Callable[[Generation], None]) -> Generation:
         standby = await self._build(show=show)
         self._watch(known(self._background, "a standby is started while the device is supervised"), standby)
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._warm(standby)
-        for graph in list(self._graphs):
+        for graph in self._graphs:
             graph._warm(standby)
         for opening in () if self._generation is None else tuple(self._generation.opened):
             standby.open_library(opening)
@@ -1234,7 +1234,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._events.close()
         self._staging.close()
         self._pinned.close()
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._forget()
         if self._interop is not None:
             self._interop.close()
@@ -1269,7 +1269,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             self._supervision.closed()
         for generation in self._all_generations():
             generation.forget()
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._forget()
         self._staging.close()
         self._pinned.close()
@@ -1299,7 +1299,7 @@ def _alone(error: Exception) -> Exception:
 
 
 def _forget_devices_in_child() -> None:
-    for device in list(_open_devices):
+    for device in _open_devices:
         device._forget_in_child()
 
 

@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,6 +45,7 @@ from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._output import WorkerOutput
 from ._realtime import RealTimer, readable_within
 from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline
+from ._util import Living
 from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
 from .worker.engines import context as context_records
@@ -221,7 +221,7 @@ class Generation:
         """What opens the libraries that were called here, or were opened ahead of time; its standbys follow."""
         self.variables: dict[int, dict[str, int]] = {}
         """The addresses of the variables of each module that its worker has loaded."""
-        self.launch_paths: weakref.WeakSet[LaunchPath] = weakref.WeakSet()
+        self.launch_paths: Living[LaunchPath] = Living()
         """The short ways into it, to be told of modules that are unloaded."""
         self.graphs: dict[int, BuiltGraph] = {}
         """The graphs that its worker was told to build, by number."""

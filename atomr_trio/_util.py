@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ._errors import InvalidArgument
 
@@ -38,6 +39,30 @@ class NoPublicConstructor(type):
 
     else:
         _create = type.__call__  # not by a function of ours: arrays are made often
+
+
+class Living(Generic[T]):
+    """A set of objects as long as anybody has them; it keeps none of them alive.
+
+    The last reference to one may go in any thread, also while another one walks over the set. `weakref.WeakSet` is not
+    made for that before Python 3.14: its walk then raises. Here both the walk's copy and the removal are one step of
+    the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._references: set[weakref.ref[T]] = set()
+
+    def __iter__(self) -> Iterator[T]:
+        """Those that there are at this moment."""
+        return iter([each for each in [reference() for reference in self._references.copy()] if each is not None])
+
+    def add(self, each: T) -> None:
+        """Take one in."""
+        self._references.add(weakref.ref(each, self._references.discard))
+
+    def discard(self, each: T) -> None:
+        """Leave one out, if it is in."""
+        self._references.discard(weakref.ref(each))
 
 
 def known(value: T | None, why: str) -> T:

@@ -158,7 +158,7 @@ class Module(metaclass=NoPublicConstructor):
         with open(self._descriptor, "wb", closefd=False) as file:
             self._image_bytes = file.write(image.data)
             file.write(json.dumps(wanted).encode())
-        device._modules[self._number] = self
+        device._modules.add(self)
 
     def __repr__(self) -> str:
         state = "unloaded" if self._unloaded else f"{self.image_kind.value} with {', '.join(self) or 'no kernels'}"
@@ -317,9 +317,9 @@ class Module(metaclass=NoPublicConstructor):
         self._forget()
         for variable in self._variables.values():
             variable.end(f"its module, {self.name!r}, was unloaded")
-        for path in list(generation.launch_paths):
+        for path in generation.launch_paths:
             path.forget(self)
-        self.device._modules.pop(self._number, None)
+        self.device._modules.discard(self)
 
     def _forget(self) -> None:
         """In a forked child, or when the device is closed: close the descriptor."""
