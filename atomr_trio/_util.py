@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, SupportsIndex, TypeVar
 
 from ._errors import InvalidArgument
 
@@ -23,11 +23,22 @@ shown: Final = _ShortRepr().repr
 """Shows a value that a caller gave, shortly, in an error message; never raises."""
 
 
+def _refuse_to_copy(self: object, protocol: SupportsIndex) -> NoReturn:
+    raise TypeError(
+        f"a {type(self).__name__} stands for something of its device, in this process: it cannot be copied by `copy`, "
+        f"nor pickled for another process; send that numpy arrays, `await array.to_host()`"
+    )
+
+
 class NoPublicConstructor(type):
     """The metaclass of classes whose objects only this library makes, by `_create`.
 
-    Trio does the same to its nurseries: what cannot be made by hand cannot be made wrongly.
+    Trio does the same to its nurseries: what cannot be made by hand cannot be made wrongly. For the same reason no
+    object is copied or pickled: two would give back one thing.
     """
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> NoPublicConstructor:
+        return super().__new__(mcs, name, bases, {"__reduce_ex__": _refuse_to_copy, **namespace})
 
     def __call__(cls, *_args: object, **_kwargs: object) -> None:
         made_by = getattr(cls, "_made_by", "the library")

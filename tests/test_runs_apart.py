@@ -5,8 +5,10 @@ Objects of a device may be collected anywhere: that is noted, and taken care of 
 
 from __future__ import annotations
 
+import copy
 import gc
 import multiprocessing
+import pickle
 import queue
 import sys
 import threading
@@ -153,7 +155,7 @@ def test_a_walk_over_what_is_alive_does_not_mind_what_other_threads_drop(quick_s
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        for _ in range(2000):
+        for _ in range(10_000):
             assert set(living).issuperset(kept)
     finally:
         over.set()
@@ -255,3 +257,25 @@ async def test_a_child_that_is_spawned_has_a_device_of_its_own(dev):
     assert await trio.to_thread.run_sync(ask_child) == 300
     np.testing.assert_array_equal(await x.to_host(), np.arange(LENGTH))
     assert dev.generation == 1
+
+
+async def test_nothing_of_a_device_is_copied_or_pickled_and_none_of_it_is_given_back_by_trying(dev):
+    kernel = await dev.nvrtc.compile(SOURCE, "add")
+    x = dev.zeros(LENGTH, np.int32)
+    module = await dev.nvrtc.compile_program(SOURCE)
+    graph = await dev.capture(lambda recorder: recorder.launch(kernel, 1, LENGTH, x, 1))
+    event = dev.compute_lane.record()
+    things = [dev, x, x[3:], kernel, kernel.prepare(1, LENGTH, x, 1), module, graph, event, dev.batch()]
+    before = await settle(dev)
+    for thing in [*things, dev.compute_lane]:
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=f"a {type(thing).__name__} stands for something of its device"):
+                way(thing)
+    for holder in (atomr_trio.read_only(x), dev.blas, dev.nvrtc, dev.events()):
+        for way in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="stands for something of its device"):
+                way(holder)
+    assert await settle(dev) == before
+    await module["add"].launch(1, LENGTH, x, 1)
+    await graph.launch()
+    assert (await x.to_host() == 2).all()
