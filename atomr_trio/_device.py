@@ -852,6 +852,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     await self._serve_generations(self._background)
                     self._standby_scope.cancel(reason=f"device {self._index} has ended")
             except Exception as bug:
+                if self._home.over:  # trio itself has failed, and what it left behind is being collected
+                    raise
                 log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
                 await self._fail_by_bug(_alone(bug))
             finally:
@@ -1436,6 +1438,7 @@ async def open_device(
     except OSError as error:
         raise DeviceFailed(f"the device could not be opened: {error}", device=index) from error
     _open_devices.add(device)
+    device._home.enter()
     body_error: BaseException | None = None
     try:
         await device._begin_first_generation()

@@ -50,9 +50,8 @@ class Home(trio.abc.Instrument):
         self.here: Callable[[], bool] = this_thread()
         """Whether the caller is in the device's thread."""
         self._thread_name = threading.current_thread().name
-        self._over = False
+        self.over: bool = False
         """Whether no task can be of the run any more."""
-        trio.lowlevel.add_instrument(self)
 
     def __repr__(self) -> str:
         return f"<Home of device {self._device.index}: the trio run of thread {self._thread_name!r}>"
@@ -64,7 +63,7 @@ class Home(trio.abc.Instrument):
 
     def check_task(self) -> None:
         """Raise `OutsideRun` unless a task of the run is calling, for a verb that is awaited."""
-        if not self.here() or not in_trio_task() or self._over:
+        if not self.here() or not in_trio_task() or self.over:
             raise self.error()
 
     def error(self) -> DeviceError:
@@ -84,9 +83,13 @@ class Home(trio.abc.Instrument):
             advice=_ADVICE.get(caller, _HAVE_IT_CALLED),
         )
 
+    def enter(self) -> None:
+        """The device is there: hear of the end of the run, until `leave`."""
+        trio.lowlevel.add_instrument(self)
+
     def desert(self) -> None:
         """From now on nobody is at home: the run has ended, or this is a forked child."""
-        self._over = True
+        self.over = True
 
     def after_run(self) -> None:
         """Called by trio when the run has ended and the device was not closed."""
@@ -94,8 +97,8 @@ class Home(trio.abc.Instrument):
         self._device._abandon()
 
     def leave(self) -> None:
-        """The device is closed."""
-        if not self._over:
+        """The device is closed, so the end of the run is no matter."""
+        if not self.over:
             trio.lowlevel.remove_instrument(self)
 
 

@@ -123,7 +123,7 @@ async def test_what_is_collected_in_another_thread_comes_back_while_the_device_w
 async def test_what_the_collector_finds_amid_an_allocation_comes_back(dev):
     before = await settle(dev)
     thresholds = gc.get_threshold()
-    gc.set_threshold(1, 1, 1)  # it runs with every object that is made, in the arena's own code too
+    gc.set_threshold(1, 1000, 1000)  # it runs with every object that is made, in the arena's own code too
     try:
         for size in range(200):
             cycle = [dev.empty(size + 1), dev.zeros(size % 7, np.int8)]
