@@ -4,6 +4,7 @@ A map of the house, in the order in which the files can be read:
 
 - ``_errors``, ``_findings``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is
   known, as data;
+- ``_home``: the trio run that a device belongs to, and what calls from elsewhere get;
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_memory``, ``_checked_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
 - ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         NotPositiveDefiniteError as NotPositiveDefiniteError,
         OutOfDeviceMemory as OutOfDeviceMemory,
         OutOfHostMemory as OutOfHostMemory,
+        OutsideRun as OutsideRun,
         RequestError as RequestError,
         SingularMatrixError as SingularMatrixError,
         StaleArray as StaleArray,
@@ -137,6 +139,7 @@ _HOMES = {
         "NotPositiveDefiniteError",
         "OutOfDeviceMemory",
         "OutOfHostMemory",
+        "OutsideRun",
         "RequestError",
         "SingularMatrixError",
         "StaleArray",

@@ -356,6 +356,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         from .actors.copies import copy_out
 
+        self._storage.device._home.check_task()
         host = np.empty(self.shape, self.dtype)
         await self._storage.placed()
         await copy_out(self, host)
@@ -371,6 +372,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         from .actors.copies import copy_out
 
+        self._storage.device._home.check_task()
         check_host(self, out, writable=True)
         await self._storage.placed()
         await copy_out(self, np.asarray(out))  # a matrix has rules of its own for shapes
@@ -390,6 +392,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         from .actors.copies import copy_in, copy_on_device
 
+        self._storage.device._home.check_task()
         if isinstance(source, DeviceArray):
             check_like(self, source)
             await source._storage.placed()
@@ -412,6 +415,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         from .actors.memory import fill
 
+        self._storage.device._home.check_task()
         await self._storage.placed()
         await fill(self, value)
 

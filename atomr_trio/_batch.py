@@ -141,6 +141,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         """Wait until the device runs. Raises `DeviceFailed` or `DeviceClosed`."""
+        self._device._home.check_task()
         if self._generation is not None:
             raise InvalidArgument("a batch is entered once: make another one with dev.batch()")
         self._generation = generation = await self._device._running_generation()
@@ -156,6 +157,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Wait for everything, unless the block was left by an exception: what was sent then goes on by itself."""
+        self._device._home.check_task()
         try:
             if error is None:
                 await self.flush()
@@ -176,6 +178,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         Raises the first error of a call that failed, which names it; `ContextLost` if the generation was lost. A call
         whose error was raised is not heard of again.
         """
+        self._device._home.check_task()
         generation = self._check()
         if self._launched:
             mark = _Mark(self._lane)

@@ -379,6 +379,7 @@ class Library:
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         from .actors.module import placed
 
+        self._device._home.check_task()
         calls = self._device._known_calls
         question = question_of(plan, arguments, keywords)
         call = None if question is None else calls.find(question)

@@ -61,6 +61,7 @@ from ._events import (
 )
 from ._findings import Check, chosen_checks
 from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._home import Home, check_can_open
 from ._info import DeviceInfo
 from ._known_calls import KnownCalls
 from ._launching import AwaitedLaunches
@@ -78,7 +79,7 @@ from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
 from ._timeline import LaneBook
 from ._trim import Trim
-from ._util import NoPublicConstructor, check_seconds, known, shown
+from ._util import Living, NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
 from .worker.protocol import LANE_NAMES, Verb
 
@@ -119,7 +120,7 @@ class WorkerSource(Protocol):
         """Take back a worker process that has given up everything but its context, and can be adopted again."""
 
 
-_open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+_open_devices: Living[Device] = Living()
 
 
 @final
@@ -127,7 +128,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
 
     A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or
-    `DeviceClosed` once the device takes no requests, and by `ActorCrashed`, which is a bug of this library.
+    `DeviceClosed` once the device takes no requests, by `OutsideRun` when it does not come from the trio run that
+    opened the device, and by `ActorCrashed`, which is a bug of this library.
     """
 
     nvrtc: Nvrtc
@@ -170,8 +172,10 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._checks = checks
         self._make_array = make_array if checks else DeviceArray._create
         self._process_id = os.getpid()
+        self._closed_as: DeviceError | None = None
+        self._home = Home(self)
         self._supervision = Supervision(restart_policy, actor_policy=restart_policy)
-        self._events = EventHub(index)
+        self._events = EventHub(index, self._home)
         self._last_error: str | None = None
         self._standbys = Standbys(standby, restart_policy, self._events)
         # What the actors and their mailboxes need.
@@ -186,11 +190,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._nvrtc_mailbox = nvrtc.mailbox
         self._compiler = CompileService.of_this_run()
         self._compiling: set[Request] = set()
-        self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
+        self._modules: Living[Module] = Living()
         self._programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
         """By the identity of what was compiled, the module that everybody shares who compiles the same."""
         self._orphan_modules: collections.deque[int] = collections.deque()
-        self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+        self._graphs: Living[Graph] = Living()
         self._orphan_graphs: collections.deque[int] = collections.deque()
         self._recording = False
         self._numbers = itertools.count(1)
@@ -218,7 +222,6 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._standby_scope = trio.CancelScope()
         self._closing = trio.Event()
         self._close_deadline = math.inf
-        self._closed_as: DeviceError | None = None
         self._body_scope = trio.CancelScope()
         self._failure: Exception | None = None
         self.nvrtc = Nvrtc(self)
@@ -267,6 +270,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for what is no number of a generation, `DeviceFailed` or `DeviceClosed` if there will
         be none.
         """
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         if type(after) is not int:
             raise InvalidArgument(f"after is the number of a generation, not {shown(after)}", device=self._index)
@@ -284,6 +288,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for more than `open_device` was asked for, `DeviceFailed` or `DeviceClosed` once the
         device takes no requests.
         """
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         wanted = self._standbys.count if count is None else count
         if type(wanted) is not int or not 0 <= wanted <= self._standbys.count:
@@ -305,6 +310,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
         """
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         self._check_open()
         lost = self.generation
@@ -325,6 +331,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     def statistics(self) -> DeviceStatistics:
         """Counters of this moment."""
+        self._home.check_thread()
         generation = self._generation
         lanes = []
         for index, name in (
@@ -375,6 +382,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     def memory_map(self) -> MemoryMap:
         """Where the arrays lie in device memory at this moment: a value that prints as a picture."""
+        self._home.check_thread()
         return map_of(self._index, known(self._arena, "a device that is open has an arena"))
 
     @trio.lowlevel.enable_ki_protection
@@ -388,6 +396,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for a `keep` that is no number of bytes, `ContextLost` if the context is lost
         meanwhile, `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
+        self._home.check_task()
         if type(keep) is not int or keep < 0:
             raise InvalidArgument(f"keep is a number of bytes, 0 or more, not {shown(keep)}", device=self._index)
         self._check_open()
@@ -484,6 +493,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
         is lost meanwhile, and `InvalidArgument` for memory of another GPU.
         """
+        self._home.check_task()
         if not isinstance(source, np.ndarray | DeviceArray):
             from ._interop import copy_foreign, from_host, is_foreign
 
@@ -514,6 +524,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """
         from ._interop import share
 
+        self._home.check_task()
         await share(self, array)
         return array
 
@@ -543,6 +554,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """
         from .actors.graph import capture
 
+        self._home.check_task()
         return await capture(self, record)
 
     @trio.lowlevel.enable_ki_protection
@@ -597,6 +609,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _running_generation(self) -> Generation:
         """The generation in service, once there is one."""
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         while self.state is not DeviceState.RUNNING or self._generation is None or self._generation.refusing:
             self._check_open()
@@ -635,6 +648,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def _free(self, block: Block) -> None:
+        if self._closed_as is None:
+            self._home.check_thread()
         if os.getpid() == self._process_id and not (self._interop is not None and self._interop.hold(block)):
             self._free_now(block)
 
@@ -644,9 +659,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     # --- checks for the actors ----------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        """Raise what a closed, failed or forked device raises."""
+        """Raise what a closed, failed or forked device raises, and what another thread gets."""
         if self._closed_as is not None:
             raise fresh(self._closed_as)
+        if not self._home.here():
+            raise self._home.error()
 
     def _check_running(self) -> None:
         """Raise `trio.WouldBlock` unless requests can be taken right now."""
@@ -805,7 +822,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             self._arena.serve(folder, generation.timeline)
         self._supervision.started(trio.current_time())
         self._generation = generation
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._settle_in(generation)
         self._generation_started = trio.current_time()
         generation.interop = self._interop
@@ -843,6 +860,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     await self._serve_generations(self._background)
                     self._standby_scope.cancel(reason=f"device {self._index} has ended")
             except Exception as bug:
+                if self._home.over:  # trio itself has failed, and what it left behind is being collected
+                    raise
                 log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
                 await self._fail_by_bug(_alone(bug))
             finally:
@@ -1046,13 +1065,13 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     def _forget_generation(self, generation: Generation) -> None:
         """Decide what survives the generation, all of whose commands are settled."""
         generation.arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._generation_lost(generation.number)
 
     @trio.lowlevel.enable_ki_protection
     async def _load_variables(self, generation: Generation) -> None:
         """Have a generation that is to begin its service load the modules with variables: their addresses are new."""
-        moving = [module for module in self._modules.values() if module._begins_anew(generation)]
+        moving = [module for module in self._modules if module._begins_anew(generation)]
         for module in moving:
             if module._number not in generation.modules:
                 module._load(generation)
@@ -1130,9 +1149,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def _start_standby(self, show: Callable[[Generation], None]) -> Generation:
         standby = await self._build(show=show)
         self._watch(known(self._background, "a standby is started while the device is supervised"), standby)
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._warm(standby)
-        for graph in list(self._graphs):
+        for graph in self._graphs:
             graph._warm(standby)
         for opening in () if self._generation is None else tuple(self._generation.opened):
             standby.open_library(opening)
@@ -1219,18 +1238,33 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     def _release(self) -> None:
         """Close what outlived the generations."""
+        self._home.leave()
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
         self._events.close()
         self._staging.close()
         self._pinned.close()
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._forget()
         if self._interop is not None:
             self._interop.close()
         if self._arena is not None:
             self._arena.close()
         _open_devices.discard(self)
+
+    def _abandon(self) -> None:
+        """The run has ended before the block was left, by a misuse of trio: nothing will ever be answered any more."""
+        self._closed_as = DeviceClosed(
+            "the trio run that opened the device has ended before the block of open_device was left",
+            device=self._index,
+            generation=self.generation,
+            advice="open the device again, by `async with` in the run that uses it",
+        )
+        if self.state is not DeviceState.CLOSED:
+            self._supervision.closed()
+        for generation in self._all_generations():
+            generation.refusing = True
+            generation.process.kill()
 
     def _forget_in_child(self) -> None:
         """In a forked child: the device belongs to the parent. Close our copies of its descriptors, settle nothing."""
@@ -1240,11 +1274,12 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             generation=self.generation,
             advice="open the device in the child, or start children with the spawn method",
         )
+        self._home.desert()
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
         for generation in self._all_generations():
             generation.forget()
-        for module in list(self._modules.values()):
+        for module in self._modules:
             module._forget()
         self._staging.close()
         self._pinned.close()
@@ -1274,7 +1309,7 @@ def _alone(error: Exception) -> Exception:
 
 
 def _forget_devices_in_child() -> None:
-    for device in list(_open_devices):
+    for device in _open_devices:
         device._forget_in_child()
 
 
@@ -1385,9 +1420,14 @@ async def open_device(
     Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint.
     Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
 
+    The device belongs to the trio run that opens it, and to its thread: a verb that is called from elsewhere raises
+    `OutsideRun`, and nothing has happened.
+
     Raises `InvalidArgument` for an argument that cannot be, `LibraryNotFound` when there is no driver on this machine,
-    and `DeviceFailed` when the device could not be opened, or from the block when its supervision gave up.
+    `OutsideRun` outside of trio's tasks, and `DeviceFailed` when the device could not be opened, or from the block when
+    its supervision gave up.
     """
+    check_can_open(index)
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
     _check_spin(spin)
@@ -1412,6 +1452,7 @@ async def open_device(
     except OSError as error:
         raise DeviceFailed(f"the device could not be opened: {error}", device=index) from error
     _open_devices.add(device)
+    device._home.enter()
     body_error: BaseException | None = None
     try:
         await device._begin_first_generation()

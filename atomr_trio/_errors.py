@@ -11,6 +11,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         StaleArray                 the array's bytes cannot be trusted
         StaleKernel                the kernel's module state cannot be trusted
         CommandFailed              any other status that harms only this request
+      OutsideRun                 also a RuntimeError; .caller, .thread, .home
         SingularMatrixError        .pivot
         NotPositiveDefiniteError   .minor
         ConvergenceError           .unconverged
@@ -56,6 +57,7 @@ __all__ = [
     "NotPositiveDefiniteError",
     "OutOfDeviceMemory",
     "OutOfHostMemory",
+    "OutsideRun",
     "RequestError",
     "SingularMatrixError",
     "StaleArray",
@@ -279,6 +281,38 @@ class CommandFailed(RequestError):
     """
 
 
+class OutsideRun(RequestError, RuntimeError):
+    """The call did not come from the trio run that opened the device: nothing was sent, and the device goes on.
+
+    A device belongs to one thread and to the trio run in it. Verbs without await are called in that thread, and verbs
+    that are awaited in a task of that run; not in another thread, another run, or a task of asyncio.
+    When that run has ended, or the device was closed, the error is `DeviceClosed`; after a fork `DeviceFailed`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "caller", "thread", "home")
+
+    caller: str | None
+    """Where the call came from: "another thread", "another trio run", "asyncio", or "no task"."""
+    thread: str | None
+    """The name of the thread that the call came from."""
+    home: str | None
+    """The name of the thread that the device belongs to. None from `open_device`."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        caller: str | None = None,
+        thread: str | None = None,
+        home: str | None = None,
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, **context)
+        self.caller = caller
+        self.thread = thread
+        self.home = home
+
+
 class SingularMatrixError(RequestError):
     """The matrix has no inverse as computed: a pivot of its factorization is exactly zero, or its rank is not full.
 
@@ -426,7 +460,7 @@ class ContextLost(DeviceError):
 
 
 class DeviceFailed(DeviceError, trio.BrokenResourceError):
-    """The device is given up: the restart budget is spent, or the hardware is gone.
+    """The device is given up: the restart budget is spent, or the hardware is gone. Also for the child of a fork.
 
     Every request that is waiting gets it, and it leaves `async with open_device()`; `__cause__` is the last failure.
     While restarts are left, a fault gives `ContextLost`; after you left the block, requests get `DeviceClosed`.
@@ -434,9 +468,9 @@ class DeviceFailed(DeviceError, trio.BrokenResourceError):
 
 
 class DeviceClosed(DeviceError, trio.ClosedResourceError):
-    """The block of `open_device` was left, or the process was forked, so this device takes no requests any more.
+    """The block of `open_device` was left, or its trio run has ended, so this device takes no requests any more.
 
-    When the device went away by itself, the error is `DeviceFailed`.
+    When the device went away by itself, or the process was forked, the error is `DeviceFailed`.
     """
 
 

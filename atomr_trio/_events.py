@@ -9,7 +9,7 @@ Events are news, not state: after `EventsDropped` read `dev.generation` and `dev
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
-from typing import Final, Literal, Self, final
+from typing import Final, Literal, Protocol, Self, final
 
 import attrs
 import trio
@@ -231,6 +231,29 @@ def _log(device: int | None, event: DeviceEvent) -> None:
     logger.log(level, text, {**fields, "event": event}, extra=fields, exc_info=error)
 
 
+class Home(Protocol):
+    """Where the publisher is at home, which refuses listeners from elsewhere."""
+
+    def check_thread(self) -> None:
+        """Raise in another thread."""
+
+    def check_task(self) -> None:
+        """Raise unless a task of the publisher's trio run is calling."""
+
+
+class _Anywhere:
+    """Refuses nobody."""
+
+    def check_thread(self) -> None:
+        """Raise nothing."""
+
+    def check_task(self) -> None:
+        """Raise nothing."""
+
+
+_ANYWHERE: Final = _Anywhere()
+
+
 @final
 class Subscription:
     """One listener: a context manager that is an async iterator over events while its block runs.
@@ -239,8 +262,9 @@ class Subscription:
     Made by `Device.events`.
     """
 
-    def __init__(self, hub: "EventHub", buffer: int) -> None:
+    def __init__(self, hub: "EventHub", buffer: int, home: Home) -> None:
         self._hub = hub
+        self._home = home
         self._buffer = buffer
         self._send: trio.MemorySendChannel[DeviceEvent]
         self._receive: trio.MemoryReceiveChannel[DeviceEvent]
@@ -251,6 +275,7 @@ class Subscription:
         return f"<Subscription: {self._waiting()} of {self._buffer} waiting, {self._dropped} dropped>"
 
     def __enter__(self) -> Self:
+        self._home.check_thread()
         self._hub._add(self)
         return self
 
@@ -260,12 +285,14 @@ class Subscription:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._home.check_thread()
         self._hub._remove(self)
         self._end()
         self._receive.close()
         self._dropped = 0
 
     async def __aenter__(self) -> Self:
+        self._home.check_task()
         await trio.lowlevel.checkpoint()
         return self.__enter__()
 
@@ -275,12 +302,14 @@ class Subscription:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._home.check_task()
         self.__exit__(exc_type, exc_value, traceback)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> DeviceEvent:
+        self._home.check_task()
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._dropped and self._waiting() == 0:
             event = self._take_dropped()
@@ -319,8 +348,9 @@ class Subscription:
 class EventHub:
     """Where the supervision of one device publishes, and where listeners subscribe."""
 
-    def __init__(self, device: int | None = None) -> None:
+    def __init__(self, device: int | None = None, home: Home = _ANYWHERE) -> None:
         self._device = device
+        self._home = home
         self._subscriptions: dict[Subscription, None] = {}
         self._closed = False
 
@@ -336,7 +366,8 @@ class EventHub:
         """
         if type(buffer) is not int or buffer < 1:
             raise InvalidArgument(f"buffer is an int of 1 or more, not {buffer!r}", device=self._device)
-        return Subscription(self, buffer)
+        self._home.check_thread()
+        return Subscription(self, buffer, self._home)
 
     def publish(self, event: DeviceEvent) -> None:
         """Log an event and give it to every subscriber. Synchronous, never waits; ignored once the hub is closed."""

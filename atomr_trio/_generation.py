@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,6 +45,7 @@ from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._output import WorkerOutput
 from ._realtime import RealTimer, readable_within
 from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline
+from ._util import Living
 from .worker import channel
 from .worker.channel import SharedMemory, TimelinePage
 from .worker.engines import context as context_records
@@ -221,13 +221,12 @@ class Generation:
         """What opens the libraries that were called here, or were opened ahead of time; its standbys follow."""
         self.variables: dict[int, dict[str, int]] = {}
         """The addresses of the variables of each module that its worker has loaded."""
-        self.launch_paths: weakref.WeakSet[LaunchPath] = weakref.WeakSet()
+        self.launch_paths: Living[LaunchPath] = Living()
         """The short ways into it, to be told of modules that are unloaded."""
         self.graphs: dict[int, BuiltGraph] = {}
         """The graphs that its worker was told to build, by number."""
         self.loss: Loss | None = None
-        self.refusing: bool = False
-        """Whether it takes nothing more: it is lost, or the device is being closed."""
+        self._refusing = False
         self.info: DeviceInfo | None = None
         self.scope: trio.CancelScope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
@@ -255,6 +254,21 @@ class Generation:
     def __repr__(self) -> str:
         state = f"lost: {self.loss.reason}" if self.loss else "running"
         return f"<Generation {self.number} of device {self.device}, worker {self.process.pid}, {state}>"
+
+    @property
+    def refusing(self) -> bool:
+        """Whether it takes nothing more: it is lost, or the device is being closed."""
+        return self._refusing
+
+    @refusing.setter
+    def refusing(self, refusing: bool) -> None:
+        self._refusing = refusing
+        self.close_short_ways()
+
+    def close_short_ways(self) -> None:
+        """Have every short way look again: its next launch must not overtake what waits here, or is not taken."""
+        for path in self.launch_paths:
+            path.last_record = 0
 
     @property
     def arena(self) -> Arena:
@@ -681,6 +695,7 @@ class Generation:
             return
         # Copies: till it is sent, its owner may have closed a descriptor, and the number may be another file's.
         self.outbox.append((record, [os.dup(descriptor) for descriptor in descriptors]))
+        self.close_short_ways()
         self._outbox_filled.set()
 
     def _sent_now(self, record: bytes, descriptors: Sequence[int]) -> bool:

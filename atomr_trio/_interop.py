@@ -416,6 +416,8 @@ class Interop:
         self._leaving: list[Use] = []
         self._lock = threading.RLock()
         self._closed = False
+        self._noticed = False
+        """Whether a thread has been started for releases since the end, and has not looked at them yet."""
 
     @property
     def consumer(self) -> Consumer:
@@ -480,7 +482,7 @@ class Interop:
         generation = device._generation
         if generation is None or generation.loss is not None or generation.arena.quarantined(block):
             raise BufferError(f"a fault is just being recovered from: {_REMEDY}")
-        if block.chunk.descriptor < 0 and trio.lowlevel.in_trio_run():
+        if block.chunk.descriptor < 0:
             generation.drain_messages()  # it is there before the end of whatever used the memory first
         if block.recipe is not None or block.chunk.descriptor < 0:
             raise BufferError(f"the array's memory is not there yet: {_REMEDY}")
@@ -582,10 +584,21 @@ class Interop:
         return False
 
     def note_release(self, use: Use) -> None:
-        """Called by `Use.release`. While the device is open only a note is taken: see the module's docstring."""
+        """Called by `Use.release`, of whatever thread: only a note is taken. See the module's docstring.
+
+        Once the device is closed nothing of it would look at the note, so a thread does.
+        """
         self._released.append(use)
-        if self._closed and os.getpid() == self._process_id and not sys.is_finalizing():
-            self._end()
+        if self._closed and not self._noticed and os.getpid() == self._process_id and not sys.is_finalizing():
+            self._noticed = True
+            try:
+                threading.Thread(target=self._end_noticed, name="atomr-trio-interop", daemon=True).start()
+            except RuntimeError:  # the system has no thread left: the next release finds the note
+                self._noticed = False
+
+    def _end_noticed(self) -> None:
+        self._noticed = False
+        self._end()
 
     def collect(self) -> None:
         """Take back what other libraries have released, where their streams have come to the end of its use.

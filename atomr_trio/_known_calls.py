@@ -174,7 +174,7 @@ class KnownCalls:
 
     def _forget(self, key: Hashable) -> None:
         call, generation = self._calls.pop(key), self._device._generation
-        for path in () if generation is None else tuple(generation.launch_paths):
+        for path in () if generation is None else generation.launch_paths:
             path.launchers.pop(call, None)
 
 

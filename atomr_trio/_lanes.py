@@ -118,6 +118,7 @@ class Event(metaclass=NoPublicConstructor):
 
     async def wait(self) -> None:
         """Wait until it is reached. Raises `ContextLost` if its generation was lost before."""
+        self._device._home.check_task()
         await self._record.end.wait()
         if self._record.error_of_event is not None:
             raise fresh(self._record.error_of_event)
@@ -127,6 +128,7 @@ class Event(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if theirs was lost.
         """
+        self._device._home.check_task()
         own(self._device, earlier, Event, "elapsed_since takes an event")
         if earlier.generation != self.generation:
             raise InvalidArgument(
@@ -214,9 +216,11 @@ class Lane(metaclass=NoPublicConstructor):
 
     async def synchronize(self) -> None:
         """Wait until everything that the lane has been given is done. Raises `ContextLost` if it is lost meanwhile."""
+        self._device._home.check_task()
         await self.record().wait()
 
     async def __aenter__(self) -> Self:
+        self._device._home.check_task()
         await trio.lowlevel.checkpoint()
         if self is self._device.compute_lane:
             raise InvalidArgument("the compute lane is the device's own: it is never closed", device=self._device.index)
@@ -226,6 +230,7 @@ class Lane(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Take no more work. What it was given goes on; its stream is given back when that is done."""
+        self._device._home.check_task()
         self._closed = True
         self._device._lanes.close(self)
         await trio.lowlevel.checkpoint()

@@ -21,6 +21,7 @@ import trio
 from ._arrays import DeviceArray
 from ._encoder import encoder
 from ._errors import DeviceError
+from ._home import this_thread
 from ._known_calls import KnownCall
 from ._mailbox import Mailbox
 from ._statistics import Outcome
@@ -66,14 +67,14 @@ class LaunchPath:
     def __init__(self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool) -> None:
         self.generation = generation
         self.book = book
+        self.here = this_thread()
         self.limit = limit
         """How many commands of the lane may be unfinished."""
         self.token = generation.token + book.index
         self.verb = LAUNCH.number | (UNSIGNED if unsigned else 0)
-        self.last_ticket = 0
-        """Tickets up to this one may be issued without looking at what has finished."""
         self.last_record = 0
-        """Records up to this one have a slot without looking at what the worker has read."""
+        """Records up to this one may be sent without looking at anything else: they have slots, and tickets, of which
+        every one takes a record. `Generation.close_short_ways` takes it back."""
         self.counter: int = counter_word(book.index)
         """Where the page has the ticket that the lane has reached."""
         self.launchers: dict[Launched, Launcher] = {}
@@ -85,9 +86,11 @@ class LaunchPath:
         if generation.refusing or generation.outbox:
             return False
         words = generation.page.words
-        self.last_ticket = words[self.counter] + self.limit
-        self.last_record = words[RECORDS_READ_WORD] + SLOTS
-        return book.issued < self.last_ticket and generation.sent < self.last_record
+        tickets = words[self.counter] + self.limit - book.issued
+        slots = words[RECORDS_READ_WORD] + SLOTS - generation.sent
+        room = min(tickets, slots)
+        self.last_record = generation.sent + room
+        return room > 0
 
     def learn(self, kernel: Kernel) -> None:
         """Prepare the short way for a kernel, if its module is loaded and its parameters have room in a slot."""
@@ -116,7 +119,7 @@ class LaunchPath:
         return loaded and not module.device._strict and kernel._record_bytes <= _LONGEST_PAYLOAD
 
     def _launcher(self, kernel: Kernel) -> Launcher:
-        path, generation, book, verb = self, self.generation, self.book, self.verb
+        path, generation, book, verb, here = self, self.generation, self.book, self.verb, self.here
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, bell = generation.ring, generation.page.words, generation.bell
         assert ring is not None
@@ -133,16 +136,15 @@ class LaunchPath:
             grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
         ) -> bool:
             nonlocal last_grid, last_block, last_shared, dimensions
-            ticket, sent = book.issued + 1, generation.sent + 1
-            if (
-                ticket > path.last_ticket or sent > path.last_record or generation.refusing or generation.outbox
-            ) and not path.look_again():
+            sent = generation.sent + 1
+            if not here() or (sent > path.last_record and not path.look_again()):
                 return False
             if grid is not last_grid or block is not last_block or shared is not last_shared:
                 known = kernel._known_dimensions(grid, block, shared)
                 if known is None:
                     return False
                 last_grid, last_block, last_shared, dimensions = grid, block, shared, known
+            ticket = book.issued + 1
             values = encode(arguments, token, (lane, ticket))
             if values is None:
                 return False
@@ -164,7 +166,7 @@ class LaunchPath:
     def _record_launcher(
         self, prepared: PreparedLaunch | KnownCall, what: Launchable, kind: Verb, length: int
     ) -> Launcher:
-        path, generation, book = self, self.generation, self.book
+        path, generation, book, here = self, self.generation, self.book, self.here
         bound = not isinstance(prepared, KnownCall)
         verb = kind.number | self.verb & UNSIGNED | (0 if bound else REPEATED)
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
@@ -180,15 +182,14 @@ class LaunchPath:
         ) -> bool:
             if grid or block or shared or (arguments and bound):
                 return False
-            ticket, sent = book.issued + 1, generation.sent + 1
-            if (
-                ticket > path.last_ticket or sent > path.last_record or generation.refusing or generation.outbox
-            ) and not path.look_again():
+            sent = generation.sent + 1
+            if not here() or (sent > path.last_record and not path.look_again()):
                 return False
             # Nothing is noted before all is checked: others would wait for a ticket that may never be issued.
             for used in prepared._blocks:
                 if used.fast != token:
                     return False
+            ticket = book.issued + 1
             me = (lane, ticket)
             for used in prepared._writes:
                 used.writer = me

@@ -150,7 +150,7 @@ async def test_the_standby_has_every_chunk_and_every_module_before_it_is_needed(
     standby = dev._standbys.generations[0]
     assert len(standby._mapped) == 2
     await until(lambda: standby.timeline.idle)
-    assert set(standby.modules) == {module._number for module in dev._modules.values()}
+    assert set(standby.modules) == {module._number for module in dev._modules}
     await fault(wild)
     await dev.wait_generation(after=1)
     loads = dev.statistics().lanes[0].submitted

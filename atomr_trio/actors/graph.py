@@ -449,6 +449,7 @@ class Graph(metaclass=NoPublicConstructor):
         overwrites it whole before anything else, or lost; `StaleKernel` after a fault if the device was opened with
         ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: what the graph writes is torn then.
         """
+        self._device._home.check_task()
         await self._device._module_mailbox.ask(self._request(hang_timeout))
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:

@@ -276,6 +276,7 @@ class Kernel(metaclass=NoPublicConstructor):
         gives.
         """
         device = self._module.device
+        device._home.check_task()
         bare = cluster is None and priority is None and not cooperative and not programmatic
         await trio.lowlevel.checkpoint_if_cancelled()
         if bare and lane is None and hang_timeout is None and not touches:
@@ -523,6 +524,7 @@ class Kernel(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for a block that cannot be launched; `ContextLost` if the context is lost meanwhile.
         """
         device = self._module.device
+        device._home.check_task()
         threads, shared = math.prod(self._check_block(block)), self._check_shared(shared_bytes)
         if (threads, shared) in self._resident:
             device._check_open()
@@ -539,6 +541,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for more than the device has; `ContextLost` if the context is lost meanwhile.
         """
+        self._module.device._home.check_task()
         answer = await self._ask(SUGGEST_BLOCK, self._check_shared(shared_bytes))
         return int(answer["threads"])
 
@@ -652,6 +655,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch` does.
         """
         device = self.kernel._module.device
+        device._home.check_task()
         if lane is None and hang_timeout is None:
             await trio.lowlevel.checkpoint_if_cancelled()
             launched = device._launches.begin(self, 0, 0, 0, (), device._module_actor)

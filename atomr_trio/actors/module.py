@@ -163,7 +163,7 @@ class Module(metaclass=NoPublicConstructor):
         with open(self._descriptor, "wb", closefd=False) as file:
             self._image_bytes = file.write(image.data)
             file.write(json.dumps(wanted).encode())
-        device._modules[self._number] = self
+        device._modules.add(self)
 
     def __repr__(self) -> str:
         state = "unloaded" if self._unloaded else f"{self.image_kind.value} with {', '.join(self) or 'no kernels'}"
@@ -240,6 +240,7 @@ class Module(metaclass=NoPublicConstructor):
         """
         from .kernel import Kernel
 
+        self.device._home.check_thread()
         self._check_loaded()
         check_name("kernel", name)
         kernel = self._kernels.get(name)
@@ -262,6 +263,7 @@ class Module(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for a variable that is not there, a dtype that does not divide its bytes, and once the
         module is unloaded; `LibraryNotFound` for a dtype of ml_dtypes that is not installed.
         """
+        self.device._home.check_thread()
         self._check_loaded()
         checked = check_dtype(dtype)
         check_name("variable", name)
@@ -299,6 +301,7 @@ class Module(metaclass=NoPublicConstructor):
 
         Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
+        self.device._home.check_task()
         if self._unloaded:
             await trio.lowlevel.checkpoint()
         else:
@@ -306,6 +309,7 @@ class Module(metaclass=NoPublicConstructor):
 
     async def __aenter__(self) -> Self:
         """The module itself."""
+        self.device._home.check_task()
         await trio.lowlevel.checkpoint()
         return self
 
@@ -318,9 +322,9 @@ class Module(metaclass=NoPublicConstructor):
         self._forget()
         for variable in self._variables.values():
             variable.end(f"its module, {self.name!r}, was unloaded")
-        for path in list(generation.launch_paths):
+        for path in generation.launch_paths:
             path.forget(self)
-        self.device._modules.pop(self._number, None)
+        self.device._modules.discard(self)
 
     def _forget(self) -> None:
         """In a forked child, or when the device is closed: close the descriptor."""
@@ -666,6 +670,7 @@ class ModuleLoader:
         context is lost meanwhile.
         """
         device = self._device
+        device._home.check_task()
         device._check_open()
         if isinstance(variables, str) or not isinstance(variables, Sequence):
             raise InvalidArgument(f"variables is a list of names, not {shown(variables)}", device=device.index)

@@ -131,6 +131,7 @@ class Nvrtc:
 
     async def _compiled(self, source: str, options: NvrtcOptions | None) -> CompiledProgram:
         device = self._device
+        device._home.check_task()
         device._check_open()
         options = NvrtcOptions() if options is None else options
         if not isinstance(options, NvrtcOptions):

@@ -11,8 +11,8 @@ import collections
 import contextlib
 import os
 import select
+import threading
 import time
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
@@ -21,6 +21,7 @@ import attrs
 from .. import AtomrInternalError, InvalidArgument
 from .._device import MAX_DEVICES, _chosen_backend
 from .._findings import chosen_checks
+from .._util import Living
 from ..worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ MAX_SPARES = 8
 _SETTINGS = ("ATOMR_TRIO_", "CUDA_")
 """Environment variables that a worker reads begin like this."""
 
-_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_pools: Living[WorkerPool] = Living()
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +68,8 @@ class _Worker:
     process: WorkerProcess
     settings: dict[str, str]
     """What the environment said when it was started."""
+    thread: threading.Thread
+    """Who has started it: the kernel ends it with that thread."""
     returned: bool = False
 
 
@@ -75,8 +78,8 @@ class WorkerPool:
     """Workers of one device, kept from one `trio.run` to the next: ``open_device(workers=pool)``.
 
     A context manager, to be left after the last device was closed. Synchronous, and not to be used from several threads
-    at a time. The kernel kills a worker when the thread ends that started it, so use the pool on the thread that runs
-    trio, which is the main thread as a rule.
+    at a time. The kernel kills a worker when the thread ends that started it, so a device gets none that another thread
+    has started: use the pool on one thread, which is the main thread as a rule.
 
     - `index`: the number of the device, as `open_device` counts.
     - `backend`: `"cuda"` or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
@@ -185,15 +188,17 @@ class WorkerPool:
             self._idle.appendleft(worker)  # it is warm, and a spare may not be yet
 
     def _start(self, settings: dict[str, str]) -> _Worker:
-        worker = _Worker(WorkerProcess(self.backend, self.index, self.check), settings)
+        worker = _Worker(WorkerProcess(self.backend, self.index, self.check), settings, threading.current_thread())
         self._started += 1
         return worker
 
     # --- the end of a worker ------------------------------------------------------------------------------------------
 
     def _part_with_unfit(self, settings: dict[str, str]) -> None:
-        """End the idle workers that have died, or that were started under other settings."""
-        fit = [worker for worker in self._idle if worker.settings == settings and not worker.process.reap()]
+        """End the idle workers that have died, or that were started under other settings or by another thread."""
+        here = threading.current_thread()
+        alike = [worker for worker in self._idle if worker.settings == settings and worker.thread is here]
+        fit = [worker for worker in alike if not worker.process.reap()]
         for worker in self._idle:
             if worker not in fit:
                 self._end(worker.process)
@@ -261,7 +266,7 @@ def _wait_for_end(process: WorkerProcess, deadline: float) -> None:
 
 
 def _forget_pools_in_child() -> None:
-    for pool in list(_pools):
+    for pool in _pools:
         pool._forget_in_child()
 
 

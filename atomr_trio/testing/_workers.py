@@ -67,6 +67,7 @@ def hold_rebuild(dev: Device) -> Iterator[None]:
     what waits meanwhile. Everything that is torn or lost is decided, and the lost worker is gone, as ever. The device
     must not be closed in the block. Raises nothing.
     """
+    dev._home.check_thread()
     end = trio.Event()
     rebuild = dev._rebuild
 

@@ -1,0 +1,150 @@
+"""Where a device is at home: one thread, and the trio run in it that opened the device.
+
+All of a device's state on this side of the process boundary is plain data that one thread changes between two
+checkpoints: the ring, the arena, the books of the lanes. A call from another thread could tear it, and what another
+event loop awaits would never be woken. So every verb asks first where it is called.
+
+The thread and the presence of a task answer that. A thread has one trio run at a time, guest runs
+included, so a task in the right thread is of the right run or of a later one. An instrument hears of the end of the
+run, however it ends, and the device takes no requests from then on, so a later run is not mistaken for it.
+
+A verb without await needs no task: between two turns of a guest run its host's callbacks may call it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+from trio.lowlevel import in_trio_task
+
+from ._errors import DeviceError, OutsideRun, fresh
+
+if TYPE_CHECKING:
+    from ._device import Device
+
+_HAVE_IT_CALLED = (
+    "have a task of that run make the call: `trio.from_thread.run(verb, ..., trio_token=token)` in a thread, or "
+    "`trio.from_thread.run_sync` for a verb without await; `token` is what `trio.lowlevel.current_trio_token()` "
+    "returns in that run"
+)
+
+
+def this_thread() -> Callable[[], bool]:
+    """Return a function that tells whether it is called in the thread that this was called in."""
+    lock = threading.RLock()
+    lock.acquire()
+    # Asked with each launch: it takes a third of the time of comparing `get_ident`, which makes an int.
+    is_owned: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+    return is_owned
+
+
+class Home(trio.abc.Instrument):
+    """The trio run, and the thread, that a device belongs to."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.here: Callable[[], bool] = this_thread()
+        """Whether the caller is in the device's thread."""
+        self._thread_name = threading.current_thread().name
+        self.over: bool = False
+        """Whether no task can be of the run any more."""
+
+    def __repr__(self) -> str:
+        return f"<Home of device {self._device.index}: the trio run of thread {self._thread_name!r}>"
+
+    def check_thread(self) -> None:
+        """Raise `OutsideRun` in another thread, for a verb without await."""
+        if not self.here():
+            raise self.error()
+
+    def check_task(self) -> None:
+        """Raise `OutsideRun` unless a task of the run is calling, for a verb that is awaited."""
+        if not self.here() or not in_trio_task() or self.over:
+            raise self.error()
+
+    def error(self) -> DeviceError:
+        """What a call from elsewhere raises: that the device has ended, if it has."""
+        device = self._device
+        if device._closed_as is not None:
+            return fresh(device._closed_as)
+        caller = _caller(self.here())
+        thread, home = threading.current_thread().name, self._thread_name
+        return OutsideRun(
+            f"{_PLACES[caller].format(thread=thread)}, and the device belongs to the trio run of thread {home!r}",
+            caller=caller,
+            thread=thread,
+            home=home,
+            device=device.index,
+            generation=device.generation,
+            advice=_ADVICE.get(caller, _HAVE_IT_CALLED),
+        )
+
+    def enter(self) -> None:
+        """The device is there: hear of the end of the run, until `leave`."""
+        trio.lowlevel.add_instrument(self)
+
+    def desert(self) -> None:
+        """From now on nobody is at home: the run has ended, or this is a forked child."""
+        self.over = True
+
+    def after_run(self) -> None:
+        """Called by trio when the run has ended and the device was not closed."""
+        self.desert()
+        self._device._abandon()
+
+    def leave(self) -> None:
+        """The device is closed, so the end of the run is no matter."""
+        if not self.over:
+            trio.lowlevel.remove_instrument(self)
+
+
+_PLACES = {
+    "another trio run": "the call came from a trio run of thread {thread!r}",
+    "asyncio": "the call came from asyncio, in thread {thread!r}",
+    "another thread": "the call came from thread {thread!r}",
+    "no task": "the call did not come from a trio task",
+}
+_ADVICE = {
+    "another trio run": f"open a device inside this run, or {_HAVE_IT_CALLED}",
+    "asyncio": "await it in a trio task, or under asyncio by `asyncio.to_thread(trio.from_thread.run, verb, ..., "
+    "trio_token=token)`; `token` is what `trio.lowlevel.current_trio_token()` returns in the device's run",
+}
+
+
+def _caller(here: bool) -> str:
+    """What the caller is, in words; whether it is in the right thread is known."""
+    if in_trio_task() and not here:
+        return "another trio run"
+    if _in_asyncio():
+        return "asyncio"
+    return "no task" if here else "another thread"
+
+
+def _in_asyncio() -> bool:
+    asyncio = sys.modules.get("asyncio")  # it takes long to import, and who uses it has it
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def check_can_open(device: int) -> None:
+    """Raise `OutsideRun` where no device can be opened: outside of trio's tasks."""
+    if in_trio_task():
+        return
+    caller = "asyncio" if _in_asyncio() else "no task"
+    raise OutsideRun(
+        "a device is opened by a trio task, and the caller is none",
+        caller=caller,
+        thread=threading.current_thread().name,
+        device=device,
+        advice="run the program by `trio.run(main)`; beside another event loop trio runs in a thread of its own, or as "
+        "its guest (`trio.lowlevel.start_guest_run`)",
+    )
