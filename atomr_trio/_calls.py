@@ -29,7 +29,7 @@ from ._shortcut import begin_in_turn
 from ._staging import LARGE_SLOT
 from ._timeline import Operand
 from ._util import known
-from .worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, CallTable
+from .worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from .worker.engines.memory import COPY_IN
 from .worker.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 
@@ -79,6 +79,10 @@ class Answer:
     offset: int = 0
 
 
+class Address(int):
+    """Where an array's first element is, on the device: the one word of a call that moves with the array."""
+
+
 Argument = int | Scalar | Answer
 
 _ALIGNMENT = 16
@@ -89,6 +93,7 @@ class _Written:
     """The arguments of a call as a record has them."""
 
     words: bytes
+    """One for each argument, and the contents of the scalars behind them."""
     scalars: int
     answers: int
 
@@ -179,7 +184,7 @@ class UploadRequest(_SlotRequest):
 class CallRequest(_SlotRequest):
     """One call of a library's function. What it answers comes to the host in a slot, which it holds until then."""
 
-    __slots__ = ("_answer", "_check", "_flags", "_function", "_table", "_written")
+    __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written")
 
     def __init__(
         self,
@@ -198,10 +203,12 @@ class CallRequest(_SlotRequest):
         super().__init__(table.call, operands, lane=lane, operation=operation, keep=keep)
         self._table = table
         self._function = table.numbers[function]
+        self._arguments = arguments
         self._written = _write(arguments)
         self._flags = flags
         self._answer = answer
         self._check = check
+        self._payload = self._packed(staging=0)
 
     @property
     def decides(self) -> bool:
@@ -224,11 +231,26 @@ class CallRequest(_SlotRequest):
         """Publish the record, as the first call of its kind when it is one."""
         kind = self._kind
         self._verb = kind.verb(generation, self._lane)
-        written, staging = self._written, 0 if self._slot is None else self._slot.offset
-        head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
-        self._payload = HEAD.pack(*head) + written.words
+        if self._slot is not None:
+            self._payload = self._packed(self._slot.offset)
         super().start(generation)
         kind.begun(generation, self._lane)
+
+    def _packed(self, staging: int) -> bytes:
+        written = self._written
+        head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
+        return HEAD.pack(*head) + written.words
+
+    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+        """See `CommandRequest.places_of`. A word that points into the array, and is no `Address`, may be anything."""
+        places = []
+        for index, argument in enumerate(self._arguments):
+            if isinstance(argument, Scalar | Answer) or not array._block.holds(argument):
+                continue
+            if not isinstance(argument, Address) or argument != array.address:
+                return ()
+            places.append(HEAD.size + WORD * index)
+        return tuple(places)
 
     def ended(self, *, delivered: bool) -> None:
         if not delivered:

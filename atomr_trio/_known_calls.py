@@ -3,12 +3,13 @@
 What a verb comes to depends on its arrays, which never move, and on its options. So a call with the same arrays and
 options is the same record. Where it is one command, that is kept, and a repetition is checked by comparing the
 arguments: it goes the short way of a prepared launch into the ring, or at least without being planned anew. A new
-result is the one thing that differs: its address is written into the record.
+result is the one thing that differs: its address is written into the record, in the places that whoever made the record
+knows. They are not looked for: the eight bytes of an address may stand anywhere else too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -16,6 +17,7 @@ import attrs
 from ._arrays import DeviceArray, Storage
 from ._requests import CallKind, CommandRequest, RepeatedRequest
 from ._timeline import Operand
+from .worker.engines.calls import WORD
 from .worker.protocol import HEADER, Mode, Role
 from .worker.ring import MAX_RECORD
 
@@ -57,11 +59,12 @@ def question_of(
 
 @attrs.frozen
 class _NewResult:
-    """A result that is new with each call, and the word that stands for its address in the record."""
+    """A result that is new with each call."""
 
     shape: tuple[int, ...]
     dtype: Any
-    word: bytes
+    around: tuple[bytes, ...]
+    """The record's payload, less the words that are the result's address: what is before, between and behind them."""
     role: Role
 
 
@@ -116,8 +119,7 @@ class KnownCall:
             return self._request(self._payload, self._operands, arrays, lane), self.answer(arrays)
         new = self._new
         result = device.empty(new.shape, new.dtype)
-        # No size is as large as an address, and no number of a record as small as one would be.
-        payload = self._payload.replace(new.word, _as_word(result.address))
+        payload = result.address.to_bytes(WORD, "little").join(new.around)
         operands = (*self._operands, (result._block, new.role))
         return self._request(payload, operands, (*arrays, result), lane), result
 
@@ -192,13 +194,19 @@ def _repeatable(
         place = next((place for place, array in enumerate(arrays) if array is result), None)
         return None if brought or place is None else KnownCall(request, kind, arrays, place, None)
     new = made[0]
-    word = _as_word(new.address)
     if len(made) > 1 or result is not new or [block for block, _ in brought] != [new._block]:
         return None
-    if word not in request.payload:
+    places = request.places_of(new)
+    if not places:
         return None
-    return KnownCall(request, kind, arrays, 0, _NewResult(new.shape, new.dtype, word, brought[0][1]))
+    around = tuple(_around(request.payload, places))
+    return KnownCall(request, kind, arrays, 0, _NewResult(new.shape, new.dtype, around, brought[0][1]))
 
 
-def _as_word(address: int) -> bytes:
-    return address.to_bytes(8, "little")
+def _around(payload: bytes, places: Iterable[int]) -> Iterator[bytes]:
+    """What is left of a payload without the words at `places`, which are in order."""
+    begin = 0
+    for place in places:
+        yield payload[begin:place]
+        begin = place + WORD
+    yield payload[begin:]

@@ -168,6 +168,10 @@ class Block:
             return "lost"
         return "torn" if self.torn is not None else "ready"
 
+    def holds(self, address: int) -> bool:
+        """Whether an address is in this piece of memory."""
+        return self.address <= address < self.address + self.size
+
     def last_uses(self) -> dict[int, int]:
         """What whoever gets the memory next must wait for: the last ticket of each lane that has touched it."""
         if self.writer is None:

@@ -14,6 +14,7 @@ from ._timeline import Command, Operand
 from .worker.protocol import LANE_COMPUTE, Verb
 
 if TYPE_CHECKING:
+    from ._arrays import DeviceArray
     from ._device import Device
     from ._generation import Generation
 
@@ -86,6 +87,14 @@ class CommandRequest(Request):
     def kind(self) -> CallKind | None:
         """Of which kind it is, for one that can be sent again as it is."""
         return None
+
+    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+        """Where in the payload the 64-bit words are that have to change if it is sent again with another array.
+
+        They hold the address of `array`, and the rest of the payload says nothing of its memory. None if that is not
+        certain.
+        """
+        return ()
 
     def blocks(self) -> Iterator[Block]:
         """The memory that it works on."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
-from ..._calls import Operands, Scalar, verb
+from ..._calls import Address, Operands, Scalar, verb
 from ..._errors import InvalidArgument
 from ..._library_types import DATA_TYPES, check_output_dtype, name_of
 from ..._matrices import Matrix, Operation, check_operation
@@ -186,7 +186,7 @@ class ProductVerbs(MatrixOperands):
 
     def _places(self, matrices: tuple[Matrix, ...], operands: Operands) -> tuple[str, list[tuple[int, ...]]]:
         """Which function takes these, and the words that tell it where each is."""
-        places = [matrix.address for matrix in matrices]
+        places: Sequence[int] = [Address(matrix.address) for matrix in matrices]
         distances: list[tuple[int, ...]] = [() for _ in matrices]
         form = ""
         if matrices[-1].count > 1 and _is_regular(matrices):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
-from ..._calls import Argument, Check, Library, Scalar, check_usable
+from ..._calls import Address, Argument, Check, Library, Scalar, check_usable
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import Matrix, Vector, check_array, is_spread, strides_text, vector
@@ -62,11 +62,11 @@ def check_scalars_apart(scalars: Sequence[DeviceArray], *written: DeviceArray) -
 def _words(argument: Argument | Vector | Matrix | DeviceArray) -> tuple[Argument, ...]:
     """An argument as the C function takes it."""
     if isinstance(argument, Vector):
-        return argument.address, argument.increment
+        return Address(argument.address), argument.increment
     if isinstance(argument, Matrix):
-        return argument.address, argument.leading
+        return Address(argument.address), argument.leading
     if isinstance(argument, DeviceArray):
-        return (argument.address,)
+        return (Address(argument.address),)
     return (argument,)
 
 

@@ -23,6 +23,7 @@ from ...worker.engines.blaslt import (
     FIRST_MATMUL,
     MATMUL,
     OPEN,
+    PLACE_OF_ADDRESSES,
     TRANSFORM,
     Addresses,
     Layout,
@@ -30,6 +31,7 @@ from ...worker.engines.blaslt import (
     pack_layouts,
     plan_key,
 )
+from ...worker.engines.calls import WORD
 from ..memory import plan_fill
 from . import types
 from .extras import Extras, Shape, aux_of, stack_of, vector_of
@@ -50,7 +52,7 @@ _SUMMED = {"a": types.BGRADA, "b": types.BGRADB}
 class MatmulRequest(CommandRequest):
     """One product."""
 
-    __slots__ = ("_plan",)
+    __slots__ = ("_addresses", "_plan")
 
     def __init__(
         self, problem: Problem, addresses: Addresses, alpha: bytes, beta: bytes, operands: Operands, lane: int
@@ -58,6 +60,7 @@ class MatmulRequest(CommandRequest):
         content = problem.pack()
         payload = MATMUL.struct.pack(content, *addresses, alpha, beta)
         super().__init__(MATMUL, payload, operands.roles(), keep=operands.arrays, lane=lane, operation=MATMUL.operation)
+        self._addresses = addresses
         self._plan = hash(plan_key(content, addresses)) % _KNOWN_PLANS
 
     @property
@@ -69,6 +72,12 @@ class MatmulRequest(CommandRequest):
         self._verb = self.kind.verb(generation, self._lane)
         super().start(generation)
         self.kind.begun(generation, self._lane)
+
+    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
+        if any(self._addresses[at] != array.address for at in inside):
+            return ()
+        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
 
 
 @attrs.frozen

@@ -115,8 +115,11 @@ def plan_key(problem: bytes, addresses: Addresses) -> Key:
 
 BLASLT = VerbTable("blaslt", 8)
 
+PLACE_OF_ADDRESSES = _PROBLEM.size + len(MATRICES) * _LAYOUT.size
+"""Where in the tail of a product's record the addresses begin, which are 64-bit words."""
+
 _FIELDS = {
-    "problem": f"{_PROBLEM.size + len(MATRICES) * _LAYOUT.size}s",
+    "problem": f"{PLACE_OF_ADDRESSES}s",
     **dict.fromkeys(Addresses._fields, "Q"),
     **dict.fromkeys(("alpha", "beta"), f"{SCALAR_BYTES}s"),
 }
