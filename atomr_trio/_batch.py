@@ -22,7 +22,7 @@ import trio
 from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._errors import ContextLost, DeviceError, InvalidArgument
 from ._known_calls import KnownCall
-from ._launching import Launched, Launcher, LaunchPath
+from ._launching import Launcher, LaunchPath
 from ._libraries import BatchLibraries
 from ._mailbox import Mailbox
 from ._ownership import own
@@ -125,7 +125,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._over = False
         self._generation: Generation | None = None
         self._path: LaunchPath | None = None
-        self._launchers: dict[Launched, Launcher] = {}
+        self._launchers: dict[object, Launcher] = {}
         self._launched = False
         self._requests: collections.deque[CommandRequest] = collections.deque()
         self._errors: list[DeviceError] = []
@@ -164,7 +164,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         finally:
             self._over = True
             self._lane_held._batches -= 1
-            self._launchers = {}
+            if self._path is not None:
+                self._path.close()
             self._libraries.clear()
             for request in self._requests:
                 request.drop()
@@ -232,13 +233,13 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         # Keywords with defaults would take a tenth of a launch's time, each time that they are not given.
         try:
-            launcher = self._launchers.get(kernel)
-        except TypeError:  # what cannot be hashed is no kernel, and is refused as such
+            launcher = self._launchers.get(kernel._key)
+        except AttributeError:  # it is no kernel, and is refused as such
             launcher = None
         if (
             launcher is not None
             and (not options or _are_ordinary(**options))
-            and launcher(grid, block, shared_bytes, arguments, self._short_launches)
+            and launcher(kernel, grid, block, shared_bytes, arguments, self._short_launches)
         ):
             self._launched = True
             return
@@ -373,8 +374,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     def _repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
         """Send a library's call once more."""
-        launcher = self._launchers.get(call)
-        if launcher is not None and launcher(0, 0, 0, arrays, self._owners[call.kind.later.engine]):
+        launcher = self._launchers.get(call._key)
+        if launcher is not None and launcher(call, 0, 0, 0, arrays, self._owners[call.kind.later.engine]):
             self._launched = True
             return call.answer(arrays)
         generation = self._check()

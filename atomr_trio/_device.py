@@ -211,7 +211,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._lanes = Lanes(self)
         self.compute_lane = self._lanes.compute
         self._launches = AwaitedLaunches(self)
-        self._known_calls = KnownCalls(self)
+        self._known_calls = KnownCalls()
         # Generations, and the end.
         self._generation: Generation | None = None
         self._generation_changed = trio.Event()
@@ -703,7 +703,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         while self._orphan_modules:
             number = self._orphan_modules.popleft()
             for holder in holders:
-                if holder.modules.pop(number, None) is not None:
+                if holder.drop_module(number):
                     publish_unload(holder, number)
 
     # --- generations --------------------------------------------------------------------------------------------------
@@ -1065,6 +1065,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     def _forget_generation(self, generation: Generation) -> None:
         """Decide what survives the generation, all of whose commands are settled."""
         generation.arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
+        self._launches.generation_lost()
         for module in self._modules:
             module._generation_lost(generation.number)
 

@@ -616,6 +616,11 @@ class Generation:
             self.called = {call for call in self.called if call[1] != lane}
             self._send_control(context_records.CLOSE_LANE, context_records.CLOSE_LANE.struct.pack(lane))
 
+    def drop_module(self, number: int) -> bool:
+        """Have a module no more; whether its worker was told to load it, and so must be told to unload it."""
+        self.variables.pop(number, None)
+        return self.modules.pop(number, None) is not None
+
     def _check_block(self, block: Block, role: Role, operation: str) -> None:
         if block.freed:
             raise InvalidArgument(

@@ -72,7 +72,9 @@ class KnownCall:
     """A call that was made before: its record, and what it does to which memory. See `LaunchPath` for the short way."""
 
     __slots__ = (
+        "__weakref__",
         "_blocks",
+        "_key",
         "_new",
         "_operands",
         "_payload",
@@ -93,6 +95,7 @@ class KnownCall:
     ) -> None:
         self.kind: CallKind = kind
         self.operation: str = request.operation
+        self._key = object()
         self._payload: bytes = request.payload
         self._place = place
         self._new = new
@@ -152,8 +155,7 @@ class KnownCall:
 class KnownCalls:
     """Those of one device, the newest last."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._calls: dict[Hashable, KnownCall] = {}
 
     def find(self, question: Question) -> KnownCall | None:
@@ -168,16 +170,9 @@ class KnownCalls:
         call = _repeatable(arrays, requests, made, result)
         if call is None:
             return
-        if key in self._calls:
-            self._forget(key)
-        elif len(self._calls) >= _MOST_KNOWN:
-            self._forget(next(iter(self._calls)))
+        if self._calls.pop(key, None) is None and len(self._calls) >= _MOST_KNOWN:
+            del self._calls[next(iter(self._calls))]
         self._calls[key] = call
-
-    def _forget(self, key: Hashable) -> None:
-        call, generation = self._calls.pop(key), self._device._generation
-        for path in () if generation is None else generation.launch_paths:
-            path.launchers.pop(call, None)
 
 
 def _repeatable(

@@ -6,6 +6,9 @@ straight from its arguments into its slot: that takes a microsecond or two, wher
 `LaunchPath` makes, for each kernel, a function in which all that stays the same has been worked out. The function
 returns false, having done nothing, whenever something is not as usual, and the caller goes the general way. That of a
 prepared launch begins and ends with the same lines as that of a kernel: a call for them would cost a tenth of either.
+
+Nothing lives longer because it was launched. A path finds the function of a kernel by the kernel's key, an object that
+is equal to itself alone; the function is given the kernel with each call, and forgotten when there is no kernel.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Union
 
@@ -25,7 +29,7 @@ from ._home import this_thread
 from ._known_calls import KnownCall
 from ._mailbox import Mailbox
 from ._statistics import Outcome
-from ._timeline import LaneBook, Launch, Launchable, LaunchOwner
+from ._timeline import LaneBook, Launch, LaunchOwner
 from .worker.engines.module import LAUNCH
 from .worker.protocol import (
     HEADER,
@@ -51,10 +55,10 @@ if TYPE_CHECKING:
 
 Launched = Union["Kernel", "PreparedLaunch", KnownCall]
 
-Launcher = Callable[["Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
-"""Takes the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of the end. That of a
-prepared launch has the first four itself, and takes zeros and nothing for them; that of a library's call takes its
-arrays, which it already has in its record, to keep them alive."""
+Launcher = Callable[[Any, "Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
+"""Takes what it was made for, the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of
+the end. A prepared launch has the grid and all up to its arguments itself, so zeros and nothing are given for them; for
+a library's call its arrays are given, which its record already has, to keep them alive."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _FENCE_MASK = 15
@@ -77,7 +81,10 @@ class LaunchPath:
         every one takes a record. `Generation.close_short_ways` takes it back."""
         self.counter: int = counter_word(book.index)
         """Where the page has the ticket that the lane has reached."""
-        self.launchers: dict[Launched, Launcher] = {}
+        self.launchers: dict[object, Launcher] = {}
+        """By the key of what each launches."""
+        self._watches: dict[object, weakref.ref[Launched]] = {}
+        """What that is, by the same, for as long as somebody else has it."""
         generation.launch_paths.add(self)
 
     def look_again(self) -> bool:
@@ -94,24 +101,41 @@ class LaunchPath:
 
     def learn(self, kernel: Kernel) -> None:
         """Prepare the short way for a kernel, if its module is loaded and its parameters have room in a slot."""
-        if kernel not in self.launchers and self._may_learn(kernel):
-            self.launchers[kernel] = self._launcher(kernel)
+        if kernel._key not in self.launchers and self._may_learn(kernel):
+            self._keep(kernel, self._launcher(kernel))
 
     def learn_prepared(self, prepared: PreparedLaunch) -> None:
         """The same for a launch with its arguments bound."""
-        if prepared not in self.launchers and self._may_learn(prepared.kernel):
-            length = prepared.kernel._record_bytes
-            self.launchers[prepared] = self._record_launcher(prepared, prepared.kernel, LAUNCH, length)
+        if prepared._key not in self.launchers and self._may_learn(prepared.kernel):
+            self._keep(prepared, self._record_launcher(LAUNCH, prepared.kernel._record_bytes, repeated=0))
 
     def learn_call(self, call: KnownCall) -> None:
         """The same for a library's call that is repeated, if it is not the first of its kind."""
-        if call not in self.launchers and call.may_be_short(self.generation, self.book.index):
-            self.launchers[call] = self._record_launcher(call, call, call.kind.later, len(call._payload))
+        if call._key not in self.launchers and call.may_be_short(self.generation, self.book.index):
+            self._keep(call, self._record_launcher(call.kind.later, len(call._payload), repeated=REPEATED))
+
+    def _keep(self, what: Launched, launcher: Launcher) -> None:
+        key, launchers, watches = what._key, self.launchers, self._watches
+
+        def forget(_: object) -> None:  # in any thread, at any time
+            launchers.pop(key, None)
+            watches.pop(key, None)
+
+        watches[key] = weakref.ref(what, forget)
+        launchers[key] = launcher
 
     def forget(self, module: Module) -> None:
         """The module is unloaded: its kernels go the general way from now on, which refuses them."""
-        for what in [what for what in self.launchers if what._of(module)]:
-            del self.launchers[what]
+        for key, watch in list(self._watches.items()):
+            what = watch()
+            if what is not None and what._of(module):
+                self.launchers.pop(key, None)
+                self._watches.pop(key, None)
+
+    def close(self) -> None:
+        """Nobody takes this way any more. The functions know the path in turn: without this they would outlive it."""
+        self.launchers.clear()
+        self._watches.clear()
 
     def _may_learn(self, kernel: Kernel) -> bool:
         module = kernel._module
@@ -126,6 +150,7 @@ class LaunchPath:
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         encode, pack_into = encoder(kernel.signature), kernel._record.pack_into
         engine, number, length = LAUNCH.engine_number, kernel._number, kernel._record_bytes
+        del kernel
         last_grid: object = None
         last_block: object = None
         last_shared: object = None
@@ -133,7 +158,12 @@ class LaunchPath:
 
         @trio.lowlevel.enable_ki_protection
         def launch(
-            grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
+            kernel: Kernel,
+            grid: Dimensions,
+            block: Dimensions,
+            shared: int,
+            arguments: tuple[object, ...],
+            owner: LaunchOwner,
         ) -> bool:
             nonlocal last_grid, last_block, last_shared, dimensions
             sent = generation.sent + 1
@@ -163,12 +193,9 @@ class LaunchPath:
 
         return launch
 
-    def _record_launcher(
-        self, prepared: PreparedLaunch | KnownCall, what: Launchable, kind: Verb, length: int
-    ) -> Launcher:
+    def _record_launcher(self, kind: Verb, length: int, *, repeated: int) -> Launcher:
         path, generation, book, here = self, self.generation, self.book, self.here
-        bound = not isinstance(prepared, KnownCall)
-        verb = kind.number | self.verb & UNSIGNED | (0 if bound else REPEATED)
+        bound, verb = not repeated, kind.number | self.verb & UNSIGNED | repeated
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, bell = generation.ring, generation.page.words, generation.bell
         assert ring is not None
@@ -178,7 +205,12 @@ class LaunchPath:
 
         @trio.lowlevel.enable_ki_protection
         def launch(
-            grid: Dimensions, block: Dimensions, shared: int, arguments: tuple[object, ...], owner: LaunchOwner
+            prepared: PreparedLaunch | KnownCall,
+            grid: Dimensions,
+            block: Dimensions,
+            shared: int,
+            arguments: tuple[object, ...],
+            owner: LaunchOwner,
         ) -> bool:
             if grid or block or shared or (arguments and bound):
                 return False
@@ -199,7 +231,7 @@ class LaunchPath:
                 used.readers[lane] = ticket
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
-            launches.append((ticket, owner, what, arguments or prepared._arguments))
+            launches.append((ticket, owner, prepared, arguments or prepared._arguments))
             book.issued = ticket
             generation.sent = words[RECORDS_SENT_WORD] = sent
             if not sent & fence_mask:
@@ -303,11 +335,11 @@ class AwaitedLaunches:
         path, mailbox = self.path, actor.mailbox
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
             return None
-        launcher = path.launchers.get(what)
+        launcher = path.launchers.get(what._key)
         if launcher is None:
             return None
         awaited = AwaitedLaunch(path, mailbox)
-        return awaited if launcher(grid, block, shared_bytes, arguments, awaited) else None
+        return awaited if launcher(what, grid, block, shared_bytes, arguments, awaited) else None
 
     def learn(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
         """After a launch by the general way: the next one may go the short way."""
@@ -334,6 +366,12 @@ class AwaitedLaunches:
             path.learn_call(call)
             self._promote(path, request)
         return result
+
+    def generation_lost(self) -> None:
+        """The way was one into a generation that is no more."""
+        path, self.path = self.path, None
+        if path is not None:
+            path.close()
 
     def _present_path(self) -> LaunchPath | None:
         generation = self._device._generation

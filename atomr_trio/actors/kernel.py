@@ -169,6 +169,7 @@ class Kernel(metaclass=NoPublicConstructor):
     __slots__ = (
         "__weakref__",
         "_checked_dimensions",
+        "_key",
         "_module",
         "_number",
         "_operation",
@@ -193,6 +194,8 @@ class Kernel(metaclass=NoPublicConstructor):
     def __init__(self, module: Module, name: str) -> None:
         lowered = module._lowered(name)
         self._module = module
+        self._key = object()
+        """What launch paths know it by; see ``_launching.py``."""
         self._number = module._kernel_numbers[lowered]
         self._operation = f"launch of {name}"
         self.name = name
@@ -531,6 +534,8 @@ class Kernel(metaclass=NoPublicConstructor):
             await trio.lowlevel.checkpoint()
         else:
             answer = await self._ask(OCCUPANCY, threads, shared)
+            if len(self._resident) >= _MOST_CHECKED:
+                self._resident.clear()
             self._resident[threads, shared] = answer["blocks"]
         return Occupancy._of(self._resident[threads, shared], threads, device.info)
 
@@ -578,6 +583,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         "_block",
         "_blocks",
         "_grid",
+        "_key",
         "_operands",
         "_options",
         "_payload",
@@ -591,6 +597,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
     """The kernel that it launches."""
 
     _made_by = "`kernel.prepare(grid, block, ...)`"
+    _engine = LAUNCH.engine
 
     def __init__(
         self,
@@ -602,6 +609,8 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         options: GivenOptions,
     ) -> None:
         self.kernel = kernel
+        self._key = object()
+        """As that of a kernel."""
         self._grid = grid
         self._block = block
         self._shared_bytes = shared_bytes
@@ -617,6 +626,9 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
 
     def _of(self, module: Module) -> bool:
         return self.kernel._module is module
+
+    def _describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
+        return self.kernel._describe(arguments)
 
     def _bind(self, arguments: tuple[object, ...]) -> None:
         checked = self.kernel._checked(self._grid, self._block, arguments, self._shared_bytes, (), self._options)

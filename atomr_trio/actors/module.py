@@ -586,11 +586,11 @@ class _UnloadRequest(Request):
         """Refuse what comes later, and publish."""
         module = self._module
         module._end(generation)
-        generation.modules.pop(module._number, None)
+        generation.drop_module(module._number)
         after = [(book.index, book.issued) for book in generation.timeline.lanes if book.busy]
         generation.publish(LANE_COMPUTE, UNLOAD, UNLOAD.struct.pack(module._number), (), self, after=after)
         for standby in generation.standbys:
-            if standby.modules.pop(module._number, None) is not None:
+            if standby.drop_module(module._number):
                 publish_unload(standby, module._number)
         self.state = RequestState.STARTED
 

@@ -72,7 +72,7 @@ async def measure(backend: str) -> None:
         assert generation.ring is not None
         assert dev._launches.path is not None
         words, counter = generation.page.words, dev._launches.path.counter
-        launcher, book = dev._launches.path.launchers[kernel], generation.timeline.lanes[0]
+        launcher, book = dev._launches.path.launchers[kernel._key], generation.timeline.lanes[0]
 
         print("\nthe caller")
         encode, token, record = encoder(kernel.signature), dev._launches.path.token, bytearray(256)
@@ -95,7 +95,7 @@ async def measure(backend: str) -> None:
         whole, way = [], []
         for _ in range(ROUNDS):
             began = time.perf_counter()
-            launched = launcher(4, 256, 0, arguments, owner)
+            launched = launcher(kernel, 4, 256, 0, arguments, owner)
             sent = time.perf_counter()
             assert launched
             ticket = book.issued

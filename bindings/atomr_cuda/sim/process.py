@@ -143,7 +143,7 @@ class Context:
         """A stream of this context."""
         stream = Stream(self.process.fate, blocking=blocking)
         with self._lock:
-            self._streams.append(stream)
+            self._streams = [*self.streams(), stream]
         return stream
 
     def streams(self) -> list[Stream]:
