@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -413,8 +414,9 @@ async def keep_nothing(witness: held.Witness, groups: Sequence[Sequence[str]], w
         found = {}
         for generation in (1, 2):
             for group in groups:
-                what = f"generation {generation}, {', '.join(group)}"
+                what, begun = f"generation {generation}, {', '.join(group)}", time.monotonic()
                 found[what] = await grown(things, witness, group, warm_up, rounds)
+                print(f"{what}: {rounds} rounds in {time.monotonic() - begun:.1f} s")
             if generation == 1:
                 await dev.restart("to see the same in the next generation")
         assert not any(found.values()), "\n".join(f"{what}: {line}" for what, each in found.items() for line in each)

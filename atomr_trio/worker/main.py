@@ -78,7 +78,8 @@ _TICKET_BYTES = 8
 """The ticket is the first of a record's header, and all that differs from one launch to the next like it."""
 _LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - _TICKET_BYTES + LAUNCH.struct.size}s")
 """The record's number, its ticket, and what is the same in every record of one launch."""
-_MOST_READY = 65536
+_MOST_READY = 8192
+"""Launches and calls that are kept ready; each takes 2 to 3 KB."""
 _READ_MASK = 15
 """So many records, and one, are read before the sender is told of it."""
 LINGER_SECONDS = 2.0
