@@ -39,6 +39,7 @@ from atomr_trio import (
 from atomr_trio._compiling.images import read_image
 from atomr_trio._generation import Generation
 from atomr_trio._parameters import signature_of_layout
+from atomr_trio.worker.engines.module import may_print
 from link_helper import fatbin_of
 from rogue import WILD, compile_rogue, gated, kill_worker, process_exists, until
 
@@ -628,6 +629,12 @@ def test_a_cubin_tells_its_kernels_variables_and_architecture() -> None:
     assert image.kernels is not None
     assert set(image.kernels) == {"look", "count", "add", "_Z4fillIfLi7EEvPT_"}
     assert set(image.variables) == {"counter", "table", "_ZN2ns5innerE"}
+
+
+def test_an_image_whose_names_cannot_be_read_is_taken_to_print() -> None:
+    assert may_print(b"call.uni (retval0), vprintf, (param0, param1);")
+    assert may_print(fatbin_of(CUBIN, "80"))
+    assert not may_print(CUBIN)
 
 
 def test_a_fatbin_is_whole_or_refused() -> None:

@@ -142,6 +142,15 @@ def _unless(answer: int, function: Any, *arguments: Any) -> bool:
     return not status
 
 
+_FATBIN = b"\x50\xed\x55\xba"
+"""How a fatbin begins."""
+
+
+def may_print(image: bytes) -> bool:
+    """Whether kernels of an image may print. One that does calls ``vprintf``; a fatbin may be compressed."""
+    return b"vprintf" in image or image.startswith(_FATBIN)
+
+
 class _LoadedKernel:
     """A function, and what a launch of it needs, prepared once for each lane: lanes run in threads of their own."""
 
@@ -217,7 +226,7 @@ class ModuleEngine:
         module_id, image_bytes = LOAD.struct.unpack_from(command.payload)
         content = self._read(command.descriptors.pop())
         image, wanted = content[:image_bytes], json.loads(content[image_bytes:])
-        if b"vprintf" in image:
+        if may_print(image):
             self._services.prints = True
         module = self._load_image(image)
         kernels: dict[int, _LoadedKernel] = {}
