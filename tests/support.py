@@ -8,6 +8,7 @@ when it has no fixtures at hand, as a `trio.run` of its own has not.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -62,3 +63,11 @@ async def next_event(events: Any) -> Any:
         event = await anext(events)
         if not isinstance(event, CompileStarted | CompileFinished):
             return event
+
+
+def gpu_memory() -> float:
+    """MiB in use on the GPU, as nvidia-smi says."""
+    if not ON_GPU:
+        return 0.0
+    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return float(subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout)

@@ -9,7 +9,6 @@ import contextlib
 import gc
 import math
 import os
-import subprocess
 import time
 import zlib
 from collections.abc import Awaitable, Callable
@@ -25,7 +24,7 @@ from atomr_trio import ContextLost, RestartPolicy, read_only
 from atomr_trio.testing import Fault, cause
 from rogue import compile_rogue, hang, kill_worker, next_generation, until
 from stress import play
-from support import ON_GPU
+from support import ON_GPU, gpu_memory
 
 MIB = 1 << 20
 
@@ -65,14 +64,6 @@ def figures() -> Figures:
         host_mib=int(resident.split()[1]) / 1024,
         gpu_mib=gpu_memory(),
     )
-
-
-def gpu_memory() -> float:
-    """MiB in use on the GPU, as nvidia-smi says."""
-    if not ON_GPU:
-        return 0.0
-    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return float(subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout)
 
 
 async def stay_flat(
