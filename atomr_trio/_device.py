@@ -77,7 +77,7 @@ from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
 from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
 from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
-from ._timeline import LaneBook
+from ._timeline import ORPHANS_AT_ONCE, LaneBook
 from ._trim import Trim
 from ._util import Living, NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
@@ -688,19 +688,19 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return next(self._numbers)
 
     def _unload_orphans(self, generation: Generation) -> None:
-        """Tell the worker which graphs and modules nobody has any more."""
+        """Tell the worker which graphs and modules nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says."""
         from .actors.graph import publish_destroy
         from .actors.module import publish_unload
 
         # One that is lost, whose successor is not there yet, has nobody to tell.
         everybody = {generation, self._generation or generation, *self._standbys.generations}
         holders = [holder for holder in everybody if holder.loss is None]
-        while self._orphan_graphs:
+        for _ in range(min(len(self._orphan_graphs), ORPHANS_AT_ONCE)):
             number = self._orphan_graphs.popleft()
             for holder in holders:
                 if holder.graphs.pop(number, None) is not None:
                     publish_destroy(holder, number)
-        while self._orphan_modules:
+        for _ in range(min(len(self._orphan_modules), ORPHANS_AT_ONCE)):
             number = self._orphan_modules.popleft()
             for holder in holders:
                 if holder.drop_module(number):

@@ -17,7 +17,7 @@ import trio
 from ._errors import DeviceError, InvalidArgument, fresh
 from ._ownership import own
 from ._requests import BoundRequest, CommandRequest
-from ._timeline import Command, lane_name
+from ._timeline import ORPHANS_AT_ONCE, Command, lane_name
 from ._util import NoPublicConstructor
 from .worker.engines.event import DROP, ELAPSED, MARK, RECORD
 from .worker.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
@@ -292,8 +292,10 @@ class Lanes:
         return chosen
 
     def drop_orphan_events(self, generation: Generation | None) -> None:
-        """Tell the worker which events nobody has any more."""
-        while self.orphan_events and generation is not None and generation.loss is None:
+        """Tell the worker which events nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says."""
+        if generation is None or generation.loss is not None:
+            return
+        for _ in range(min(len(self.orphan_events), ORPHANS_AT_ONCE)):
             number, event, recorded = self.orphan_events.popleft()
             if number == generation.number:
                 # Behind its recording, which may be waiting on another lane.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ._errors import DeviceError
 from ._memory import Block, Recipe, Ticket
@@ -18,6 +18,10 @@ from .worker.protocol import LANE_NAMES, LANES, MAX_LANES, Role
 from .worker.ring import group_index
 
 Operand = tuple[Block, Role]
+
+ORPHANS_AT_ONCE: Final = 64
+"""Commands that one call sends at most for graphs, modules or events that nobody has any more. What it makes itself is
+one of them, so all have their turn; and no call fills a lane that others want to use."""
 
 
 def lane_name(index: int) -> str:

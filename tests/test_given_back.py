@@ -21,7 +21,7 @@ import pytest
 import trio
 
 import held
-from atomr_trio import InvalidArgument, _known_calls, link, read_only
+from atomr_trio import InvalidArgument, _device, _known_calls, _lanes, link, read_only
 from atomr_trio.testing import WorkerPool
 from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
@@ -343,6 +343,36 @@ async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, 
             await batch.flush()
         assert len(batch._path.launchers) == len(dev._launches.path.launchers) == 2
         assert len(batch._path._watches) == len(dev._launches.path._watches) == 2
+
+
+@pytest.mark.parametrize("kind", ["modules", "graphs", "events"])
+async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(pool, monkeypatch, kind):
+    """Each is a command, and a lane has room for so many."""
+    few = 8
+    for file in (_device, _lanes):
+        monkeypatch.setattr(file, "ORPHANS_AT_ONCE", few)
+    async with open_test_device(workers=pool) as dev:
+        ptx, x = compile_ptx(SOURCE), dev.zeros(4)
+
+        async def make() -> Any:
+            if kind == "modules":
+                return await dev.module.load(ptx)
+            if kind == "graphs":
+                return await dev.capture(lambda graph: graph.fill(x, 1))
+            event = dev.compute_lane.record()
+            await event.wait()
+            return event
+
+        orphans = {"modules": dev._orphan_modules, "graphs": dev._orphan_graphs, "events": dev._lanes.orphan_events}
+        dropped = [await make() for _ in range(3 * few)]
+        dropped.clear()
+        held.collect()
+        assert len(orphans[kind]) == 3 * few
+        for left in (2, 1, 0):
+            before = dev.statistics().lanes[0].submitted
+            dropped.append(await make())
+            assert dev.statistics().lanes[0].submitted - before <= few + 2
+            assert len(orphans[kind]) == left * few
 
 
 async def test_a_generation_that_was_lost_is_kept_by_nothing(dev):
