@@ -87,7 +87,7 @@ BELONGS_TO_NONE = {
 NO_VERBS = re.compile(r"Nvrtc(Cache|CacheKey|Options)\.|RestartPolicy\.|testing\.|DeviceArray\.__c?array|\w+\.__dlpack")
 """What stands beside the devices: caches and policies know none, and tests are programs that use these verbs."""
 
-OF_PYTHON = {"__init__", "__exit__", "__aexit__", "__getattr__"}
+OF_PYTHON = {"__init__", "__exit__", "__aexit__", "__getattr__", "__reduce_ex__"}
 """Operators that only Python itself gives something to."""
 
 
