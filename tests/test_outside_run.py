@@ -47,7 +47,8 @@ async def on_stage(dev: Device) -> AsyncIterator[Stage]:
     """What the verbs are called on. Launches of the kernel and a product of matrices have been made before."""
     kernel = await dev.nvrtc.compile(SOURCE, "add")
     program = await dev.nvrtc.compile_program(SOURCE)
-    module = await dev.module.load(program.ptx or b"")
+    image = program.cubin or program.ptx or ""
+    module = await dev.module.load(image)
     x, y = await dev.to_device(HOST), await dev.to_device(HOST)
     a, c = await dev.to_device(np.eye(4, dtype=np.float32)), dev.zeros((4, 4), np.float32)
     prepared = kernel.prepare(1, LENGTH, x, 0)
@@ -138,7 +139,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "Module.function": lambda s: s.module.function("add"),
     "Module.global_": lambda s: s.module.global_("counter"),
     "Module.unload": lambda s: s.module.unload(),
-    "ModuleLoader.load": lambda s: s.dev.module.load(s.program.ptx),
+    "ModuleLoader.load": lambda s: s.dev.module.load(s.image),
     "Nvrtc.compile": lambda s: s.dev.nvrtc.compile(SOURCE, "add"),
     "Nvrtc.compile_program": lambda s: s.dev.nvrtc.compile_program(SOURCE),
     "PreparedLaunch.__setitem__": lambda s: s.prepared.__setitem__(1, 7),
