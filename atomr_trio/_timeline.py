@@ -180,6 +180,12 @@ class Timeline:
             self.lanes.append(LaneBook(len(self.lanes)))
         return self.lanes[lane]
 
+    def uses(self, lane: int) -> bool:
+        """Whether anything unfinished is on a lane, or waits for it: the worker needs the lane until then."""
+        if self.book(lane).busy:
+            return True
+        return any(other == lane for book in self.lanes for command in book.in_flight for other, _ in command.waits)
+
     def reached(self, ticket: Ticket) -> bool:
         """Whether the GPU has reached a ticket."""
         return ticket[1] <= self.page.finished(ticket[0])

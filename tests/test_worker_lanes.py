@@ -22,10 +22,17 @@ def lane() -> Iterator[Lane]:
     handle = helper.begin()
     page: Any = SimpleNamespace(finished=lambda lane: 0, words=[0] * 512)
     services: Any = None
-    yield Lane(3, page, 0, None, services, {})
+    opened = Lane(3, page, 0, None, services)
+    opened.open()
+    yield opened
     driver.cuCtxSetCurrent(handle)
     driver.cuDevicePrimaryCtxRelease(0)
     driver.cuCtxSetCurrent(None)
+
+
+def close_stream(lane: Lane) -> None:
+    for call in lane.close():
+        call()
 
 
 def test_a_stream_is_not_given_back_while_somebody_asks_after_it(lane: Lane) -> None:
@@ -43,7 +50,7 @@ def test_a_stream_is_not_given_back_while_somebody_asks_after_it(lane: Lane) -> 
 
     def close() -> None:
         driver.cuCtxSetCurrent(lane_context)
-        lane.close()
+        close_stream(lane)
 
     asking = threading.Thread(target=lambda: statuses.append(lane.ask(slow)))
     asking.start()
@@ -60,7 +67,7 @@ def test_a_stream_is_not_given_back_while_somebody_asks_after_it(lane: Lane) -> 
 
 
 def test_a_stream_that_was_given_back_is_asked_nothing(lane: Lane) -> None:
-    lane.close()
+    close_stream(lane)
     calls: list[Any] = []
     assert lane.ask(lambda stream: calls.append(stream) or 1) == 0
     assert not calls
@@ -78,4 +85,4 @@ def test_other_lanes_hear_of_a_command_when_it_is_signed(lane: Lane) -> None:
     assert (seen, lane.submitted) == ([(1, 0)], 2), "this one shares the ticket of a later one"
     lane._made(verb, 3, unsigned=False)
     assert (seen, lane.submitted) == ([(1, 0), (3, 2)], 3)
-    lane.close()
+    close_stream(lane)

@@ -56,12 +56,24 @@ class InteropEngine:
 
     def _attach(self, command: Command, lane: Lane) -> None:
         (size,) = ATTACH.struct.unpack(command.payload)
-        self._page = SharedMemory(command.descriptors.pop(), size)
-        host = _host_address(self._page)
-        self._driver.cuMemHostRegister(host, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
-        address = self._driver.CUdeviceptr()
-        self._driver.cuMemHostGetDevicePointer(byref(address), host, 0)
-        self._address = address.value
+        page = SharedMemory.adopt(command.descriptors.pop(), size)
+        try:
+            self._address = self._registered(page, size)
+        except BaseException:
+            page.close()
+            raise
+        self._page = page
+
+    def _registered(self, page: SharedMemory, size: int) -> int:
+        driver, host, address = self._driver, _host_address(page), self._driver.CUdeviceptr()
+        driver.cuMemHostRegister(host, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        try:
+            driver.cuMemHostGetDevicePointer(byref(address), host, 0)
+        except BaseException:
+            driver.cuMemHostUnregister.status(host)
+            raise
+        registered: int = address.value
+        return registered
 
     def _wait(self, command: Command, lane: Lane) -> None:
         try:
@@ -74,8 +86,9 @@ class InteropEngine:
     def _settle(self, command: Command, lane: Lane) -> None:
         """Nothing to call."""
 
-    def forget_lane(self, index: int) -> None:
+    def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
+        return ()
 
     def close(self) -> None:
         """Give the page back."""
