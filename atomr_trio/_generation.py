@@ -65,6 +65,7 @@ from .worker.protocol import (
     RECORDS_SENT_WORD,
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
+    Mode,
     Role,
     Verb,
     encode_wait,
@@ -514,7 +515,8 @@ class Generation:
         held_up_by = open_waits
         if required and lane != LANE_COMPUTE:
             held_up_by += tuple((LANE_COMPUTE, each) for each in required)
-        command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout)
+        blocks = verb.mode is Mode.BLOCKS
+        command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout, blocks=blocks)
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
         book.in_flight.append(command)
@@ -1080,7 +1082,7 @@ class Generation:
     def _check_hang(self, now: float) -> None:
         overdue = self.timeline.overdue(now, self.hang_timeout)
         if overdue is not None:
-            reason = f"{overdue.operation} ran longer than hang_timeout={overdue.limit:g} s"
+            reason = f"{overdue.operation} {overdue.did} longer than hang_timeout={overdue.limit:g} s"
             self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=overdue.operation))
 
     def waiting(self, lane: int) -> int:

@@ -624,7 +624,7 @@ class Worker:
             lane.open()
 
     def _close_lane(self, payload: bytes, descriptors: list[int]) -> None:
-        """Nothing names it any more. What it had goes back to the driver in a thread: that may wait for all that runs."""
+        """Nothing names it any more. What it had goes back to the driver in a thread: that may wait for what runs."""
         (index,) = context_records.CLOSE_LANE.struct.unpack(payload)
         lane = self._lanes[index]
         lane.finish()
