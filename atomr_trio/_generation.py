@@ -515,8 +515,8 @@ class Generation:
         held_up_by = open_waits
         if required and lane != LANE_COMPUTE:
             held_up_by += tuple((LANE_COMPUTE, each) for each in required)
-        blocks = verb.mode is Mode.BLOCKS
-        command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout, blocks=blocks)
+        command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout)
+        command.blocks = verb.mode is Mode.BLOCKS
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
         book.in_flight.append(command)
@@ -759,9 +759,12 @@ class Generation:
         self._send_control(context_records.CLOSE)
         await self._hears(self.process.pidfd, deadline)
 
-    def request_faults(self, faults: str) -> None:
-        """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``."""
-        self._send_control(context_records.INJECT, json.dumps({"faults": faults}).encode())
+    def request_faults(self, faults: str, *, instead: bool = False) -> None:
+        """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``.
+
+        `instead` withdraws those that were asked for before.
+        """
+        self._send_control(context_records.INJECT, json.dumps({"faults": faults, "instead": instead}).encode())
 
     @trio.lowlevel.enable_ki_protection
     async def reset(self, deadline: float) -> bool:

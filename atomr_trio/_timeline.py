@@ -66,8 +66,6 @@ class Command:
         owner: CommandOwner,
         waits: tuple[Ticket, ...],
         hang_timeout: float | None = None,
-        *,
-        blocks: bool = False,
     ) -> None:
         self.lane: int = lane
         self.ticket: int = ticket
@@ -78,7 +76,7 @@ class Command:
         self.waits: tuple[Ticket, ...] = waits
         self.hang_timeout: float | None = hang_timeout
         """Seconds that it may run, if its caller said so; otherwise the device's own limit counts."""
-        self.blocks: bool = blocks
+        self.blocks: bool = False
         """Whether its calls may hold the thread that makes them: the driver may have them wait for all that runs."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""

@@ -648,7 +648,10 @@ class Worker:
             raise ValueError("calls of a real driver cannot be made to fail")
         from atomr_cuda import sim
 
-        sim.inject(json.loads(payload)["faults"])
+        wanted = json.loads(payload)
+        if wanted["instead"]:
+            sim.withdraw()
+        sim.inject(wanted["faults"])
 
     # The end.
 

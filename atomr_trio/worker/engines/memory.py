@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..channel import SharedMemory
+from ..giving_back import GivingBack
 from ..protocol import CELL, DRIVER_LIMIT, Mode, Role, VerbTable
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class MemoryEngine:
         self._addresses = {STAGING_AREA: services.staging_address}
         self._refused: dict[int, Any] = {}
         self._registering = threading.Lock()
+        self._giving_back = GivingBack(services.cuda_error)
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
@@ -370,9 +372,10 @@ class MemoryEngine:
             try:
                 self._driver.cuMemHostRegister(address, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
             except self._services.cuda_error as refusal:
-                self._refused[area] = refusal  # what was to be copied fails with the same words
+                self._refused[area] = refusal.with_traceback(None)  # what was to be copied fails with the same words
                 memory.close()
                 raise
+            self._refused.pop(area, None)
             self._areas[area], self._addresses[area] = memory, address
 
     def _unregister_host(self, command: Command, lane: Lane) -> None:
@@ -383,9 +386,12 @@ class MemoryEngine:
                 self._drop_area(area)
 
     def _drop_area(self, area: int) -> None:
-        self._driver.cuMemHostUnregister(self._addresses[area])
-        del self._addresses[area]
-        self._areas.pop(area).close()
+        memory, address = self._areas.pop(area), self._addresses.pop(area)
+        self._giving_back.make([partial(self._unregister, memory, address)])
+
+    def _unregister(self, memory: SharedMemory, address: int) -> None:
+        self._driver.cuMemHostUnregister(address)
+        memory.close()
 
     # Fills.
 
