@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,18 @@ import pytest
 import trio
 import trio.testing
 
+import sim_process
+from atomr_cuda import CudaError, driver, sim
 from atomr_trio import CommandFailed, OutOfDeviceMemory
 from atomr_trio.testing import worker_pid
+from atomr_trio.worker.engines.blas import blas_engine
+from atomr_trio.worker.engines.calls import CallEngine
+from atomr_trio.worker.engines.graph import BUILD, DESTROY, GraphEngine, Step, encode_steps
+from atomr_trio.worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK, MemoryEngine
+from atomr_trio.worker.engines.module import LOAD, UNLOAD, ModuleEngine
+from atomr_trio.worker.engines.solver import solver_engine
+from atomr_trio.worker.giving_back import GivingBack
+from atomr_trio.worker.lanes import Command, Lane
 from nvrtc_helper import compile_ptx
 from rogue import gated
 
@@ -303,3 +315,131 @@ async def test_a_lane_that_gets_no_stream_fails_its_commands_in_order_until_it_g
             await add.launch(1, N, x, 1.0, lane=lane)
     assert (await x.to_host() == NUMBERS + 2).all()
     assert dev.generation == 1
+
+
+# --- what the driver has given, counted in this process ---------------------------------------------------------------
+
+
+@pytest.fixture
+def services() -> Iterator[Any]:
+    """What an engine asks of its worker, for the simulated driver of this process."""
+    context = sim_process.begin()
+    yield SimpleNamespace(
+        device=0,
+        durable=True,
+        prints=False,
+        poisoned=False,
+        staging_address=0,
+        cuda_error=CudaError,
+        synchronize=driver.cuCtxSynchronize,
+        forget_hot=lambda: None,
+        post=lambda message, descriptors=(): None,
+    )
+    sim.withdraw()
+    driver.cuCtxSetCurrent(context)
+    driver.cuDevicePrimaryCtxRelease(0)
+    driver.cuCtxSetCurrent(None)
+
+
+def given() -> tuple[int, int]:
+    """Handles that this process has of the driver, and bytes of device memory that are free."""
+    process = sim.driver._process
+    assert process is not None
+    return len(process.handles._objects), sim_process.free_memory()
+
+
+Call = Callable[[], None]
+
+
+def of_memory(services: Any, lane: Any) -> tuple[Call, Call]:
+    engine, address = MemoryEngine(services), sim_process.reserve(4 * sim_process.GRANULE)
+    create = CREATE_CHUNK.struct.pack(address, sim_process.GRANULE)
+    release = RELEASE_CHUNK.struct.pack(address)
+    return (
+        lambda: engine.calls[CREATE_CHUNK.number](command(CREATE_CHUNK, create), lane),
+        lambda: engine.calls[RELEASE_CHUNK.number](command(RELEASE_CHUNK, release), lane),
+    )
+
+
+def of_modules(services: Any, lane: Any) -> tuple[Call, Call]:
+    engine, image = ModuleEngine(services), compile_ptx(ADD).encode()
+    wanted = json.dumps({"kernels": None, "globals": ["factor"]}).encode()
+    load, unload = LOAD.struct.pack(1, len(image)), UNLOAD.struct.pack(1)
+    return (
+        lambda: engine.calls[LOAD.number](command(LOAD, load, image + wanted), lane) and None,
+        lambda: engine.calls[UNLOAD.number](command(UNLOAD, unload), lane),
+    )
+
+
+def of_graphs(services: Any, lane: Any) -> tuple[Call, Call]:
+    engine, address = GraphEngine(services, ModuleEngine(services)), sim_process.allocate(4096)
+    fill = FILL.struct.pack(address, 0, 16, 8, 1, bytes(range(16)))
+    steps = encode_steps([Step(0, (), ((FILL, fill),)), Step(1, (0,), ((FILL, fill),))])
+    build, destroy = BUILD.struct.pack(1), DESTROY.struct.pack(1)
+    return (
+        lambda: engine.calls[BUILD.number](command(BUILD, build, steps), lane),
+        lambda: engine.calls[DESTROY.number](command(DESTROY, destroy), lane),
+    )
+
+
+def of_lanes(services: Any, lane: Any) -> tuple[Call, Call]:
+    page: Any = SimpleNamespace(finished=lambda lane: 0, words=[0] * 512)
+    other, giving_back = Lane(3, page, 0, None, services), GivingBack(CudaError)
+    return other.open, lambda: giving_back.make(other.close())
+
+
+def of_blas(services: Any, lane: Any) -> tuple[Call, Call]:
+    return of_library(blas_engine(services), lane)
+
+
+def of_solver(services: Any, lane: Any) -> tuple[Call, Call]:
+    return of_library(solver_engine(services), lane)
+
+
+def of_library(engine: CallEngine, lane: Any) -> tuple[Call, Call]:
+    """A handle: made by the first call, given back with the lane."""
+    giving_back = GivingBack(CudaError)
+    return lambda: engine._open(lane) and None, lambda: giving_back.make(engine.forget_lane(lane.index))
+
+
+def command(verb: Any, payload: bytes, content: bytes = b"") -> Command:
+    descriptors = []
+    if content:
+        descriptors.append(os.memfd_create("test"))
+        os.write(descriptors[0], content)
+    return Command(verb, lambda command, lane: None, 1, [], payload, descriptors)
+
+
+@pytest.mark.parametrize("make", [of_memory, of_modules, of_graphs, of_lanes, of_blas, of_solver])
+def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
+    lane: Any = SimpleNamespace(index=0, stream=sim_process.stream())
+    do, undo = make(services, lane)
+    do()
+    undo()
+    before = given()
+    for refused_in in (do, undo):
+        call, told = 0, True
+        while told:
+            call += 1
+            if refused_in is undo:
+                do()
+            told = refuses(refused_in, call)
+            if refused_in is do and not told:
+                undo()
+            do()  # which makes up for what could not be given back
+            undo()
+            assert given() == before, f"{call} of {refused_in} has left something"
+        assert call > 1
+
+
+def refuses(function: Call, call: int) -> bool:
+    """Make a function's call with this number fail; whether it says so, and of which function of the library."""
+    sim.inject(f"*:{REFUSED}:{call}")
+    error = None
+    try:
+        function()
+    except CudaError as refusal:
+        error = refusal
+    sim.withdraw()
+    assert error is None or (error.status == REFUSED and error.function)
+    return error is not None
