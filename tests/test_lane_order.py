@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import numpy as np
+import pytest
 import trio
 
+from atomr_trio import ContextLost, ContextWasLost
 from atomr_trio.testing import hold_worker
+from nvrtc_helper import compile_ptx
 from rogue import gated, until
 
 DEADLINE = 10
@@ -53,3 +60,57 @@ async def test_a_copy_of_many_rows_behind_launches_that_share_a_ticket(dev):
                 batch.copy_from(target, source[::-1])  # row by row
     assert (await x.to_host() == NUMBERS + 200).all()
     assert (await target.to_host() == host[::-1]).all()
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize(
+    ("function", "operation"),
+    [
+        ("cuModuleLoadDataEx", "module.load"),
+        ("cuMemSetAccess", "memory.create_chunk"),
+        ("cublasCreate", "blas.gemm"),
+        ("cuMemcpyHtoDAsync", "memory.copy_in"),
+        ("cuEventElapsedTime", "event.elapsed"),
+    ],
+)
+async def test_every_kind_of_command_that_never_ends_costs_the_generation_and_is_named(
+    open_test_device, function, operation
+):
+    """Whether it holds the thread of its lane or the one that all share, and whatever waits behind it elsewhere."""
+    async with open_test_device(hang_timeout=0.3) as dev:
+        add = await dev.nvrtc.compile(SOURCE, "add")
+        x, a = await dev.to_device(NUMBERS), await dev.to_device(np.eye(N, dtype=np.float32))
+        await add.launch(1, N, x, 0)
+        event = dev.compute_lane.record()
+        await event.wait()
+        requests: dict[str, Callable[[], Awaitable[Any]]] = {
+            "module.load": lambda: dev.module.load(compile_ptx(SOURCE)),
+            "memory.create_chunk": lambda: dev.zeros(N, np.int32, guarded=True).fill(1),
+            "blas.gemm": lambda: dev.blas.gemm(a, a),
+            "memory.copy_in": lambda: a.copy_from(np.eye(N, dtype=np.float32)),
+            "event.elapsed": lambda: event.elapsed_since(event),
+        }
+
+        async def quietly(request: Callable[[], Awaitable[Any]]) -> None:
+            with contextlib.suppress(ContextLost):
+                await request()
+
+        async with dev.lane() as lane:
+            await add.launch(1, N, x, 0, lane=lane)
+            dev._generation.request_faults(f"{function}:hang")
+            with trio.fail_after(DEADLINE):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(quietly, requests[operation])
+                    await until(lambda: operation in dev._generation.in_flight() or dev.generation != 1)
+                    nursery.start_soon(quietly, lambda: add.launch(1, N, x, 1))
+                    nursery.start_soon(quietly, lambda: add.launch(1, N, x, 1, lane=lane))
+                    lost = await next_loss(dev)
+        assert lost == f"{operation} ran longer than hang_timeout=0.3 s"
+
+
+async def next_loss(dev: Any) -> str:
+    with dev.events() as events:
+        async for event in events:
+            if isinstance(event, ContextWasLost):
+                return event.reason
+    raise AssertionError
