@@ -24,7 +24,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
 from typing import Any, NoReturn
 
@@ -611,11 +611,21 @@ class Worker:
 
     def _map_chunk(self, payload: bytes, descriptors: list[int]) -> None:
         address, size = context_records.MAP_CHUNK.struct.unpack(payload)
-        self._memory.adopt_chunk(address, size, descriptors.pop())
+        with self._or_lost(context_records.MAP_CHUNK):
+            self._memory.adopt_chunk(address, size, descriptors.pop())
 
     def _unmap_chunk(self, payload: bytes, descriptors: list[int]) -> None:
         (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
-        self._memory.drop_chunk(address)
+        with self._or_lost(context_records.UNMAP_CHUNK):
+            self._memory.drop_chunk(address)
+
+    @contextlib.contextmanager
+    def _or_lost(self, verb: Verb) -> Iterator[None]:
+        """Say what the driver refuses of a record that nobody waits for, and that a standby cannot do without."""
+        try:
+            yield
+        except self.cuda_error as error:
+            self.lost(error, verb.operation)
 
     def _open_lane(self, payload: bytes, descriptors: list[int]) -> None:
         index, priority = context_records.OPEN_LANE.struct.unpack(payload)
