@@ -371,7 +371,8 @@ class Lane:
             if classify(error.status, error.library) in _FATAL:
                 self._services.lost(error, verb.operation)
                 return False
-            self._fail(ticket, error.status, error.name, error.text, error.library)
+            text = f"{error.function}: {error.text}"
+            self._fail(ticket, error.status, error.name, text, error.library)
         elif isinstance(error, RequiredCommandFailed):
             failure = error.failure
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"])
@@ -465,6 +466,8 @@ class Lane:
             self._words[self._counter] = ticket  # nothing of it has ever run: each command has failed
             return
         status = self._write_value(self.stream, self._counter_address, ticket, 0)
+        if status and classify(status) not in _FATAL:  # without its ticket nothing of the lane ever ends: ask twice
+            status = self._write_value(self.stream, self._counter_address, ticket, 0)
         if status:
             function = self._driver.cuStreamWriteValue64
             self._services.lost(function.library.error(status, function.symbol), operation)

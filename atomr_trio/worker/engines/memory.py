@@ -238,7 +238,7 @@ class MemoryEngine:
             self._release(spare)
             status = self._create_when_released(handle, size, properties)
         if status:
-            raise driver.cuMemCreate.library.error(status, driver.cuMemCreate.symbol)
+            driver.cuMemCreate(byref(handle), size, byref(properties), 0)
         self._map(address, size, handle.value)
         if durable:
             descriptor = c_int(-1)
