@@ -204,9 +204,7 @@ class _Front:
 
     __slots__ = ("held_up_by", "lane", "launch", "limit", "sharing")
 
-    def __init__(
-        self, lane: LaneBook, launch: Launch | None, limit: float, sharing: int, held_up_by: set[int]
-    ) -> None:
+    def __init__(self, lane: LaneBook, launch: Launch | None, limit: float, sharing: int, held_up_by: set[int]) -> None:
         self.lane: LaneBook = lane
         self.launch: Launch | None = launch
         self.limit: float = limit
