@@ -44,6 +44,28 @@ async def test_a_lane_is_closed_while_a_command_of_another_still_waits_for_it(de
             assert (await x.to_host() == NUMBERS + 3).all()
 
 
+async def test_a_lane_that_has_called_a_library_goes_without_holding_up_others(dev):
+    """Its handle and its workspace are given back, and the driver may let that wait for all that runs."""
+    add = await dev.nvrtc.compile(SOURCE, "add")
+    a, x = await dev.to_device(np.eye(N, dtype=np.float32)), await dev.to_device(NUMBERS)
+    async with dev.lane() as first, dev.batch(lane=first) as batch:
+        batch.blas.gemm(a, a)
+        batch.solver.cholesky(a)
+    lane = dev.lane()
+    async with dev.batch(lane=lane) as batch:
+        batch.blas.gemm(a, a)
+        batch.solver.cholesky(a)
+    async with dev.lane() as other, gated(dev):
+        async with lane:
+            pass
+        with trio.fail_after(DEADLINE):
+            await add.launch(1, N, x, 1, lane=other)
+            async with dev.lane() as heir:
+                await add.launch(1, N, x, 2, lane=heir)
+        assert dev.statistics().lanes[0].unfinished == 1
+    assert (await x.to_host() == NUMBERS + 3).all()
+
+
 async def test_a_copy_of_many_rows_behind_launches_that_share_a_ticket(dev):
     """It waits until little is ahead of it, and of launches without a ticket nobody hears that they are done."""
     add = await dev.nvrtc.compile(SOURCE, "add")
