@@ -28,7 +28,10 @@ class GivingBack:
                 self._refused.append(call)
                 first = first or error
         for _ in range(older):
-            call = self._refused.popleft()
+            try:
+                call = self._refused.popleft()
+            except IndexError:
+                break  # another thread has taken it
             try:
                 call()
             except self._refusal:

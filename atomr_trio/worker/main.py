@@ -641,13 +641,16 @@ class Worker:
         self._lanes = {number: other for number, other in self._lanes.items() if number != index}
         self.forget_hot()
         calls = [call for engine in self._engines.values() for call in engine.forget_lane(index)]
+        if not calls:
+            self._give_back(lane.close())
+            return
         closing = self._start_thread(f"close-lane-{index}", lambda: self._give_back([*calls, *lane.close()]))
         self._closing = [closing, *(thread for thread in self._closing if thread.is_alive())]
 
     def _give_back(self, calls: Sequence[Callable[[], object]]) -> None:
         """Make calls that end something, each of them whatever becomes of the others."""
-        self.bind_thread()
         try:
+            self.bind_thread()
             self._giving_back.make(calls)
         except self.cuda_error as error:
             if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
