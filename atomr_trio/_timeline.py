@@ -202,9 +202,18 @@ class LaneBook:
 class _Front:
     """The oldest unfinished command of a lane, while it is looked whether that is overdue."""
 
-    __slots__ = ("held_up_by", "lane", "launch", "limit", "sharing")
+    __slots__ = ("held_up_by", "lane", "launch", "limit", "sharing", "waits")
 
-    def __init__(self, lane: LaneBook, launch: Launch | None, limit: float, sharing: int, held_up_by: set[int]) -> None:
+    def __init__(
+        self,
+        lane: LaneBook,
+        launch: Launch | None,
+        limit: float,
+        sharing: int,
+        held_up_by: set[int],
+        *,
+        waits: bool,
+    ) -> None:
         self.lane: LaneBook = lane
         self.launch: Launch | None = launch
         self.limit: float = limit
@@ -213,6 +222,8 @@ class _Front:
         """How many commands have that time each, and are seen to finish together."""
         self.held_up_by: set[int] = held_up_by
         """The lanes that may be what it waits for."""
+        self.waits: bool = waits
+        """Whether a ticket that it must wait for is not reached."""
 
     @property
     def operation(self) -> str:
@@ -330,9 +341,11 @@ class Timeline:
         stuck = [front for front in fronts.values() if running.isdisjoint(_upstream(fronts, front))]
         if stuck:
             limit = max(front.limit for front in stuck)
-            oldest = min(stuck, key=lambda front: front.lane.moved)
             if now - max(front.lane.moved for front in stuck) > limit:
-                return Overdue(oldest.operation, limit, "waited for other lanes")
+                # One that has nothing left to wait for is more likely to be the reason than one that has.
+                free = [front for front in stuck if not front.waits]
+                worst = min(free or stuck, key=lambda front: front.lane.moved)
+                return Overdue(worst.operation, limit, "ran" if free else "waited for other lanes")
         return None
 
     def _front_of(self, lane: LaneBook, now: float, default: float | None) -> _Front:
@@ -343,7 +356,8 @@ class Timeline:
         begins = lane.front != ticket
         if begins:
             lane.front, lane.moved = ticket, now
-        if command is not None and (begins or not all(map(self.reached, command.waits))):
+        waits = command is not None and not all(map(self.reached, command.waits))
+        if command is not None and (begins or waits):
             # The worker waits by an event, which covers all that the other lane had been given by then; and a call that
             # blocks may be one that waits for all that runs.
             named = {other for other, _ in command.waits}
@@ -355,7 +369,8 @@ class Timeline:
         if begins or held_up_by:
             lane.front_since = now
         limit = default if command is None else command.hang_timeout or default
-        return _Front(lane, launch, math.inf if limit is None else limit, self._sharing(lane.index, ticket), held_up_by)
+        limit = math.inf if limit is None else limit
+        return _Front(lane, launch, limit, self._sharing(lane.index, ticket), held_up_by, waits=waits)
 
     def _sharing(self, lane: int, ticket: int) -> int:
         """How many commands share the ticket of the one that the lane goes on with; 1 or more."""

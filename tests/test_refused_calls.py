@@ -434,18 +434,19 @@ def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
     undo()
     before = given()
     for refused_in in (do, undo):
-        call, told = 0, True
-        while told:
+        call = refused = 0
+        while call - refused < 2:  # one call may be refused in vain: it is made again
             call += 1
             if refused_in is undo:
                 do()
             told = refuses(refused_in, call)
+            refused += told
             if refused_in is do and not told:
                 undo()
             do()  # which makes up for what could not be given back
             undo()
             assert given() == before, f"{call} of {refused_in} has left something"
-        assert call > 1
+        assert refused
 
 
 def refuses(function: Call, call: int) -> bool:

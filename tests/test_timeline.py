@@ -152,7 +152,23 @@ def test_lanes_that_wait_for_each_other_and_of_which_none_runs_are_noticed(timel
     assert timeline.overdue(100.0, 1.0) is None
     assert timeline.overdue(100.9, 1.0) is None
     overdue = timeline.overdue(101.1, 1.0)
-    assert (overdue.operation, overdue.did, overdue.limit) == (first.operation, "waited for other lanes", 1.0)
+    assert (overdue.operation, overdue.did, overdue.limit) == (first.operation, "ran", 1.0)
+
+
+def test_a_call_that_blocks_is_blamed_rather_than_what_waits_for_it(timeline):
+    """Though it may be held up by that lane, as far as can be seen, and that one has been waiting for longer."""
+    kernel = issue(timeline, LANE_COMPUTE)
+    load = issue(timeline, LANE_COMPUTE)
+    load.blocks = True
+    issue(timeline, LANE_COPY_OUT, waits=((LANE_COMPUTE, load.ticket),))
+    load.operation = "what hangs"
+    assert timeline.overdue(100.0, 1.0) is None
+    reach(timeline, LANE_COMPUTE, kernel.ticket)
+    list(timeline.take_finished())
+    assert timeline.overdue(100.5, 1.0) is None
+    assert timeline.overdue(101.4, 1.0) is None
+    overdue = timeline.overdue(101.6, 1.0)
+    assert (overdue.operation, overdue.did) == ("what hangs", "ran")
 
 
 def test_a_wait_for_a_ticket_that_nobody_will_reach_is_noticed(timeline):
