@@ -41,7 +41,7 @@ DEADLINE = 60
 REFUSED = 8
 """A status of every library that concerns the request alone."""
 OUT_OF_MEMORY = 2
-UNTOUCHED = 4
+UNTOUCHED = 8
 """After so many calls that were refused in vain the request has no more of them."""
 N = 8
 NUMBERS = np.arange(N, dtype=np.float32)
