@@ -1401,8 +1401,9 @@ async def open_device(
       about 0.6 GiB of device memory, and is started in the background.
     - `on_fault`: `"survive"`, or `"stale"`: then no array and no kernel survives a lost context, and using one raises
       `StaleArray` or `StaleKernel`.
-    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. It does not count
-      for a copy of more than 4 MiB of ordinary memory, which the host has a part in.
+    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. They count from
+      when nothing else can hold it up any more, and for lanes that only wait for each other. It does not count for a
+      copy of more than 4 MiB of ordinary memory, which the host has a part in.
     - `close_timeout`: seconds that leaving the block waits for what was started, before it kills the worker.
     - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
     - `restart_policy`: how many lost contexts are too many; by default 3 within a minute.

@@ -65,6 +65,7 @@ from .worker.protocol import (
     RECORDS_SENT_WORD,
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
+    Mode,
     Role,
     Verb,
     encode_wait,
@@ -515,6 +516,7 @@ class Generation:
         if required and lane != LANE_COMPUTE:
             held_up_by += tuple((LANE_COMPUTE, each) for each in required)
         command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout)
+        command.blocks = verb.mode is Mode.BLOCKS
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
         book.in_flight.append(command)
@@ -757,9 +759,12 @@ class Generation:
         self._send_control(context_records.CLOSE)
         await self._hears(self.process.pidfd, deadline)
 
-    def request_faults(self, faults: str) -> None:
-        """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``."""
-        self._send_control(context_records.INJECT, json.dumps({"faults": faults}).encode())
+    def request_faults(self, faults: str, *, instead: bool = False) -> None:
+        """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``.
+
+        `instead` withdraws those that were asked for before.
+        """
+        self._send_control(context_records.INJECT, json.dumps({"faults": faults, "instead": instead}).encode())
 
     @trio.lowlevel.enable_ki_protection
     async def reset(self, deadline: float) -> bool:
@@ -1080,7 +1085,7 @@ class Generation:
     def _check_hang(self, now: float) -> None:
         overdue = self.timeline.overdue(now, self.hang_timeout)
         if overdue is not None:
-            reason = f"{overdue.operation} ran longer than hang_timeout={overdue.limit:g} s"
+            reason = f"{overdue.operation} {overdue.did} longer than hang_timeout={overdue.limit:g} s"
             self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=overdue.operation))
 
     def waiting(self, lane: int) -> int:

@@ -276,7 +276,7 @@ class Lanes:
         if lane._batches or self.opened.get(lane._number) is not lane:
             return
         generation = self._device._generation
-        if generation is not None and generation.timeline.book(lane._number).busy:
+        if generation is not None and generation.timeline.uses(lane._number):
             return
         for holder in self._device._all_generations():
             holder.close_lane(lane._number)

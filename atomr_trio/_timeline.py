@@ -8,7 +8,8 @@ on the lane is done. Seeing that is a comparison, no call. This file keeps the a
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ._errors import DeviceError
@@ -42,7 +43,18 @@ class CommandOwner(Protocol):
 class Command:
     """One published command."""
 
-    __slots__ = ("engine", "hang_timeout", "healed", "lane", "operands", "operation", "owner", "ticket", "waits")
+    __slots__ = (
+        "blocks",
+        "engine",
+        "hang_timeout",
+        "healed",
+        "lane",
+        "operands",
+        "operation",
+        "owner",
+        "ticket",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -64,6 +76,8 @@ class Command:
         self.waits: tuple[Ticket, ...] = waits
         self.hang_timeout: float | None = hang_timeout
         """Seconds that it may run, if its caller said so; otherwise the device's own limit counts."""
+        self.blocks: bool = False
+        """Whether its calls may hold the thread that makes them: the driver may have them wait for all that runs."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
@@ -111,20 +125,34 @@ class Launches:
 
 
 class Overdue:
-    """What has run longer than it may."""
+    """What has run, or waited, longer than it may."""
 
-    __slots__ = ("limit", "operation")
+    __slots__ = ("did", "limit", "operation")
 
-    def __init__(self, operation: str, limit: float) -> None:
+    def __init__(self, operation: str, limit: float, did: str = "ran") -> None:
         self.operation: str = operation
         self.limit: float = limit
         """In seconds."""
+        self.did: str = did
+        """In a word."""
 
 
 class LaneBook:
     """The unfinished commands of one lane, oldest first: what a batch launched has a queue of its own."""
 
-    __slots__ = ("failures", "front", "front_since", "in_flight", "index", "issued", "launches", "open", "waited")
+    __slots__ = (
+        "behind",
+        "failures",
+        "front",
+        "front_since",
+        "in_flight",
+        "index",
+        "issued",
+        "launches",
+        "moved",
+        "open",
+        "waited",
+    )
 
     def __init__(self, index: int) -> None:
         self.index: int = index
@@ -140,6 +168,11 @@ class LaneBook:
         self.front: int = 0
         """The ticket whose time is being taken."""
         self.front_since: float = 0.0
+        """Since when nothing else holds that one up, as far as can be seen."""
+        self.behind: tuple[Ticket, ...] = ()
+        """What may hold it up."""
+        self.moved: float = 0.0
+        """When the lane was last seen to go on with another ticket."""
 
     @property
     def busy(self) -> bool:
@@ -166,6 +199,54 @@ class LaneBook:
         return Launches(self, items)
 
 
+class _Front:
+    """The oldest unfinished command of a lane, while it is looked whether that is overdue."""
+
+    __slots__ = ("held_up_by", "lane", "launch", "limit", "sharing", "waits")
+
+    def __init__(
+        self,
+        lane: LaneBook,
+        launch: Launch | None,
+        limit: float,
+        sharing: int,
+        held_up_by: set[int],
+        *,
+        waits: bool,
+    ) -> None:
+        self.lane: LaneBook = lane
+        self.launch: Launch | None = launch
+        self.limit: float = limit
+        """In seconds."""
+        self.sharing: int = sharing
+        """How many commands have that time each, and are seen to finish together."""
+        self.held_up_by: set[int] = held_up_by
+        """The lanes that may be what it waits for."""
+        self.waits: bool = waits
+        """Whether a ticket that it must wait for is not reached."""
+
+    @property
+    def operation(self) -> str:
+        """What it does, in words."""
+        return self.lane.in_flight[0].operation if self.launch is None else self.launch[2]._describe(self.launch[3])[0]
+
+    def lateness(self, now: float) -> float:
+        """Seconds beyond its limit; not more than 0 while it is in time."""
+        return now - self.lane.front_since - self.limit * self.sharing
+
+
+def _upstream(fronts: Mapping[int, _Front], front: _Front) -> set[int]:
+    """The lanes that one may be held up by, directly or through others; itself, if it is not held up."""
+    seen: set[int] = set()
+    ahead = [front.lane.index]
+    while ahead:
+        index = ahead.pop()
+        if index not in seen:
+            seen.add(index)
+            ahead += fronts[index].held_up_by if index in fronts else ()
+    return seen
+
+
 class Timeline:
     """All lanes of one generation."""
 
@@ -179,6 +260,12 @@ class Timeline:
         while len(self.lanes) <= lane:
             self.lanes.append(LaneBook(len(self.lanes)))
         return self.lanes[lane]
+
+    def uses(self, lane: int) -> bool:
+        """Whether anything unfinished is on a lane, or waits for it: the worker needs the lane until then."""
+        if self.book(lane).busy:
+            return True
+        return any(other == lane for book in self.lanes for command in book.in_flight for other, _ in command.waits)
 
     def reached(self, ticket: Ticket) -> bool:
         """Whether the GPU has reached a ticket."""
@@ -234,33 +321,56 @@ class Timeline:
         return tuple(self.page.finished(lane) for lane in range(MAX_LANES))
 
     def overdue(self, now: float, default: float | None) -> Overdue | None:
-        """A command that has run longer than it may since all it waited for was done.
+        """The command that is furthest beyond its limit, counted from when nothing else could hold it up any more.
 
         `default` is the limit in seconds of a command that has none of its own; None is no limit. Launches that share a
-        ticket are seen to finish together, so they have the time of all of them.
+        ticket are seen to finish together, so they have the time of all of them. Where lanes wait for each other and
+        none of them runs, their waiting is overdue once none has gone on for so long.
         """
+        fronts: dict[int, _Front] = {}
         for lane in self.lanes:
-            if not lane.busy:
-                lane.front = 0
-                continue
-            launch = lane.next_launch
-            limit, waits = default, tuple[Ticket, ...]()  # a launch with others is no short one
-            if launch is not None:
-                ticket = launch[0]
+            if lane.busy:
+                fronts[lane.index] = self._front_of(lane, now, default)
             else:
-                front = lane.in_flight[0]
-                ticket, limit, waits = front.ticket, front.hang_timeout or default, front.waits
-            # The worker waits by an event, which covers all that the other lane had been given by then. So a command
-            # that waited for another lane is blamed only once that lane is empty; till then that lane's own front is.
-            held_up = any(self.lanes[other].busy or not self.reached((other, on)) for other, on in waits)
-            if lane.front != ticket or held_up:
-                lane.front = ticket
-                lane.front_since = now
-                continue
-            if limit is not None and now - lane.front_since > limit * self._sharing(lane.index, ticket):
-                operation = lane.in_flight[0].operation if launch is None else launch[2]._describe(launch[3])[0]
-                return Overdue(operation, limit)
+                lane.front = 0
+        running = {index for index, front in fronts.items() if not front.held_up_by}
+        late = [front for index, front in fronts.items() if index in running and front.lateness(now) > 0]
+        if late:
+            worst = max(late, key=lambda front: front.lateness(now))
+            return Overdue(worst.operation, worst.limit)
+        stuck = [front for front in fronts.values() if running.isdisjoint(_upstream(fronts, front))]
+        if stuck:
+            limit = max(front.limit for front in stuck)
+            if now - max(front.lane.moved for front in stuck) > limit:
+                # One that has nothing left to wait for is more likely to be the reason than one that has.
+                free = [front for front in stuck if not front.waits]
+                worst = min(free or stuck, key=lambda front: front.lane.moved)
+                return Overdue(worst.operation, limit, "ran" if free else "waited for other lanes")
         return None
+
+    def _front_of(self, lane: LaneBook, now: float, default: float | None) -> _Front:
+        """The command that a busy lane goes on with, and what may hold it up; its times are taken."""
+        launch = lane.next_launch
+        command = lane.in_flight[0] if launch is None else None
+        ticket = lane.in_flight[0].ticket if launch is None else launch[0]
+        begins = lane.front != ticket
+        if begins:
+            lane.front, lane.moved = ticket, now
+        waits = command is not None and not all(map(self.reached, command.waits))
+        if command is not None and (begins or waits):
+            # The worker waits by an event, which covers all that the other lane had been given by then; and a call that
+            # blocks may be one that waits for all that runs.
+            named = {other for other, _ in command.waits}
+            ahead = (other for other in self.lanes if command.blocks or other.index in named)
+            lane.behind = (*command.waits, *((other.index, other.issued) for other in ahead if other is not lane))
+        elif begins:
+            lane.behind = ()
+        held_up_by = {other for other, on in lane.behind if not self.reached((other, on))}
+        if begins or held_up_by:
+            lane.front_since = now
+        limit = default if command is None else command.hang_timeout or default
+        limit = math.inf if limit is None else limit
+        return _Front(lane, launch, limit, self._sharing(lane.index, ticket), held_up_by, waits=waits)
 
     def _sharing(self, lane: int, ticket: int) -> int:
         """How many commands share the ticket of the one that the lane goes on with; 1 or more."""

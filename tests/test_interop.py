@@ -990,6 +990,17 @@ async def test_a_driver_that_refuses_is_the_error_of_one_request(dev, library):
     sim.withdraw()
 
 
+@pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
+async def test_a_worker_that_is_refused_the_page_of_words_gets_it_when_it_has_to_wait(dev, library, function):
+    (x,) = await numbers(dev, 5)
+    dev._generation.request_faults(f"{function}:2")
+    taken = library.take(x)
+    await (await kernel(dev, "step")).launch(1, 1, x, 2, 1)
+    assert (await x.to_host())[0] == 11
+    taken.close()
+    assert dev.generation == 1
+
+
 async def test_an_export_that_cannot_be_put_in_order_is_none(dev, library):
     flag, x = await numbers(dev, 0, 0)
     go = library.take(flag, -1)

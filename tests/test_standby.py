@@ -337,6 +337,24 @@ async def test_a_standby_that_dies_is_replaced_and_nobody_else_notices(dev):
 
 
 @pytest.mark.sim_only
+async def test_a_standby_that_cannot_map_a_new_chunk_says_so_and_is_replaced(dev):
+    (touch,) = await compile_rogue(dev, "touch")
+    async with dev.events() as events:
+        (standby,) = dev._standbys.generations
+        standby.request_faults("cuMemSetAccess:2")
+        x = dev.zeros(10, np.int32, guarded=True)
+        await touch.launch(1, 32, x, 10)
+        event = await anext(events)
+        assert isinstance(event, StandbyLost)
+        assert "out of memory" in event.reason
+        assert isinstance(await anext(events), StandbyReady)
+    assert dev.generation == 1
+    kill_worker(dev)
+    await next_generation(dev, 1)
+    assert (await x.to_host() == 1).all()
+
+
+@pytest.mark.sim_only
 async def test_standbys_that_cannot_be_started_are_tried_again_and_the_device_works_meanwhile(
     open_test_device, monkeypatch
 ):

@@ -125,6 +125,99 @@ def test_a_command_that_waited_is_not_blamed_while_the_lane_it_waited_for_goes_o
         list(timeline.take_finished())
 
 
+def test_a_command_that_waited_is_blamed_though_the_lane_it_waited_for_is_never_empty_again(timeline):
+    """What comes there after the wait is over has nothing to do with it."""
+    slow = issue(timeline, LANE_COMPUTE)
+    copy = issue(timeline, LANE_COPY_OUT, waits=((LANE_COMPUTE, slow.ticket),))
+    now = 100.0
+    while (overdue := timeline.overdue(now, 1.0)) is None:
+        now += 0.25
+        assert now < 105, "nobody is blamed"
+        latest = issue(timeline, LANE_COMPUTE).ticket
+        reach(timeline, LANE_COMPUTE, latest - 1)
+        list(timeline.take_finished())
+    assert overdue.operation == copy.operation
+    assert overdue.did == "ran"
+
+
+def test_lanes_that_wait_for_each_other_and_of_which_none_runs_are_noticed(timeline):
+    """Each may be held up by what the other was given, so neither runs by itself: an end that nobody sees."""
+    for lane in (LANE_COMPUTE, LANE_COPY_IN):
+        issue(timeline, lane)
+    first = issue(timeline, LANE_COMPUTE, waits=((LANE_COPY_IN, 1),))
+    issue(timeline, LANE_COPY_IN, waits=((LANE_COMPUTE, 1),))
+    for lane in (LANE_COMPUTE, LANE_COPY_IN):
+        reach(timeline, lane, 1)
+    list(timeline.take_finished())
+    assert timeline.overdue(100.0, 1.0) is None
+    assert timeline.overdue(100.9, 1.0) is None
+    overdue = timeline.overdue(101.1, 1.0)
+    assert (overdue.operation, overdue.did, overdue.limit) == (first.operation, "ran", 1.0)
+
+
+def test_a_call_that_blocks_is_blamed_rather_than_what_waits_for_it(timeline):
+    """Though it may be held up by that lane, as far as can be seen, and that one has been waiting for longer."""
+    kernel = issue(timeline, LANE_COMPUTE)
+    load = issue(timeline, LANE_COMPUTE)
+    load.blocks = True
+    issue(timeline, LANE_COPY_OUT, waits=((LANE_COMPUTE, load.ticket),))
+    load.operation = "what hangs"
+    assert timeline.overdue(100.0, 1.0) is None
+    reach(timeline, LANE_COMPUTE, kernel.ticket)
+    list(timeline.take_finished())
+    assert timeline.overdue(100.5, 1.0) is None
+    assert timeline.overdue(101.4, 1.0) is None
+    overdue = timeline.overdue(101.6, 1.0)
+    assert (overdue.operation, overdue.did) == ("what hangs", "ran")
+
+
+def test_a_wait_for_a_ticket_that_nobody_will_reach_is_noticed(timeline):
+    lost = issue(timeline, LANE_COMPUTE, waits=((LANE_COPY_OUT, 7),))
+    assert timeline.overdue(100.0, 1.0) is None
+    overdue = timeline.overdue(101.1, 1.0)
+    assert (overdue.operation, overdue.did) == (lost.operation, "waited for other lanes")
+
+
+def test_lanes_that_wait_for_one_that_runs_are_not_blamed_however_they_wait_for_each_other(timeline):
+    running = issue(timeline, LANE_COPY_OUT)
+    running.hang_timeout = 50.0
+    issue(timeline, LANE_COPY_IN)
+    issue(timeline, LANE_COMPUTE, waits=((LANE_COPY_IN, 1), (LANE_COPY_OUT, 1)))
+    issue(timeline, LANE_COPY_IN, waits=((LANE_COMPUTE, 1),))
+    reach(timeline, LANE_COPY_IN, 1)
+    list(timeline.take_finished())
+    assert timeline.overdue(100.0, 1.0) is None
+    assert timeline.overdue(149.0, 1.0) is None
+    assert timeline.overdue(150.1, 1.0).operation == running.operation
+
+
+def test_a_call_that_blocks_is_not_blamed_for_what_runs_elsewhere_and_had_been_given_before(timeline):
+    """An unload waits until the whole device is idle."""
+    kernel = issue(timeline, LANE_COPY_OUT)
+    kernel.hang_timeout = 20.0
+    unload = issue(timeline, LANE_COMPUTE)
+    unload.blocks = True
+    assert timeline.overdue(100.0, 1.0) is None
+    issue(timeline, LANE_COPY_OUT)
+    assert timeline.overdue(110.0, 1.0) is None
+    reach(timeline, LANE_COPY_OUT, 1)
+    list(timeline.take_finished())
+    assert timeline.overdue(110.1, 1.0) is None
+    assert timeline.overdue(110.9, 1.0) is None
+    reach(timeline, LANE_COPY_OUT, 2)
+    list(timeline.take_finished())
+    assert timeline.overdue(111.2, 1.0).operation == unload.operation
+
+
+def test_of_several_that_are_overdue_the_one_that_is_furthest_beyond_its_limit_is_blamed(timeline):
+    guilty = issue(timeline, LANE_COPY_OUT)
+    guilty.operation = "what hangs"
+    timeline.overdue(100.0, 1.0)
+    issue(timeline, LANE_COMPUTE)
+    assert timeline.overdue(100.5, 1.0) is None
+    assert timeline.overdue(102.0, 1.0).operation == "what hangs"
+
+
 def test_the_clock_does_not_run_while_a_lane_is_empty(timeline):
     issue(timeline, LANE_COMPUTE)
     timeline.overdue(10.0, 1.0)

@@ -108,6 +108,15 @@ class SharedMemory:
         self.bytes: memoryview[int] = memoryview(self.map)
 
     @classmethod
+    def adopt(cls, descriptor: int, size: int) -> SharedMemory:
+        """Shared memory behind a descriptor that came along, which is closed if it cannot be mapped."""
+        try:
+            return cls(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @classmethod
     def create(cls, name: str, size: int) -> SharedMemory:
         """New zeroed memory of `size` bytes."""
         occupy_standard_streams()

@@ -4,10 +4,16 @@ A lane is one CUDA stream with a counter in the timeline page. The loop thread r
 enqueues, the lane has nothing waiting and not too much unfinished, and every ticket it waits for is already submitted.
 Otherwise the command joins the lane's queue, which a thread of the lane serves in order. Waiting for another lane is an
 event recorded on that lane's stream at that moment: it covers everything submitted there, the awaited ticket included.
+A command names the lanes that it waits for by themselves, not by number: one that is closed meanwhile, and whose number
+may be another's by then, is still there for it.
+
+Others rely on the waits of a command, whether it succeeds or not: its ticket tells them that those are over as well. So
+where the driver refuses such an event, or the lane has no stream, the lane's thread waits until the GPU is there.
 
 Having the GPU write a ticket costs as much as a third of a launch. A command that came unsigned therefore shares the
 ticket of one that follows: of the next signed one, or of the last one of its group, which is full after `GROUP_LIMIT`,
-old after `GROUP_SECONDS`, and complete when nothing else has come for `IDLE_SECONDS` (``main.py``).
+old after `GROUP_SECONDS`, and complete when nothing else has come for `IDLE_SECONDS` (``main.py``). The lane's thread
+completes a group before anything that may take long: nobody else would meanwhile.
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ _CU_STREAM_NON_BLOCKING = 1
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _CU_EVENT_DISABLE_TIMING = 2
+_FATAL = (StatusClass.POISONS, StatusClass.GONE)
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
@@ -93,8 +100,11 @@ class Engine(Protocol):
     def calls(self) -> Mapping[int, Callable[[Command, Lane], Any]]:
         """What runs each verb, by the verb's number."""
 
-    def forget_lane(self, index: int) -> None:
-        """Let go of what was prepared for a lane that is closed."""
+    def forget_lane(self, index: int) -> Sequence[Callable[[], object]]:
+        """Let go of what was prepared for a lane that is closed; the calls that give it back to the driver.
+
+        They are made elsewhere, each whether the others succeed or not: the driver may let them wait for all that runs.
+        """
 
     def close(self) -> None:
         """Destroy what the engine holds; only on a clean close."""
@@ -111,6 +121,10 @@ class RepeatingEngine(Engine, Protocol):
         """
 
 
+Wait = tuple["Lane", int, bool]
+"""A lane, a ticket of it, and whether the command that holds it must have succeeded."""
+
+
 class Command:
     """One record, taken apart."""
 
@@ -121,7 +135,7 @@ class Command:
         verb: Verb,
         call: Callable[[Command, Lane], Any],
         ticket: int,
-        waits: list[tuple[int, int, bool]],
+        waits: Sequence[Wait],
         payload: bytes,
         descriptors: list[int],
         *,
@@ -130,7 +144,7 @@ class Command:
         self.verb: Verb = verb
         self.call: Callable[[Command, Lane], Any] = call
         self.ticket: int = ticket
-        self.waits: list[tuple[int, int, bool]] = waits
+        self.waits: Sequence[Wait] = waits
         self.payload: bytes = payload
         self.descriptors: list[int] = descriptors
         self.unsigned: bool = unsigned
@@ -159,6 +173,10 @@ class HotCall:
         self.error: Callable[[int], Exception] = error
 
 
+class _OrderRefused(Exception):
+    """The driver does not let a stream wait for another one now."""
+
+
 class RequiredCommandFailed(Exception):
     """A command that this one builds on (a chunk, a module) has failed; it fails with the same words."""
 
@@ -176,7 +194,6 @@ class Lane:
         page_address: int,
         groups: memoryview | None,
         services: WorkerServices,
-        peers: Mapping[int, Lane],
         priority: int = 0,
     ) -> None:
         from atomr_cuda import driver
@@ -193,7 +210,7 @@ class Lane:
         self._counter_address = page_address + counter_word(index) * 8
         self._groups = groups
         self._services = services
-        self._peers = peers
+        self._priority = priority
         self.pending: int = 0
         self._queue: collections.deque[Command | None] = collections.deque()
         self._changed = threading.Condition()
@@ -204,20 +221,24 @@ class Lane:
         """The last ticket that the GPU was told to write."""
         self._group_began = 0.0
         self.room_until: int = 0
-        stream = driver.CUstream()
-        driver.cuStreamCreateWithPriority(byref(stream), _CU_STREAM_NON_BLOCKING, priority)
-        self.stream = stream
-        self._given_back = False
+        self.stream: Any = None
+        """None while there is none: it could not be made yet, or was given back."""
+        self._event: Any = None
         self._asking = 0
         """How many threads are asking the driver about the stream."""
         self._asked = threading.Condition()
-        event = driver.CUevent()
-        driver.cuEventCreate(byref(event), _CU_EVENT_DISABLE_TIMING)
-        self._event = event
 
-    def connect(self, lanes: Mapping[int, Lane]) -> None:
-        """Make the lanes known that there are now, so that commands can wait for them."""
-        self._peers = lanes
+    def open(self) -> None:
+        """Make its stream. Until that has succeeded each command tries it, and fails if it is refused."""
+        driver = self._driver
+        event, stream = driver.CUevent(), driver.CUstream()
+        driver.cuEventCreate(byref(event), _CU_EVENT_DISABLE_TIMING)
+        try:
+            driver.cuStreamCreateWithPriority(byref(stream), _CU_STREAM_NON_BLOCKING, self._priority)
+        except BaseException:
+            driver.cuEventDestroy.status(event)
+            raise
+        self.stream, self._event = stream, event
 
     @property
     def finished(self) -> int:
@@ -236,11 +257,13 @@ class Lane:
         at_once = (
             command.verb.mode is Mode.ENQUEUES
             and self._takes(command.ticket)
-            and all(self._peers[lane].submitted >= ticket for lane, ticket, _ in command.waits)
+            and all(lane.submitted >= ticket for lane, ticket, _ in command.waits)
+            and self.stream is not None
         )
-        if at_once:
-            self._perform(command)
-            return
+        if not (at_once and self._perform(command, self._order_after)):
+            self._queue_up(command)
+
+    def _queue_up(self, command: Command) -> None:
         with self._changed:
             self.pending += 1
             self._queue.append(command)
@@ -290,47 +313,66 @@ class Lane:
             self.waiters -= 1
 
     def _serve(self) -> None:
-        self._services.bind_thread()
-        while True:
-            with self._changed:
-                while not self._queue:
-                    self._changed.wait()
-                command = self._queue.popleft()
-            if command is None:
-                return
-            for lane, ticket, _ in command.waits:
-                if lane != self.index:
-                    self._peers[lane].wait_submitted(ticket)
-            while command.ticket - self.finished > DRIVER_LIMIT:
-                self.sign()  # or nothing might ever be seen to finish
-                time.sleep(_POLL_SECONDS)
-            self._perform(command)
-            with self._changed:
+        """In a thread of its own. Were that to end alone, everything behind it would wait for ever."""
+        try:
+            self._services.bind_thread()
+            while True:
+                with self._changed:
+                    while not self._queue:
+                        self._changed.wait()
+                    command = self._queue.popleft()
+                if command is None:
+                    return
+                self._perform_in_turn(command)
                 if not self._queue:
                     self.sign()
-                self.pending -= 1
+                with self._changed:
+                    self.pending -= 1
+        except BaseException as bug:
+            self._services.give_up(bug)
 
-    def _perform(self, command: Command) -> None:
-        """Order the command after what it waits for, make its calls, and let the GPU write its ticket."""
+    def _perform_in_turn(self, command: Command) -> None:
+        awaited = [(lane, ticket) for lane, ticket, _ in command.waits if lane.submitted < ticket]
+        if awaited or command.verb.mode is Mode.BLOCKS:
+            self.sign()
+        for lane, ticket in awaited:
+            lane.wait_submitted(ticket)
+        while command.ticket - self.finished > DRIVER_LIMIT:
+            self.sign()  # or nothing might ever be seen to finish
+            time.sleep(_POLL_SECONDS)
+        self._perform(command, self._order_after_in_turn)
+
+    def _perform(self, command: Command, order_after: Callable[[Sequence[Wait]], None]) -> bool:
+        """Order the command after what it waits for, make its calls, and let the GPU write its ticket.
+
+        False if nothing was done, because the order cannot be made in this way.
+        """
         if self._services.poisoned:
-            return
+            return True
         try:
-            self._order_after(command)
+            if command.waits:
+                order_after(command.waits)
+            if self.stream is None:
+                self.open()
             result = command.call(command, self)
             if result is not None:
                 self._post_result(command, result)
+        except _OrderRefused:
+            return False
         except Exception as error:
             if not self._failed(command.verb, command.ticket, error):
-                return
+                return True
         self._made(command.verb, command.ticket, unsigned=command.unsigned)
+        return True
 
     def _failed(self, verb: Verb, ticket: int, error: Exception) -> bool:
         """A call has failed: only this command, which is noted, or with it the context: then false."""
         if isinstance(error, self._services.cuda_error):
-            if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
+            if classify(error.status, error.library) in _FATAL:
                 self._services.lost(error, verb.operation)
                 return False
-            self._fail(ticket, error.status, error.name, error.text, error.library)
+            text = f"{error.function}: {error.text}"
+            self._fail(ticket, error.status, error.name, text, error.library)
         elif isinstance(error, RequiredCommandFailed):
             failure = error.failure
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"])
@@ -350,14 +392,33 @@ class Lane:
         while part := dict(itertools.islice(items, _ITEMS_PER_MESSAGE)):
             self._services.post({"kind": "result", "lane": self.index, "ticket": command.ticket, "value": part})
 
-    def _order_after(self, command: Command) -> None:
-        for lane, ticket, required in command.waits:
-            peer = self._peers[lane]
-            if lane != self.index and peer.finished < ticket:
-                self._driver.cuEventRecord(self._event, peer.stream)
-                self._driver.cuStreamWaitEvent(self.stream, self._event, 0)
-            if required and ticket in peer.failures:
-                raise RequiredCommandFailed(peer.failures[ticket])
+    def _order_after(self, waits: Sequence[Wait]) -> None:
+        """Have the GPU wait. Raises `_OrderRefused`."""
+        for lane, ticket, _ in waits:
+            if lane is not self and lane.finished < ticket:
+                try:
+                    self._driver.cuEventRecord(self._event, lane.stream)
+                    self._driver.cuStreamWaitEvent(self.stream, self._event, 0)
+                except self._services.cuda_error as error:
+                    if classify(error.status) in _FATAL:
+                        raise
+                    raise _OrderRefused from error
+        for lane, ticket, required in waits:
+            if required and ticket in lane.failures:
+                raise RequiredCommandFailed(lane.failures[ticket])
+
+    def _order_after_in_turn(self, waits: Sequence[Wait]) -> None:
+        """The same in the lane's thread, which can wait itself."""
+        while True:
+            try:
+                if self.stream is not None or all(lane.finished >= ticket for lane, ticket, _ in waits):
+                    self._order_after(waits)
+                    return
+            except _OrderRefused:
+                pass
+            if self._services.poisoned:
+                return
+            time.sleep(_POLL_SECONDS)
 
     def _fail(self, ticket: int, status: int, name: str, text: str, library: str) -> None:
         """Only this command failed: its words go by message, its status into the page, both before its ticket."""
@@ -401,7 +462,12 @@ class Lane:
         if self._groups is not None:
             self._groups[group_index(self.index, self.signed + 1)] = min(255, ticket - self.signed)
         self.signed = ticket
+        if self.stream is None:
+            self._words[self._counter] = ticket  # nothing of it has ever run: each command has failed
+            return
         status = self._write_value(self.stream, self._counter_address, ticket, 0)
+        if status and classify(status) not in _FATAL:  # without its ticket nothing of the lane ever ends: ask twice
+            status = self._write_value(self.stream, self._counter_address, ticket, 0)
         if status:
             function = self._driver.cuStreamWriteValue64
             self._services.lost(function.library.error(status, function.symbol), operation)
@@ -416,22 +482,25 @@ class Lane:
         self.sign()
 
     def ask(self, call: Callable[[Any], int]) -> int:
-        """Call a function of the driver with the stream, from any thread; 0 if it was given back meanwhile."""
+        """Call a function of the driver with the stream, from any thread; 0 if there is none, or no more."""
         with self._asked:
-            if self._given_back:
+            stream = self.stream
+            if stream is None:
                 return 0
             self._asking += 1
         try:
-            return call(self.stream)
+            return call(stream)
         finally:
             with self._asked:
                 self._asking -= 1
                 self._asked.notify_all()
 
-    def close(self) -> None:
-        """Give the stream back; only after `finish`, when nothing is running."""
+    def close(self) -> Sequence[Callable[[], object]]:
+        """The calls that give the stream back; only after `finish`, when nothing is running."""
         with self._asked:
-            self._given_back = True
+            stream, event, self.stream, self._event = self.stream, self._event, None, None
             self._asked.wait_for(lambda: not self._asking)
-        self._driver.cuStreamDestroy(self.stream)
-        self._driver.cuEventDestroy(self._event)
+        if stream is None:
+            return ()
+        destroy_stream, destroy_event = self._driver.cuStreamDestroy, self._driver.cuEventDestroy
+        return (lambda: destroy_stream(stream), lambda: destroy_event(event))

@@ -11,7 +11,9 @@ here.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import json
 import math
 import os
@@ -22,7 +24,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
 from typing import Any, NoReturn
 
@@ -31,6 +33,7 @@ from .channel import SharedMemory, TimelinePage
 from .engines import context as context_records
 from .engines.memory import MEMORY, MemoryEngine
 from .engines.module import LAUNCH, MODULE, ModuleEngine
+from .giving_back import GivingBack
 from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .parent import die_with_parent
 from .protocol import (
@@ -124,6 +127,7 @@ class Worker:
         self.durable: bool = False
         self.staging_address: int = 0
         self._printed = False
+        self._lost_at: float | None = None
         self._lost_lock = threading.Lock()
         self._buffer = bytearray(channel.MAX_MESSAGE)
         self._work = threading.Event()
@@ -141,6 +145,8 @@ class Worker:
         self._signalled: list[int] = []
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._closing: list[threading.Thread] = []
+        """They give back what belonged to lanes that were closed."""
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,
             context_records.MAP_CHUNK: self._map_chunk,
@@ -182,6 +188,7 @@ class Worker:
             if self.poisoned:
                 return
             self.poisoned = True
+            self._lost_at = time.monotonic()  # whatever holds up what follows, the process ends
         if error.status == _ASSERT:
             self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
         self._libc.fflush(None)
@@ -195,9 +202,6 @@ class Worker:
                 "operation": operation,
             }
         )
-        end = threading.Timer(LINGER_SECONDS, os._exit, (EXIT_LOST,))
-        end.daemon = True
-        end.start()
 
     # Start.
 
@@ -212,6 +216,7 @@ class Worker:
             sim.install()
         self._driver = driver
         self.cuda_error = CudaError
+        self._giving_back = GivingBack(CudaError)
         self.library_missing = LibraryMissing
         driver.cuInit(0)
         device = driver.CUdevice()
@@ -246,7 +251,7 @@ class Worker:
         self._page_address = page_address
         self._lanes = {}
         for index in range(LANES):
-            self._add_lane(index)
+            self._add_lane(index).open()
         self._engines = engines.build(self)
         memory = self._engines[MEMORY.number]
         assert isinstance(memory, MemoryEngine)
@@ -262,12 +267,11 @@ class Worker:
         self.post({"kind": "ready", **self._facts()})
         return True
 
-    def _add_lane(self, index: int, priority: int = 0) -> None:
+    def _add_lane(self, index: int, priority: int = 0) -> Lane:
         groups = None if self._ring is None else self._ring.groups
-        lane = Lane(index, self._page, self._page_address, groups, self, self._lanes, priority)
+        lane = Lane(index, self._page, self._page_address, groups, self, priority)
         self._lanes = {**self._lanes, index: lane}  # other threads go through the one that was there
-        for other in self._lanes.values():
-            other.connect(self._lanes)
+        return lane
 
     def _register(self, memory: SharedMemory) -> int:
         """Let the device see shared memory; returns its device address."""
@@ -320,12 +324,13 @@ class Worker:
 
     def _start_threads(self) -> None:
         self._ended.clear()
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(target,), name=target.__name__[1:], daemon=True)
-            for target in (self._beat, self._monitor, self._flush_printf)
-        ]
-        for thread in self._threads:
-            thread.start()
+        watching = (self._beat, self._monitor, self._flush_printf)
+        self._threads = [self._start_thread(target.__name__[1:], target) for target in watching]
+
+    def _start_thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=_guarded, args=(target,), name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _end_threads(self) -> None:
         self._ended.set()
@@ -336,17 +341,12 @@ class Worker:
         self._work.clear()
         self._flush_wanted.clear()
 
-    def _guarded(self, target: Any) -> None:
-        """A watching thread that fails must not leave a worker nobody watches."""
-        try:
-            target()
-        except BaseException as bug:
-            exit_by(bug)
-
     def _beat(self) -> None:
         words = self._page.words
         while True:
             words[HEARTBEAT_WORD] += 1
+            if self._lost_at is not None and time.monotonic() > self._lost_at + LINGER_SECONDS:
+                os._exit(EXIT_LOST)
             if self._ended.wait(HEARTBEAT_PERIOD):
                 return
 
@@ -487,20 +487,21 @@ class Worker:
 
     def _make_ready(self, slots: memoryview, at: int) -> HotCall | None:
         """What makes the launch in a slot, or a call that is repeated; None for what has to be read each time."""
-        _, lane, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
-        if waits or lane not in self._lanes or length > _LONGEST_PAYLOAD:
+        _, index, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
+        lane = self._lanes.get(index)
+        if waits or lane is None or lane.stream is None or length > _LONGEST_PAYLOAD:
             return None
         first = at + NUMBER.size + _TICKET_BYTES
         if verb & REPEATED:
             record = bytes(slots[first : at + NUMBER.size + HEADER.size + length])
-            return self._ready.get(record) or self._make_call_ready(record, self._lanes[lane], engine, verb)
+            return self._ready.get(record) or self._make_call_ready(record, lane, engine, verb)
         if (engine, verb & VERB_NUMBERS) != _LAUNCH:
             return None
         launch = bytes(slots[first : at + _LAUNCH_RECORD.size])
-        call = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, self._lanes[lane])
+        call = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, lane)
         if call is None:
             return None
-        return self._keep_ready(launch, LAUNCH, self._lanes[lane], (call, self._modules.launch_error), verb)
+        return self._keep_ready(launch, LAUNCH, lane, (call, self._modules.launch_error), verb)
 
     def _make_call_ready(self, record: bytes, lane: Lane, engine_number: int, verb: int) -> HotCall | None:
         engine, number = self._engines[engine_number], verb & VERB_NUMBERS
@@ -590,7 +591,8 @@ class Worker:
                 return control
             self._control[control](data[start:], descriptors)
             return None
-        waits = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
+        words = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
+        waits = [(self._lanes[other], awaited, required) for other, awaited, required in words]
         verb, call = self._verbs[engine, verb_number & VERB_NUMBERS]
         unsigned = bool(verb_number & UNSIGNED)
         self._lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
@@ -609,34 +611,60 @@ class Worker:
 
     def _map_chunk(self, payload: bytes, descriptors: list[int]) -> None:
         address, size = context_records.MAP_CHUNK.struct.unpack(payload)
-        self._memory.adopt_chunk(address, size, descriptors.pop())
+        with self._or_lost(context_records.MAP_CHUNK):
+            self._memory.adopt_chunk(address, size, descriptors.pop())
 
     def _unmap_chunk(self, payload: bytes, descriptors: list[int]) -> None:
         (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
-        self._memory.drop_chunk(address)
+        with self._or_lost(context_records.UNMAP_CHUNK):
+            self._memory.drop_chunk(address)
+
+    @contextlib.contextmanager
+    def _or_lost(self, verb: Verb) -> Iterator[None]:
+        """Say what the driver refuses of a record that nobody waits for, and that a standby cannot do without."""
+        try:
+            yield
+        except self.cuda_error as error:
+            self.lost(error, verb.operation)
 
     def _open_lane(self, payload: bytes, descriptors: list[int]) -> None:
         index, priority = context_records.OPEN_LANE.struct.unpack(payload)
-        self._add_lane(index, priority)
+        lane = self._add_lane(index, priority)
+        with contextlib.suppress(self.cuda_error):  # its first command tries again, and can fail alone
+            lane.open()
 
     def _close_lane(self, payload: bytes, descriptors: list[int]) -> None:
+        """Nothing names it any more. What it had goes back to the driver in a thread: that may wait for what runs."""
         (index,) = context_records.CLOSE_LANE.struct.unpack(payload)
         lane = self._lanes[index]
         lane.finish()
         self._lanes = {number: other for number, other in self._lanes.items() if number != index}
-        for other in self._lanes.values():
-            other.connect(self._lanes)
-        for engine in self._engines.values():
-            engine.forget_lane(index)
         self.forget_hot()
-        lane.close()
+        calls = [call for engine in self._engines.values() for call in engine.forget_lane(index)]
+        if not calls:
+            self._give_back(lane.close())
+            return
+        closing = self._start_thread(f"close-lane-{index}", lambda: self._give_back([*calls, *lane.close()]))
+        self._closing = [closing, *(thread for thread in self._closing if thread.is_alive())]
+
+    def _give_back(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Make calls that end something, each of them whatever becomes of the others."""
+        try:
+            self.bind_thread()
+            self._giving_back.make(calls)
+        except self.cuda_error as error:
+            if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
+                self.lost(error, context_records.CLOSE_LANE.operation)
 
     def _inject(self, payload: bytes, descriptors: list[int]) -> None:
         if self.backend != "sim":
             raise ValueError("calls of a real driver cannot be made to fail")
         from atomr_cuda import sim
 
-        sim.inject(json.loads(payload)["faults"])
+        wanted = json.loads(payload)
+        if wanted["instead"]:
+            sim.withdraw()
+        sim.inject(wanted["faults"])
 
     # The end.
 
@@ -644,13 +672,16 @@ class Worker:
         """Give back, in order, what `adopt` took and what the engines made; what still runs must come to an end."""
         for lane in self._lanes.values():
             lane.finish()
+        for thread in self._closing:
+            thread.join()
         self._driver.cuCtxSynchronize()
         self._libc.fflush(None)  # what kernels printed last; os._exit leaves C's buffers as they are
         self._end_threads()
         for engine in reversed(self._engines.values()):
             engine.close()
         for lane in self._lanes.values():
-            lane.close()
+            for call in lane.close():
+                call()
         for memory in (self._page, self._staging):
             self._driver.cuMemHostUnregister(_host_address(memory))
             memory.close()
@@ -683,12 +714,22 @@ def _host_address(memory: SharedMemory) -> c_void_p:
 
 
 def exit_by(bug: BaseException) -> NoReturn:
-    """End the process because of something that it cannot go on after."""
-    import traceback
+    """End the process because of something that it cannot go on after, whether that can be told or not."""
+    try:
+        import traceback
 
-    traceback.print_exception(bug)
-    sys.stderr.flush()
-    os._exit(EXIT_NO_HOST_MEMORY if isinstance(bug, MemoryError) else EXIT_BUG)
+        traceback.print_exception(bug)
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_NO_HOST_MEMORY if isinstance(bug, MemoryError) else EXIT_BUG)
+
+
+def _guarded(target: Callable[[], None]) -> None:
+    """Run what a thread is for. One that ended by an exception would leave a worker that does only part of its work."""
+    try:
+        target()
+    except BaseException as bug:
+        exit_by(bug)
 
 
 def _watch_socket(sock: socket.socket) -> None:
@@ -735,7 +776,8 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the driver may run a program, and wants to know how that ended
     sock = socket.socket(fileno=int(descriptor))
-    threading.Thread(target=_watch_socket, args=(sock,), name="parent-watch", daemon=True).start()
+    watch = functools.partial(_watch_socket, sock)
+    threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
     worker = Worker(sock, backend, int(device), int(base), int(extent))
     try:
         worker.open_context()

@@ -14,6 +14,9 @@ installed, and while it runs from ``sim.inject``. Several faults are separated b
 the calls for ``poison=``. ``cuInit:999:1@2-3`` is for the second and the third worker that a program starts; each of
 them finds its number in ``ATOMR_TRIO_SIM_WORKER``, and a process that has no number is none of them.
 
+``*:1:7`` is for the seventh call of any function, whatever its library: of those that do something for somebody. Calls
+of the functions in `WATCHING` are not counted, because threads that only look after others make them at any time.
+
 This file knows words, numbers and the names of functions; what a fault does is in ``sim/faults.py``.
 """
 
@@ -30,7 +33,9 @@ from typing import Any, TypeAlias
 from ._library import Function
 
 __all__ = [
+    "ANY",
     "FAULTS_VARIABLE",
+    "WATCHING",
     "WORKER_VARIABLE",
     "Action",
     "Crash",
@@ -47,6 +52,11 @@ __all__ = [
 
 SIMULATED = ("cublas", "cublaslt", "cusolver")
 """The libraries beside libcuda that are simulated; each has a module of its name here, and one in ``sim``."""
+
+ANY = "*"
+"""Stands for every function that is not in `WATCHING`."""
+WATCHING = frozenset({"cuStreamQuery", "cuStreamWriteValue64_v2", "cuCtxSetCurrent"})
+"""What threads of a worker call when nobody has asked for anything, and what tells that a command is done."""
 
 FAULTS_VARIABLE = "ATOMR_TRIO_SIM_FAULTS"
 WORKER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -133,6 +143,8 @@ class Injection:
 
     def __post_init__(self) -> None:
         _require(isinstance(self.action, Action), f"not an action: {self.action!r}")
+        every = self.function == ANY and isinstance(self.action, NoHostMemory)
+        _require(not every, "host memory is wanting in a function that is named, not in any")
         _require(self.call >= 1, f"calls are counted from 1, not {self.call}")
         times = self.times
         _require(times == math.inf or times == int(times) >= 1, f"a fault comes a whole number of times, not {times}")
@@ -197,7 +209,7 @@ def asked_for(environment: Mapping[str, str]) -> tuple[Injection, ...]:
 
 
 _FAULT = re.compile(
-    r"(?P<function>\w+):(?P<word>[a-z]+|\d+)(=(?P<value>[\w.+-]+))?"
+    r"(?P<function>\w+|\*):(?P<word>[a-z]+|\d+)(=(?P<value>[\w.+-]+))?"
     r"(:(?P<call>\d+)(?P<repeated>\*(?P<times>\d+)?)?)?(?P<sticky>:sticky)?"
     r"(@(?P<first_worker>\d+)-(?P<last_worker>\d+)?)?"
 )

@@ -79,7 +79,11 @@ class _Handles(Handles):
     def create(self, lane: Lane) -> Any:
         handle = self._cublas.cublasHandle_t()
         self._cublas.cublasCreate(byref(handle))
-        self._cublas.cublasSetStream(handle, lane.stream)
+        try:
+            self._cublas.cublasSetStream(handle, lane.stream)
+        except BaseException:
+            self._cublas.cublasDestroy.status(handle)
+            raise
         self._flags[handle.value] = 0
         return handle
 

@@ -168,7 +168,8 @@ class _Plan:
     def __init__(self, library: Any, problem: Problem) -> None:
         self._library = library
         self._problem = problem
-        self._addresses: tuple[int, ...] = (0,) * len(_POINTERS)
+        self._addresses: tuple[int | None, ...] = (0,) * len(_POINTERS)
+        """Those in the product's descriptor; None for one that nobody knows, because setting it failed."""
         self.layouts: list[Any] = []
         self.product = c_void_p()
         self.algorithm = library.cublasLtMatmulAlgo_t()
@@ -202,6 +203,7 @@ class _Plan:
         if given != self._addresses:
             changed = zip(_POINTERS.values(), self._addresses, given, strict=True)
             values = {number: c_void_p(address) for number, before, address in changed if address != before}
+            self._addresses = (None,) * len(_POINTERS)
             _set_all(self._library.cublasLtMatmulDescSetAttribute, self.product, values)
             self._addresses = given
 
@@ -220,7 +222,7 @@ class _Plan:
                 handle, self.product, *self.layouts, preference, 1, byref(result), byref(count)
             )
         finally:
-            library.cublasLtMatmulPreferenceDestroy(preference)
+            library.cublasLtMatmulPreferenceDestroy.status(preference)
         if status or not count.value or result.state:
             return status or result.state or _NOT_SUPPORTED
         self.algorithm, self.workspace_bytes = result.algo, result.workspaceSize
@@ -229,7 +231,7 @@ class _Plan:
     def destroy(self) -> None:
         """Give the descriptors back; cuBLASLt has copied what the work under way needs of them."""
         _destroy_matrices(self._library, self.layouts)
-        self._library.cublasLtMatmulDescDestroy(self.product)
+        self._library.cublasLtMatmulDescDestroy.status(self.product)
 
 
 def _describe_matrices(library: Any, layouts: tuple[Layout, ...], batch: int, made: list[Any]) -> None:
@@ -244,7 +246,7 @@ def _describe_matrices(library: Any, layouts: tuple[Layout, ...], batch: int, ma
 
 def _destroy_matrices(library: Any, made: list[Any]) -> None:
     for matrix in made:
-        library.cublasLtMatrixLayoutDestroy(matrix)
+        library.cublasLtMatrixLayoutDestroy.status(matrix)
 
 
 def _set_all(function: Any, descriptor: Any, values: dict[int, Any]) -> None:
@@ -356,7 +358,7 @@ class BlasLtEngine:
                 raise refusal(self._driver, function.library, status, function.symbol, lane)
         finally:
             _destroy_matrices(library, made)
-            library.cublasLtMatrixTransformDescDestroy(transform)
+            library.cublasLtMatrixTransformDescDestroy.status(transform)
 
     def _open_ahead(self, command: Command, lane: Lane) -> None:
         self._open()
@@ -413,18 +415,20 @@ class BlasLtEngine:
             )
         )
 
-    def forget_lane(self, index: int) -> None:
-        """Give back what belongs to a lane that is closed."""
+    def forget_lane(self, index: int) -> list[Callable[[], object]]:
+        """Let go of what belongs to a lane that is closed; the calls that give it back."""
         kept = self._lanes.pop(index, None)
-        if kept is not None:
-            for plan in kept.plans.values():
-                plan.destroy()
-            if kept.workspace is not None:
-                self._driver.cuMemFree(kept.workspace)
+        if kept is None:
+            return []
+        calls: list[Callable[[], object]] = [plan.destroy for plan in kept.plans.values()]
+        if kept.workspace is not None:
+            calls.append(functools.partial(self._driver.cuMemFree, kept.workspace))
+        return calls
 
     def close(self) -> None:
         """Give everything back."""
         for index in list(self._lanes):
-            self.forget_lane(index)
+            for call in self.forget_lane(index):
+                call()
         if self._handle is not None:
             self._cublaslt.cublasLtDestroy(self._handle)

@@ -316,25 +316,29 @@ class CallEngine:
         try:
             value = self._handles.create(lane)
         except BaseException:
-            self._driver.cuMemFree(answers)
+            self._driver.cuMemFree.status(answers)
             raise
         handle = self._lanes[lane.index] = LaneHandle(value, answers.value)
         return handle
 
-    def forget_lane(self, index: int) -> None:
-        """Give back what belongs to a lane that is closed."""
+    def forget_lane(self, index: int) -> list[Callable[[], object]]:
+        """Let go of what belongs to a lane that is closed; the calls that give it back."""
         handle = self._lanes.pop(index, None)
-        if handle is not None:
-            for kind, option in handle.options.items():
-                self._handles.destroy_option(kind, option)
-            self._handles.destroy(handle.value)
-            self._give_room_back(handle)
-            self._driver.cuMemFree(handle.answers)
+        if handle is None:
+            return []
+        options = handle.options.items()
+        return [
+            *(functools.partial(self._handles.destroy_option, kind, option) for kind, option in options),
+            functools.partial(self._handles.destroy, handle.value),
+            functools.partial(self._give_room_back, handle),
+            functools.partial(self._driver.cuMemFree, handle.answers),
+        ]
 
     def close(self) -> None:
         """Give every handle back."""
         for index in list(self._lanes):
-            self.forget_lane(index)
+            for call in self.forget_lane(index):
+                call()
 
 
 def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> Exception:

@@ -28,4 +28,5 @@ PROBE = CONTEXT.verb("probe", Mode.ENQUEUES, {})
 """Ask every stream for a fault, and answer ``probed`` if there is none."""
 
 INJECT = CONTEXT.verb("inject", Mode.ENQUEUES, {})
-"""Simulator only: make calls of the driver fail. The payload is JSON: `faults`, in ``atomr_cuda.injection``'s words."""
+"""Simulator only: make calls of the driver fail. The payload is JSON: `faults`, in ``atomr_cuda.injection``'s words,
+and `instead`, whether those asked for before are withdrawn."""

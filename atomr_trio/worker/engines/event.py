@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ctypes import byref, c_float
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..giving_back import GivingBack
 from ..protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class EventEngine:
 
         self._driver = driver
         self._events: dict[int, Any] = {}
+        self._giving_back = GivingBack(services.cuda_error)
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             MARK.number: self._mark,
             RECORD.number: self._record,
@@ -68,14 +71,14 @@ class EventEngine:
     def _drop(self, command: Command, lane: Lane) -> None:
         (number,) = DROP.struct.unpack(command.payload)
         event = self._events.pop(number, None)
-        if event is not None:  # or its recording had failed
-            self._driver.cuEventDestroy(event)
+        if event is not None:  # or it could not be made
+            self._giving_back.make([partial(self._driver.cuEventDestroy, event)])
 
-    def forget_lane(self, index: int) -> None:
+    def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
+        return ()
 
     def close(self) -> None:
         """Destroy every event."""
-        for event in self._events.values():
-            self._driver.cuEventDestroy(event)
+        self._giving_back.make([partial(self._driver.cuEventDestroy, event) for event in self._events.values()])
         self._events.clear()

@@ -7,11 +7,14 @@ graph is built node by node and never by capturing a stream: a capture forbids c
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import addressof, byref, c_void_p, create_string_buffer
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..giving_back import GivingBack
 from ..protocol import Mode, Verb, VerbTable
 from .memory import _SEED_BYTES, BOX, COPY, FILL
 from .module import LAUNCH
@@ -145,6 +148,7 @@ class GraphEngine:
         self._services = services
         self._modules = modules
         self._graphs: dict[int, _BuiltGraph] = {}
+        self._giving_back = GivingBack(services.cuda_error)
         self._kernel = _Kind(driver.cuGraphAddKernelNode, driver.cuGraphExecKernelNodeSetParams, False)
         self._memcpy = _Kind(driver.cuGraphAddMemcpyNode, driver.cuGraphExecMemcpyNodeSetParams, True)
         self._memset = _Kind(driver.cuGraphAddMemsetNode, driver.cuGraphExecMemsetNodeSetParams, True)
@@ -167,7 +171,8 @@ class GraphEngine:
         with open(command.descriptors.pop(), "rb") as file:
             file.seek(0)  # it was written through the same descriptor
             steps = list(decode_steps(file.read()))
-        self._drop(number)
+        with contextlib.suppress(self._services.cuda_error):
+            self._drop(number)
         self._graphs[number] = self._built(steps, lane)
 
     def _launch(self, command: Command, lane: Lane) -> None:
@@ -182,7 +187,8 @@ class GraphEngine:
             built.steps[step.number] = step._replace(after=built.steps[step.number].after)
             fits = fits and self._change(built, step)
         if not fits:
-            self._drop(number)
+            with contextlib.suppress(self._services.cuda_error):
+                self._drop(number)
             self._graphs[number] = self._built(built.steps, lane)
 
     def _destroy(self, command: Command, lane: Lane) -> None:
@@ -193,11 +199,16 @@ class GraphEngine:
         """Give a graph back, if there is one. What was launched goes on; the driver waits for it by itself."""
         built = self._graphs.pop(number, None)
         if built is not None:
-            self._driver.cuGraphExecDestroy(built.executable)
-            self._driver.cuGraphDestroy(built.graph)
+            self._give_back(built.graph, built.executable)
 
-    def forget_lane(self, index: int) -> None:
+    def _give_back(self, graph: Any, executable: Any) -> None:
+        driver = self._driver
+        calls = [partial(driver.cuGraphExecDestroy, executable)] if executable is not None else []
+        self._giving_back.make([*calls, partial(driver.cuGraphDestroy, graph)])
+
+    def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
+        return ()
 
     def close(self) -> None:
         """Give every graph back."""
@@ -210,17 +221,18 @@ class GraphEngine:
         driver = self._driver
         graph = driver.CUgraph()
         driver.cuGraphCreate(byref(graph), 0)
+        built = _BuiltGraph(steps, graph)
         try:
-            built = _BuiltGraph(steps, graph)
             for step in steps:
                 built.nodes.append(self._add_step(built, step))
             executable = driver.CUgraphExec()
             driver.cuGraphInstantiate(byref(executable), graph, _USE_NODE_PRIORITY if built.has_priorities else 0)
+            built.executable = executable
+            driver.cuGraphUpload(executable, lane.stream)  # or the first launch would take the time
         except BaseException:
-            driver.cuGraphDestroy.status(graph)
+            with contextlib.suppress(self._services.cuda_error):
+                self._give_back(graph, built.executable)
             raise
-        built.executable = executable
-        driver.cuGraphUpload(executable, lane.stream)  # or the first launch would take the time
         return built
 
     def _add_step(self, built: _BuiltGraph, step: Step) -> list[Any]:

@@ -6,6 +6,7 @@ round they wait for the lane's own counter, which needs nothing here.
 
 from __future__ import annotations
 
+import contextlib
 from ctypes import addressof, byref, c_char, c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -56,15 +57,25 @@ class InteropEngine:
 
     def _attach(self, command: Command, lane: Lane) -> None:
         (size,) = ATTACH.struct.unpack(command.payload)
-        self._page = SharedMemory(command.descriptors.pop(), size)
-        host = _host_address(self._page)
-        self._driver.cuMemHostRegister(host, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
-        address = self._driver.CUdeviceptr()
-        self._driver.cuMemHostGetDevicePointer(byref(address), host, 0)
-        self._address = address.value
+        self._page = page = SharedMemory.adopt(command.descriptors.pop(), size)
+        with contextlib.suppress(self._services.cuda_error):  # the first wait tries again
+            self._address = self._registered(page)
+
+    def _registered(self, page: SharedMemory) -> int:
+        driver, host, address = self._driver, _host_address(page), self._driver.CUdeviceptr()
+        driver.cuMemHostRegister(host, page.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        try:
+            driver.cuMemHostGetDevicePointer(byref(address), host, 0)
+        except BaseException:
+            driver.cuMemHostUnregister.status(host)
+            raise
+        registered: int = address.value
+        return registered
 
     def _wait(self, command: Command, lane: Lane) -> None:
         try:
+            if self._page is not None and not self._address:
+                self._address = self._registered(self._page)
             offset, value = WAIT.struct.unpack(command.payload)
             self._driver.cuStreamWaitValue64(lane.stream, self._address + offset, value, _CU_STREAM_WAIT_VALUE_GEQ)
         except self._services.cuda_error as error:
@@ -74,13 +85,15 @@ class InteropEngine:
     def _settle(self, command: Command, lane: Lane) -> None:
         """Nothing to call."""
 
-    def forget_lane(self, index: int) -> None:
+    def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
+        return ()
 
     def close(self) -> None:
         """Give the page back."""
         if self._page is not None:
-            self._driver.cuMemHostUnregister(_host_address(self._page))
+            if self._address:
+                self._driver.cuMemHostUnregister(_host_address(self._page))
             self._page.close()
             self._page = None
 

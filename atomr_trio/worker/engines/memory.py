@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -11,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..channel import SharedMemory
+from ..giving_back import GivingBack
 from ..protocol import CELL, DRIVER_LIMIT, Mode, Role, VerbTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ..lanes import Command, Lane, WorkerServices
 
@@ -116,6 +118,17 @@ def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple
         setattr(shape, f"{prefix}Pitch", pitch)
 
 
+class _Chunk:
+    """Physical memory that this process holds."""
+
+    __slots__ = ("handle", "mapped", "size")
+
+    def __init__(self, size: int, handle: int) -> None:
+        self.size = size
+        self.handle = handle
+        self.mapped = False
+
+
 class MemoryEngine:
     """The calls behind the verbs above."""
 
@@ -126,11 +139,12 @@ class MemoryEngine:
 
         self._driver = driver
         self._services = services
-        self._chunks: dict[int, tuple[int, int]] = {}
+        self._chunks: dict[int, _Chunk] = {}
         self._areas: dict[int, SharedMemory] = {}
         self._addresses = {STAGING_AREA: services.staging_address}
         self._refused: dict[int, Any] = {}
         self._registering = threading.Lock()
+        self._giving_back = GivingBack(services.cuda_error)
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
@@ -149,8 +163,9 @@ class MemoryEngine:
             UNREGISTER_HOST.number: self._unregister_host,
         }
 
-    def forget_lane(self, index: int) -> None:
+    def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
+        return ()
 
     # Chunks.
 
@@ -167,26 +182,48 @@ class MemoryEngine:
         self._map(address, size, handle.value)
 
     def _map(self, address: int, size: int, handle: int) -> None:
+        """Map physical memory; if that is refused, nothing of it is left."""
         driver = self._driver
-        driver.cuMemMap(address, size, 0, handle, 0)
-        access = driver.CUmemAccessDesc()
-        access.location.type = _CU_MEM_LOCATION_TYPE_DEVICE
-        access.location.id = self._services.device
-        access.flags = _CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        driver.cuMemSetAccess(address, size, byref(access), 1)
-        self._chunks[address] = (size, handle)
+        chunk = self._chunks[address] = _Chunk(size, handle)
+        try:
+            driver.cuMemMap(address, size, 0, handle, 0)
+            chunk.mapped = True
+            access = driver.CUmemAccessDesc()
+            access.location.type = _CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = self._services.device
+            access.flags = _CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            driver.cuMemSetAccess(address, size, byref(access), 1)
+        except BaseException:
+            self._undo_chunk(address)
+            raise
+
+    def _undo_chunk(self, address: int) -> None:
+        """Drop a chunk because something was refused. If that is refused too, whoever needs the addresses tries it."""
+        with contextlib.suppress(self._services.cuda_error):
+            self.drop_chunk(address)
 
     def drop_chunk(self, address: int) -> None:
-        """Unmap a chunk and let go of it; the memory is freed with its last holder."""
-        size, handle = self._chunks.pop(address)
-        self._driver.cuMemUnmap(address, size)
-        self._driver.cuMemRelease(handle)
+        """Unmap a chunk and let go of it; the memory is freed with its last holder. What is refused can be repeated."""
+        chunk = self._chunks[address]
+        if chunk.mapped:
+            self._driver.cuMemUnmap(address, chunk.size)
+            chunk.mapped = False
+        self._driver.cuMemRelease(chunk.handle)
+        del self._chunks[address]
+
+    def _make_way(self, address: int, size: int) -> None:
+        """Drop what is still mapped at addresses that the user's process has given to another chunk."""
+        for other, chunk in list(self._chunks.items()):
+            if other < address + size and address < other + chunk.size:
+                self._services.synchronize()
+                self.drop_chunk(other)
 
     def _create_chunk(self, command: Command, lane: Lane) -> None:
         address, size = CREATE_CHUNK.struct.unpack_from(command.payload)
         tail = command.payload[CREATE_CHUNK.struct.size :]
         spare = struct.unpack(f"<{len(tail) // 8}Q", tail)
         driver = self._driver
+        self._make_way(address, size)
         properties = driver.CUmemAllocationProp()
         properties.type = _CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = _CU_MEM_LOCATION_TYPE_DEVICE
@@ -197,24 +234,34 @@ class MemoryEngine:
         )
         handle = driver.CUmemGenericAllocationHandle()
         status = driver.cuMemCreate.status(byref(handle), size, byref(properties), 0)
-        released: list[int] = []
         if status == _OUT_OF_MEMORY and spare:
-            self._services.synchronize()
-            for other in spare:
-                self.drop_chunk(other)
-                released.append(other)
-        if released:
-            self._services.post({"kind": "released", "chunks": released})
+            self._release(spare)
             status = self._create_when_released(handle, size, properties)
         if status:
             driver.cuMemCreate(byref(handle), size, byref(properties), 0)
         self._map(address, size, handle.value)
         if durable:
             descriptor = c_int(-1)
-            driver.cuMemExportToShareableHandle(byref(descriptor), handle, _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+            export = driver.cuMemExportToShareableHandle
+            try:
+                export(byref(descriptor), handle, _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+            except BaseException:
+                self._undo_chunk(address)
+                raise
             # The descriptor is in the parent's hands before the ticket is: a finished write is never lost.
             self._services.post({"kind": "chunk", "address": address}, [descriptor.value])
             os.close(descriptor.value)
+
+    def _release(self, spare: Iterable[int]) -> None:
+        """Drop chunks that the user's process can spare, and tell it which, whatever happens."""
+        released: list[int] = []
+        self._services.synchronize()
+        try:
+            for other in spare:
+                self.drop_chunk(other)
+                released.append(other)
+        finally:
+            self._services.post({"kind": "released", "chunks": released})
 
     def _create_when_released(self, handle: Any, size: int, properties: Any) -> int:
         """The memory is free once the user's process has closed its descriptors too; it was just told to."""
@@ -320,14 +367,15 @@ class MemoryEngine:
             if area in self._areas:
                 os.close(descriptor)
                 return
-            memory = SharedMemory(descriptor, size)
+            memory = SharedMemory.adopt(descriptor, size)
             address = addressof(c_char.from_buffer(memory.map))
             try:
                 self._driver.cuMemHostRegister(address, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
             except self._services.cuda_error as refusal:
-                self._refused[area] = refusal  # what was to be copied fails with the same words
+                self._refused[area] = refusal.with_traceback(None)  # what was to be copied fails with the same words
                 memory.close()
                 raise
+            self._refused.pop(area, None)
             self._areas[area], self._addresses[area] = memory, address
 
     def _unregister_host(self, command: Command, lane: Lane) -> None:
@@ -338,8 +386,12 @@ class MemoryEngine:
                 self._drop_area(area)
 
     def _drop_area(self, area: int) -> None:
-        self._driver.cuMemHostUnregister(self._addresses.pop(area))
-        self._areas.pop(area).close()
+        memory, address = self._areas.pop(area), self._addresses.pop(area)
+        self._giving_back.make([partial(self._unregister, memory, address)])
+
+    def _unregister(self, memory: SharedMemory, address: int) -> None:
+        self._driver.cuMemHostUnregister(address)
+        memory.close()
 
     # Fills.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import os
@@ -9,6 +10,7 @@ import struct
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, cast, create_string_buffer
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from ..giving_back import GivingBack
 from ..protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
@@ -213,6 +215,7 @@ class ModuleEngine:
         self._services = services
         self._modules: dict[int, tuple[Any, list[int]]] = {}
         self._kernels: dict[int, _LoadedKernel] = {}
+        self._giving_back = GivingBack(services.cuda_error)
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             LOAD.number: self._load,
             UNLOAD.number: self._unload,
@@ -319,8 +322,11 @@ class ModuleEngine:
             del self._kernels[kernel_id]
         self._services.forget_hot()
         if module is not None:
-            self._services.synchronize()
-            self._driver.cuModuleUnload(module)
+            self._giving_back.make([functools.partial(self._unload_idle, module)])
+
+    def _unload_idle(self, module: Any) -> None:
+        self._services.synchronize()
+        self._driver.cuModuleUnload(module)
 
     def _launch(self, command: Command, lane: Lane) -> None:
         payload = command.payload
@@ -460,11 +466,12 @@ class ModuleEngine:
         function = self._driver.cuLaunchKernelEx
         return function.library.error(status, function.symbol)
 
-    def forget_lane(self, index: int) -> None:
+    def forget_lane(self, index: int) -> tuple[()]:
         """Drop the launch configurations made for a lane."""
-        for kernel in list(self._kernels.values()):  # threads of other lanes add to both meanwhile
+        for kernel in list(self._kernels.values()):  # other threads change both meanwhile
             for key in [key for key in list(kernel.prepared) if key[0] == index]:
-                del kernel.prepared[key]
+                kernel.prepared.pop(key, None)
+        return ()
 
     def _grant_shared(self, kernel: _LoadedKernel, shared: int) -> None:
         if shared > kernel.shared_granted:
@@ -480,7 +487,7 @@ class ModuleEngine:
 
     def close(self) -> None:
         """Unload every module."""
-        for module, _kernels in self._modules.values():
-            self._driver.cuModuleUnload(module)
+        unload = self._driver.cuModuleUnload
+        self._giving_back.make([functools.partial(unload, module) for module, _kernels in self._modules.values()])
         self._modules.clear()
         self._kernels.clear()

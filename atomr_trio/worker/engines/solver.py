@@ -135,7 +135,11 @@ class _Handles(Handles):
     def create(self, lane: Lane) -> Any:
         handle = self._cusolver.cusolverDnHandle_t()
         self._cusolver.cusolverDnCreate(byref(handle))
-        self._cusolver.cusolverDnSetStream(handle, lane.stream)
+        try:
+            self._cusolver.cusolverDnSetStream(handle, lane.stream)
+        except BaseException:
+            self._cusolver.cusolverDnDestroy.status(handle)
+            raise
         return handle
 
     def configure(self, handle: Any, flags: int) -> None:

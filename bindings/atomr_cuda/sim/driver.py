@@ -25,7 +25,7 @@ from ..driver import (
     CUmemorytype,
     CUpointer_attribute,
 )
-from ..injection import SIMULATED, Injection, asked_for, parse
+from ..injection import ANY, SIMULATED, Injection, asked_for, parse
 from . import (
     device as _device,
     graphs as _graphs,
@@ -422,6 +422,9 @@ def calls() -> dict[str, int]:
 
 
 def _inject(process: Process, injection: Injection) -> None:
+    if injection.function == ANY:
+        process.faults.add(ANY, injection)
+        return
     function = injection.declared()
     # The thunk is bound once and kept, so every caller of the function passes this check from now on.
     function.bind().errcheck = process.faults.raise_pending  # type: ignore[attr-defined]

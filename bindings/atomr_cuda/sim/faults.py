@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 
-from ..injection import Action, Crash, Delay, Exit, Hang, Injection, NoHostMemory, Poison, ReturnStatus
+from ..injection import ANY, WATCHING, Action, Crash, Delay, Exit, Hang, Injection, NoHostMemory, Poison, ReturnStatus
 from ._status import UNKNOWN
 from .streams import Fate
 
@@ -53,19 +53,21 @@ class Faults:
 
     def strike(self, symbol: str) -> int | None:
         """Count a call of a function. The status that it must return at once, or None when it is to do its work."""
-        if symbol not in self._armed:
+        if symbol not in self._armed and ANY not in self._armed:
             return None
         action = self._due(symbol)
         return None if action is None else self._perform(symbol, action)
 
     def _due(self, symbol: str) -> Action | None:
         """The action of this call; the oldest, where several injections name the same one."""
+        due: list[Action] = []
         with self._lock:
-            armed = self._armed.get(symbol, [])
-            for each in armed:
-                each.calls += 1
-            due = [each.injection.action for each in armed if each.due]
-            self._armed[symbol] = [each for each in armed if not each.spent]
+            for name in (symbol,) if symbol in WATCHING else (symbol, ANY):
+                armed = self._armed.get(name, [])
+                for each in armed:
+                    each.calls += 1
+                due += [each.injection.action for each in armed if each.due]
+                self._armed[name] = [each for each in armed if not each.spent]
         return due[0] if due else None
 
     def _perform(self, symbol: str, action: Action) -> int | None:

@@ -12,6 +12,7 @@ This file knows nothing of memory, modules or handles: a piece of work is a Pyth
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -43,10 +44,11 @@ class Fate:
                 return
             self.status = status
             streams = list(self._waiting)
-        if message:
-            print(f"atomr simulated GPU: {message}", file=sys.stderr, flush=True)
         for stream in streams:
             stream.wake()
+        if message:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it
+                print(f"atomr simulated GPU: {message}", file=sys.stderr, flush=True)
 
     def watch(self, stream: Stream) -> None:
         """Wake this stream's waiters when the process is lost."""
@@ -154,9 +156,9 @@ class Stream:
             # A failed assertion has already said where it failed.
             self._fate.lose(fault.status, "" if fault.status == ASSERT else fault.message)
             return False
-        except BaseException:
-            traceback.print_exc()
-            self._fate.lose(UNKNOWN, "a piece of work failed inside the simulator, see the traceback above")
+        except BaseException as bug:
+            text = "".join(traceback.format_exception(bug))
+            self._fate.lose(UNKNOWN, f"a piece of work failed inside the simulator:\n{text}")
             return False
         return True
 
