@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ._arrays import DeviceArray, Storage
 from ._findings import from_here
 from ._memory import Arena, ArenaFull, Block
+from ._shortage import host_limits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,12 +100,14 @@ class CheckedArena(Arena):
             "shape": shape,
             "place": _users_place(),
         }
-        self._tell(facts)
+        with host_limits("the checks cannot be told of an array"):
+            self._tell(facts)
 
     def shown(self, block: Block) -> None:
         """The program itself may write the block from now on, which no worker sees."""
         block.written = True
-        self._tell({**self._described[block], "written": True})
+        with host_limits("the checks cannot be told of an array"):
+            self._tell({**self._described[block], "written": True})
 
     def _tell(self, *events: dict[str, Any]) -> None:
         if self._folder is not None:
@@ -149,7 +152,8 @@ class CheckedArena(Arena):
             self._take_back(self._waiting.popleft())
 
     def _begin_waiting(self, block: Block) -> None:
-        self._tell({"freed": block.address})
+        with contextlib.suppress(OSError):  # a full disk: a use of it will not be found
+            self._tell({"freed": block.address})
         self._waiting.append(block)
         self._waiting_bytes += block.size
 

@@ -48,6 +48,7 @@ from ._errors import (
     DeviceFailed,
     InvalidArgument,
     OutOfDeviceMemory,
+    OutOfHostMemory,
     fresh,
 )
 from ._events import (
@@ -72,6 +73,7 @@ from ._memory_map import MemoryMap, map_of
 from ._ownership import foreign
 from ._pinned import PinnedMemory
 from ._realtime import RealTimer
+from ._shortage import shortage_of
 from ._shortcut import Shortcut
 from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._standby import Standbys
@@ -81,6 +83,7 @@ from ._timeline import ORPHANS_AT_ONCE, LaneBook
 from ._trim import Trim
 from ._util import Living, NoPublicConstructor, check_seconds, known, shown
 from .worker.launcher import WorkerProcess, address_range
+from .worker.limits import raise_descriptor_limit, reason_of
 from .worker.protocol import LANE_NAMES, Verb
 
 if TYPE_CHECKING:
@@ -689,13 +692,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     def _unload_orphans(self, generation: Generation) -> None:
         """Tell the worker which graphs and modules nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says."""
-        from .actors.graph import publish_destroy
         from .actors.module import publish_unload
 
         # One that is lost, whose successor is not there yet, has nobody to tell.
         everybody = {generation, self._generation or generation, *self._standbys.generations}
         holders = [holder for holder in everybody if holder.loss is None]
         for _ in range(min(len(self._orphan_graphs), ORPHANS_AT_ONCE)):
+            from .actors.graph import publish_destroy  # it is loaded: there were graphs
+
             number = self._orphan_graphs.popleft()
             for holder in holders:
                 if holder.graphs.pop(number, None) is not None:
@@ -716,9 +720,13 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             return WorkerProcess(self._backend, self._index, self._checks)
         except DeviceError as refused:
             raise StartFailed(refused, gone=True) from None
-        except OSError as error:
-            text = f"a worker for the device could not be started: {error}"
-            raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
+        except (OSError, MemoryError) as error:
+            raise self._not_started(error) from error
+
+    def _not_started(self, error: Exception) -> StartFailed:
+        """How a start fails that the system had no room for; the next one may find room."""
+        text = f"a worker for the device could not be started: {reason_of(error)}"
+        return StartFailed(DeviceFailed(text, device=self._index), gone=False)
 
     def _checked_alike(self, process: WorkerProcess) -> WorkerProcess:
         """A worker that somebody else has started, if it checks what this device was asked to."""
@@ -756,19 +764,20 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         except BaseException as error:
             if process is not None:
                 await self._put_back(process)
-            if not isinstance(error, OSError):
+            if not isinstance(error, OSError | MemoryError):
                 raise
-            text = f"a worker for the device could not be started: {error}"
-            raise StartFailed(DeviceFailed(text, device=self._index), gone=False) from error
+            raise self._not_started(error) from error
         try:
             await generation.start(show)
         except StartFailed:
             await self._discard(process)
             generation.close()
             raise
-        except BaseException:
+        except BaseException as error:
             await self._dismiss(generation)
-            raise
+            if not isinstance(error, Exception) or shortage_of(error) is None:
+                raise
+            raise self._not_started(error) from error
         return generation
 
     @trio.lowlevel.enable_ki_protection
@@ -1073,14 +1082,16 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def _load_variables(self, generation: Generation) -> None:
         """Have a generation that is to begin its service load the modules with variables: their addresses are new."""
         moving = [module for module in self._modules if module._begins_anew(generation)]
-        for module in moving:
-            if module._number not in generation.modules:
-                module._load(generation)
         try:
+            for module in moving:
+                if module._number not in generation.modules:
+                    module._load(generation)
             while generation.loss is None and any(generation.modules.get(module._number) for module in moving):
                 await generation.wait_room(None)
-        except BaseException:
+        except BaseException as error:
             await self._retire(generation)
+            if isinstance(error, OutOfHostMemory):
+                raise StartFailed(error, gone=False) from None
             raise
 
     @trio.lowlevel.enable_ki_protection
@@ -1103,7 +1114,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     if self._closing.is_set():
                         await self._retire(generation)
                         return None
-                    self._begin_generation(generation)
+                    try:
+                        self._begin_generation(generation)
+                    except OSError as error:  # the disk has no room for what a checked worker is told
+                        await self._retire(generation)
+                        raise self._not_started(error) from error
                     seconds = time.monotonic() - noticed
                     self._events.publish(
                         ContextRebuilt(generation=generation.number, seconds=seconds, by_standby=by_standby)
@@ -1419,7 +1434,8 @@ async def open_device(
       ends as one with a fault does: by a `ContextLost` that has `ContextLost.findings`. By default what
       ``ATOMR_TRIO_CHECK`` says, words with commas between them, else nothing. For a GPU NVIDIA has compute-sanitizer.
 
-    Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint.
+    Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint. It
+    raises this process's soft limit of file descriptors to the hard one, where that is allowed.
     Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
 
     The device belongs to the trio run that opens it, and to its thread: a verb that is called from elsewhere raises
@@ -1436,6 +1452,7 @@ async def open_device(
     _check_workers(workers)
     chosen = _chosen_backend(backend)
     checks = chosen_checks(check, chosen)
+    raise_descriptor_limit()
     try:
         device = Device._create(
             index,
@@ -1451,8 +1468,8 @@ async def open_device(
             spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
             checks=checks,
         )
-    except OSError as error:
-        raise DeviceFailed(f"the device could not be opened: {error}", device=index) from error
+    except (OSError, MemoryError) as error:
+        raise DeviceFailed(f"the device could not be opened: {reason_of(error)}", device=index) from error
     _open_devices.add(device)
     device._home.enter()
     body_error: BaseException | None = None

@@ -229,12 +229,15 @@ class OutOfDeviceMemory(RequestError, MemoryError):
 
 
 class OutOfHostMemory(RequestError, MemoryError):
-    """The system has no memory to pin for this, or the process no file descriptor left for it; the message says which.
+    """The host has no memory, file descriptor, process or thread left for this; the message names the limit.
 
+    Nothing was lost, and the same request succeeds once there is room again.
     When it is the GPU that has no memory, the error is `OutOfDeviceMemory`.
     """
 
-    _default_advice: ClassVar[str | None] = "drop pinned arrays that are not needed, or raise the limit (`ulimit -n`)."
+    _default_advice: ClassVar[str | None] = (
+        "raise the limit that is named, or let go of what it counts: files, kernels, pinned and shared arrays, threads."
+    )
 
 
 class CompileError(RequestError):

@@ -34,6 +34,7 @@ from ._errors import (
     DeviceFailed,
     InvalidArgument,
     LibraryNotFound,
+    OutOfHostMemory,
     StaleArray,
     error_from_status,
 )
@@ -43,18 +44,21 @@ from ._lanes import LaneOptions
 from ._mailbox import Request
 from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._output import WorkerOutput
-from ._realtime import RealTimer, readable_within
+from ._realtime import Patience, RealTimer
+from ._shortage import host_limits
 from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline
 from ._util import Living
 from .worker import channel
-from .worker.channel import SharedMemory, TimelinePage
+from .worker.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
 from .worker.engines import context as context_records
 from .worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from .worker.launcher import WorkerProcess
+from .worker.limits import low_limits, reason_of, shortage
 from .worker.protocol import (
     CONTROL_LANE,
     ENGINE_BUG,
     HEADER,
+    HOST_SHORTAGE,
     LANE_COMPUTE,
     LANE_LIMIT,
     LANES,
@@ -90,6 +94,9 @@ STOPPED_SECONDS = 2.0
 """A heartbeat that stands still this long means a stopped worker."""
 DEAF_SECONDS = 10.0
 """A worker that leaves records unread this long is stuck inside a call, however well its heart beats."""
+
+STANDSTILL_PERIODS = 5
+"""The watchdog that comes so many of its periods late has not run in between."""
 
 START_TIMEOUT = 60.0
 REAP_TIMEOUT = 30.0
@@ -189,6 +196,7 @@ class Generation:
         self.staging = staging
         self.hang_timeout = hang_timeout
         with contextlib.ExitStack() as undo:
+            self._buffer = bytearray(channel.MAX_MESSAGE)
             self._wake = _new_eventfd(undo)
             self.bell: int = _new_eventfd(undo)
             """Written when a record has come and the worker is asleep."""
@@ -232,7 +240,6 @@ class Generation:
         self.scope: trio.CancelScope = trio.CancelScope()
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
-        self._buffer = bytearray(channel.MAX_MESSAGE)
         self.outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
         self._outbox_filled = trio.Event()
         self._cut_off = False
@@ -247,6 +254,9 @@ class Generation:
         self._ended = False
         self._buried = False
         self._mapped: dict[int, Chunk] = {}
+        self._places = _Places(self.page.descriptor)
+        self._unkept: dict[int, Chunk] = {}
+        """Chunks, by their address, whose descriptor came and found no place here."""
         self._probes: collections.deque[trio.Event] = collections.deque()
         self._output = WorkerOutput(process, self._log_line)
         self._waiting = [0] * MAX_LANES
@@ -290,19 +300,20 @@ class Generation:
 
         From the moment that `show` is called with it, it must be told of every chunk that comes or goes.
         """
-        deadline = time.monotonic() + START_TIMEOUT
+        patience = Patience(START_TIMEOUT)
         while not self._hello:
-            await self._wait_start_message(deadline)
+            await self._wait_start_message(patience)
         try:
             self._adopt()
         except ConnectionError:
             await self._ended_while_starting()
         except OSError as error:
-            raise self._start_failure({"text": f"the worker could not be handed its memory: {error}"}) from None
+            text = f"the worker could not be handed its memory: {reason_of(error)}"
+            raise self._start_failure({"text": text}) from None
         if show is not None:
             show(self)
         while self._started is None:
-            await self._wait_start_message(deadline)
+            await self._wait_start_message(patience)
         self.info = DeviceInfo._from_worker(self.device, self.process.backend, self._started)
 
     def _adopt(self) -> None:
@@ -325,8 +336,8 @@ class Generation:
         channel.send_message(self.process.sock, message, descriptors)
         self._adopted = True
 
-    async def _wait_start_message(self, deadline: float) -> None:
-        if not await self._hears(self.process.sock.fileno(), deadline):
+    async def _wait_start_message(self, patience: Patience) -> None:
+        if not await self._hears(self.process.sock.fileno(), patience):
             await self._output.rest()
             raise self._start_failure({"text": f"the worker was not ready within {START_TIMEOUT:g} s"})
         self.drain_messages()
@@ -358,7 +369,11 @@ class Generation:
             return StartFailed(LibraryNotFound(text + looked, device=self.device), gone=True)
         status = message.get("status")
         library = message.get("library", "cuda")
-        gone = status is not None and classify(status, library) is StatusClass.GONE
+        # The worker has this process's limits. The driver does not tell a low one from a GPU that is not there.
+        low = low_limits()
+        if low:
+            text += f" (that may be for a low limit: {low})"
+        gone = not low and status is not None and classify(status, library) is StatusClass.GONE
         error = DeviceFailed(
             f"a worker for the device could not be started: {text}",
             device=self.device,
@@ -381,8 +396,13 @@ class Generation:
         for other in [each for each in self._mapped.values() if _overlap(each, chunk)]:
             self.unmirror(other)
         self._mapped[chunk.address] = chunk
+        try:
+            copies = self._copies_of((chunk.descriptor,), context_records.MAP_CHUNK.operation)
+        except OutOfHostMemory as refused:
+            self.lose(Loss(LossKind.EXIT, refused.message, reported_by="the writer"))  # it can be started again
+            return
         payload = context_records.MAP_CHUNK.struct.pack(chunk.address, chunk.size)
-        self._send_control(context_records.MAP_CHUNK, payload, (chunk.descriptor,))
+        self._send_control(context_records.MAP_CHUNK, payload, copies)
 
     def unmirror(self, chunk: Chunk) -> None:
         """Have a standby's worker let go of a chunk, if it has it."""
@@ -489,6 +509,7 @@ class Generation:
             )
         if self.interop is not None:
             self.interop.order(self, lane, operands, required)
+        copies = self._copies_of(descriptors, operation) if descriptors else ()
         book = self.timeline.book(lane)
         if not book.open:
             self._open_lane(book)
@@ -524,7 +545,7 @@ class Generation:
         if words:
             header += b"".join(word.to_bytes(8, "little") for word in words)
         book.waited += len(open_waits)
-        self._send(header + payload, descriptors)
+        self._send(header + payload, copies)
         self.wake_settler()
         return command
 
@@ -673,8 +694,10 @@ class Generation:
             payload = FILL.struct.pack(block.address, 0, recipe.itemsize, recipe.count, 1, recipe.pattern)
             block.recipe = None  # the fill itself needs no fill
             owner = _FillOwner(block, recipe)
-            recipe.ticket = self.publish(LANE_COMPUTE, FILL, payload, ((block, Role.OVERWRITE),), owner).ticket
-            block.recipe = recipe
+            try:
+                recipe.ticket = self.publish(LANE_COMPUTE, FILL, payload, ((block, Role.OVERWRITE),), owner).ticket
+            finally:
+                block.recipe = recipe
         required.add(recipe.ticket)
 
     def release_retired(self, then: CommandOwner | None = None) -> int:
@@ -687,21 +710,44 @@ class Generation:
         return sum(chunk.size for chunk in retired)
 
     def _create_chunk(self, chunk: Chunk) -> None:
+        durable = self.info is None or self.info.durable
+        if durable:
+            with self._host_limits("a descriptor of new device memory has no place", CREATE_CHUNK.operation):
+                self._places.hold(chunk.address)
         self.release_retired()
         spare = self.arena.offer_unused()
         payload = CREATE_CHUNK.struct.pack(chunk.address, chunk.size)
         payload += b"".join(each.address.to_bytes(8, "little") for each in spare)
         chunk.state = ChunkState.CREATING
-        owner = _ChunkOwner(self.arena, chunk, spare)
+        owner = _ChunkOwner(self, chunk, spare)
         after = [ticket for each in spare for ticket in each.last_use(self.number)]
         command = self.publish(LANE_COMPUTE, CREATE_CHUNK, payload, (), owner, after=after)
         chunk.ticket = command.ticket
 
+    def _host_limits(self, what: str, operation: str) -> contextlib.AbstractContextManager[None]:
+        return host_limits(what, device=self.device, generation=self.number, operation=operation)
+
+    def _copies_of(self, descriptors: Sequence[int], operation: str) -> list[int]:
+        """Descriptors that a record will carry: till it is sent, their owner may have closed his.
+
+        Made before the command has a ticket, because one that has must be sent. Raises `OutOfHostMemory`.
+        """
+        copies: list[int] = []
+        try:
+            with self._host_limits("a descriptor cannot be handed to the worker", operation):
+                copies.extend(map(os.dup, descriptors))
+        except BaseException:
+            _close_all(copies)
+            raise
+        return copies
+
     def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a record, or have it wait for room; the descriptors are closed when it is sent."""
         if not self.outbox and self._sent_now(record, descriptors):
+            if descriptors:
+                _close_all(descriptors)
             return
-        # Copies: till it is sent, its owner may have closed a descriptor, and the number may be another file's.
-        self.outbox.append((record, [os.dup(descriptor) for descriptor in descriptors]))
+        self.outbox.append((record, descriptors))
         self.close_short_ways()
         self._outbox_filled.set()
 
@@ -731,9 +777,9 @@ class Generation:
     def _sent_by_socket(self, record: bytes, descriptors: Sequence[int]) -> bool:
         try:
             channel.send_bytes(self.process.sock, record, descriptors)
-        except BlockingIOError:
-            return False
         except OSError as error:
+            if shortage(error) is not None:  # the socket is full, or the system is short of memory: it may pass
+                return False
             self._send_failed(error)
         self.sent += 1
         return True
@@ -754,10 +800,10 @@ class Generation:
     async def end_worker(self, deadline: float) -> None:
         """Ask the worker to give everything back and exit, and wait for that until `deadline`.
 
-        `deadline` is on the clock of `time.monotonic`, here and below.
+        `deadline` is on the clock of `time.monotonic`, here and in `reset`.
         """
         self._send_control(context_records.CLOSE)
-        await self._hears(self.process.pidfd, deadline)
+        await self._hears(self.process.pidfd, Patience(deadline - time.monotonic()))
 
     def request_faults(self, faults: str, *, instead: bool = False) -> None:
         """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``.
@@ -776,16 +822,16 @@ class Generation:
         if self._adopted:
             self._hello = False
             self._send_control(context_records.RESET)
-            if not await self._is_greeted_again(deadline):
+            if not await self._is_greeted_again(Patience(deadline - time.monotonic())):
                 return False
             self.settle_finished()
         await self._output.rest()
         self.process.greeted = self._hello
         return self.timeline.idle
 
-    async def _is_greeted_again(self, deadline: float) -> bool:
+    async def _is_greeted_again(self, patience: Patience) -> bool:
         while not self._hello:
-            if self.outbox or not await self._hears(self.process.sock.fileno(), deadline):
+            if self.outbox or not await self._hears(self.process.sock.fileno(), patience):
                 return False
             try:
                 self.drain_messages()
@@ -795,15 +841,15 @@ class Generation:
                 return False
         return True
 
-    async def _hears(self, descriptor: int, deadline: float) -> bool:
-        """Wait for a descriptor of the worker until `deadline`, and read what it prints: nobody else does any more."""
+    async def _hears(self, descriptor: int, patience: Patience) -> bool:
+        """Wait for a descriptor of the worker, and read what it prints: nobody else does. Whether it is readable."""
         watched = {descriptor, self.process.output}
-        while ready := await readable_within(deadline - time.monotonic(), *watched):
+        while ready := await patience.readable(*watched):
             if self.process.output in ready and not self._output.turn() and self._output.ended:
                 watched.remove(self.process.output)
             if descriptor in ready:
                 return True
-            if time.monotonic() > deadline:  # whoever prints without end is not heard for ever
+            if patience.left <= 0:  # whoever prints without end is not heard for ever
                 break
         return False
 
@@ -821,7 +867,8 @@ class Generation:
         """Handle every message that has arrived; none any more once another generation has taken over."""
         while not self._ended and not self._buried:
             try:
-                data, descriptors = channel.receive_bytes(self.process.sock, self._buffer)
+                with self._places if self._places.held else _NO_PLACES:
+                    data, descriptors = channel.receive_bytes(self.process.sock, self._buffer)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -861,6 +908,8 @@ class Generation:
                 )
             case "chunk":
                 self._keep_descriptor(message["address"], descriptors.pop())
+            case "exported":
+                self._keep_exported(message["address"], descriptors.pop() if descriptors else NO_DESCRIPTOR)
             case "released":
                 self._drop_released(message["chunks"])
             case "probed":
@@ -875,14 +924,43 @@ class Generation:
                 raise ValueError(f"there is no message of kind {kind!r}")
 
     def _keep_descriptor(self, address: int, descriptor: int) -> None:
-        for chunk in self.arena.chunks:
-            if chunk.address == address:
-                chunk.close()
-                chunk.descriptor = descriptor
-                for standby in self.standbys:
-                    standby.mirror(chunk)
-                return
-        os.close(descriptor)
+        self._places.give_up(address)
+        chunk = next((each for each in self.arena.chunks if each.address == address), None)
+        if chunk is None:
+            _close_all(each for each in (descriptor,) if each != NO_DESCRIPTOR)
+        elif descriptor == NO_DESCRIPTOR:
+            self._unkept[address] = chunk
+        else:
+            self._keep(chunk, descriptor)
+
+    def _keep(self, chunk: Chunk, descriptor: int) -> None:
+        chunk.close()
+        chunk.descriptor = descriptor
+        for standby in self.standbys:
+            standby.mirror(chunk)
+
+    def _ask_for_unkept(self) -> None:
+        """Have the worker send once more what had no place here: memory outlives it only with its descriptor."""
+        for address in self._unkept:
+            if not self._places.awaits(address):
+                with contextlib.suppress(OSError):  # there is no place yet
+                    self._places.hold(address)
+                    payload = context_records.EXPORT_CHUNK.struct.pack(address)
+                    self._send_control(context_records.EXPORT_CHUNK, payload)
+
+    def _keep_exported(self, address: int, descriptor: int) -> None:
+        self._places.give_up(address)
+        if descriptor != NO_DESCRIPTOR:
+            chunk = self._unkept.pop(address, None)
+            if chunk is None:  # it was given back meanwhile
+                os.close(descriptor)
+            else:
+                self._keep(chunk, descriptor)
+
+    def await_no_more(self, chunk: Chunk) -> None:
+        """A chunk was made, or was not: its descriptor has come, or never will."""
+        if self._unkept.get(chunk.address) is not chunk:
+            self._places.give_up(chunk.address)
 
     def _drop_released(self, addresses: list[int]) -> None:
         for chunk in [each for each in self.arena.chunks if each.address in addresses]:
@@ -891,6 +969,8 @@ class Generation:
 
     def let_go(self, chunk: Chunk) -> None:
         """Close a chunk that the arena and the worker no longer have, here and in the standbys."""
+        if self._unkept.get(chunk.address) is chunk:
+            del self._unkept[chunk.address]
         for standby in self.standbys:
             standby.unmirror(chunk)
         chunk.close()
@@ -950,6 +1030,13 @@ class Generation:
             return ActorCrashed(
                 f"the worker's part of {operation} crashed: {failure['text']}",
                 actor=failure["library"],
+                device=self.device,
+                generation=self.number,
+                operation=operation,
+            )
+        if failure["status"] == HOST_SHORTAGE:
+            return OutOfHostMemory(
+                f"the worker could not do it: {failure['text']}",
                 device=self.device,
                 generation=self.number,
                 operation=operation,
@@ -1070,17 +1157,20 @@ class Generation:
         period = WATCH_PERIOD if self.hang_timeout is None else min(WATCH_PERIOD, max(0.001, self.hang_timeout / 4))
         heart = _Pulse(STOPPED_SECONDS, "the worker gave no sign of life for {seconds:.1f} s")
         ears = _Pulse(DEAF_SECONDS, "the worker has read nothing of what it was sent for {seconds:.1f} s")
+        awake = _AwakeClock(period)
         with RealTimer(period) as timer:
             while True:
                 await timer.tick()
                 now = time.monotonic()
                 self.settle_finished()
+                if self._unkept:
+                    self._ask_for_unkept()
                 read = self.page.records_read()
                 # A worker that has read everything is not deaf, so its time begins anew.
                 still = heart.still(self.page.heartbeat(), now) or ears.still(read if read < self.sent else -now, now)
                 if still is not None:
                     self.lose(Loss(LossKind.STOPPED, still, reported_by="the watchdog"))
-                self._check_hang(now)
+                self._check_hang(awake.look(now))
 
     def _check_hang(self, now: float) -> None:
         overdue = self.timeline.overdue(now, self.hang_timeout)
@@ -1188,6 +1278,7 @@ class Generation:
             self.ring.close()
         while self.outbox:
             _close_all(self.outbox.popleft()[1])
+        self._places.close()
         if self._wake >= 0:
             os.close(self._wake)
             os.close(self.bell)
@@ -1212,6 +1303,75 @@ class _Pulse:
         return self._text.format(seconds=now - self._since) if now - self._since > self._limit else None
 
 
+class _AwakeClock:
+    """Seconds for which this process has run; it is looked at once in each period.
+
+    What a command has done while this process stood still, and its worker perhaps as well, nobody knows.
+    """
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._ran = 0.0
+        self._seen = time.monotonic()
+
+    def look(self, now: float) -> float:
+        """The seconds up to `now`. A stretch between two looks that is far too long counts as one period."""
+        stretch, self._seen = now - self._seen, now
+        self._ran += stretch if 0 <= stretch < STANDSTILL_PERIODS * self._period else self._period
+        return self._ran
+
+
+class _Places:
+    """Descriptors that keep a place in this process's table for others that are on their way from the worker.
+
+    The kernel drops a descriptor that finds no place in the table of who receives it, and then memory would not outlive
+    its worker. So a place is taken before memory is asked for: who finds none is told, and nothing was asked for.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._copied = descriptor
+        self._awaited: set[int] = set()
+        self.held: list[int] = []
+        """The places that are kept."""
+
+    def hold(self, address: int) -> None:
+        """Keep a place for the descriptor of the chunk at an address. Raises `OSError` if there is none."""
+        self.held.append(os.dup(self._copied))
+        self._awaited.add(address)
+
+    def awaits(self, address: int) -> bool:
+        """Whether the descriptor of the chunk at an address is awaited."""
+        return address in self._awaited
+
+    def __enter__(self) -> None:
+        """Leave one of the places to what is received in this block."""
+        os.close(self.held.pop())
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self._balance()
+
+    def give_up(self, address: int) -> None:
+        """A descriptor has come, or is not awaited any more."""
+        self._awaited.discard(address)
+        self._balance()
+
+    def _balance(self) -> None:
+        """As many places as descriptors are awaited, so far as there are any."""
+        while len(self.held) > len(self._awaited):
+            os.close(self.held.pop())
+        with contextlib.suppress(OSError):  # somebody else's thread was faster: the worker can send it once more
+            while len(self.held) < len(self._awaited):
+                self.held.append(os.dup(self._copied))
+
+    def close(self) -> None:
+        """Nothing is awaited any more."""
+        self._awaited.clear()
+        self._balance()
+
+
+_NO_PLACES = contextlib.nullcontext()
+
+
 def _new_eventfd(undo: contextlib.ExitStack) -> int:
     descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     undo.callback(os.close, descriptor)
@@ -1231,10 +1391,10 @@ def _close_all(descriptors: Iterable[int]) -> None:
 async def reap(process: WorkerProcess) -> None:
     """Kill a worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
     process.kill()
-    deadline = time.monotonic() + REAP_TIMEOUT
+    patience = Patience(REAP_TIMEOUT)
     while not process.reap():
         # Readable and not reaped is one that a debugger holds, or will reap first.
-        if not await readable_within(deadline - time.monotonic(), process.pidfd) or time.monotonic() > deadline:
+        if not await patience.readable(process.pidfd) or patience.left <= 0:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
 
 
@@ -1269,8 +1429,9 @@ class _FillOwner:
 class _ChunkOwner:
     """The creation of a chunk."""
 
-    def __init__(self, arena: Arena, chunk: Chunk, spare: list[Chunk]) -> None:
-        self._arena = arena
+    def __init__(self, generation: Generation, chunk: Chunk, spare: list[Chunk]) -> None:
+        self._generation = generation
+        self._arena = generation.arena
         self._chunk = chunk
         self._spare = spare
 
@@ -1280,6 +1441,7 @@ class _ChunkOwner:
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         self._take_back()
+        self._generation.await_no_more(self._chunk)
         if self._chunk.ticket == command.ticket:
             if error is None:
                 self._chunk.state = ChunkState.READY

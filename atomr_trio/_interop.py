@@ -43,9 +43,10 @@ from . import _dlpack, _layout
 from ._checked_memory import CheckedArena
 from ._dlpack import DeviceType
 from ._dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
-from ._errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, StaleArray
+from ._errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, OutOfHostMemory, StaleArray
 from ._memory import Block, Chunk, Ticket
 from ._requests import CommandRequest
+from ._shortage import host_limits
 from ._timeline import Command, Operand
 from ._util import shown
 from .worker.channel import SharedMemory
@@ -96,7 +97,8 @@ def _refusals(operation: str, device: Device) -> Iterator[None]:
     from atomr_cuda._library import CudaError, LibraryMissing
 
     try:
-        yield
+        with host_limits("another library cannot have the array", device=device.index, operation=operation):
+            yield
     except LibraryMissing as missing:
         raise LibraryNotFound(str(missing), device=device.index, operation=operation) from missing
     except CudaError as error:
@@ -315,14 +317,20 @@ class Counters:
         self.awaited: dict[Fence, dict[int, int]] = {}
         """The last ticket of each lane that a stream was told to wait for."""
         self._timeline = generation.page
-        self._page = SharedMemory(os.dup(generation.page.descriptor), generation.page.size)
-        self._address = consumer.register(self._page)
         self._released = False
         self._lock = threading.Lock()
-        self._end = os.eventfd(0, os.EFD_CLOEXEC)
-        name = f"atomr-trio-counters-{generation.number}"
-        pidfd = os.dup(generation.process.pidfd)
-        threading.Thread(target=self._watch, args=(pidfd, self._end), name=name, daemon=True).start()
+        with contextlib.ExitStack() as undo:
+            self._page = SharedMemory.adopt(os.dup(generation.page.descriptor), generation.page.size)
+            undo.callback(self._page.close)
+            self._end = os.eventfd(0, os.EFD_CLOEXEC)
+            undo.callback(os.close, self._end)
+            pidfd = os.dup(generation.process.pidfd)
+            undo.callback(os.close, pidfd)
+            self._address = consumer.register(self._page)
+            undo.push(lambda *_: consumer.unregister(self._page))
+            name = f"atomr-trio-counters-{generation.number}"
+            threading.Thread(target=self._watch, args=(pidfd, self._end), name=name, daemon=True).start()
+            undo.pop_all()
 
     def address(self, lane: int) -> int:
         """Where a lane's counter is, for the GPU."""
@@ -551,12 +559,18 @@ class Interop:
     def _counters_of(self, generation: Generation) -> Counters:
         counters = self._counters.get(generation)
         if counters is None:
-            counters = self._counters[generation] = Counters(self.consumer, generation)
+            counters = Counters(self.consumer, generation)
             words = self.consumer.words
             payload = ATTACH.struct.pack(words.size)
             descriptors = (words.descriptor,)
-            attach = generation.publish(LANE_COMPUTE, ATTACH, payload, (), _UNHEARD, descriptors=descriptors)
+            try:
+                attach = generation.publish(LANE_COMPUTE, ATTACH, payload, (), _UNHEARD, descriptors=descriptors)
+            except BaseException:
+                counters.release()
+                self._ended.append(counters)
+                raise
             counters.ticket = attach.ticket
+            self._counters[generation] = counters
         return counters
 
     def generation_over(self, generation: Generation) -> None:
@@ -655,7 +669,7 @@ class Interop:
 
             self._in_the_background(close)
 
-    def _in_the_background(self, work: Callable[[], None]) -> threading.Thread:
+    def _in_the_background(self, work: Callable[[], None]) -> None:
         """Do what waits for every stream of the process, whoever's it is, where nobody waits for it; in this order."""
         from atomr_cuda._library import CudaError
 
@@ -667,9 +681,13 @@ class Interop:
             with contextlib.suppress(CudaError):  # the context is lost, and what was mapped in it with it
                 work()
 
-        self._closer = threading.Thread(target=run, name="atomr-trio-interop", daemon=True)
-        self._closer.start()
-        return self._closer
+        thread = threading.Thread(target=run, name="atomr-trio-interop", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread left: then here, though it may take long
+            run()
+        else:
+            self._closer = thread
 
     def _give_back(self, block: Block, orphaned: bool) -> None:
         """Nobody else uses the block any more: what was done to its array meanwhile takes effect."""
@@ -695,7 +713,8 @@ class Interop:
             fences = [use.fence for use in (*self._released, *self._leaving) if use.fence is not None]
             if fences:
                 name = "atomr-trio-interop"
-                threading.Thread(target=self._end_late, args=(fences[0],), name=name, daemon=True).start()
+                with contextlib.suppress(RuntimeError):  # without a thread it stays mapped while this process lives
+                    threading.Thread(target=self._end_late, args=(fences[0],), name=name, daemon=True).start()
             elif not self._uses and self._consumer is not None:
                 self._fences.clear()
                 self._close_ended()
@@ -750,7 +769,8 @@ async def share(device: Device, array: DeviceArray) -> None:
     await device._memory_mailbox.ask(_Settle(array))
     interop = device._shared()
     if not interop.opened:
-        await trio.to_thread.run_sync(lambda: interop.consumer)
+        with host_limits("the GPU cannot be opened in this process", device=device.index, operation="interop.open"):
+            await trio.to_thread.run_sync(lambda: interop.consumer)
 
 
 # --- the protocols ----------------------------------------------------------------------------------------------------
@@ -880,23 +900,33 @@ async def copy_foreign(device: Device, source: Any) -> DeviceArray:
         await trio.lowlevel.checkpoint_if_cancelled()
         undo.pop_all()
 
+    begun = False
+
+    def let_go() -> None:
+        foreign.close()
+        consumer.destroy_stream(stream)
+        if use is not None:
+            use.release()
+
     def copy() -> None:
         # In a thread that ends when the copy has, also if nobody waits any more: both memories are held till then.
+        nonlocal begun
+        begun = True
         try:
             with _refusals("interop.copy", device), consumer.bound():
                 for box in _layout.boxes(foreign.shape, array.itemsize, array.strides, foreign.strides):
                     _copy_box(consumer.driver, stream, address, foreign.address, box)
                 consumer.driver.cuStreamSynchronize(stream)
         finally:
-            foreign.close()
-            consumer.destroy_stream(stream)
-            if use is not None:
-                use.release()
+            let_go()
 
     try:
-        # With a limiter of its own nothing can keep the thread from being started, once it is asked for.
-        await trio.to_thread.run_sync(copy, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
-    except BaseException:
+        # With a limiter of its own only a system without threads can keep it from being started, once it is asked for.
+        with host_limits("the copy cannot be made", device=device.index, operation="interop.copy"):
+            await trio.to_thread.run_sync(copy, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+    except BaseException as error:
+        if isinstance(error, OutOfHostMemory) and not begun:
+            let_go()
         array.free()
         raise
     return array

@@ -352,6 +352,7 @@ class Arena:
         A chunk whose descriptor this process holds is mapped by the next worker. Any other is planned anew, and what
         had been written to it is lost. With `strict` every block of the old generation is.
         """
+        unkept = {chunk for chunk in self.chunks if chunk.state is ChunkState.READY and chunk.descriptor < 0}
         self.collect()
         for chunk in self.retired:
             chunk.close()
@@ -365,6 +366,8 @@ class Arena:
                 block.lost = f'generation {number} was lost and the device was opened with on_fault="stale"'
             elif not durable and block.written:
                 block.lost = f"generation {number} was lost, and memory of this device cannot outlive its worker"
+            elif block.chunk in unkept and block.written:
+                block.lost = f"generation {number} was lost while this process had no file descriptor for the memory"
 
     # Chunks.
 

@@ -24,9 +24,8 @@ from ._generation import Generation
 from ._timeline import Command
 from .worker.channel import set_size
 from .worker.engines.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
+from .worker.limits import available_memory, reason_of
 from .worker.protocol import LANE_COPY_IN
-
-MEMORY_FACTS = "/proc/meminfo"
 
 
 class PinnedArea:
@@ -143,7 +142,7 @@ class PinnedMemory:
 def _map_new(size: int) -> tuple[int, mmap.mmap]:
     """New shared memory: its descriptor, and its mapping here."""
     try:
-        available = _available()
+        available = available_memory()
         if size > available:
             raise OutOfHostMemory(f"there are {available:,} bytes of host memory left, and {size:,} were to be pinned")
         descriptor = os.memfd_create("atomr-trio-pinned", os.MFD_CLOEXEC)
@@ -154,14 +153,4 @@ def _map_new(size: int) -> tuple[int, mmap.mmap]:
             os.close(descriptor)
             raise
     except OSError as error:
-        raise OutOfHostMemory(f"{size:,} bytes of host memory could not be had: {error}") from error
-
-
-def _available() -> int:
-    """Bytes that can be had without driving others out. Shared memory is not refused later, it ends processes."""
-    with open(MEMORY_FACTS, encoding="ascii") as facts:
-        for line in facts:
-            name, value = line.split(":", 1)
-            if name == "MemAvailable":
-                return int(value.split()[0]) * 1024
-    raise AssertionError(f"{MEMORY_FACTS} does not tell how much memory is available")
+        raise OutOfHostMemory(f"{size:,} bytes of host memory could not be had: {reason_of(error)}") from error

@@ -2,19 +2,31 @@
 
 Faults and hangs are detected in real time, whatever clock the trio run uses: a test with a mock clock must not make a
 healthy worker look dead. ``timerfd`` comes from libc; this is no CUDA call.
+
+Nothing in here may fail for want of a descriptor, because a lost worker is reaped and replaced by it. Who finds none
+looks at the clock, or at what is awaited, once a millisecond and with a checkpoint in between, until there is one.
+
+Time in which this process stood still counts for nobody: it may have been stopped (SIGSTOP), or its machine suspended.
+So what is awaited for long is awaited in strides, and each of them counts as its own length at most.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import select
+import time
 from typing import Self
 
 import trio
 
+from .worker.limits import shortage
+
 _CLOCK_MONOTONIC = 1
+_LOOK_SECONDS = 1e-3
+_STRIDE = 1.0
 
 
 class _TimeSpec(ctypes.Structure):
@@ -40,16 +52,30 @@ def _error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
+def _looks(seconds: float) -> int:
+    """How often to look in that time."""
+    return max(1, math.ceil(seconds / _LOOK_SECONDS))
+
+
 class RealTimer:
     """A periodic timer. Close it, or use it in a ``with`` statement."""
 
     def __init__(self, period: float) -> None:
+        self._period = period
+        self._descriptor: int = -1
+        self._open()
+
+    def _open(self) -> None:
+        """Get a descriptor, if there is one."""
         libc = _libc()
-        self._descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
-            raise _error()
+            error = _error()
+            if shortage(error) is None:
+                raise error
+            return
         # Zero would switch the timer off.
-        spec = _TimeSpec(*divmod(int(period * 1e9) or 1, 10**9))
+        spec = _TimeSpec(*divmod(int(self._period * 1e9) or 1, 10**9))
         if libc.timerfd_settime(self._descriptor, 0, ctypes.byref(_TimerSpec(spec, spec)), None) < 0:
             error = _error()
             self.close()
@@ -62,11 +88,18 @@ class RealTimer:
         self.close()
 
     def fileno(self) -> int:
-        """The descriptor, which is readable when a period has ended."""
+        """The descriptor, which is readable when a period has ended; -1 if there was none for it."""
         return self._descriptor
 
     async def tick(self) -> None:
         """Wait for the next period to end."""
+        if self._descriptor < 0:
+            self._open()
+        if self._descriptor < 0:
+            for _ in range(_looks(self._period)):
+                time.sleep(_LOOK_SECONDS)  # noqa: ASYNC251  trio's own clock may not be the real one
+                await trio.lowlevel.checkpoint()
+            return
         await trio.lowlevel.wait_readable(self._descriptor)
         with contextlib.suppress(BlockingIOError):  # trio may wake a task for nothing
             os.read(self._descriptor, 8)
@@ -78,10 +111,63 @@ class RealTimer:
             self._descriptor = -1
 
 
+class Patience:
+    """Seconds of real time, from now on, but for those in which this process stands still."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left: float = seconds
+        """What is left, as of the end of the last wait."""
+        self._seen = time.monotonic()
+
+    async def readable(self, *descriptors: int) -> list[int]:
+        """Wait until a descriptor is readable; those that are, none when the time is over."""
+        while True:
+            self._spend()
+            stride = max(0.0, min(self.left, _STRIDE))
+            ready = await _readable_for(stride, descriptors)
+            if ready:
+                self._spend()
+                return ready
+            self.left -= stride
+            self._seen = time.monotonic()
+            if self.left <= 0:
+                return []
+
+    def _spend(self) -> None:
+        now = time.monotonic()
+        self.left -= min(_STRIDE, max(0.0, now - self._seen))
+        self._seen = now
+
+
 async def readable_within(seconds: float, *descriptors: int) -> list[int]:
     """Wait until a descriptor is readable, for `seconds` of real time at most; those that are, none when it is over."""
-    with RealTimer(max(seconds, 0.0)) as timer, select.epoll() as together:
+    return await Patience(seconds).readable(*descriptors)
+
+
+async def _readable_for(seconds: float, descriptors: tuple[int, ...]) -> list[int]:
+    with contextlib.ExitStack() as held:
+        timer = held.enter_context(RealTimer(seconds))
+        try:
+            together = held.enter_context(select.epoll())
+        except OSError as error:
+            if shortage(error) is None:
+                raise
+            return await _looked_for(seconds, descriptors)
+        if timer.fileno() < 0:
+            return await _looked_for(seconds, descriptors)
         for descriptor in (*descriptors, timer.fileno()):
             together.register(descriptor, select.EPOLLIN)
         await trio.lowlevel.wait_readable(together.fileno())
         return [ready for ready, _ in together.poll(0) if ready != timer.fileno()]
+
+
+async def _looked_for(seconds: float, descriptors: tuple[int, ...]) -> list[int]:
+    """The same without a descriptor of our own: ``poll`` needs none."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    for _ in range(_looks(seconds)):
+        if ready := poll.poll(_LOOK_SECONDS * 1e3):
+            return [descriptor for descriptor, _ in ready]
+        await trio.lowlevel.checkpoint()
+    return []

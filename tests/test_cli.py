@@ -7,10 +7,12 @@ import contextlib
 import importlib.metadata
 import io
 import os
+import resource
 import shutil
 import struct
 import subprocess
 import sys
+import types
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +27,7 @@ import support
 from atomr_trio.__main__ import main
 from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
 from atomr_trio._compiling.compiler import compile_program
+from atomr_trio.worker import limits as worker_limits
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 
@@ -663,6 +666,49 @@ def test_the_doctor_shows_the_environment_where_it_changes_something(monkeypatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     doctor.describe_environment(report)
     assert capsys.readouterr().out.split() == ["environment", "CUDA_VISIBLE_DEVICES", "3"]
+    assert report.advice == []
+
+
+def test_the_doctor_shows_the_limits_and_says_which_are_too_low(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path / "kernels"))
+    limits = {
+        resource.RLIMIT_NOFILE: (100, 200),
+        resource.RLIMIT_AS: (4 << 30, resource.RLIM_INFINITY),
+        resource.RLIMIT_FSIZE: (1 << 20, resource.RLIM_INFINITY),
+        resource.RLIMIT_NPROC: (50, 50),
+        resource.RLIMIT_MEMLOCK: (8 << 20, 8 << 20),
+        resource.RLIMIT_CORE: (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    }
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(worker_limits, "available_memory", lambda: 512 << 20)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1 << 20))
+    report = doctor.Report()
+    doctor.describe_limits(report)
+    printed = capsys.readouterr().out
+    for words in (
+        "100; 200 once a device is opened (RLIMIT_NOFILE)",
+        "4 GiB (RLIMIT_AS)",
+        "1 MiB (RLIMIT_FSIZE)",
+        "50 (RLIMIT_NPROC)",
+        "8 MiB (RLIMIT_MEMLOCK)",
+        "unlimited (RLIMIT_CORE)",
+        "0.5 GiB available",
+        f"{tmp_path / 'kernels'}, 0.0 GiB free",
+    ):
+        assert words in printed
+    cases = ("descriptors", "addresses", "file size", "processes", "cores", "memory", "disk")
+    assert report.advice == [doctor._ADVICE[case].format(hard=200) for case in cases]
+    assert not report.broken
+
+
+def test_the_doctor_finds_nothing_to_do_about_limits_that_are_high(monkeypatch, capsys):
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", "")
+    high = {resource.RLIMIT_CORE: (0, 0)}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: high.get(which, (resource.RLIM_INFINITY,) * 2))
+    monkeypatch.setattr(worker_limits, "available_memory", lambda: 8 << 30)
+    report = doctor.Report()
+    doctor.describe_limits(report)
+    assert "kernel cache none on disk" in capsys.readouterr().out
     assert report.advice == []
 
 

@@ -22,6 +22,7 @@ from atomr_trio import (
     GraphRecorder,
     InvalidArgument,
     OutOfDeviceMemory,
+    OutOfHostMemory,
     RestartPolicy,
     StaleArray,
     StaleKernel,
@@ -834,7 +835,7 @@ async def test_a_process_without_descriptors_is_told_so_and_the_device_goes_on(o
             record, _ = recording(lambda r: r.fill(x, 1))
             with monkeypatch.context() as patch:
                 patch.setattr(graph_actor.os, "memfd_create", refuse)
-                with pytest.raises(CommandFailed, match="too many open files"):
+                with pytest.raises(OutOfHostMemory, match="no file descriptor is left: RLIMIT_NOFILE"):
                     await dev.capture(record)
             graph = await dev.capture(record)
             clone = graph.clone()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from atomr_cuda import CudaError, Library, LibraryMissing, SymbolMissing
+from limits_helper import full_table
 
 
 def describe(status: int) -> tuple[str, str]:
@@ -49,6 +50,17 @@ def test_what_a_library_opens_later_is_loaded_from_its_own_folder(tmp_path, monk
     lines = Path("/proc/self/maps").read_text().splitlines()
     mapped = {os.path.basename(line.split()[-1]) for line in lines if str(tmp_path) in line}
     assert mapped == {"libmain.so", "libpart.so.1", "libpart.so.1.2"}
+
+
+@pytest.mark.parametrize("override", [None, "/nowhere/libtestgone.so"])
+def test_without_a_descriptor_a_library_is_not_said_to_be_missing_and_is_found_later(monkeypatch, override):
+    library = Library("testgone", sonames=("libtestgone.so",), describe=describe)
+    if override is not None:
+        monkeypatch.setenv(library.override_variable, override)
+    with full_table(), pytest.raises(OSError, match="Too many open files"):
+        library.load()
+    with pytest.raises(LibraryMissing):
+        library.load()
 
 
 def test_a_status_of_zero_is_success_and_any_other_raises():

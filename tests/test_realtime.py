@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import resource
 import time
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from atomr_trio._realtime import RealTimer
+from atomr_trio import _realtime
+from atomr_trio._realtime import Patience, RealTimer, readable_within
+from limits_helper import full_table
 
 
 def test_it_ticks_in_real_time_when_trios_clock_stands_still():
@@ -70,13 +72,68 @@ def test_the_descriptor_is_not_inherited():
         assert not os.get_inheritable(timer._descriptor)
 
 
-def test_without_a_free_descriptor_the_system_says_so():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+async def test_without_a_free_descriptor_a_timer_ticks_all_the_same_and_gets_one_later():
+    with trio.fail_after(10), full_table() as table, RealTimer(0.02) as timer:
+        assert timer.fileno() < 0
+        before = time.monotonic()
+        await timer.tick()
+        assert time.monotonic() - before >= 0.02
+        table.empty()
+        await timer.tick()
+        assert timer.fileno() >= 0
+
+
+@pytest.mark.parametrize("free", [0, 1])
+async def test_waiting_for_a_descriptor_needs_none(free):
+    reader, writer = os.pipe()
     try:
-        with pytest.raises(OSError, match="Too many open files"):
-            RealTimer(1.0)
+        with trio.fail_after(10), full_table(free):
+            assert await readable_within(0.01, reader) == []
+            os.write(writer, b"x")
+            assert await readable_within(60, reader) == [reader]
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(reader)
+        os.close(writer)
+
+
+async def test_waiting_without_a_descriptor_gives_way_to_others_and_can_be_cancelled():
+    reader, writer = os.pipe()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    try:
+        with trio.fail_after(10), full_table():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count)
+                with trio.move_on_after(0.05) as scope:
+                    await readable_within(60, reader)
+                nursery.cancel_scope.cancel()
+        assert scope.cancelled_caught
+        assert turns > 2
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def test_a_clock_that_jumps_ends_no_patience(monkeypatch):
+    """So it looks to a process that was stopped, or whose machine was suspended."""
+    reader, writer = os.pipe()
+    jumps = itertools.count(0, 10**6)
+    monkeypatch.setattr(_realtime.time, "monotonic", lambda: float(next(jumps)))
+    try:
+        patience = Patience(30)
+        os.write(writer, b"x")
+        assert await patience.readable(reader) == [reader]
+        assert patience.left >= 28
+        os.read(reader, 1)
+        with trio.move_on_after(0.05) as scope:
+            await patience.readable(reader)
+        assert scope.cancelled_caught
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -15,7 +15,7 @@ import sim_process as helper
 from atomr_cuda import driver
 from atomr_cuda.sim.streams import Fate, Stream
 from atomr_trio import worker
-from atomr_trio.worker.lanes import Lane
+from atomr_trio.worker.lanes import Command, Lane
 from atomr_trio.worker.protocol import EXIT_BUG, Mode
 
 pytestmark = pytest.mark.sim_only
@@ -76,6 +76,35 @@ def test_a_stream_that_was_given_back_is_asked_nothing(lane: Lane) -> None:
     calls: list[Any] = []
     assert lane.ask(lambda stream: calls.append(stream) or 1) == 0
     assert not calls
+
+
+def test_without_a_thread_to_be_had_the_loops_own_does_the_lanes_work(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = driver.CUcontext()
+    driver.cuCtxGetCurrent(context)
+    lane._services = SimpleNamespace(poisoned=False, bind_thread=lambda: driver.cuCtxSetCurrent(context))
+    lane._write_value = lambda stream, address, ticket, flags: 0
+    verb: Any = SimpleNamespace(mode=Mode.BLOCKS, operation="a command")
+    ran: list[threading.Thread] = []
+
+    def give(ticket: int) -> None:
+        lane.accept(Command(verb, lambda command, lane: ran.append(threading.current_thread()), ticket, [], b"", []))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        for ticket in (1, 2):
+            give(ticket)
+            assert (lane.submitted, lane.pending) == (ticket, 0)
+    give(3)
+    lane.finish()
+    assert ran[:2] == [threading.current_thread()] * 2
+    assert ran[2].name == "lane-3"
+    close_stream(lane)
+
+
+def refuse_thread(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_other_lanes_hear_of_a_command_when_it_is_signed(lane: Lane) -> None:

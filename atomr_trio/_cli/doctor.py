@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -33,6 +34,9 @@ _LIBRARY_PATIENCE = 30.0
 _SELF_TEST_PATIENCE = 60.0
 _NVIDIA_VENDOR = "0x10de"
 _GIB = 1 << 30
+_FEW_DESCRIPTORS = 1024
+_FEW_PROCESSES = 256
+_LITTLE_DISK = 256 << 20
 _SUPPORTED_MACHINES = ("x86_64", "aarch64")
 
 _SELF_TEST_SOURCE = """
@@ -53,6 +57,15 @@ _ADVICE = {
     "mps": "MPS is on, so a fault reaches every client of its GPU: `echo quit | nvidia-cuda-mps-control` stops it.",
     "not durable": "{name} cannot export its memory, as on WSL2: a fault loses its arrays.",
     "exclusive": "{name} admits one process, so no standby worker: `sudo nvidia-smi -i {bus} -c DEFAULT` admits more.",
+    "descriptors": "Only {hard} file descriptors can be had: raise the hard limit (`ulimit -Hn 65536`, systemd's "
+    "`LimitNOFILE=`, docker's `--ulimit nofile=65536`).",
+    "addresses": "Addresses are limited, and a CUDA context takes more than a TiB of them: `ulimit -v unlimited`.",
+    "processes": "Few processes and threads can be had: raise `ulimit -u`, or docker's `--pids-limit`.",
+    "file size": "Shared memory counts as a file, and opening a device takes 100 MiB of it: `ulimit -f unlimited`.",
+    "cores": "A worker that crashes inside a library writes a core file first, and recovery waits: `ulimit -c 0`.",
+    "memory": "Little host memory is left; each device takes about 1 GiB with its worker.",
+    "disk": "The cache of compiled kernels has no room or cannot be written: free the disk, or name another folder in "
+    "ATOMR_TRIO_CACHE_DIR.",
     "broken": "{device} does not work; the reason stands above.",
 }
 
@@ -174,6 +187,61 @@ def describe_environment(report: Report) -> None:
         report.advise("mps")
 
 
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def describe_limits(report: Report) -> None:
+    """What the system lets this process have, as far as a device needs it. See the guide's page on limits."""
+    if platform.system() != "Linux":
+        return
+    import resource
+
+    from atomr_trio.worker.limits import available_memory, in_words
+
+    def soft(which: int) -> int:
+        return resource.getrlimit(which)[0]
+
+    report.heading("limits")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = f"{in_words(soft(resource.RLIMIT_NOFILE))}; {in_words(hard)} once a device is opened"
+    report.line("descriptors", f"{opened} (RLIMIT_NOFILE)")
+    if hard != resource.RLIM_INFINITY and hard < _FEW_DESCRIPTORS:
+        report.advise("descriptors", hard=in_words(hard))
+    for label, name in (("addresses", "RLIMIT_AS"), ("file size", "RLIMIT_FSIZE")):
+        limit = soft(getattr(resource, name))
+        report.line(label, f"{in_words(limit, bytes_=True)} ({name})")
+        if limit != resource.RLIM_INFINITY:
+            report.advise(label)
+    processes = soft(resource.RLIMIT_NPROC)
+    report.line("processes", f"{in_words(processes)} (RLIMIT_NPROC), threads included")
+    if processes != resource.RLIM_INFINITY and processes < _FEW_PROCESSES:
+        report.advise("processes")
+    locked = in_words(soft(resource.RLIMIT_MEMLOCK), bytes_=True)
+    report.line("locked", f"{locked} (RLIMIT_MEMLOCK); the NVIDIA driver pins memory without it")
+    report.line("core files", f"{in_words(soft(resource.RLIMIT_CORE), bytes_=True)} (RLIMIT_CORE)")
+    if soft(resource.RLIMIT_CORE):
+        report.advise("cores")
+    available = available_memory()
+    report.line("host memory", f"{available / _GIB:.1f} GiB available")
+    if available < _GIB:
+        report.advise("memory")
+    describe_disk(report)
+
+
+def describe_disk(report: Report) -> None:
+    """The folder where compiled kernels are kept, and how much room it has."""
+    folder = atomr_trio.NvrtcCache.default_directory()
+    if folder is None:
+        report.line("kernel cache", "none on disk")
+        return
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    writable = os.access(existing, os.W_OK)
+    report.line("kernel cache", f"{folder}, {free / _GIB:.1f} GiB free{'' if writable else ', NOT writable'}")
+    if free < _LITTLE_DISK or not writable:
+        report.advise("disk")
+
+
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +332,7 @@ async def main(arguments: argparse.Namespace) -> int:
     libraries = await trio.to_thread.run_sync(ask_libraries)
     describe_libraries(report, libraries)
     describe_environment(report)
+    describe_limits(report)
     for choice in [arguments.device] if arguments.device else devices_of(libraries):
         await examine(report, choice)
     report.heading("what to do" if report.advice else "nothing to do: everything works")

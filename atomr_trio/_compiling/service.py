@@ -23,7 +23,8 @@ from atomr_trio._compiling.caching import Answer, CachingCompiler, Job
 from atomr_trio._compiling.compiler import check_source
 from atomr_trio._compiling.headers import Dependence
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import AtomrInternalError, DeviceError, InvalidArgument, fresh
+from atomr_trio._errors import AtomrInternalError, DeviceError, InvalidArgument, OutOfHostMemory, fresh
+from atomr_trio._shortage import shortage_of
 
 __all__ = ["CompileService", "CompileStatistics", "Waiter"]
 
@@ -265,6 +266,11 @@ def _own_copy(result: outcome.Outcome[Answer]) -> outcome.Outcome[Answer]:
     assert isinstance(result, outcome.Error)
     if isinstance(result.error, DeviceError):
         return outcome.Error(fresh(result.error))
+    words = shortage_of(result.error)
+    if words is not None:
+        short = OutOfHostMemory(f"the program cannot be compiled: {words}", operation="nvrtc.compile")
+        short.__cause__ = result.error
+        return outcome.Error(short)
     error = AtomrInternalError(f"a compile failed in an unforeseen way: {result.error!r}")
     error.__cause__ = result.error
     return outcome.Error(error)

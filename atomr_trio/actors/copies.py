@@ -15,6 +15,7 @@ Pinned memory needs none of this: there the GPU does everything.
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import itertools
 import math
@@ -32,6 +33,7 @@ from .._events import CopyProgress
 from .._layout import Box, Piece
 from .._pinned import PinnedArea
 from .._requests import CommandRequest
+from .._shortage import host_limits
 from .._staging import LARGE_SLOT, Slot
 from .._timeline import Command
 from .._util import known
@@ -526,10 +528,11 @@ class _Memcpy:
         """Have a helper do it, or do it at once if it is small."""
         self._device = device
         if self.piece.size >= THREAD_BYTES:
-            device._crew.submit(self)
-        else:
-            self.run()
-            self.done = True
+            with contextlib.suppress(RuntimeError):  # the system has no thread left: then here
+                device._crew.submit(self)
+                return
+        self.run()
+        self.done = True
 
     def run(self) -> None:
         """Copy; in a helper's thread."""
@@ -802,7 +805,8 @@ class _StreamFlow(_Flow):
             raise
         request = _StreamRequest(self._plan, stream)
         self._streaming.append(request)
-        stream.begin()
+        with host_limits("nobody can copy", device=self._device.index, operation=self._plan.way.operation):
+            stream.begin()
         await self._device._memory_mailbox.post(request)
 
     async def _advance(self) -> None:

@@ -25,11 +25,12 @@ import trio
 
 from .. import _layout
 from .._arrays import DeviceArray, check_like
-from .._errors import CommandFailed, DeviceError, InvalidArgument, RequestError, StaleKernel
+from .._errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from .._mailbox import Request, RequestState
 from .._memory import Block, ChunkState
 from .._ownership import own
 from .._requests import CommandRequest
+from .._shortage import host_limits
 from .._timeline import Command, Operand
 from .._util import NoPublicConstructor, check_seconds, known
 from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, encode_steps
@@ -530,16 +531,16 @@ class Graph(metaclass=NoPublicConstructor):
         self._require_chunks(generation, plan, required)
         owner = _Preparation(self, generation, built, request)
         payload = BUILD.struct.pack(self._number)
-        try:
-            descriptor = os.memfd_create("atomr-trio-graph", os.MFD_CLOEXEC)
-        except OSError as error:
-            raise CommandFailed(
-                f"there is no descriptor to describe the graph by: {error}",
+        with (
+            host_limits(
+                "the graph cannot be described to the worker",
                 device=generation.device,
                 generation=generation.number,
                 operation="graph.build",
-            ) from None
-        with open(descriptor, "wb") as file:
+            ),
+            open(os.memfd_create("atomr-trio-graph", os.MFD_CLOEXEC), "wb") as file,
+        ):
+            descriptor = file.fileno()
             file.write(plan.encoded())
             file.flush()
             command = generation.publish(

@@ -10,6 +10,7 @@ arguments nobody sees: such a variable begins anew without a word.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import weakref
@@ -27,11 +28,12 @@ from .._arrays import DeviceArray, ModuleStorage
 from .._compiling.compiler import CompiledProgram
 from .._compiling.images import Image, ImageKind, read_image, variables_of
 from .._dtypes import check_dtype
-from .._errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, StaleKernel
+from .._errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, OutOfHostMemory, StaleKernel
 from .._mailbox import Request, RequestState
 from .._memory import Block, Chunk, ChunkState
 from .._ownership import check_own
 from .._parameters import KernelSignature, signature_of_layout
+from .._shortage import host_limits
 from .._timeline import Command, CommandOwner, Operand
 from .._util import NoPublicConstructor, known, shown
 from ..worker.engines.module import LOAD, UNLOAD, kernel_number
@@ -158,11 +160,12 @@ class Module(metaclass=NoPublicConstructor):
         """Those that somebody has asked for."""
         self._kernels: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
         self._unloaded = False
-        self._descriptor = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
         wanted = {"kernels": image.kernels, "globals": list(dict.fromkeys((*image.variables, *more_variables)))}
-        with open(self._descriptor, "wb", closefd=False) as file:
-            self._image_bytes = file.write(image.data)
-            file.write(json.dumps(wanted).encode())
+        with host_limits("the image cannot be handed to a worker", device=device.index, operation=LOAD.operation):
+            self._descriptor = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
+            with open(self._descriptor, "wb", closefd=False) as file:
+                self._image_bytes = file.write(image.data)
+                file.write(json.dumps(wanted).encode())
         device._modules.add(self)
 
     def __repr__(self) -> str:
@@ -387,7 +390,8 @@ class Module(metaclass=NoPublicConstructor):
         """Have a standby load the module, so that its first launch there finds it loaded."""
         missing = self._number not in standby.modules
         if standby.ready and not self.device._strict and missing and self._descriptor >= 0:
-            self._load(standby)
+            with contextlib.suppress(OutOfHostMemory):  # then its first launch there loads it, or is told why not
+                self._load(standby)
 
     def _loaded(self, generation: Generation, error: DeviceError | None, facts: dict[str, Any] | None) -> None:
         """The load has ended; one that failed is tried again by the next launch."""
@@ -690,7 +694,8 @@ class ModuleLoader:
             if refused.status != _UNSUPPORTED_PTX_VERSION or device.backend == "sim":
                 raise
             text, info = read.data.rstrip(b"\0"), device.info
-            cubin = await trio.to_thread.run_sync(bridge_ptx, text, info.capability, info.driver_version)
+            with host_limits("the PTX cannot be made a cubin", device=device.index, operation=LOAD.operation):
+                cubin = await trio.to_thread.run_sync(bridge_ptx, text, info.capability, info.driver_version)
             return await self._load(read_image(cubin), name, variables)
 
     async def _load(self, image: Image, name: str | None, variables: Sequence[str]) -> Module:
@@ -708,7 +713,8 @@ async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
     source, (major, minor) = LinkInput(ltoir, name), device.info.capability
     arch = f"{'compute' if device.backend == 'sim' else 'sm'}_{major}{minor}"
     options = LinkOptions(lineinfo=bool(device._checks))
-    return read_image(await trio.to_thread.run_sync(lambda: link([source], arch=arch, options=options)))
+    with host_limits("the image cannot be linked", device=device.index, operation=LOAD.operation):
+        return read_image(await trio.to_thread.run_sync(lambda: link([source], arch=arch, options=options)))
 
 
 async def _content_of(image: object) -> tuple[bytes, str | None]:
@@ -721,6 +727,7 @@ async def _content_of(image: object) -> tuple[bytes, str | None]:
         raise InvalidArgument(f"an image is bytes, the text of PTX or the path of a file, not {type(image).__name__}")
     path = trio.Path(image)
     try:
-        return await path.read_bytes(), path.name
+        with host_limits("the image cannot be read"):
+            return await path.read_bytes(), path.name
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"the image cannot be read: {error}") from error

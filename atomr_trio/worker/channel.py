@@ -29,6 +29,7 @@ from .protocol import (
 MAX_MESSAGE = 192 * 1024
 MAX_DESCRIPTORS = 160
 MAX_TEXT = 16 * 1024
+NO_DESCRIPTOR = -1
 _DESCRIPTOR_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -68,18 +69,29 @@ def send_bytes(sock: socket.socket, data: bytes, descriptors: Sequence[int] = ()
 def receive_bytes(sock: socket.socket, buffer: bytearray) -> tuple[bytes, list[int]]:
     """One message and its descriptors; no bytes at the end of the channel. Descriptors are close-on-exec.
 
+    The kernel drops those that this process has no room for: `NO_DESCRIPTOR` stands at the end in their place.
     `buffer` has `MAX_MESSAGE` bytes and belongs to the caller: a new one for each message would cost 16 us.
     """
     # Not by socket.recv_fds: it drops the flags, and a chunk's descriptor would be inherited by the user's children.
-    size, ancillary, _flags, _address = sock.recvmsg_into([buffer], _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC)
+    size, ancillary, flags, _address = sock.recvmsg_into([buffer], _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC)
     data = bytes(memoryview(buffer)[:size])
+    dropped = [NO_DESCRIPTOR] if flags & socket.MSG_CTRUNC else []
     if not ancillary:
-        return data, []
+        return data, dropped
     descriptors = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return data, list(descriptors)
+    return data, [*descriptors, *dropped]
+
+
+def check_all_came(descriptors: Sequence[int]) -> None:
+    """Raise `OSError` if this process had no room for a descriptor of a message; those that came are closed."""
+    if NO_DESCRIPTOR in descriptors:
+        for descriptor in descriptors:
+            if descriptor != NO_DESCRIPTOR:
+                os.close(descriptor)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def clip(text: str) -> str:

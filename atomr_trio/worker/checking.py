@@ -15,6 +15,7 @@ Imports the standard library alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -50,9 +51,14 @@ class CheckFolder:
         return {CHECK_VARIABLE: self._checks, FOLDER_VARIABLE: str(self.path)}
 
     def tell(self, *events: dict[str, Any]) -> None:
-        """Write what became of arrays, in one piece; nothing once the worker is gone."""
+        """Write what became of arrays, in one piece; nothing once the worker is gone. Raises `OSError`."""
         if self._arrays >= 0 and events:
-            os.write(self._arrays, b"".join(json.dumps(event).encode() + b"\n" for event in events))
+            text = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+            before = os.fstat(self._arrays).st_size
+            written = os.write(self._arrays, text)
+            if written < len(text):  # half a line would spoil the next one
+                os.ftruncate(self._arrays, before + text.rfind(b"\n", 0, written) + 1)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def findings(self) -> list[dict[str, Any]]:
         """What the worker has found since this was asked last."""

@@ -28,11 +28,13 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from .channel import TimelinePage, clip
+from .channel import TimelinePage, check_all_came, clip
+from .limits import no_descriptor_left, shortage
 from .protocol import (
     DRIVER_LIMIT,
     ENGINE_BUG,
     GROUP_LIMIT,
+    HOST_SHORTAGE,
     INLINE_LIMIT,
     LANE_NAMES,
     LIBRARY_MISSING,
@@ -47,6 +49,7 @@ from .ring import group_index
 from .status import StatusClass, classify
 
 _CU_STREAM_NON_BLOCKING = 1
+_OPERATING_SYSTEM = 304
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _CU_EVENT_DISABLE_TIMING = 2
@@ -125,6 +128,12 @@ Wait = tuple["Lane", int, bool]
 """A lane, a ticket of it, and whether the command that holds it must have succeeded."""
 
 
+def _may_want_descriptors(error: Any) -> bool:
+    """Whether a library may have been refused a descriptor: it then says that there is no memory, or nothing at all."""
+    no_memory = classify(error.status, error.library) is StatusClass.OUT_OF_MEMORY
+    return no_memory or (error.library == "cuda" and error.status == _OPERATING_SYSTEM)
+
+
 class Command:
     """One record, taken apart."""
 
@@ -148,6 +157,11 @@ class Command:
         self.payload: bytes = payload
         self.descriptors: list[int] = descriptors
         self.unsigned: bool = unsigned
+
+    def take_descriptor(self) -> int:
+        """The descriptor that has come with it. Raises `OSError` if this process had no room for it."""
+        check_all_came(self.descriptors)
+        return self.descriptors.pop()
 
 
 class HotCall:
@@ -267,11 +281,24 @@ class Lane:
         with self._changed:
             self.pending += 1
             self._queue.append(command)
-            if self._thread is None:
-                name = f"lane-{LANE_NAMES[self.index] if self.index < len(LANE_NAMES) else self.index}"
-                self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._thread.start()
+            started = self._thread is not None or self._starts_thread()
             self._changed.notify_all()
+        if not started:
+            self._serve_next()
+
+    def _starts_thread(self) -> bool:
+        """Whether the lane has a thread from now on. Otherwise the loop's own does its work.
+
+        That one then waits for other lanes, of which all that it can wait for was accepted before.
+        """
+        name = f"lane-{LANE_NAMES[self.index] if self.index < len(LANE_NAMES) else self.index}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has none left; the next command asks again
+            return False
+        self._thread = thread
+        return True
 
     def takes_at_once(self, ticket: int) -> bool:
         """Whether the loop thread may make the calls of the command with this ticket, which waits for nothing."""
@@ -316,20 +343,25 @@ class Lane:
         """In a thread of its own. Were that to end alone, everything behind it would wait for ever."""
         try:
             self._services.bind_thread()
-            while True:
-                with self._changed:
-                    while not self._queue:
-                        self._changed.wait()
-                    command = self._queue.popleft()
-                if command is None:
-                    return
-                self._perform_in_turn(command)
-                if not self._queue:
-                    self.sign()
-                with self._changed:
-                    self.pending -= 1
+            while self._serve_next():
+                pass
         except BaseException as bug:
             self._services.give_up(bug)
+
+    def _serve_next(self) -> bool:
+        """Run the next command of the queue, when there is one; false for the end of the queue."""
+        with self._changed:
+            while not self._queue:
+                self._changed.wait()
+            command = self._queue.popleft()
+        if command is None:
+            return False
+        self._perform_in_turn(command)
+        if not self._queue:
+            self.sign()
+        with self._changed:
+            self.pending -= 1
+        return True
 
     def _perform_in_turn(self, command: Command) -> None:
         awaited = [(lane, ticket) for lane, ticket, _ in command.waits if lane.submitted < ticket]
@@ -371,8 +403,12 @@ class Lane:
             if classify(error.status, error.library) in _FATAL:
                 self._services.lost(error, verb.operation)
                 return False
+            short = no_descriptor_left() if _may_want_descriptors(error) else None
             text = f"{error.function}: {error.text}"
-            self._fail(ticket, error.status, error.name, text, error.library)
+            if short is None:
+                self._fail(ticket, error.status, error.name, text, error.library)
+            else:
+                self._fail(ticket, HOST_SHORTAGE, error.name, f"{text}; {shortage(short)}", error.library)
         elif isinstance(error, RequiredCommandFailed):
             failure = error.failure
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"])
@@ -380,6 +416,8 @@ class Lane:
             self._fail(ticket, LIBRARY_MISSING, type(error).__name__, str(error), error.library)
         elif isinstance(error, MemoryError):
             self._services.give_up(error)
+        elif (words := shortage(error)) is not None:
+            self._fail(ticket, HOST_SHORTAGE, type(error).__name__, words, verb.engine)
         else:
             traceback.print_exception(error, file=sys.stderr)
             text = "".join(traceback.format_exception(error))

@@ -35,6 +35,7 @@ from .engines.memory import MEMORY, MemoryEngine
 from .engines.module import LAUNCH, MODULE, ModuleEngine
 from .giving_back import GivingBack
 from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
+from .limits import raise_descriptor_limit, reason_of, shortage
 from .parent import die_with_parent
 from .protocol import (
     ASLEEP_WORD,
@@ -151,6 +152,7 @@ class Worker:
             context_records.PROBE: self._probe,
             context_records.MAP_CHUNK: self._map_chunk,
             context_records.UNMAP_CHUNK: self._unmap_chunk,
+            context_records.EXPORT_CHUNK: self._export_chunk,
             context_records.INJECT: self._inject,
             context_records.OPEN_LANE: self._open_lane,
             context_records.CLOSE_LANE: self._close_lane,
@@ -239,6 +241,7 @@ class Worker:
         if not data:
             return False
         config = json.loads(data)
+        channel.check_all_came(descriptors)
         page, staging, self._wake, self._bell, *others = descriptors
         ring, chunks = (others[:1], others[1:]) if config["ring"] else ([], others)
         self._page = TimelinePage(page)
@@ -612,7 +615,12 @@ class Worker:
     def _map_chunk(self, payload: bytes, descriptors: list[int]) -> None:
         address, size = context_records.MAP_CHUNK.struct.unpack(payload)
         with self._or_lost(context_records.MAP_CHUNK):
+            channel.check_all_came(descriptors)
             self._memory.adopt_chunk(address, size, descriptors.pop())
+
+    def _export_chunk(self, payload: bytes, descriptors: list[int]) -> None:
+        (address,) = context_records.EXPORT_CHUNK.struct.unpack(payload)
+        self._memory.export_again(address)
 
     def _unmap_chunk(self, payload: bytes, descriptors: list[int]) -> None:
         (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
@@ -644,7 +652,12 @@ class Worker:
         if not calls:
             self._give_back(lane.close())
             return
-        closing = self._start_thread(f"close-lane-{index}", lambda: self._give_back([*calls, *lane.close()]))
+        calls += lane.close()
+        try:
+            closing = self._start_thread(f"close-lane-{index}", lambda: self._give_back(calls))
+        except RuntimeError:  # the system has no thread left: then here, though it may take long
+            self._give_back(calls)
+            return
         self._closing = [closing, *(thread for thread in self._closing if thread.is_alive())]
 
     def _give_back(self, calls: Sequence[Callable[[], object]]) -> None:
@@ -715,13 +728,16 @@ def _host_address(memory: SharedMemory) -> c_void_p:
 
 def exit_by(bug: BaseException) -> NoReturn:
     """End the process because of something that it cannot go on after, whether that can be told or not."""
+    words = shortage(bug)
     try:
         import traceback
 
         traceback.print_exception(bug)
+        if words is not None:
+            print(words, file=sys.stderr)
         sys.stderr.flush()
     finally:
-        os._exit(EXIT_NO_HOST_MEMORY if isinstance(bug, MemoryError) else EXIT_BUG)
+        os._exit(EXIT_BUG if words is None else EXIT_NO_HOST_MEMORY)
 
 
 def _guarded(target: Callable[[], None]) -> None:
@@ -741,7 +757,7 @@ def _watch_socket(sock: socket.socket) -> None:
 
 
 def _report_failure(sock: socket.socket, error: BaseException) -> None:
-    message: dict[str, Any] = {"kind": "failed", "text": channel.clip(str(error)), "type": type(error).__name__}
+    message: dict[str, Any] = {"kind": "failed", "text": channel.clip(reason_of(error)), "type": type(error).__name__}
     for field in ("status", "name", "library", "function", "extra", "looked"):
         if hasattr(error, field):
             message[field] = getattr(error, field)
@@ -775,11 +791,12 @@ def main(arguments: Sequence[str]) -> None:
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the driver may run a program, and wants to know how that ended
+    raise_descriptor_limit()
     sock = socket.socket(fileno=int(descriptor))
-    watch = functools.partial(_watch_socket, sock)
-    threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
-    worker = Worker(sock, backend, int(device), int(base), int(extent))
     try:
+        watch = functools.partial(_watch_socket, sock)
+        threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
+        worker = Worker(sock, backend, int(device), int(base), int(extent))
         worker.open_context()
     except Exception as error:
         _report_failure(sock, error)

@@ -112,6 +112,8 @@ ENGINE_BUG: Final = -1
 """The status of a command whose engine raised something that is no status of a library: a defect of ours."""
 LIBRARY_MISSING: Final = -2
 """The status of a command whose library, or whose function of it, is not installed."""
+HOST_SHORTAGE: Final = -3
+"""The status of a command for which the worker's process has no descriptor, memory or thread left."""
 
 # --- how a worker ends by itself --------------------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ EXIT_LOST: Final = 73
 EXIT_TEXTS: Final = {
     EXIT_BUG: "a defect in the worker itself; its last words are in the log",
     EXIT_ORPHANED: "its channel was closed",
-    EXIT_NO_HOST_MEMORY: "it ran out of host memory",
+    EXIT_NO_HOST_MEMORY: "it ran out of host memory, or of what else the host has; its last words are in the log",
     EXIT_LOST: "its context was lost, and the user's process did not end it",
 }
 """What a worker's own exit statuses mean. Any other is the doing of a library that called ``exit``."""

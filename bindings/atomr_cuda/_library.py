@@ -315,10 +315,17 @@ class Library:
         return function
 
     def load(self) -> ctypes.CDLL:
-        """Find and load the shared object; later calls return the same one. Raises ``LibraryMissing``."""
+        """Find and load the shared object; later calls return the same one. Raises ``LibraryMissing``.
+
+        ``OSError`` is raised when this process has no file descriptor left to look with.
+        """
         with self._lock:
             if self._handle is None:
-                self._handle, self.path, self.found_by = self._search()
+                try:
+                    self._handle, self.path, self.found_by = self._search()
+                except LibraryMissing:
+                    os.close(os.open(os.devnull, os.O_RDONLY))  # without a descriptor nothing at all is found
+                    raise
                 self._load_companions()
             return self._handle
 

@@ -18,6 +18,9 @@ MAP_CHUNK = CONTEXT.verb("map_chunk", Mode.ENQUEUES, {"address": "Q", "size": "Q
 UNMAP_CHUNK = CONTEXT.verb("unmap_chunk", Mode.ENQUEUES, {"address": "Q"})
 """To a standby: let go of a chunk that the device no longer has."""
 
+EXPORT_CHUNK = CONTEXT.verb("export_chunk", Mode.ENQUEUES, {"address": "Q"})
+"""Send the descriptor of a chunk once more: the user's process had no place for it."""
+
 OPEN_LANE = CONTEXT.verb("open_lane", Mode.BLOCKS, {"lane": "Q", "priority": "q"})
 """Make one more lane, with a priority as ``cuStreamCreateWithPriority`` has it."""
 

@@ -168,7 +168,7 @@ class GraphEngine:
 
     def _build(self, command: Command, lane: Lane) -> None:
         (number,) = BUILD.struct.unpack_from(command.payload)
-        with open(command.descriptors.pop(), "rb") as file:
+        with open(command.take_descriptor(), "rb") as file:
             file.seek(0)  # it was written through the same descriptor
             steps = list(decode_steps(file.read()))
         with contextlib.suppress(self._services.cuda_error):

@@ -57,7 +57,7 @@ class InteropEngine:
 
     def _attach(self, command: Command, lane: Lane) -> None:
         (size,) = ATTACH.struct.unpack(command.payload)
-        self._page = page = SharedMemory.adopt(command.descriptors.pop(), size)
+        self._page = page = SharedMemory.adopt(command.take_descriptor(), size)
         with contextlib.suppress(self._services.cuda_error):  # the first wait tries again
             self._address = self._registered(page)
 

@@ -263,6 +263,21 @@ class MemoryEngine:
         finally:
             self._services.post({"kind": "released", "chunks": released})
 
+    def export_again(self, address: int) -> None:
+        """Send the descriptor of a chunk once more. The message has none if there is no chunk, or no descriptor."""
+        message = {"kind": "exported", "address": address}
+        descriptor = c_int(-1)
+        if address in self._chunks:
+            handle = self._chunks[address].handle
+            kind = _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+            with contextlib.suppress(OSError, self._services.cuda_error):
+                self._driver.cuMemExportToShareableHandle(byref(descriptor), handle, kind, 0)
+        if descriptor.value < 0:
+            self._services.post(message)
+        else:
+            self._services.post(message, [descriptor.value])
+            os.close(descriptor.value)
+
     def _create_when_released(self, handle: Any, size: int, properties: Any) -> int:
         """The memory is free once the user's process has closed its descriptors too; it was just told to."""
         deadline = time.monotonic() + _RELEASE_SECONDS
@@ -362,21 +377,27 @@ class MemoryEngine:
 
     def _register_host(self, command: Command, lane: Lane) -> None:
         area, size = REGISTER_HOST.struct.unpack_from(command.payload)
-        (descriptor,) = command.descriptors
         with self._registering:  # each lane that uses the area asks for it
-            if area in self._areas:
-                os.close(descriptor)
-                return
-            memory = SharedMemory.adopt(descriptor, size)
-            address = addressof(c_char.from_buffer(memory.map))
             try:
-                self._driver.cuMemHostRegister(address, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
-            except self._services.cuda_error as refusal:
+                descriptor = command.take_descriptor()
+                if area in self._areas:
+                    os.close(descriptor)
+                else:
+                    self._add_area(area, descriptor, size)
+                    self._refused.pop(area, None)
+            except (OSError, self._services.cuda_error) as refusal:
                 self._refused[area] = refusal.with_traceback(None)  # what was to be copied fails with the same words
-                memory.close()
                 raise
-            self._refused.pop(area, None)
-            self._areas[area], self._addresses[area] = memory, address
+
+    def _add_area(self, area: int, descriptor: int, size: int) -> None:
+        memory = SharedMemory.adopt(descriptor, size)
+        address = addressof(c_char.from_buffer(memory.map))
+        try:
+            self._driver.cuMemHostRegister(address, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        except BaseException:
+            memory.close()
+            raise
+        self._areas[area], self._addresses[area] = memory, address
 
     def _unregister_host(self, command: Command, lane: Lane) -> None:
         (area,) = UNREGISTER_HOST.struct.unpack_from(command.payload)

@@ -227,7 +227,7 @@ class ModuleEngine:
 
     def _load(self, command: Command, lane: Lane) -> dict[str, Any]:
         module_id, image_bytes = LOAD.struct.unpack_from(command.payload)
-        content = self._read(command.descriptors.pop())
+        content = self._read(command.take_descriptor())
         image, wanted = content[:image_bytes], json.loads(content[image_bytes:])
         if may_print(image):
             self._services.prints = True

@@ -10,6 +10,7 @@ from ..driver import CUresult
 SUCCESS = int(CUresult.CUDA_SUCCESS)
 INVALID_VALUE = int(CUresult.CUDA_ERROR_INVALID_VALUE)
 OUT_OF_MEMORY = int(CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+OPERATING_SYSTEM = int(CUresult.CUDA_ERROR_OPERATING_SYSTEM)
 NOT_INITIALIZED = int(CUresult.CUDA_ERROR_NOT_INITIALIZED)
 NO_DEVICE = int(CUresult.CUDA_ERROR_NO_DEVICE)
 INVALID_DEVICE = int(CUresult.CUDA_ERROR_INVALID_DEVICE)
@@ -34,6 +35,7 @@ _TEXTS = {
     SUCCESS: "no error",
     INVALID_VALUE: "invalid argument",
     NOT_INITIALIZED: "the driver was not initialised: cuInit comes first",
+    OPERATING_SYSTEM: "the operating system has no file descriptor or thread left",
     NO_DEVICE: "no simulated GPU: ATOMR_TRIO_SIM_DEVICES is 0",
     INVALID_DEVICE: "invalid device ordinal",
     INVALID_CONTEXT: "no context is current in this thread, or it is not a context",

@@ -24,6 +24,7 @@ from ._status import (
     INVALID_VALUE,
     NOT_REGISTERED,
     NOT_SUPPORTED,
+    OPERATING_SYSTEM,
     OUT_OF_MEMORY,
     Refused,
     require,
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 GRANULARITY = 2 << 20
 _ROUNDING = 512
 _FILE_NAME = "atomr-simulated-gpu-"
+
+
+def _copied(descriptor: int) -> int:
+    """Another descriptor of the same file."""
+    try:
+        return os.dup(descriptor)
+    except OSError:
+        raise Refused(OPERATING_SYSTEM) from None
 
 
 class Kind(Enum):
@@ -240,7 +249,7 @@ class Regions:
         with self._lock:
             physical = self.physical(handle)
             require(physical.shareable)
-            return os.dup(physical.descriptor)
+            return _copied(physical.descriptor)
 
     def import_descriptor(self, descriptor: int) -> int:
         """A handle of physical memory from a descriptor, which stays the caller's. The same memory counts once."""
@@ -257,9 +266,10 @@ class Regions:
             if known is not None:
                 known.handles += 1
                 return self._handle(known)
+            physical = Physical(_copied(descriptor), status.st_size, int(ordinal), shareable=True)
             # Memory that exists already cannot be refused for want of memory.
             self._used[int(ordinal)] += status.st_size
-            return self._adopt(Physical(os.dup(descriptor), status.st_size, int(ordinal), shareable=True))
+            return self._adopt(physical)
 
     def release(self, handle: int) -> None:
         """Give a handle back; the memory goes when no mapping needs it either."""

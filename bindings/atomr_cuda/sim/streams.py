@@ -22,7 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ._status import NOT_READY, SUCCESS, UNKNOWN
+from ._status import NOT_READY, OPERATING_SYSTEM, SUCCESS, UNKNOWN, Refused
 from .memory import ASSERT, DeviceFault
 
 # A real driver blocks the launching thread once this many launches of one stream are unfinished.
@@ -75,7 +75,10 @@ class Stream:
         self._changed = threading.Condition(threading.Lock())
         fate.watch(self)
         self._thread = threading.Thread(target=self._serve, name=f"simulated stream {next(self._numbers)}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            raise Refused(OPERATING_SYSTEM) from None
 
     def submit(self, work: Callable[[], None], *, kernel: bool = False) -> int:
         """Queue a piece of work; the number returned is this work's place in the stream.

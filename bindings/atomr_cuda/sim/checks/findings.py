@@ -97,8 +97,8 @@ class Findings:
         found = self.all
         if self._folder:
             lines = "".join(f"{json.dumps(asdict(finding))}\n" for finding in found)
-            # Who made the folder may have deleted it, and waits for nothing any more.
-            with contextlib.suppress(FileNotFoundError), (self._folder / FILE).open("a", encoding="utf-8") as file:
+            # Who made the folder may have deleted it, and waits for nothing any more; or the disk is full.
+            with contextlib.suppress(OSError), (self._folder / FILE).open("a", encoding="utf-8") as file:
                 file.write(lines)
         for finding in found:
             complain(str(finding))

@@ -1,0 +1,30 @@
+"""What the host has no more of, as the error that a user gets: descriptors, memory, processes, threads.
+
+The words are those of ``worker/limits.py``, which name the limit. This file knows errors and no devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Unpack
+
+from ._errors import DeviceError, ErrorContext, OutOfHostMemory
+from .worker.limits import shortage
+
+
+def shortage_of(error: BaseException) -> str | None:
+    """What the host has no more of, by an error of its; None for any other error, and for those that users get."""
+    return None if isinstance(error, DeviceError) else shortage(error)
+
+
+@contextlib.contextmanager
+def host_limits(what: str, **context: Unpack[ErrorContext]) -> Iterator[None]:
+    """Raise `OutOfHostMemory`, which says `what` could not be done and why, for a want of the host in this block."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        words = shortage_of(error)
+        if words is None:
+            raise
+        raise OutOfHostMemory(f"{what}: {words}", **context) from error

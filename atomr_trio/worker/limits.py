@@ -1,0 +1,126 @@
+"""The limits of the machine: which of them an error of the operating system stands for, and the one that is raised.
+
+Both sides of the process boundary use this module, so it imports the standard library alone.
+
+A want of descriptors, memory or threads comes as an `OSError`, as a `MemoryError`, or, for a thread, as a plain
+`RuntimeError`. `shortage` is the one place that tells them from defects, and that names the limit in words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from typing import Final
+
+_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_MEMORY_FACTS: Final = "/proc/meminfo"
+_NO_THREAD: Final = "can't start new thread"
+"""The words of CPython's `RuntimeError`, which has no number."""
+FEW_DESCRIPTORS: Final = 512
+"""With fewer than this a driver or a library may fail for want of one, in whatever words."""
+FEW_PROCESSES: Final = 256
+"""The same for processes and threads."""
+
+
+def in_words(value: int, *, bytes_: bool = False) -> str:
+    """A limit's value for people: a number, or a number of bytes."""
+    if value == resource.RLIM_INFINITY:
+        return "unlimited"
+    if bytes_:
+        for size, unit in _UNITS:
+            if value >= size:
+                return f"{value / size:.4g} {unit}"
+    return f"{value:,}"
+
+
+def soft_limit(which: int) -> int:
+    """What a limit is at this moment, for this process."""
+    return resource.getrlimit(which)[0]
+
+
+def _descriptors() -> str:
+    return f"RLIMIT_NOFILE (`ulimit -n`) is {in_words(soft_limit(resource.RLIMIT_NOFILE))}"
+
+
+def _memory() -> str:
+    return f"RLIMIT_AS (`ulimit -v`) is {in_words(soft_limit(resource.RLIMIT_AS), bytes_=True)}"
+
+
+def _processes() -> str:
+    limit = in_words(soft_limit(resource.RLIMIT_NPROC))
+    return f"RLIMIT_NPROC (`ulimit -u`) is {limit}, and a container may have a limit of its own (`pids.max`)"
+
+
+def shortage(error: BaseException) -> str | None:
+    """What the system has no more of, and the limit behind it; None for an error that is about something else."""
+    if isinstance(error, MemoryError):
+        return f"there is no host memory left: {_memory()}"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return f"no thread can be started: {_processes()}"
+    match error.errno if isinstance(error, OSError) else None:
+        case errno.EMFILE:
+            return f"no file descriptor is left: {_descriptors()}"
+        case errno.ETOOMANYREFS:
+            return f"too many file descriptors are on their way to other processes: {_descriptors()}"
+        case errno.ENFILE:
+            return "the whole system has no file descriptor left: `sysctl fs.file-max` is its limit"
+        case errno.ENOMEM | errno.ENOBUFS:
+            return f"there is no host memory left: {_memory()}"
+        case errno.EAGAIN:
+            return f"no process can be started: {_processes()}"
+        case errno.EFBIG:
+            return f"a file or shared memory may not be so large: RLIMIT_FSIZE (`ulimit -f`) is {_file_size()}"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "no space is left on the disk, or in its quota"
+    return None
+
+
+def _file_size() -> str:
+    return in_words(soft_limit(resource.RLIMIT_FSIZE), bytes_=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in words that name the limit behind it, if there is one."""
+    return shortage(error) or str(error) or type(error).__name__
+
+
+def no_descriptor_left() -> OSError | None:
+    """The error of whoever asks for a descriptor now; None while there is one."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error
+    return None
+
+
+def available_memory() -> int:
+    """Bytes that can be had without driving others out. Shared memory is not refused later, it ends processes."""
+    with open(_MEMORY_FACTS, encoding="ascii") as facts:
+        for line in facts:
+            name, value = line.split(":", 1)
+            if name == "MemAvailable":
+                return int(value.split()[0]) * 1024
+    raise AssertionError(f"{_MEMORY_FACTS} does not tell how much memory is available")
+
+
+def low_limits() -> str:
+    """The limits of this process that are so low that a start may have failed for them, in words; empty for none."""
+    low = []
+    descriptors = soft_limit(resource.RLIMIT_NOFILE)
+    if descriptors != resource.RLIM_INFINITY and descriptors < FEW_DESCRIPTORS:
+        low.append(_descriptors())
+    if soft_limit(resource.RLIMIT_AS) != resource.RLIM_INFINITY:
+        low.append(_memory())
+    processes = soft_limit(resource.RLIMIT_NPROC)
+    if processes != resource.RLIM_INFINITY and processes < FEW_PROCESSES:
+        low.append(_processes())
+    return " and ".join(low)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise this process's soft limit of descriptors to the hard one, where that is allowed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may refuse it, and then the limit is what it was
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
