@@ -30,7 +30,7 @@ extern "C" __global__ void add(float *x, float a) { x[threadIdx.x] += a; }
 extern "C" __global__ void scale(float *x, float a) { x[threadIdx.x] *= a; }
 extern "C" __global__ void sum(const float *x, float *y) { y[threadIdx.x] = x[threadIdx.x] + 1; }
 """
-MEANT = re.compile("SIGKILL|illegal memory access|for the exercise")
+MEANT = re.compile("SIGKILL|illegal memory access|for the exercise|generation [0-9]+ was lost")
 """What is done to a generation here; whatever else ends one is a bug."""
 REFUSALS = (
     "*:8:{k}",
@@ -70,7 +70,7 @@ class Player:
                 await deed(self)
                 seen = await self.array.to_host()
             except CUT_OFF as error:
-                if isinstance(error, ContextLost) and not MEANT.search(error.reason or ""):
+                if isinstance(error, ContextLost) and not MEANT.search(error.reason or str(error)):
                     raise
                 self.cut_off += 1
                 await self.write_anew()
