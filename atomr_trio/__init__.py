@@ -7,7 +7,7 @@ A map of the house, in the order in which the files can be read:
 - ``_home``: the trio run that a device belongs to, and what calls from elsewhere get;
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_memory``, ``_checked_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
-- ``_staging``, ``_pinned``, ``_crew``: host memory that copies use, and the threads that fill it;
+- ``_staging``, ``_pinned``, ``_batch_areas``, ``_crew``: host memory that copies use, and the threads that fill it;
 - ``_compiling/``: CUDA C++ to images, and what was compiled kept for the next process;
 - ``_parameters``: what images say of their kernels' parameters, and Python values to parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;

@@ -12,6 +12,7 @@ import outcome
 import trio
 
 from ._errors import ActorCrashed, RequestError
+from ._generation import BEING_REBUILT
 from ._mailbox import Mailbox, Request, RequestState
 
 if TYPE_CHECKING:
@@ -105,8 +106,15 @@ class Actor:
         Other actors have queues of their own: a request that only waited in this one's could be overtaken there. Raises
         `trio.WouldBlock` when the generation takes nothing now, and what refuses the request.
         """
-        if generation is None or not generation.takes(request):
-            raise trio.WouldBlock
+        if generation is None:
+            raise trio.WouldBlock(BEING_REBUILT)
+        if not generation.takes(request):
+            raise generation.refusal(request)
+        self.begin(request, generation)
+
+    @trio.lowlevel.enable_ki_protection
+    def begin(self, request: Request, generation: Generation) -> None:
+        """The same for a request that the generation takes, as its caller has made sure. Raises what refuses it."""
         self.mailbox.accept(request)
         try:
             request.start(generation)

@@ -13,21 +13,22 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, Unpack, final
 
 import numpy as np
 import numpy.typing as npt
 import trio
 
 from ._arrays import DeviceArray, as_host, check_host, check_like
-from ._errors import ContextLost, DeviceError, InvalidArgument
+from ._batch_areas import BatchSlots
+from ._errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
 from ._known_calls import KnownCall
 from ._launching import Launcher, LaunchPath
 from ._libraries import BatchLibraries
 from ._mailbox import Mailbox
 from ._ownership import own
 from ._requests import CommandRequest
-from ._timeline import Launch
+from ._timeline import LaneBook, Launch, lane_name
 from ._util import NoPublicConstructor
 from .actors.copies import plan_copy, plan_copy_in, plan_copy_out
 from .actors.kernel import (
@@ -41,9 +42,9 @@ from .actors.kernel import (
     ReadOnly,
     _options,
 )
-from .actors.memory import plan_fill, tear, tear_halves
+from .actors.memory import plan_fill, tear_halves
 from .worker.engines.event import MARK
-from .worker.protocol import BATCH_LIMIT, LANE_COMPUTE, LANE_LIMIT
+from .worker.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -101,6 +102,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     __slots__ = (
         "__weakref__",
+        "_calls",
         "_device",
         "_errors",
         "_generation",
@@ -113,6 +115,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         "_path",
         "_requests",
         "_short_launches",
+        "_slots",
     )
 
     _made_by = "`async with dev.batch()`"
@@ -128,6 +131,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._launchers: dict[object, Launcher] = {}
         self._launched = False
         self._requests: collections.deque[CommandRequest] = collections.deque()
+        self._calls = 0
+        """How many calls those are of."""
+        self._slots = BatchSlots(device._batch_areas)
         self._errors: list[DeviceError] = []
         self._short_launches = _ShortLaunches(device._module_mailbox, self._errors)
         self._owners: dict[str, _ShortLaunches] = {}
@@ -140,11 +146,18 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
-        """Wait until the device runs. Raises `DeviceFailed` or `DeviceClosed`."""
+        """Wait until the device runs, and no lost worker touches its memory any more.
+
+        Raises `DeviceFailed` or `DeviceClosed`.
+        """
         self._device._home.check_task()
         if self._generation is not None:
             raise InvalidArgument("a batch is entered once: make another one with dev.batch()")
-        self._generation = generation = await self._device._running_generation()
+        generation = await self._device._running_generation()
+        while generation.arena.quarantine:  # a verb of a batch could not wait for that
+            await self._device._generation_changed.wait()
+            generation = await self._device._running_generation()
+        self._generation = generation
         self._lane_held._batches += 1
         book = generation.timeline.book(self._lane)
         if generation.ring is not None and self._lane_held.ordered:
@@ -171,10 +184,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 request.drop()
                 request.siblings = ()
             self._requests.clear()
+            self._slots.close()
 
     @trio.lowlevel.enable_ki_protection
     async def flush(self) -> None:
-        """Wait until everything that was sent so far is done, which also makes room for more.
+        """Wait until everything that was sent so far is done, and there is room for more.
 
         Raises the first error of a call that failed, which names it; `ContextLost` if the generation was lost. A call
         whose error was raised is not heard of again.
@@ -182,16 +196,18 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._device._home.check_task()
         generation = self._check()
         if self._launched:
-            mark = _Mark(self._lane)
-            while not generation.takes(mark):
+            while not generation.has_room_for_batch(self._lane, 1):
                 await generation.wait_room(self._lane)
                 self._check()
-            self._begin(mark)
+            self._begin(_Mark(self._lane), generation)
             self._launched = False
         await trio.lowlevel.checkpoint()
         while self._requests:
             await self._requests[0].wait_answered()
-            self._hear(self._requests.popleft())
+            self._hear_first()
+        lanes = {self._lane, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT}
+        while generation.loss is None and not all(generation.has_room_for_batch(lane, 1) for lane in lanes):
+            await generation.wait_room(None)  # others use the lanes as well
         errors = list(self._errors)
         self._errors.clear()
         if errors:
@@ -229,7 +245,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         `hang_timeout` has its own. Launches with attributes are fastest when they are prepared.
 
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
-        the batch's generation is lost; `trio.WouldBlock` when 4096 launches are unfinished: `await batch.flush()`.
+        the batch's generation is lost; `trio.WouldBlock` when 4096 calls are unfinished: `await batch.flush()`.
         """
         # Keywords with defaults would take a tenth of a launch's time, each time that they are not given.
         try:
@@ -264,7 +280,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._check()
         own(self._device, kernel, Kernel, _LAUNCHED)
         request = kernel._request(grid, block, arguments, shared_bytes, touches, hang_timeout, self._lane, options)
-        self._begin_launch(kernel, request)
+        self._send_launch(kernel, request)
 
     def _launch_prepared_slowly(
         self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
@@ -275,7 +291,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._check()
         own(self._device, prepared, PreparedLaunch, _LAUNCHED)
         request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
-        self._begin_launch(prepared.kernel, request)
+        self._send_launch(prepared.kernel, request)
         if self._path is not None:
             self._path.learn_prepared(prepared)
 
@@ -290,7 +306,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             from .actors.graph import Graph
 
             own(self._device, graph, Graph, "launch_graph takes a graph")
-        self._begin(graph._request(None))
+        self._send(graph._request(None))
 
     @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
@@ -300,7 +316,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         self._check()
         self._device._check_usable(array)
-        self._begin_all(array, plan_fill(array, value, self._lane))
+        self._send_all(plan_fill(array, value, self._lane))
 
     @trio.lowlevel.enable_ki_protection
     def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
@@ -308,9 +324,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         What is on the host is read now, unless it is pinned memory: the GPU reads that, when it gets there.
 
-        Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when the staging area, of 94 MiB,
-        has no room; `InvalidArgument` for arrays of another device, and between arrays that only go through the host:
-        do those outside of the batch.
+        Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when 96 MiB of copies with the
+        host are unfinished; `OutOfHostMemory`; `InvalidArgument` for arrays of another device, for one copy with the
+        host that is larger, unless the memory is pinned, and between arrays that only go through the host: await those.
         """
         self._check()
         self._device._check_usable(array)
@@ -320,11 +336,12 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             requests = plan_copy(source, array, self._lane)
             if requests is None:
                 raise InvalidArgument("these arrays are copied through the host: use `await array.copy_from(source)`")
-            self._begin_all(array, requests)
+            self._send_all(requests)
             return
         host = as_host(source)
         check_host(array, host)
-        self._begin_all(array, plan_copy_in(array, host))
+        self._hear_answered()
+        self._send_all(plan_copy_in(array, host, self._slots))
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
@@ -335,7 +352,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._check()
         self._device._check_usable(array)
         check_host(array, out, writable=True)
-        self._begin_all(array, plan_copy_out(array, np.asarray(out)), writes=False)
+        self._hear_answered()
+        self._send_all(plan_copy_out(array, np.asarray(out), self._slots))
 
     @trio.lowlevel.enable_ki_protection
     def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
@@ -346,7 +364,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._check()
         self._device._check_usable(array)
         host: npt.NDArray[Any] = np.empty(array.shape, array.dtype)
-        self._begin_all(array, plan_copy_out(array, host), writes=False)
+        self._hear_answered()
+        self._send_all(plan_copy_out(array, host, self._slots))
         return host
 
     @trio.lowlevel.enable_ki_protection
@@ -369,7 +388,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     def record(self) -> Event:
         """An event behind what the batch's lane has been given so far. Raises as `Lane.record` does."""
         self._check()
-        return self._lane_held.record()
+        return self._lane_held._record(self._send)
 
     @trio.lowlevel.enable_ki_protection
     def _repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
@@ -378,11 +397,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if launcher is not None and launcher(call, 0, 0, 0, arrays, self._owners[call.kind.later.engine]):
             self._launched = True
             return call.answer(arrays)
-        generation = self._check()
-        if generation.timeline.book(self._lane).unfinished >= BATCH_LIMIT:
-            raise trio.WouldBlock
+        self._check_room(self._lane, 1)
         request, result = call.again(self._device, arrays, self._lane)
-        self._begin(request)
+        generation = self._send(request)
         if self._path is not None and call.repeats_exactly:
             actor = self._device._actor_of(request.verb)
             self._owners.setdefault(actor.name, _ShortLaunches(actor.mailbox, self._errors))
@@ -391,59 +408,117 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 generation.promote(block, self._lane)
         return result
 
-    def _begin_launch(self, kernel: Kernel, request: CommandRequest) -> None:
+    def _send_launch(self, kernel: Kernel, request: CommandRequest) -> None:
         """Launch what is not as usual: the next one may be."""
-        generation = self._check()
-        if generation.timeline.book(self._lane).unfinished >= BATCH_LIMIT:
-            raise trio.WouldBlock
-        self._begin(request)
+        generation = self._send(request)
         if self._path is not None:
             self._path.learn(kernel)
             for block in request.blocks():
                 generation.promote(block, self._lane)
 
-    def _begin(self, request: CommandRequest) -> None:
-        """Send a request, and keep it until its end has been heard of."""
-        generation = self._check()
-        requests = self._requests
-        while requests and requests[0].answered:
-            self._hear(requests.popleft())
-        self._device._actor_of(request.verb).begin_nowait(request, generation)
-        requests.append(request)
-
-    def _begin_all(self, array: DeviceArray, requests: Sequence[CommandRequest], *, writes: bool = True) -> None:
-        """Send the requests of one verb: all of them, or, by `WouldBlock`, none."""
-        begun = 0
+    def _send(self, request: CommandRequest) -> Generation:
+        """Send a call that is one command."""
         try:
-            self._check_room(requests)
-            for request in requests:
-                self._begin(request)
-                begun += 1
-        except BaseException as error:
-            for request in requests[begun:]:
+            generation = self._check_room(request._lane, 1)
+            if request.takes_slot:
+                request.equip(self._slots.acquire)
+            self._begin(request, generation)
+        except BaseException:
+            if not request.sent:
                 request.drop()
-            if writes:
-                tear(array._block, error, begun=begun, pieces=len(requests))
+            raise
+        return generation
+
+    def _send_all(self, requests: Sequence[CommandRequest]) -> None:
+        """Send the commands of one call: all of them, or, by `WouldBlock`, none."""
+        if len(requests) == 1:
+            self._send(requests[0])
+            return
+        for request in requests:
+            request.siblings = requests
+        try:
+            self._slots.check(sum(request.slot_bytes for request in requests if request.takes_slot))
+            for lane in {request._lane for request in requests}:
+                generation = self._check_room(lane, len(requests))
+            for request in requests:
+                if request.takes_slot:
+                    request.equip(self._slots.acquire)
+            for request in requests:
+                self._begin(request, generation)
+        except BaseException as error:
+            tear_halves(requests, error, None)
+            for request in requests:
+                if not request.sent:
+                    request.drop()
+                    request.siblings = ()
             raise
 
-    def _check_room(self, requests: Sequence[CommandRequest]) -> None:
-        """Raise `trio.WouldBlock` unless their lane has room for all commands of a verb."""
-        if requests:
-            book = self._check().timeline.book(requests[0].lane or LANE_COMPUTE)
-            if len(book.in_flight) + len(requests) > LANE_LIMIT:
-                raise trio.WouldBlock
+    def _check_room(self, lane: int, count: int) -> Generation:
+        """Raise `trio.WouldBlock` unless one more call has room, of so many commands of a lane."""
+        generation = self._check()
+        if self._requests and self._requests[0].answered:
+            self._hear_answered()
+        book = generation.timeline.book(lane)
+        few = self._calls + len(book.launches) < BATCH_LIMIT or self._unfinished_calls(book) < BATCH_LIMIT
+        if not (few and generation.has_room_for_batch(lane, count)):
+            self._refuse(generation, book, count)
+        return generation
+
+    def _refuse(self, generation: Generation, book: LaneBook, count: int) -> NoReturn:
+        """A call of so many commands of a lane has no room now, or can never have any."""
+        if count > BATCH_COMMANDS:
+            raise InvalidArgument(
+                f"the call comes to {count} commands, and a batch takes {BATCH_COMMANDS} at a time",
+                device=self._device.index,
+                generation=generation.number,
+                advice="await it, outside of the batch, or give it less at a time.",
+            )
+        raise trio.WouldBlock(
+            f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of the "
+            f"{lane_name(book.index)} lane in all; a batch takes {BATCH_LIMIT} calls, and a lane {BATCH_COMMANDS} "
+            "commands: `await batch.flush()` makes room"
+        )
+
+    def _unfinished_calls(self, book: LaneBook) -> int:
+        """How many calls of the batch are unfinished, of those that it can have made in a lane."""
+        own = {self._short_launches, *self._owners.values()}
+        return self._calls + sum(launch[1] in own for launch in book.launches)
+
+    def _begin(self, request: CommandRequest, generation: Generation) -> None:
+        """Begin a request, and keep it until its end has been heard of."""
+        generation.for_batch = True
+        try:
+            self._device._actor_of(request.verb).begin(request, generation)
+        finally:
+            generation.for_batch = False
+        self._requests.append(request)
+        if not request.siblings or request.siblings[0] is request:
+            self._calls += 1
+
+    def _hear_answered(self) -> None:
+        """Take what came of the oldest requests, which also gives their slots back."""
+        while self._requests and self._requests[0].answered:
+            self._hear_first()
+
+    def _hear_first(self) -> None:
+        """The oldest request is settled and nobody waits for it: take what came of it."""
+        request = self._requests.popleft()
+        if not request.siblings or request.siblings[0] is request:
+            self._calls -= 1
+        self._hear(request)
 
     def _hear(self, request: CommandRequest) -> None:
-        """A request is settled and nobody waits for it: take what came of it."""
         error = request.error
         if error is None:
             try:
                 request.take()
             except DeviceError as found:  # what the answer says of the call
                 self._errors.append(found)
+        elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # the same for all calls that it has ended
+            if not any(isinstance(each, type(error)) for each in self._errors):
+                self._errors.append(fresh(error))
         elif isinstance(error, DeviceError):
-            if not isinstance(error, ContextLost):
-                tear_halves(request.siblings, error, request)
+            tear_halves(request.siblings, error, request)
             self._errors.append(error)
         request.siblings = ()  # which hold it in turn
 

@@ -118,6 +118,8 @@ def _write(arguments: Sequence[Argument]) -> _Written:
 class _SlotRequest(CommandRequest):
     """A request that may need a slot of the staging area, and holds it until its end."""
 
+    takes_slot = True
+
     __slots__ = ("_slot",)
 
     def __init__(
@@ -126,21 +128,25 @@ class _SlotRequest(CommandRequest):
         super().__init__(verb, b"", operands, keep=keep, lane=lane, operation=operation)
         self._slot: Slot | None = None
 
-    @property
-    def slot_bytes(self) -> int:
-        """How large a slot it needs, in bytes; 0 for none."""
-        raise NotImplementedError
-
     def give_slot(self, slot: Slot) -> None:
         """Have it use this slot, which is its own now."""
         self._slot = slot
 
     def is_ready(self, device: Device) -> bool:
-        if self.slot_bytes and self._slot is None:
-            if not device._staging.has_free(self.slot_bytes):
-                return False
-            self.give_slot(device._staging.acquire_nowait(self.slot_bytes))
+        if self.slot_bytes and self._slot is None and not device._staging.has_free(self.slot_bytes):
+            return False
+        self.equip(device._staging.acquire_nowait)
         return True
+
+    def equip(self, acquire: Callable[[int], Slot]) -> None:
+        if self.slot_bytes and self._slot is None:
+            self.give_slot(acquire(self.slot_bytes))
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record, after that which makes the slot's memory known to the worker."""
+        if self._slot is not None:
+            self._slot.introduce(generation, self._lane)
+        super().start(generation)
 
     def release(self) -> None:
         """Give the slot back. Calling it twice is fine."""
@@ -174,7 +180,7 @@ class UploadRequest(_SlotRequest):
         """Put the bytes where the GPU reads them, and publish the record."""
         slot = known(self._slot, "it was given before the request was sent")
         slot.bytes[: len(self._content)] = np.frombuffer(self._content, np.uint8)
-        self._payload = COPY_IN.struct.pack(self._address, slot.offset, len(self._content))
+        self._payload = COPY_IN.struct.pack(self._address, slot.place, len(self._content))
         super().start(generation)
 
     def ended(self, *, delivered: bool) -> None:
@@ -232,7 +238,7 @@ class CallRequest(_SlotRequest):
         kind = self._kind
         self._verb = kind.verb(generation, self._lane)
         if self._slot is not None:
-            self._payload = self._packed(self._slot.offset)
+            self._payload = self._packed(self._slot.place)
         super().start(generation)
         kind.begun(generation, self._lane)
 
@@ -467,28 +473,10 @@ class Library:
         batch._check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        self._send_all(batch, planner._requests)
+        batch._send_all(planner._requests)
         if question is not None:
             calls.learn(question, planner._requests, planner._made, result)
         return result
-
-    def _send_all(self, batch: Batch, requests: Sequence[CommandRequest]) -> None:
-        """Send the commands of one verb: all of them, or, by `WouldBlock`, none."""
-        try:
-            batch._check_room(requests)
-            if not all(request.is_ready(self._device) for request in requests):
-                raise trio.WouldBlock
-            for request in requests:
-                if len(requests) > 1:
-                    request.siblings = requests
-                batch._begin(request)
-        except BaseException as error:
-            _tear_halves(requests, error)
-            for request in requests:
-                if not request.sent:
-                    request.drop()
-                    request.siblings = ()
-            raise
 
 
 def _flat(arguments: Iterable[object]) -> Iterator[object]:

@@ -36,6 +36,7 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
+from ._batch_areas import BatchAreas
 from ._checked_memory import CheckedArena, make_array
 from ._compiling.service import CompileService
 from ._crew import Crew
@@ -61,7 +62,7 @@ from ._events import (
     WorkerReaped,
 )
 from ._findings import Check, chosen_checks
-from ._generation import Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._home import Home, check_can_open
 from ._info import DeviceInfo
 from ._known_calls import KnownCalls
@@ -208,6 +209,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._interop: Interop | None = None
         self._staging = StagingPool()
         self._pinned = PinnedMemory(lambda: self._generation)
+        self._batch_areas = BatchAreas(self._staging, self._pinned, lambda: self._generation)
         self._crew = Crew()
         # Lanes.
         self._spin = spin
@@ -379,7 +381,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             torn=sum(block.size for block in arena.blocks if block.torn is not None),
             lost=sum(block.size for block in arena.blocks if block.lost is not None),
             limit=arena.limit,
-            staging=STAGING_BYTES,
+            staging=STAGING_BYTES + self._batch_areas.size,
+            waiting=0 if self._generation is None else self._generation.outbox_bytes,
         )
 
     @trio.lowlevel.enable_ki_protection
@@ -394,7 +397,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         What goes back are whole chunks, after whatever still runs on them; arrays are never moved. At least `keep`
         bytes of such chunks stay, if there are so many, for arrays to come. It is never needed for arrays of this
-        device, which take their memory from there; it is for other programs on the GPU.
+        device, which take their memory from there; it is for other programs on the GPU. Pinned host memory that large
+        batches had needed beyond the staging area goes back to the system, and does not count here.
 
         Raises `InvalidArgument` for a `keep` that is no number of bytes, `ContextLost` if the context is lost
         meanwhile, `DeviceClosed` or `DeviceFailed` once the device takes no requests.
@@ -404,6 +408,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             raise InvalidArgument(f"keep is a number of bytes, 0 or more, not {shown(keep)}", device=self._index)
         self._check_open()
         freed: int = await self._memory_mailbox.ask(Trim(keep))
+        self._batch_areas.trim()
         return freed
 
     # --- arrays -------------------------------------------------------------------------------------------------------
@@ -674,7 +679,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if self._recording:
             raise InvalidArgument("launch_nowait cannot be captured: call launch of the recorder", device=self._index)
         if self.state is not DeviceState.RUNNING:
-            raise trio.WouldBlock
+            raise trio.WouldBlock(BEING_REBUILT)
 
     def _check_usable(self, array: DeviceArray) -> None:
         """Raise for what is no array, one of another device, and one that was freed, before anything is sent."""
@@ -1260,6 +1265,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._events.close()
         self._staging.close()
         self._pinned.close()
+        self._batch_areas.close()
         for module in self._modules:
             module._forget()
         if self._interop is not None:
@@ -1299,6 +1305,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             module._forget()
         self._staging.close()
         self._pinned.close()
+        self._batch_areas.close()
         if self._arena is not None:
             self._arena.close()
 

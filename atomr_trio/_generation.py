@@ -46,7 +46,7 @@ from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._output import WorkerOutput
 from ._realtime import Patience, RealTimer
 from ._shortage import host_limits
-from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline
+from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, lane_name
 from ._util import Living
 from .worker import channel
 from .worker.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
@@ -55,6 +55,7 @@ from .worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from .worker.launcher import WorkerProcess
 from .worker.limits import low_limits, reason_of, shortage
 from .worker.protocol import (
+    BATCH_COMMANDS,
     CONTROL_LANE,
     ENGINE_BUG,
     HEADER,
@@ -67,6 +68,7 @@ from .worker.protocol import (
     MAX_WAITS,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
+    SENDER_WAITS_WORD,
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
     Mode,
@@ -102,8 +104,13 @@ START_TIMEOUT = 60.0
 REAP_TIMEOUT = 30.0
 """In seconds of real time, as all of the above: a test's clock must not make a healthy worker look dead."""
 
-RETRY_SECONDS = 1e-3
-"""How long a sender waits that found no room in the ring."""
+OUTBOX_BYTES = 192 << 20
+"""Bytes of records that wait in this process, with which batches send no more: 4096 launches of the largest kind."""
+
+DRAINED_AT_ONCE = 1024
+"""Records that are sent in one go, of those that have waited: a few milliseconds."""
+
+BEING_REBUILT = "the device is being rebuilt: use the awaited form, which waits for that, or `dev.wait_generation`"
 
 TAIL_LINES = 40
 LAST_WORDS = 2000
@@ -241,9 +248,14 @@ class Generation:
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
         self.outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
-        self._outbox_filled = trio.Event()
+        """Records that ring or socket have no room for, with their descriptors, in order."""
+        self.outbox_bytes: int = 0
+        """The bytes of those records."""
+        self._socket_is_full = trio.Event()
         self._cut_off = False
         """Whether the socket takes nothing more."""
+        self.for_batch: bool = False
+        """Whether what is published just now is the work of a batch."""
         self._activity = trio.Event()
         self._room: list[trio.Event] = []
         self._failures: dict[Ticket, dict[str, Any]] = {}
@@ -465,12 +477,35 @@ class Generation:
         for event in waiters:
             event.set()
 
+    def refusal(self, request: Request) -> trio.WouldBlock:
+        """Tell why a request cannot begin right now, for a caller that does not wait."""
+        if self.loss is not None:
+            return trio.WouldBlock(BEING_REBUILT)
+        lane = request.lane
+        if lane is None or self._has_room(lane):
+            return trio.WouldBlock(
+                f"{request.operation} works on memory that a lost worker may still write until it is gone: use the "
+                "awaited form, which waits for that"
+            )
+        return trio.WouldBlock(
+            f"{self.timeline.book(lane).unfinished} commands of the {lane_name(lane)} lane are unfinished; without "
+            f"waiting it takes one more while they are fewer than {LANE_LIMIT}: use the awaited form, which waits for "
+            "room, or a batch, which takes more"
+        )
+
     def _has_room(self, lane: int) -> bool:
         lanes = self.timeline.lanes
-        if len(self.timeline.book(lane).in_flight) >= LANE_LIMIT:
+        if self.timeline.book(lane).admitted >= LANE_LIMIT:
             return False
         # A command of another lane may bring along a chunk or a fill, and those run on the compute lane.
-        return lane == LANE_COMPUTE or len(lanes[LANE_COMPUTE].in_flight) < LANE_LIMIT + LANE_LIMIT // 2
+        return lane == LANE_COMPUTE or lanes[LANE_COMPUTE].admitted < LANE_LIMIT + LANE_LIMIT // 2
+
+    def has_room_for_batch(self, lane: int, count: int) -> bool:
+        """Whether a lane takes so many more commands of batches."""
+        most, compute = BATCH_COMMANDS - count, self.timeline.lanes[LANE_COMPUTE]
+        if len(compute.in_flight) + len(compute.launches) > most or self.outbox_bytes > OUTBOX_BYTES:
+            return False
+        return lane == LANE_COMPUTE or self.timeline.book(lane).unfinished <= most
 
     def publish(
         self,
@@ -536,11 +571,13 @@ class Generation:
         held_up_by = open_waits
         if required and lane != LANE_COMPUTE:
             held_up_by += tuple((LANE_COMPUTE, each) for each in required)
-        command = Command(lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout)
+        command = Command(
+            lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout, batched=self.for_batch
+        )
         command.blocks = verb.mode is Mode.BLOCKS
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
-        book.in_flight.append(command)
+        book.begin(command)
         header = HEADER.pack(ticket, lane, verb.engine_number, verb.number, len(words), len(payload))
         if words:
             header += b"".join(word.to_bytes(8, "little") for word in words)
@@ -743,13 +780,41 @@ class Generation:
 
     def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a record, or have it wait for room; the descriptors are closed when it is sent."""
-        if not self.outbox and self._sent_now(record, descriptors):
+        if (not self.outbox or self.drain_outbox()) and self._sent_now(record, descriptors):
             if descriptors:
                 _close_all(descriptors)
             return
         self.outbox.append((record, descriptors))
+        self.outbox_bytes += len(record)
         self.close_short_ways()
-        self._outbox_filled.set()
+        self.drain_outbox()
+
+    def drain_outbox(self) -> bool:
+        """Send what waits for room, in order, as far as there is any; whether nothing waits any more."""
+        until = self.sent + DRAINED_AT_ONCE
+        while self.outbox:
+            record, descriptors = self.outbox[0]
+            if self.sent >= until:  # the writer goes on, when others have had their turn
+                self._socket_is_full.set()
+                return False
+            if not self._sent_now(record, descriptors):
+                if not self._may_have_room():
+                    return False
+                continue
+            self.outbox.popleft()
+            self.outbox_bytes -= len(record)
+            _close_all(descriptors)
+        return True
+
+    def _may_have_room(self) -> bool:
+        """Have somebody tell when there is room again; whether there is some already, by now."""
+        words = self.page.words
+        if self.ring is None or self.sent - words[RECORDS_READ_WORD] < SLOTS:
+            self._socket_is_full.set()
+            return False
+        words[SENDER_WAITS_WORD] = 1
+        fence()  # as in ``ring.py``: the worker says what it has read, and then looks who waits
+        return self.sent - words[RECORDS_READ_WORD] < SLOTS
 
     def _sent_now(self, record: bytes, descriptors: Sequence[int]) -> bool:
         """Send a record, if there is room for it; what becomes of one that can never be sent is the loss's matter."""
@@ -914,6 +979,8 @@ class Generation:
                 self._drop_released(message["chunks"])
             case "probed":
                 self._probes.popleft().set()
+            case "room":
+                self.drain_outbox()
             case "hello":
                 self._hello = True
             case "ready":
@@ -1070,24 +1137,12 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def run_writer(self) -> None:
-        """Send what the socket had no room for."""
-        while True:
-            await self._outbox_filled.wait()
-            if self.ring is None:
-                await trio.lowlevel.wait_writable(self.process.sock)
-            else:
-                with RealTimer(RETRY_SECONDS) as timer:  # nothing tells that the ring has room again
-                    await timer.tick()
-            while self.outbox:
-                record, descriptors = self.outbox[0]
-                if not self._sent_now(record, descriptors):
-                    break
-                self.outbox.popleft()
-                _close_all(descriptors)
-                if self._cut_off:
-                    return
-            else:
-                self._outbox_filled = trio.Event()
+        """Send what the socket had no room for. What the ring had no room for goes when the worker says so."""
+        while not self._cut_off:
+            await self._socket_is_full.wait()
+            await trio.lowlevel.wait_writable(self.process.sock)
+            self._socket_is_full = trio.Event()
+            self.drain_outbox()
 
     @trio.lowlevel.enable_ki_protection
     async def run_settler(self) -> None:
@@ -1245,13 +1300,22 @@ class Generation:
             self._tear(command.operation, command.operands)
         for launch in launches:
             self._tear(*launch[2]._describe(launch[3]))
+        # Whoever raises has an error of its own. A batch raises one for all its calls, of which there may be thousands.
+        errors: dict[LaunchOwner, DeviceError] = {}
         for launch in launches:
-            launch[1].launch_lost(launch, make_error())
+            owner = launch[1]
+            if owner not in errors:
+                errors[owner] = make_error()
+            owner.launch_lost(launch, errors[owner])
+        for_batches: DeviceError | None = None
         for command in lost:
+            if command.batched and for_batches is None:
+                for_batches = make_error()
             try:
-                command.owner.command_lost(command, make_error())
+                command.owner.command_lost(command, for_batches if command.batched and for_batches else make_error())
             except Exception:  # a defect of ours must not leave the others without an answer
                 log.critical("settling %r of generation %d failed", command, self.number, exc_info=True)
+        self.wake_waiters()
 
     def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
         for block, role in operands:

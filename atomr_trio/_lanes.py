@@ -7,7 +7,7 @@ array is in order whatever its lane, unless a lane was opened with ``ordered=Fal
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -17,6 +17,7 @@ import trio
 from ._errors import DeviceError, InvalidArgument, fresh
 from ._ownership import own
 from ._requests import BoundRequest, CommandRequest
+from ._supervision import DeviceState
 from ._timeline import ORPHANS_AT_ONCE, Command, lane_name
 from ._util import NoPublicConstructor
 from .worker.engines.event import DROP, ELAPSED, MARK, RECORD
@@ -42,7 +43,7 @@ ORDINARY = LaneOptions()
 class _Record(CommandRequest):
     """The recording of an event. Several tasks may wait for it, so it keeps its outcome."""
 
-    __slots__ = ("_after", "end", "error_of_event", "ticket")
+    __slots__ = ("_after", "end", "error_of_event", "generation", "ticket")
 
     def __init__(self, lane: int, number: int, after: Sequence[Ticket] = ()) -> None:
         verb, payload = (RECORD, RECORD.struct.pack(number)) if number else (MARK, b"")
@@ -50,6 +51,8 @@ class _Record(CommandRequest):
         super().__init__(verb, payload, (), lane=lane, operation=operation)
         self._after = after
         self.ticket: int = 0
+        self.generation: int = 0
+        """The generation that it was published in."""
         self.end: trio.Event = trio.Event()
         self.error_of_event: DeviceError | None = None
 
@@ -58,6 +61,7 @@ class _Record(CommandRequest):
             self._lane, self._verb, self._payload, (), self, after=self._after, operation=self.operation
         )
         self.ticket = command.ticket
+        self.generation = generation.number
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         self.error_of_event = error
@@ -182,6 +186,10 @@ class Lane(metaclass=NoPublicConstructor):
 
     def _check(self) -> None:
         self._device._check_running()
+        self._check_not_closed()
+
+    def _check_not_closed(self) -> None:
+        self._device._check_open()
         if self._closed:
             raise InvalidArgument(f"{self.name} was closed", device=self._device.index)
 
@@ -189,14 +197,21 @@ class Lane(metaclass=NoPublicConstructor):
     def record(self) -> Event:
         """An event behind everything that the lane has been given (``cuEventRecord``). Sends it, and does not wait.
 
-        Raises `trio.WouldBlock` when too much is unfinished on the lane or the device is just being rebuilt.
+        Raises `trio.WouldBlock` when 512 commands of the lane are unfinished or the device is just being rebuilt;
+        `Batch.record` takes more.
         """
+        return self._record(self._begin_nowait)
+
+    def _begin_nowait(self, record: CommandRequest) -> None:
+        self._device._module_actor.begin_nowait(record, self._device._generation)
+
+    def _record(self, begin: Callable[[CommandRequest], object]) -> Event:
         self._check()
         device = self._device
         device._lanes.drop_orphan_events(device._generation)
         number = device._next_number()
         record = _Record(self._number, number)
-        device._module_actor.begin_nowait(record, device._generation)
+        begin(record)
         return Event._create(self, number, record, device.generation)
 
     @trio.lowlevel.enable_ki_protection
@@ -212,12 +227,24 @@ class Lane(metaclass=NoPublicConstructor):
         if event.generation != self._device.generation or event._record.end.is_set():
             return
         after = ((event.lane._number, event._record.ticket),)
-        self._device._module_actor.begin_nowait(_Record(self._number, 0, after), self._device._generation)
+        self._begin_nowait(_Record(self._number, 0, after))
 
+    @trio.lowlevel.enable_ki_protection
     async def synchronize(self) -> None:
-        """Wait until everything that the lane has been given is done. Raises `ContextLost` if it is lost meanwhile."""
+        """Wait until everything that the lane has been given is done.
+
+        While the device is being rebuilt nothing of that is left, and this waits for the next generation.
+
+        Raises `ContextLost` if the generation is lost meanwhile, and with it what the lane had been given;
+        `InvalidArgument` once the lane is closed.
+        """
         self._device._home.check_task()
-        await self.record().wait()
+        self._check_not_closed()
+        device, mark = self._device, _Record(self._number, 0)
+        serving = device._generation if device.state is DeviceState.RUNNING else None
+        await device._module_mailbox.ask(mark)
+        if serving is not None and mark.generation != serving.number:
+            raise device._lost_error(serving.number, f"synchronize of {self.name}")
 
     async def __aenter__(self) -> Self:
         self._device._home.check_task()

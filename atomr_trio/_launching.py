@@ -90,7 +90,10 @@ class LaunchPath:
     def look_again(self) -> bool:
         """Whether one more launch may go this way, as things are now."""
         generation, book = self.generation, self.book
-        if generation.refusing or generation.outbox:
+        if generation.refusing:
+            return False
+        if generation.outbox:  # goes first, so that what it has room for again counts for the next launch
+            generation.drain_outbox()
             return False
         words = generation.page.words
         tickets = words[self.counter] + self.limit - book.issued

@@ -230,7 +230,12 @@ class Mailbox:
     def post_nowait(self, request: Request) -> None:
         """Accept the request now or raise `trio.WouldBlock`; its answer may be waited for with `request.wait()`."""
         self._check_open()
-        self._send.send_nowait(request)
+        try:
+            self._send.send_nowait(request)
+        except trio.WouldBlock:
+            capacity = self._send.statistics().max_buffer_size
+            text = f"{capacity} requests wait for the {self.name} actor, as many as may: `await` one more instead"
+            raise trio.WouldBlock(text) from None
         self.posted += 1
         request._mailbox = self
         self._accepted += 1

@@ -97,15 +97,19 @@ class PinnedMemory:
         """A new array in memory of its own. Raises `OutOfHostMemory`."""
         self.collect()
         size = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-        descriptor, mapped = _map_new(size)
         # Views made of views refer to this array, so it goes with the last of them.
-        root = np.frombuffer(mapped, np.uint8)
-        area = PinnedArea(next(self._numbers), root.__array_interface__["data"][0], size, descriptor)
+        area, root = self.make_area(size)
         bisect.insort(self._areas, area, key=lambda each: each.address)
         # Any thread, any time: only note it. It is called before the addresses can be another array's.
         gone = self._gone
         self._watches[area] = weakref.ref(root, lambda _: gone.append(area))
         return root[:nbytes].view(dtype).reshape(shape)
+
+    def make_area(self, size: int) -> tuple[PinnedArea, npt.NDArray[np.uint8]]:
+        """New memory for whoever looks after it himself: at least `size` bytes. Raises `OutOfHostMemory`."""
+        descriptor, mapped = _map_new(size)
+        root = np.frombuffer(mapped, np.uint8)
+        return PinnedArea(next(self._numbers), root.__array_interface__["data"][0], size, descriptor), root
 
     def find(self, host: npt.NDArray[Any]) -> tuple[PinnedArea, int] | None:
         """The area that a C-contiguous array lies in, and where; None for ordinary memory."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import outcome
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._arrays import DeviceArray
     from ._device import Device
     from ._generation import Generation
+    from ._staging import Slot
 
 
 class CallKind(NamedTuple):
@@ -47,6 +48,9 @@ class CommandRequest(Request):
 
     `keep` holds what must not be collected before the command is done: the arrays it works on.
     """
+
+    takes_slot: ClassVar[bool] = False
+    """Whether it may have to be given a slot before it begins."""
 
     __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep", "sent", "siblings")
 
@@ -126,6 +130,14 @@ class CommandRequest(Request):
     def is_ready(self, device: Device) -> bool:
         """Whether it has all that it needs before it begins, or could get it now."""
         return True
+
+    @property
+    def slot_bytes(self) -> int:
+        """How large a slot it is still to be given, in bytes; 0 for none."""
+        return 0
+
+    def equip(self, acquire: Callable[[int], Slot]) -> None:
+        """Take that slot; `acquire` gives one of so many bytes. Raises what that raises."""
 
     def take(self) -> None:
         """Bring what came of it where it belongs, for a caller that has not waited in a task of its own."""

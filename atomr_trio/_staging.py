@@ -10,6 +10,7 @@ import collections
 import contextlib
 import itertools
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,12 @@ import trio
 from ._errors import DeviceClosed
 from ._util import known
 from .worker.channel import SharedMemory
+from .worker.engines.memory import AREA_SHIFT, STAGING_AREA
 from .worker.protocol import CELL
+
+if TYPE_CHECKING:
+    from ._generation import Generation
+    from ._pinned import PinnedArea
 
 TINY_SLOT = 4 * 1024
 """Enough for what a library answers: there are many of them, for a batch holds its answers until its end."""
@@ -27,6 +33,9 @@ LARGE_SLOT = 4 * 1024 * 1024
 TINY_SLOTS = 512
 SMALL_SLOTS = 64
 LARGE_SLOTS = 22
+SHARE_OF_BATCHES = 3, 4
+"""The part of the slots of each size that batches may hold. A batch lets go of some only when it is flushed, and others
+must get on meanwhile; what it needs beyond comes from areas of its own (``_batch_areas.py``)."""
 GATE_BYTES = 2 * CELL
 """Each slot has two words by which helpers and the GPU take turns in it, in cache lines of their own."""
 STAGING_BYTES = (
@@ -41,17 +50,40 @@ def _kind(size: int) -> int:
     return TINY_SLOT if size <= TINY_SLOT else SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
 
 
+class SlotPool(Protocol):
+    """Where slots come from."""
+
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The memory that they lie in."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether that is gone."""
+
+    @property
+    def area(self) -> PinnedArea | None:
+        """What workers know it as; None for the staging area, which each has from its start."""
+
+    def put_back(self, slot: Slot) -> None:
+        """One holder of a slot has let go of it."""
+
+
 class Slot:
-    """A piece of the staging area, held until `release`."""
+    """A piece of the staging area, or of an area that a batch has beside it, held until `release`."""
 
-    __slots__ = ("_pool", "gate", "holders", "offset", "size")
+    __slots__ = ("_pool", "area", "gate", "holders", "offset", "place", "size")
 
-    def __init__(self, pool: StagingPool, offset: int, size: int, gate: int) -> None:
+    def __init__(self, pool: SlotPool, offset: int, size: int, gate: int = -1) -> None:
         self._pool = pool
         self.offset: int = offset
         self.size: int = size
+        self.area: int = STAGING_AREA if pool.area is None else pool.area.number
+        """The number of the area that it lies in."""
+        self.place: int = self.area << AREA_SHIFT | offset
+        """Area and offset, as the ``staging`` field of a record has them."""
         self.gate: int = gate
-        """Where its two words lie in the area."""
+        """Where its two words lie in the staging area; -1 if it has none, because no stream goes through it."""
         self.holders: int = 0
         """How many have to release it before it is free."""
 
@@ -61,6 +93,11 @@ class Slot:
         if self._pool.closed:
             raise DeviceClosed("the device was closed before the copy had taken its bytes")
         return self._pool.bytes[self.offset : self.offset + self.size]
+
+    def introduce(self, generation: Generation, lane: int) -> None:
+        """Have the worker know the area, before a command of the lane uses the slot."""
+        if self._pool.area is not None:
+            self._pool.area.register(generation, lane)
 
     def share(self) -> None:
         """There is one more who holds the slot, and will release it."""
@@ -84,6 +121,8 @@ class _Waiter:
 class StagingPool:
     """Slots of three sizes, handed out in turn: while somebody waits for one, none of its size is free."""
 
+    area = None
+
     def __init__(self) -> None:
         self.memory: SharedMemory = SharedMemory.create("atomr-trio-staging", STAGING_BYTES)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory.map, np.uint8)
@@ -96,6 +135,8 @@ class StagingPool:
             size: collections.deque(Slot(self, first + size * index, size, next(gates)) for index in range(count))
             for (size, count), first in zip(counts.items(), offsets, strict=False)
         }
+        part, whole = SHARE_OF_BATCHES
+        self._kept = {size: count - count * part // whole for size, count in counts.items()}
         self._slots: int = sum(counts.values())
         self._sequence = 1
         self.closed: bool = False
@@ -113,7 +154,17 @@ class StagingPool:
         """
         free = self._free[_kind(size)]
         if not free:
-            raise trio.WouldBlock
+            raise trio.WouldBlock(f"no slot of the staging area is free for {size} bytes: `acquire` waits for one")
+        slot = free.popleft()
+        slot.holders = 1
+        return slot
+
+    def acquire_for_batch(self, size: int) -> Slot | None:
+        """The same for a batch, as long as there are plenty; None when it must look elsewhere."""
+        kind = _kind(size)
+        free = self._free[kind]
+        if len(free) <= self._kept[kind]:
+            return None
         slot = free.popleft()
         slot.holders = 1
         return slot
@@ -152,8 +203,7 @@ class StagingPool:
 
     def put_back(self, slot: Slot) -> None:
         """Called by `Slot.release`."""
-        if self._held_back is not None:
-            self._held_back.append(slot)
+        if self.holds_back(slot):
             return
         slot.holders -= 1
         if slot.holders:
@@ -165,6 +215,13 @@ class StagingPool:
         slot.holders = 1
         waiter.slot = slot
         waiter.arrived.set()
+
+    def holds_back(self, slot: Slot) -> bool:
+        """Whether a slot that is released is kept for later, because a lost worker may still write it."""
+        if self._held_back is None:
+            return False
+        self._held_back.append(slot)
+        return True
 
     @property
     def idle(self) -> bool:

@@ -132,7 +132,11 @@ class MemoryStatistics:
     """The budget in bytes: `in_use` never exceeds it."""
 
     staging: int
-    """Bytes of pinned *host* memory that copies go through."""
+    """Bytes of pinned *host* memory that copies go through; more once a batch has needed more."""
+
+    waiting: int = 0
+    """Bytes of *host* memory that hold records of commands which the worker has no room for yet, as batches can send
+    them faster than they are read."""
 
     @property
     def fragmentation(self) -> float:

@@ -44,6 +44,7 @@ class Command:
     """One published command."""
 
     __slots__ = (
+        "batched",
         "blocks",
         "engine",
         "hang_timeout",
@@ -66,6 +67,8 @@ class Command:
         owner: CommandOwner,
         waits: tuple[Ticket, ...],
         hang_timeout: float | None = None,
+        *,
+        batched: bool = False,
     ) -> None:
         self.lane: int = lane
         self.ticket: int = ticket
@@ -78,6 +81,8 @@ class Command:
         """Seconds that it may run, if its caller said so; otherwise the device's own limit counts."""
         self.blocks: bool = False
         """Whether its calls may hold the thread that makes them: the driver may have them wait for all that runs."""
+        self.batched: bool = batched
+        """Whether a batch has sent it, or has had it brought along."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
@@ -141,6 +146,7 @@ class LaneBook:
     """The unfinished commands of one lane, oldest first: what a batch launched has a queue of its own."""
 
     __slots__ = (
+        "admitted",
         "behind",
         "failures",
         "front",
@@ -160,6 +166,8 @@ class LaneBook:
         """Whether the worker has it."""
         self.issued: int = 0
         self.in_flight: collections.deque[Command] = collections.deque()
+        self.admitted: int = 0
+        """How many of those are not of batches: the lane takes no more than `LANE_LIMIT` of them."""
         self.launches: collections.deque[Launch] = collections.deque()
         self.failures: int = 0
         """How many failed commands are known of."""
@@ -173,6 +181,17 @@ class LaneBook:
         """What may hold it up."""
         self.moved: float = 0.0
         """When the lane was last seen to go on with another ticket."""
+
+    def begin(self, command: Command) -> None:
+        """A command was published."""
+        self.in_flight.append(command)
+        self.admitted += not command.batched
+
+    def end(self) -> Command:
+        """Remove and give the oldest command."""
+        command = self.in_flight.popleft()
+        self.admitted -= not command.batched
+        return command
 
     @property
     def busy(self) -> bool:
@@ -293,13 +312,13 @@ class Timeline:
                 if launches and launches[0][0] <= done:
                     yield lane.take_launches(done)
                 while in_flight and in_flight[0].ticket <= done:
-                    yield in_flight.popleft()
+                    yield lane.end()
 
     def take_rest(self) -> Iterator[Command]:
         """Remove and give what is left but a batch's launches, when the generation is lost."""
         for lane in self.lanes:
             while lane.in_flight:
-                yield lane.in_flight.popleft()
+                yield lane.end()
 
     def take_rest_of_launches(self) -> Iterator[Launch]:
         """Remove and give what is left of what batches launched."""

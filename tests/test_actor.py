@@ -33,6 +33,9 @@ class FakeGeneration:
     def takes(self, request):
         return request.lane not in self._gates
 
+    def refusal(self, request):
+        return trio.WouldBlock("the lane is full")
+
     def open_lane(self, lane):
         self._gates.pop(lane).set()
 

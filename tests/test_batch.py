@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-import atomr_trio
 from atomr_trio import (
     CommandFailed,
     ContextLost,
@@ -24,7 +23,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._staging import STAGING_BYTES
+from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio.testing import hold_worker
 from atomr_trio.worker.protocol import BATCH_LIMIT
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
@@ -140,11 +139,13 @@ async def test_a_large_copy_goes_in_several_commands_and_arrives_whole(dev):
     assert (back == host).all()
 
 
-async def test_a_copy_larger_than_the_staging_area_would_block_and_tears_nothing(dev):
-    x = dev.zeros(STAGING_BYTES, np.uint8)
+async def test_a_copy_that_never_has_room_in_a_batch_is_refused_and_tears_nothing(dev):
+    x = dev.zeros(BATCH_BYTES + 1, np.uint8)
+    host = np.ones(BATCH_BYTES + 1, np.uint8)
     async with dev.batch() as batch:
-        with pytest.raises(trio.WouldBlock):
-            batch.copy_from(x, np.ones(STAGING_BYTES, np.uint8))
+        for call in (batch.copy_from, batch.copy_to):
+            with pytest.raises(InvalidArgument, match=r"(?s)100,663,297 bytes .* takes 100,663,296 .* await it"):
+                call(x, host)
         assert x.state == "ready"
     assert not (await x[:4096].to_host()).any()
 
@@ -356,7 +357,7 @@ async def test_4096_launches_may_be_unfinished_and_flush_makes_room(dev):
 
 async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev, monkeypatch):
     x = await dev.to_device(np.zeros((6, 8), np.uint8))
-    monkeypatch.setattr(atomr_trio._batch, "LANE_LIMIT", 2)
+    monkeypatch.setattr(_generation, "BATCH_COMMANDS", 2)
     many = dev.empty((4, 4, 4, 4), np.int32)[::2, ::2, ::2, ::2]
     async with dev.batch() as batch:
         with pytest.raises(trio.WouldBlock):
@@ -402,7 +403,8 @@ async def test_an_error_is_not_lost_by_a_flush_that_is_cancelled(dev):
             await batch.flush()
 
 
-async def test_a_flush_that_waits_for_room_can_be_cancelled_and_called_again(dev):
+async def test_a_flush_that_waits_for_room_can_be_cancelled_and_called_again(dev, monkeypatch):
+    monkeypatch.setattr(_generation, "BATCH_COMMANDS", 100)
     add = await compiled(dev, "add")
     x = await dev.to_device(NUMBERS)
     with trio.fail_after(DEADLINE):
@@ -498,7 +500,8 @@ async def test_a_loss_is_raised_by_the_end_that_waits(dev):
     assert x.state == "torn"
 
 
-async def test_a_flush_that_waits_for_room_hears_of_a_loss(dev):
+async def test_a_flush_that_waits_for_room_hears_of_a_loss(dev, monkeypatch):
+    monkeypatch.setattr(_generation, "BATCH_COMMANDS", 100)
     add = await compiled(dev, "add")
     x = await dev.to_device(NUMBERS)
     with trio.fail_after(DEADLINE), pytest.raises(ContextLost):  # noqa: PT012

@@ -22,7 +22,9 @@ from atomr_trio import (
     LibraryNotFound,
     SingularMatrixError,
     StaleArray,
+    _generation,
 )
+from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio._calls import Answer, Awaited, Batched, Library, Scalar, _write, verb
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio.actors.copies import plan_copy
@@ -190,28 +192,21 @@ async def test_more_answers_than_there_are_slots(dev, x):
     assert dev._staging.idle
 
 
-async def test_a_batch_with_more_answers_than_slots_says_so_and_loses_nothing(dev, x):
-    answers = []
+async def test_a_batch_has_more_answers_than_there_are_slots(dev, x):
     async with dev.batch() as batch:
-        while len(answers) < 2 * TINY_SLOTS:
-            try:
-                answers.append(batch.blas.dot(x, x))
-            except trio.WouldBlock:
-                await batch.flush()
+        answers = [batch.blas.dot(x, x) for _ in range(2 * TINY_SLOTS)]
     assert [float(each) for each in answers] == [SQUARES] * len(answers)
     assert dev._staging.idle
 
 
-async def test_a_batch_is_refused_where_no_slot_is_free(dev, x):
+async def test_a_batch_needs_no_free_slot_for_its_answers(dev, x):
     slots = [dev._staging.acquire_nowait(1) for _ in range(TINY_SLOTS)]
     async with dev.batch() as batch:
-        with pytest.raises(trio.WouldBlock):
-            batch.blas.dot(x, x)
-        slots.pop().release()
-        answer = batch.blas.dot(x, x)
-    assert answer == SQUARES
+        answers = [batch.blas.dot(x, x) for _ in range(3)]
+    assert answers == [SQUARES] * 3
     for slot in slots:
         slot.release()
+    assert dev._staging.idle
 
 
 async def test_who_is_cancelled_gives_the_slot_back(dev, x):
@@ -506,7 +501,8 @@ async def test_a_copy_that_is_refused_at_its_first_command_harms_nothing(dev):
     assert target.state == "ready"
 
 
-async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev):
+async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev, monkeypatch):
+    monkeypatch.setattr(_generation, "BATCH_COMMANDS", LANE_LIMIT)
     x, (a, out) = await dev.to_device(np.ones(N)), await odd_product(dev)
     await dev.blas.gemm(a, a, out=out)
     await out.fill(0)
@@ -555,18 +551,14 @@ async def test_more_large_uploads_than_there_are_slots(dev):
     assert dev._staging.idle
 
 
-async def test_a_batch_with_more_large_uploads_than_slots_says_so_and_loses_nothing(dev):
+async def test_a_batch_has_room_for_more_large_uploads_than_there_are_slots(dev):
     arrays = []
     async with dev.batch() as batch:
         uploading = BatchUploading(dev, batch)
-        with pytest.raises(trio.WouldBlock):
-            uploading.upload(np.zeros((LARGE_SLOTS + 1) * LARGE_SLOT, np.uint8))
+        with pytest.raises(InvalidArgument, match="100,663,304 bytes"):
+            uploading.upload(np.zeros(BATCH_BYTES // 8 + 1))
         assert dev._staging.idle, "all of it or nothing"
-        while len(arrays) < 2 * LARGE_SLOTS:
-            try:
-                arrays.append(uploading.upload(np.full(SMALL_SLOT // 8 + 1, float(len(arrays)))))
-            except trio.WouldBlock:
-                await batch.flush()
+        arrays += [uploading.upload(np.full(SMALL_SLOT // 8 + 1, float(number))) for number in range(2 * LARGE_SLOTS)]
     for number, array in enumerate(arrays):
         assert (await array.to_host() == number).all()
     assert dev._staging.idle

@@ -359,7 +359,7 @@ class Lanes:
     def begin(self, lane: int) -> None:
         book = self.lanes[lane]
         book.issued += 1
-        book.in_flight.append(SimpleNamespace(ticket=book.issued))  # type: ignore[arg-type]
+        book.begin(SimpleNamespace(ticket=book.issued, batched=False))  # type: ignore[arg-type]
 
     def begin_launch(self, lane: int) -> None:
         book = self.lanes[lane]

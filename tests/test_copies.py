@@ -33,7 +33,9 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
     StandbyLost,
+    _batch_areas,
 )
+from atomr_trio._batch_areas import BatchSlots
 from atomr_trio._crew import Crew
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio.actors import copies
@@ -991,14 +993,14 @@ async def test_planned_copies_do_what_the_verbs_do(pinned):
         host[...] = expected = numbers(host.shape, np.float64)
         array, view = dev.empty(host.shape), dev.zeros((600, 77))[::2]
         for target in (array, view):
-            requests = plan_copy_in(target, host)
+            requests = plan_copy_in(target, host, BatchSlots(dev._batch_areas))
             assert dev._staging.idle is pinned
             if not pinned:
                 host[...] = 0  # it has been read already
             for request in requests:
                 await dev._memory_mailbox.ask(request)
             host[...] = 0
-            requests = plan_copy_out(target, host)
+            requests = plan_copy_out(target, host, BatchSlots(dev._batch_areas))
             for request in requests:
                 await dev._memory_mailbox.ask(request)
                 request.take()
@@ -1006,16 +1008,21 @@ async def test_planned_copies_do_what_the_verbs_do(pinned):
             assert dev._staging.idle
 
 
-async def test_a_planned_copy_takes_all_its_slots_or_none():
+async def test_a_planned_copy_takes_all_its_slots_or_none(monkeypatch):
+    monkeypatch.setattr(_batch_areas, "BATCH_BYTES", 3 * LARGE_SLOT)
     async with scenario() as dev:
-        array = await dev.to_device(np.ones((LARGE_SLOTS + 1) * LARGE_SLOT, np.uint8))
+        slots = BatchSlots(dev._batch_areas)
+        array = await dev.to_device(np.ones(3 * LARGE_SLOT, np.uint8))
         for plan in (plan_copy_in, plan_copy_out):
+            held = []
+            with pytest.raises(trio.WouldBlock, match="flush"):  # noqa: PT012
+                while True:
+                    held.append(plan(array, np.zeros(array.shape, np.uint8), slots))
+            free = sum(map(len, dev._staging._free.values()))
             with pytest.raises(trio.WouldBlock):
-                plan(array, np.zeros(array.shape, np.uint8))
-            assert dev._staging.idle
-            requests = plan(array[LARGE_SLOT:], np.zeros(LARGE_SLOTS * LARGE_SLOT, np.uint8))
-            assert not dev._staging.has_free(LARGE_SLOT)
-            for request in requests:
+                plan(array, np.zeros(array.shape, np.uint8), slots)
+            assert sum(map(len, dev._staging._free.values())) == free
+            for request in itertools.chain(*held):
                 request.drop()
             assert dev._staging.idle
 

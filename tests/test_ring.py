@@ -26,6 +26,7 @@ from atomr_trio.worker.protocol import (
     MAX_LANES,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
+    SENDER_WAITS_WORD,
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
 )
@@ -75,6 +76,10 @@ class RingStage(Stage):
         """The worker says that it has read so many records."""
         self.words[RECORDS_READ_WORD] = count
 
+    def has_sent(self, count: int) -> bool:
+        """Whether so many records are in the ring, or were."""
+        return bool(self.words[RECORDS_SENT_WORD] == count)
+
     def publish_bytes(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
         self.generation.publish(LANE_COMPUTE, LAUNCH, payload, (), Owner(), descriptors=descriptors)
 
@@ -121,24 +126,25 @@ def test_the_slots_are_used_again_in_turn(stage):
         assert written == HEADER.unpack_from(record)[0] == number
 
 
-def test_what_a_full_ring_has_no_room_for_comes_later_and_in_order(stage, monkeypatch):
-    monkeypatch.setattr(_generation, "RETRY_SECONDS", 1e-4)
+def test_what_a_full_ring_has_no_room_for_comes_when_the_worker_says_so_and_in_order(stage):
     extra = 50
     for number in range(1, SLOTS + extra + 1):
         stage.generation._send(HEADER.pack(number, CONTROL_LANE, 0, 0, 0, 0))
     assert stage.words[RECORDS_SENT_WORD] == SLOTS
     assert len(stage.generation.outbox) == extra
-    stage.read(1)
+    assert stage.generation.outbox_bytes == extra * HEADER.size
+    assert stage.words[SENDER_WAITS_WORD]
     stage.generation._send(HEADER.pack(SLOTS + extra + 1, CONTROL_LANE, 0, 0, 0, 0))
     assert stage.words[RECORDS_SENT_WORD] == SLOTS, "one that comes later does not go first"
 
     async def drain() -> None:
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(stage.generation.run_writer)
-                await until(lambda: stage.words[RECORDS_SENT_WORD] == SLOTS + 1)
-                stage.read(SLOTS)
-                await until(lambda: stage.words[RECORDS_SENT_WORD] == SLOTS + extra + 1)
+                nursery.start_soon(stage.generation.run_reader)
+                for read, sent in ((1, SLOTS + 1), (SLOTS, SLOTS + extra + 1)):
+                    stage.read(read)
+                    stage.tell({"kind": "room"})
+                    await until(functools.partial(stage.has_sent, sent))
                 nursery.cancel_scope.cancel()
 
     trio.run(drain)

@@ -188,9 +188,18 @@ async def test_a_device_without_a_running_worker_has_none_to_inject_into_to_hold
                 kill_worker(dev)
                 await until(lambda: dev.state.value == "rebuilding")
                 assert_refused(dev, trio.WouldBlock)
-                with pytest.raises(trio.WouldBlock):
-                    await cause(dev, Fault.TRAP)
         assert_refused(dev, DeviceClosed)
+
+
+async def test_a_fault_during_a_rebuild_waits_for_the_next_generation(open_test_device):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev, trio.open_nursery() as nursery:
+            with hold_rebuild(dev):
+                kill_worker(dev)
+                await until(lambda: dev.state.value == "rebuilding")
+                nursery.start_soon(cause, dev, Fault.TRAP)
+                await trio.testing.wait_all_tasks_blocked()
+            assert await dev.wait_generation(after=2) == 3
 
 
 def assert_refused(dev: Any, error: type[Exception]) -> None:

@@ -41,7 +41,7 @@ def issue(timeline: Timeline, lane: int, *, waits: tuple[tuple[int, int], ...] =
     book = timeline.lanes[lane]
     book.issued += 1
     command = Command(lane, book.issued, "memory", f"work {book.issued}", (), Nobody(), waits)
-    book.in_flight.append(command)
+    book.begin(command)
     return command
 
 
@@ -232,13 +232,17 @@ def test_the_clock_does_not_run_while_a_lane_is_empty(timeline):
 def test_result_slots_of_unfinished_commands_do_not_meet(timeline):
     page = timeline.page
     for ticket in range(1, STATUSES_PER_LANE + 1):
-        page.set_status(LANE_COPY_IN, ticket, -ticket)
+        page.set_status(LANE_COPY_IN, ticket, -1 - ticket % 1000)
     page.set_status(LANE_COMPUTE, 1, 700)
     page.set_status(LANE_COPY_OUT, 1, 2)
-    assert [page.status(LANE_COPY_IN, ticket) for ticket in (1, 2, STATUSES_PER_LANE)] == [-1, -2, -STATUSES_PER_LANE]
+    tickets = range(1, STATUSES_PER_LANE + 1)
+    assert all(page.status(LANE_COPY_IN, ticket) == -1 - ticket % 1000 for ticket in tickets)
     assert page.status(LANE_COMPUTE, 1) == 700
     assert page.status(LANE_COPY_OUT, 1) == 2
     assert page.finished(LANE_COPY_IN) == 0, "a slot is no counter"
+    page.set_status(LANE_COMPUTE, 2, 1 << 40)
+    page.set_status(LANE_COMPUTE, 3, -(1 << 40))
+    assert page.status(LANE_COMPUTE, 2) > 0 > page.status(LANE_COMPUTE, 3), "no status passes for a success"
 
 
 def test_a_command_and_a_lane_have_a_repr_that_names_them(timeline):

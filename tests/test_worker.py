@@ -57,16 +57,16 @@ def test_a_header_is_packed_without_holes_and_read_back():
 
 def test_every_word_of_the_timeline_page_has_a_place_and_the_busy_ones_a_cache_line():
     words = [value for name, value in vars(protocol).items() if name.endswith("_WORD")]
-    assert len(words) == 6
+    assert len(words) == 7
     words += [protocol.counter_word(lane) for lane in range(MAX_LANES)]
     words += [protocol.failures_word(lane) for lane in range(MAX_LANES)]
     statuses = range(protocol.STATUSES_PER_LANE)
-    slots = {protocol.status_word(lane, ticket) for lane in range(MAX_LANES) for ticket in statuses}
+    slots = {protocol.status_place(lane, ticket) for lane in range(MAX_LANES) for ticket in statuses}
     assert len(slots) == MAX_LANES * protocol.STATUSES_PER_LANE
     lines = [word * 8 // 64 for word in words]
     assert len(set(lines)) == len(lines)
-    assert (max(lines) + 1) * 64 <= min(slots) * 8
-    assert max(slots) * 8 + 8 == protocol.PAGE_BYTES
+    assert (max(lines) + 1) * 64 <= min(slots) * protocol.STATUS_BYTES
+    assert (max(slots) + 1) * protocol.STATUS_BYTES == protocol.PAGE_BYTES
     assert LANES <= MAX_LANES
 
 

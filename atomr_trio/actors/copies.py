@@ -50,7 +50,6 @@ from ..worker.engines.memory import (
     COPY_OUT_MANY,
     COPY_OUT_STREAM,
     SLOT,
-    STAGING_AREA,
 )
 from ..worker.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
 from ..worker.ring import ORDERED_STORES
@@ -58,6 +57,7 @@ from .memory import ask_all, overlap, tear
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray
+    from .._batch_areas import BatchSlots
     from .._crew import Crew
     from .._device import Device
     from .._generation import Generation
@@ -182,9 +182,10 @@ class _Plan:
     def record(self, piece: Piece, slot: Slot | None) -> tuple[Verb, bytes]:
         """The record of that command."""
         if slot is not None:
-            area, offset = STAGING_AREA, slot.offset
+            area, offset = slot.area, slot.offset
             if piece.size == piece.boxes[0].width:
-                return self.way.run, self.way.run.struct.pack(self._base + piece.boxes[0].offset, offset, piece.size)
+                fields = (self._base + piece.boxes[0].offset, slot.place, piece.size)
+                return self.way.run, self.way.run.struct.pack(*fields)
         else:
             found, at = known(self.pinned, "a copy without a slot is one of pinned memory")
             area, offset = found.number, at + piece.start
@@ -247,6 +248,8 @@ class CopyRequest(CommandRequest):
         """Publish the record, after that which makes pinned memory known to the worker."""
         if self._plan.pinned is not None:
             self._plan.pinned[0].register(generation, self._lane)
+        elif self._slot is not None and self._slot.area:
+            self._slot.introduce(generation, self._lane)
         super().start(generation)
 
     def ended(self, *, delivered: bool) -> None:
@@ -280,22 +283,23 @@ class CopyRequest(CommandRequest):
             self.release()
 
 
-def _plan_requests(plan: _Plan) -> Iterator[CopyRequest]:
+def _plan_requests(plan: _Plan, slots: BatchSlots) -> Iterator[CopyRequest]:
+    if len(plan.pieces) > 1 and not plan.pinned:
+        slots.check(plan.host.nbytes)
     for piece in plan.pieces:
-        slot = None if plan.pinned else plan.array.device._staging.acquire_nowait(piece.size)
-        yield plan.request(piece, slot)
+        yield plan.request(piece, None if plan.pinned else slots.acquire(piece.size))
 
 
-def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> list[CopyRequest]:
+def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots) -> list[CopyRequest]:
     """The requests that overwrite an array that was checked; `host` has been read already.
 
-    The caller begins them itself. Pinned memory is read by the GPU, when they run. Raises `trio.WouldBlock` if there
-    are not enough slots.
+    The caller begins them itself. Pinned memory is read by the GPU, when they run. Raises as `BatchSlots.check` and
+    `BatchSlots.acquire` do.
     """
     plan = _Plan(array, host, _IN)
     requests: list[CopyRequest] = []
     try:
-        for request in _plan_requests(plan):
+        for request in _plan_requests(plan, slots):
             requests.append(request)
             if request._slot is not None:
                 plan.load(request.piece, request._slot.bytes)
@@ -305,14 +309,14 @@ def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> list[CopyRequest
     return requests
 
 
-def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> list[CopyRequest]:
+def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots) -> list[CopyRequest]:
     """The requests that read an array that was checked. The caller begins them and calls `take` when each is settled.
 
-    Raises `trio.WouldBlock` if there are not enough slots.
+    Raises as `BatchSlots.check` and `BatchSlots.acquire` do.
     """
     requests: list[CopyRequest] = []
     try:
-        for request in _plan_requests(_Plan(array, host, _OUT)):
+        for request in _plan_requests(_Plan(array, host, _OUT), slots):
             requests.append(request)  # noqa: PERF402  what was made must be known when the next one fails
     except BaseException:
         _drop_all(requests)

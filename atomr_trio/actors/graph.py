@@ -459,8 +459,8 @@ class Graph(metaclass=NoPublicConstructor):
         It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
         it ends is seen in `dev.statistics()` alone.
 
-        Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
-        `launch` raises before anything is sent.
+        Raises `trio.WouldBlock`, which says so, when 512 commands of the lane are unfinished that are not a batch's, or
+        the device is just being rebuilt; and what `launch` raises before anything is sent.
         """
         request = self._request(hang_timeout)
         self._device._check_running()

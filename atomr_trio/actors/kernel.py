@@ -318,8 +318,8 @@ class Kernel(metaclass=NoPublicConstructor):
         a cooperative grid is too large is known here if `occupancy` was asked for its blocks before; else the worker
         finds it, and the launch has failed in the statistics.
 
-        Raises `trio.WouldBlock` when too much is unfinished on the device or the device is just being rebuilt, and what
-        `launch` raises before anything is sent.
+        Raises `trio.WouldBlock`, which says so, when 512 commands of the lane are unfinished that are not a batch's, or
+        the device is just being rebuilt; and what `launch` raises before anything is sent.
         """
         number = self._module.device._lanes.chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)

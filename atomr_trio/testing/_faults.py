@@ -121,9 +121,9 @@ async def cause(dev: Device, fault: Fault, *touches: Touched) -> DeviceError:
 
     Raises `AssertionError` if nothing happened, or if the exception is not what `Fault.signs` says; what the device
     raises for another reason, `DeviceFailed` for example, as it is; `InvalidArgument` for `Fault.ENDLESS_KERNEL` on a
-    device without `hang_timeout`; `trio.WouldBlock` while the device is being rebuilt.
+    device without `hang_timeout`. While the device is being rebuilt it waits for the next generation.
     """
-    generation_of(dev)
+    await dev._running_generation()
     try:
         await _CAUSES[fault](dev, touches)
     except fault.signs.error as error:
@@ -223,12 +223,17 @@ async def endless_kernel(dev: Device, *touches: Touched) -> AsyncIterator[Endles
 
     Copies from and to the host and kernels on other lanes go on. It counts as writing `touches`, so what uses them
     waits for it. Nobody waits for its end, and nobody hears of its loss. It is ended when the block is left, if its
-    worker is still there. Raises what `Kernel.launch_nowait` raises.
+    worker is still there. It waits for room in the lane, and for the next generation while the device is being rebuilt.
+    Raises what `Kernel.launch_nowait` raises otherwise.
     """
     spin = await compile_faulty(dev, "spin")
     word = dev.zeros(1, np.int32)
     await word.to_host()
-    spin.launch_nowait(1, 1, word.address, touches=touches)
+    while True:
+        with contextlib.suppress(trio.WouldBlock):
+            spin.launch_nowait(1, 1, word.address, touches=touches)
+            break
+        await dev.compute_lane.synchronize()
     generation = generation_of(dev)
     kernel = EndlessKernel(word)
     try:

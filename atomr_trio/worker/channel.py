@@ -23,13 +23,14 @@ from .protocol import (
     RECORDS_READ_WORD,
     counter_word,
     failures_word,
-    status_word,
+    status_place,
 )
 
 MAX_MESSAGE = 192 * 1024
 MAX_DESCRIPTORS = 160
 MAX_TEXT = 16 * 1024
 NO_DESCRIPTOR = -1
+_LARGEST_STATUS = (1 << 15) - 1
 _DESCRIPTOR_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -158,7 +159,7 @@ class TimelinePage(SharedMemory):
     def __init__(self, descriptor: int, size: int = PAGE_BYTES) -> None:
         super().__init__(descriptor, size)
         self.words: memoryview[int] = self.bytes.cast("Q")
-        self.signed: memoryview[int] = self.bytes.cast("q")
+        self._statuses: memoryview[int] = self.bytes.cast("h")
         self._frozen: tuple[int, ...] | None = None
 
     @classmethod
@@ -198,15 +199,15 @@ class TimelinePage(SharedMemory):
 
     def status(self, lane: int, ticket: int) -> int:
         """The status of a finished command: 0, a library's status, or `protocol.ENGINE_BUG`."""
-        return self.signed[status_word(lane, ticket)]
+        return self._statuses[status_place(lane, ticket)]
 
     def set_status(self, lane: int, ticket: int, status: int) -> None:
-        """Write a command's status; its ticket must not be reached yet."""
-        self.signed[status_word(lane, ticket)] = status
+        """Write a command's status; its ticket must not be reached yet. A message tells one that is too large here."""
+        self._statuses[status_place(lane, ticket)] = max(-_LARGEST_STATUS, min(status, _LARGEST_STATUS))
 
     def close(self) -> None:
         """Unmap the page."""
         if self.descriptor >= 0:
             self.words.release()
-            self.signed.release()
+            self._statuses.release()
         super().close()

@@ -85,6 +85,9 @@ class WorkerServices(Protocol):
     def lost(self, error: Any, operation: str) -> None:
         """The context is gone: say so once, run nothing more."""
 
+    def staged(self, place: int) -> int:
+        """The address of a place in host memory, as a ``staging`` field of a record names it."""
+
     def forget_hot(self) -> None:
         """Some launches that were made ready for the ring are not valid any more."""
 

@@ -52,6 +52,7 @@ from .protocol import (
     RECORDS_SENT_WORD,
     REPEATED,
     SELF_TEST_WORD,
+    SENDER_WAITS_WORD,
     SOCKET_LANE,
     UNSIGNED,
     VERB_NUMBERS,
@@ -171,6 +172,10 @@ class Worker:
             channel.send_message(self.sock, message, descriptors)
         except OSError:
             os._exit(EXIT_ORPHANED)
+
+    def staged(self, place: int) -> int:
+        """The address of a place in host memory, as a ``staging`` field of a record names it."""
+        return self._memory.staged(place)
 
     def give_up(self, bug: BaseException) -> NoReturn:
         """End the process: what happened leaves nothing to go on with."""
@@ -549,10 +554,18 @@ class Worker:
                 look_at = now + self._look_period
                 self._turns += 1
                 self._look()
+                self._offer_room()
             elif words[ASLEEP_WORD]:
                 self._tell_parent()
             if now > until:
                 self._sleep(read)
+
+    def _offer_room(self) -> None:
+        """The ring is empty: say so to a sender that waits for room in it."""
+        words = self._page.words
+        if words[SENDER_WAITS_WORD]:
+            words[SENDER_WAITS_WORD] = 0
+            self.post({"kind": "room"})
 
     def _sign_idle_lanes(self) -> None:
         for lane in self._lanes.values():
@@ -565,6 +578,7 @@ class Worker:
         self._work.set()
         words[WORKER_ASLEEP_WORD] = 1
         fence()
+        self._offer_room()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         net = NET_SECONDS

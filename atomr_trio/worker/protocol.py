@@ -55,14 +55,18 @@ LANES: Final = len(LANE_NAMES)
 """Lanes that are always there; a program may open more."""
 MAX_LANES: Final = 16
 LANE_LIMIT: Final = 512
-"""Unfinished commands a lane takes; the driver itself blocks the caller at about a thousand pending operations."""
+"""Unfinished commands that a lane takes of awaited verbs and of ``_nowait`` ones. Those of batches count apart."""
 INLINE_LIMIT: Final = 256
 """With more unfinished commands than this, a lane's own thread makes its calls, not the loop thread that all share."""
 DRIVER_LIMIT: Final = 400
 """With more than this, that thread waits. Each command is a launch and a ticket, and the driver blocks the call beyond
 about a thousand of those; it then holds the stream, so that not even a query of it returns."""
 BATCH_LIMIT: Final = 4096
-"""Unfinished commands of a lane with which a batch takes no more. The worker keeps what the driver has no room for."""
+"""Unfinished calls with which a batch takes no more. One may be several commands, and bring others along: a module that
+must be loaded, memory that must be made, a fill."""
+BATCH_COMMANDS: Final = 8 * BATCH_LIMIT
+"""Unfinished commands of a lane with which a batch takes no more: eight for each call. The worker keeps what the driver
+has no room for, and the user's process what the ring has no room for."""
 GROUP_LIMIT: Final = 16
 """Unsigned commands that may share one ticket. Signing each costs as much as a third of its launch."""
 
@@ -77,13 +81,15 @@ SELF_TEST_CELL: Final = 2
 RECORDS_READ_CELL: Final = 3
 RECORDS_SENT_CELL: Final = 4
 WORKER_ASLEEP_CELL: Final = 5
+SENDER_WAITS_CELL: Final = 6
 FIRST_COUNTER_CELL: Final = 8
 FIRST_FAILURES_CELL: Final = FIRST_COUNTER_CELL + MAX_LANES
 STATUSES_OFFSET: Final = 4096
-STATUSES_PER_LANE: Final = 2 * BATCH_LIMIT
-"""Twice the limit: what a command brings along (a chunk, a fill) may pass the limit for a moment."""
+STATUS_BYTES: Final = 2
+STATUSES_PER_LANE: Final = BATCH_COMMANDS + 16 * LANE_LIMIT
+"""As many as there are tickets at once: also awaited commands, and what the last one of a batch brings along."""
 
-PAGE_BYTES: Final = STATUSES_OFFSET + MAX_LANES * STATUSES_PER_LANE * 8
+PAGE_BYTES: Final = STATUSES_OFFSET + MAX_LANES * STATUSES_PER_LANE * STATUS_BYTES
 
 
 def counter_word(lane: int) -> int:
@@ -96,9 +102,9 @@ def failures_word(lane: int) -> int:
     return (FIRST_FAILURES_CELL + lane) * CELL // 8
 
 
-def status_word(lane: int, ticket: int) -> int:
-    """The index of the word with a command's status, 0 for success; written before its ticket is reached."""
-    return STATUSES_OFFSET // 8 + lane * STATUSES_PER_LANE + ticket % STATUSES_PER_LANE
+def status_place(lane: int, ticket: int) -> int:
+    """The index of a command's status in the page seen as 16-bit words: 0 for success, written before its ticket."""
+    return STATUSES_OFFSET // STATUS_BYTES + lane * STATUSES_PER_LANE + ticket % STATUSES_PER_LANE
 
 
 HEARTBEAT_WORD: Final = HEARTBEAT_CELL * CELL // 8
@@ -107,6 +113,8 @@ SELF_TEST_WORD: Final = SELF_TEST_CELL * CELL // 8
 RECORDS_READ_WORD: Final = RECORDS_READ_CELL * CELL // 8
 RECORDS_SENT_WORD: Final = RECORDS_SENT_CELL * CELL // 8
 WORKER_ASLEEP_WORD: Final = WORKER_ASLEEP_CELL * CELL // 8
+SENDER_WAITS_WORD: Final = SENDER_WAITS_CELL * CELL // 8
+"""Not 0 while the sender has records that the ring had no room for: the worker says ``room`` when it has read all."""
 
 ENGINE_BUG: Final = -1
 """The status of a command whose engine raised something that is no status of a library: a defect of ours."""

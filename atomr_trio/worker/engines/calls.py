@@ -65,7 +65,7 @@ class CallTable(VerbTable):
 
     A record's tail has a 64-bit word for each argument behind the handle, then the bytes of the scalars. In the words
     that `scalars` marks, by a bit each, is an offset among those bytes; in those that `answers` marks, one in the
-    lane's room for answers, of which `answer_bytes` go to the `staging` area when the call is done.
+    lane's room for answers, of which `answer_bytes` go to the place `staging` of the host when the call is done.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class CallEngine:
         if status:
             raise refusal(self._driver, self._library, status, bound.symbol, lane)
         if answer_bytes:
-            target = self._services.staging_address + staging
+            target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:

@@ -71,6 +71,11 @@ UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
 STAGING_AREA = 0
 """The number of the staging area among the areas of host memory."""
 
+AREA_SHIFT = 40
+"""A ``staging`` field has the offset in the area below this bit, and from there on the number of the area."""
+
+_OFFSET_MASK = (1 << AREA_SHIFT) - 1
+
 BOX = struct.Struct("<9Q")
 """Address or offset in the area, pitch and rows from plane to plane, of the destination; the same of the source; bytes
 of a row, rows of a plane, planes."""
@@ -297,11 +302,11 @@ class MemoryEngine:
 
     def _copy_in(self, command: Command, lane: Lane) -> None:
         destination, staging, size = COPY_IN.struct.unpack_from(command.payload)
-        self._driver.cuMemcpyHtoDAsync(destination, self._services.staging_address + staging, size, lane.stream)
+        self._driver.cuMemcpyHtoDAsync(destination, self.staged(staging), size, lane.stream)
 
     def _copy_out(self, command: Command, lane: Lane) -> None:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
-        self._driver.cuMemcpyDtoHAsync(self._services.staging_address + staging, source, size, lane.stream)
+        self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
 
     def _copy_stream(self, way: _Way, command: Command, lane: Lane) -> None:
         driver, base, verb = self._driver, self._services.staging_address, command.verb
@@ -368,6 +373,10 @@ class MemoryEngine:
         self._driver.cuMemcpy3DAsync(byref(shape), lane.stream)
 
     # Pinned memory of the host.
+
+    def staged(self, place: int) -> int:
+        """The address of a place in host memory, as a ``staging`` field names it."""
+        return self._host_address(place >> AREA_SHIFT) + (place & _OFFSET_MASK)
 
     def _host_address(self, area: int) -> int:
         address = self._addresses.get(area)
