@@ -123,11 +123,11 @@ async def test_a_standby_opens_no_library_that_the_program_has_not_called(open_t
 
 def test_what_the_attributes_of_a_first_launch_need_is_there_when_the_engine_is_made():
     code = """
-import sys
-from atomr_cuda import driver
+import sys, types
+from atomr_cuda import CudaError, driver
 from atomr_trio.worker.engines.module import LaunchOptions, ModuleEngine
 driver.library.replace({"cuLaunchKernelEx": lambda *_: 0})
-engine = ModuleEngine(None)
+engine = ModuleEngine(types.SimpleNamespace(cuda_error=CudaError))
 before = set(sys.modules)
 engine._attributes_of(LaunchOptions(cooperative=True))
 print(*sorted(set(sys.modules) - before))
