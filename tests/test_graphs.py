@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 import atomr_trio
 from atomr_trio import (
@@ -912,11 +913,34 @@ async def test_a_launch_that_would_run_at_once_is_refused_while_recording(dev):
     assert await values(x) == [1] * N
 
 
-async def test_what_is_no_plain_function_or_records_nothing_is_refused(dev):
+async def test_an_async_function_records_and_gives_way_to_other_tasks_meanwhile(dev):
+    add = await compiled(dev, "add")
+    x, y = dev.zeros(N, np.int32), dev.zeros(N, np.int32)
+
+    async def record(recorder: GraphRecorder) -> None:
+        for _ in range(3):
+            recorder.launch(add, 1, N, x, 1)
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(InvalidArgument, match="launch_nowait cannot be captured"):
+            add.launch_nowait(1, N, x, 1)
+
+    async def elsewhere() -> None:
+        add.launch_nowait(1, N, y, 1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(elsewhere)
+        graph = await dev.capture(record)
+    assert await values(y) == [1] * N, "another task's launch is none of the recording's business"
+    assert await values(x) == [0] * N
+    await graph.launch()
+    assert await values(x) == [3] * N
+
+
+async def test_what_is_no_function_that_records_is_refused(dev):
     x = dev.zeros(N, np.int32)
 
-    async def asynchronous(recorder: GraphRecorder) -> None:
-        recorder.fill(x, 1)
+    async def twice(recorder: GraphRecorder) -> Any:
+        return twice(recorder)
 
     def generator(recorder: GraphRecorder) -> Any:
         yield recorder.fill(x, 1)
@@ -924,8 +948,8 @@ async def test_what_is_no_plain_function_or_records_nothing_is_refused(dev):
     async def both(recorder: GraphRecorder) -> Any:
         yield recorder.fill(x, 1)
 
-    for function in (asynchronous, generator, both):
-        with pytest.raises(InvalidArgument, match="plain function"):
+    for function in (twice, generator, both):
+        with pytest.raises(InvalidArgument, match="plain function or an async one"):
             await dev.capture(function)
     with pytest.raises(InvalidArgument, match="nothing was recorded"):
         await dev.capture(lambda recorder: None)

@@ -16,7 +16,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 import attrs
 import numpy as np
@@ -33,7 +33,7 @@ from .._requests import CommandRequest
 from .._shortage import host_limits
 from .._timeline import Command, Operand
 from .._util import NoPublicConstructor, check_seconds, known
-from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, encode_steps
+from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
 from ..worker.engines.memory import BOX, COPY, FILL
 from ..worker.engines.module import LAUNCH
 from ..worker.protocol import LANE_COMPUTE, Role, Verb
@@ -51,11 +51,40 @@ LARGEST_UPDATE = 32 * 1024
 MOST_BOXES = 256
 """Boxes of bytes that one copy or fill may be made of: each is a node of the driver's graph."""
 
-Records = tuple[tuple[Verb, bytes], ...]
-"""What a step sends: verbs and payloads. It says nothing of the arrays, and keeps none of them."""
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False)
+class Records:
+    """What a step sends. It says nothing of the arrays, and keeps none of them."""
+
+    count: int
+    content: bytes
+
+    @classmethod
+    def of(cls, records: Sequence[tuple[Verb, bytes]]) -> Records:
+        """Verbs and payloads as the worker is told them."""
+        return cls(len(records), encode_records(records))
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
+
+_ROW = 128
+
+Rows = tuple[tuple[T, ...], ...]
+"""A long sequence that is never changed, in rows of `_ROW` items: what is made of it with one item changed shares the
+other rows with it, so that it costs no more for a graph of 10,000 nodes than for one of a hundred."""
+
+
+def _rows(items: Sequence[T]) -> Rows[T]:
+    return tuple(tuple(items[first : first + _ROW]) for first in range(0, len(items), _ROW))
+
+
+def _with(rows: Rows[T], number: int, item: T) -> Rows[T]:
+    """The sequence with another item in this place."""
+    at, place = divmod(number, _ROW)
+    row = rows[at]
+    return (*rows[:at], (*row[:place], item, *row[place + 1 :]), *rows[at + 1 :])
 
 
 @attrs.frozen(eq=False)
@@ -82,20 +111,32 @@ def _combined(operands: Iterable[Operand]) -> dict[Block, Role]:
 
 
 class _Order:
-    """Which steps a step comes after, by the rules of `Block.claim`, and what all of them together do to each block."""
+    """Which steps a step comes after, by the rules of `Block.claim`, and what all of them together do to each block.
+
+    It is made step by step, and never changed once the last of them was taken in.
+    """
 
     def __init__(self) -> None:
         self.roles: dict[Block, Role] = {}
+        self.after: list[tuple[int, ...]] = []
+        """For each step those that must be done when it begins, less what follows from others of them."""
         self.ancestors: list[int] = []
         """For each step all that must be done when it begins, as a set of bits."""
+        self.heads: list[bytes] = []
+        """For each step what the worker is told of it, but for its records."""
         self._writers: dict[Block, int] = {}
         self._readers: dict[Block, list[int]] = {}
 
-    def claim(self, roles: dict[Block, Role]) -> tuple[int, ...]:
-        """Take the next step in; the steps that must be done when it begins, less what follows from others of them."""
+    @functools.cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """What the whole does to each block, once the last step was taken in."""
+        return tuple(self.roles.items())
+
+    def take_in(self, step: _Step) -> tuple[int, ...]:
+        """Take the next step in; what it comes `after`."""
         number = len(self.ancestors)
         after: set[int] = set()
-        for block, role in roles.items():
+        for block, role in step.roles.items():
             # What is overwritten before anything else is done to it needs nothing of what it held, and so it stays.
             so_far = self.roles.setdefault(block, role)
             if block in self._writers:
@@ -109,57 +150,94 @@ class _Order:
                 self.roles[block] = Role.WRITE
         implied = functools.reduce(operator.or_, (self.ancestors[each] for each in after), 0)
         self.ancestors.append(functools.reduce(operator.or_, (1 << each for each in after), implied))
-        return tuple(sorted(each for each in after if not implied >> each & 1))
+        needed = tuple(sorted(each for each in after if not implied >> each & 1))
+        self.after.append(needed)
+        self.heads.append(encode_head(number, needed, step.records.count))
+        return needed
 
 
-@attrs.frozen(eq=False)
 class _Plan:
-    """A whole recording."""
+    """A whole recording. Its steps and their records never change; their order is found out when it is needed."""
 
-    steps: tuple[_Step, ...]
-    after: tuple[tuple[int, ...], ...]
-    """For each step those that must be done when it begins, less what follows from others of them."""
-    ancestors: tuple[int, ...]
-    """For each step all that must be done when it begins, as a set of bits."""
-    records: tuple[Records, ...]
-    operands: tuple[Operand, ...]
-    modules: tuple[Module, ...]
+    __slots__ = ("_count", "_order", "_preparing", "modules", "records", "steps")
+
+    def __init__(
+        self, steps: Rows[_Step], records: Rows[Records], modules: tuple[Module, ...], order: _Order | None
+    ) -> None:
+        self.steps: Rows[_Step] = steps
+        self.records: Rows[Records] = records
+        self.modules: tuple[Module, ...] = modules
+        self._count = sum(map(len, steps))
+        self._order = order
+        self._preparing = _Order()
 
     @classmethod
-    def of(cls, steps: Sequence[_Step]) -> _Plan:
-        order = _Order()
-        after = tuple(order.claim(step.roles) for step in steps)
+    def of(cls, steps: Sequence[_Step], order: _Order) -> _Plan:
         modules = dict.fromkeys(step.module for step in steps if step.module is not None)
-        operands = tuple(order.roles.items())
-        return cls(tuple(steps), after, tuple(order.ancestors), _records_of(steps), operands, tuple(modules))
+        return cls(_rows(steps), _rows([step.records for step in steps]), tuple(modules), order)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def step(self, number: int) -> _Step:
+        """The step of this number."""
+        return self.steps[number // _ROW][number % _ROW]
 
     def with_step(self, number: int, step: _Step) -> _Plan:
         """The plan with another step in the place of one that does the same to other arguments."""
-        steps = (*self.steps[:number], step, *self.steps[number + 1 :])
-        if step.roles == self.steps[number].roles:
-            return attrs.evolve(self, steps=steps, records=_records_of(steps))
-        return _Plan.of(steps)
+        order = self._order if step.roles == self.step(number).roles else None
+        return _Plan(_with(self.steps, number, step), _with(self.records, number, step.records), self.modules, order)
+
+    @property
+    def order(self) -> _Order:
+        """The order of its steps."""
+        for _ in self.find_order():
+            """All of it at once."""
+        return known(self._order, "it was found")
+
+    def find_order(self) -> Iterator[None]:
+        """Find the order of the steps, unless it is known, some hundred of them at a time."""
+        while self._order is None:
+            found = self._preparing
+            done = len(found.ancestors)
+            for step in self.steps[done // _ROW]:
+                found.take_in(step)
+            if len(found.ancestors) == len(self):
+                self._order = found
+            yield
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """What the whole does to each block."""
+        return self.order.operands
 
     def encoded(self) -> bytes:
         """The plan as the worker is told it."""
-        return encode_steps(
-            Step(number, after, records)
-            for number, (records, after) in enumerate(zip(self.records, self.after, strict=True))
-        )
+        records = (each.content for row in self.records for each in row)
+        return b"".join(itertools.chain.from_iterable(zip(self.order.heads, records, strict=True)))
 
-    def difference(self, known: tuple[Records, ...]) -> bytes:
-        """What to tell a worker that has the steps with other records; the edges stay."""
-        pairs = enumerate(zip(self.records, known, strict=True))
-        return encode_steps(Step(number, (), records) for number, (records, old) in pairs if records is not old)
+    def difference(self, known: Rows[Records], most: int) -> bytes | None:
+        """What to tell a worker that has the steps with other records; the edges stay. None for more bytes than `most`.
+
+        Rows that no update has touched are the same objects, and are not looked into.
+        """
+        parts: list[bytes] = []
+        size = 0
+        for first, (row, old_row) in enumerate(zip(self.records, known, strict=True)):
+            if row is old_row:
+                continue
+            for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * _ROW):
+                if records is not old:
+                    parts += (encode_head(number, (), records.count), records.content)
+                    size += len(parts[-1]) + len(parts[-2])
+                    if size > most:
+                        return None
+        return b"".join(parts)
 
     def check_freed(self) -> None:
         """Raise `InvalidArgument` if an array was freed."""
         if any(block.freed for block, _ in self.operands):
             raise InvalidArgument("an array of the graph was freed", advice="give the node another one with update()")
-
-
-def _records_of(steps: Iterable[_Step]) -> tuple[Records, ...]:
-    return tuple(step.records for step in steps)
 
 
 class BuiltGraph:
@@ -168,15 +246,18 @@ class BuiltGraph:
     __slots__ = ("ancestors", "records", "ticket")
 
     def __init__(self, plan: _Plan) -> None:
-        self.records: tuple[Records, ...] = plan.records
-        self.ancestors: tuple[int, ...] = plan.ancestors
+        self.records: Rows[Records] = plan.records
+        self.ancestors: list[int] = plan.order.ancestors
         """The order that was built; an update leaves it as it is."""
         self.ticket: int = 0
         """The ticket, on the compute lane, of the newest build or update under way; 0 when all are done."""
 
     def keeps_order_of(self, plan: _Plan) -> bool:
         """Whether each step begins after all that it must come after by another plan."""
-        return all(now & ~then == 0 for now, then in zip(plan.ancestors, self.ancestors, strict=True))
+        ancestors = plan.order.ancestors
+        if ancestors is self.ancestors:
+            return True
+        return all(now & ~then == 0 for now, then in zip(ancestors, self.ancestors, strict=True))
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
@@ -194,7 +275,7 @@ def _launch_step(
     payload, operands, keep = kernel._checked(grid, block, arguments, shared_bytes, touches, options)
     return _Step(
         kernel._operation,
-        ((LAUNCH, payload),),
+        Records.of(((LAUNCH, payload),)),
         _combined(operands),
         functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches, options),
         (kernel, keep),
@@ -214,7 +295,7 @@ def _copy_step(device: Device, *arguments: object) -> _Step:
     to, origin = target.address + packing.offset, source.address + offset
     boxes = _few(_layout.boxes(packing.shape, target.itemsize, packing.strides, walk), "copy")
     payloads = (BOX.pack(*box.side(to), *box.other_side(origin), box.width, box.height, box.depth) for box in boxes)
-    records = tuple((COPY, payload) for payload in payloads)
+    records = Records.of([(COPY, payload) for payload in payloads])
     operands = ((target._block, _role_of_target(target)), (source._block, Role.READ))
     return _Step("copy", records, _combined(operands), functools.partial(_copy_step, device), arguments)
 
@@ -227,9 +308,11 @@ def _fill_step(device: Device, *arguments: object) -> _Step:
     base, size = array.address + packing.offset, array.itemsize
     boxes = _layout.boxes(packing.shape, size, packing.strides, packing.strides)
     planes = _few((plane for box in boxes for plane in _layout.cut(box, box.width * box.height)), "fill")
-    records = tuple(
-        (FILL, FILL.struct.pack(base + rows.offset, rows.pitch, size, rows.width // size, rows.height, pattern))
-        for rows in planes
+    records = Records.of(
+        [
+            (FILL, FILL.struct.pack(base + rows.offset, rows.pitch, size, rows.width // size, rows.height, pattern))
+            for rows in planes
+        ]
     )
     roles = {array._block: _role_of_target(array)}
     return _Step("fill", records, roles, functools.partial(_fill_step, device), array)
@@ -373,21 +456,24 @@ class GraphRecorder(metaclass=NoPublicConstructor):
             raise InvalidArgument("the recording is over: capture another graph")
         number = len(self._steps)
         self._steps.append(step)
-        return GraphNode(number, step.operation, self._order.claim(step.roles), self._recording)
+        return GraphNode(number, step.operation, self._order.take_in(step), self._recording)
 
     def _finished(self) -> _Plan:
         """What was recorded, in the end."""
         if not self._steps:
             raise InvalidArgument("nothing was recorded: a graph has at least one node")
-        return _Plan.of(self._steps)
+        return _Plan.of(self._steps, self._order)
 
 
-def _check_plain(result: object) -> None:
-    """Refuse what a function has returned whose body did not run."""
+async def _recorded(record: Callable[[GraphRecorder], object], recorder: GraphRecorder) -> None:
+    """Have a function record, plain or async. Refuse what it has returned if its body did not run."""
+    result = record(recorder)
+    if inspect.iscoroutine(result):
+        result = await result
     if inspect.iscoroutine(result):
         result.close()  # or it would complain that nobody awaited it
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise InvalidArgument("record is a plain function, not an async one or a generator: recording awaits nothing")
+        raise InvalidArgument(f"record is a plain function or an async one, and returned {type(result).__name__}")
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
@@ -419,7 +505,7 @@ class Graph(metaclass=NoPublicConstructor):
         return f"<Graph {self._number} with {len(self)} nodes>"
 
     def __len__(self) -> int:
-        return len(self._plan.steps)
+        return len(self._plan)
 
     @property
     def _owner(self) -> Device:
@@ -436,7 +522,7 @@ class Graph(metaclass=NoPublicConstructor):
         plan = self._plan
         return tuple(
             GraphNode(number, step.operation, after, self._recording)
-            for number, (step, after) in enumerate(zip(plan.steps, plan.after, strict=True))
+            for number, (step, after) in enumerate(zip(itertools.chain(*plan.steps), plan.order.after, strict=True))
         )
 
     async def launch(self, *, hang_timeout: float | None = None) -> None:
@@ -451,7 +537,10 @@ class Graph(metaclass=NoPublicConstructor):
         ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: what the graph writes is torn then.
         """
         self._device._home.check_task()
-        await self._device._module_mailbox.ask(self._request(hang_timeout))
+        plan = self._plan
+        for _ in plan.find_order():
+            await trio.lowlevel.checkpoint()
+        await self._device._module_mailbox.ask(self._request(hang_timeout, plan))
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
         """Have the graph launched, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
@@ -473,7 +562,8 @@ class Graph(metaclass=NoPublicConstructor):
         block and `touches` stay; the source and the target for a copy; the array and the value for a fill. Launches
         that were asked for before run with what was set then. It is done in place where the driver can
         (``cuGraphExecKernelNodeSetParams`` and its kin); where the arrays bring other dependencies, or a copy is not
-        contiguous, the graph is built anew.
+        contiguous, the graph is built anew. An update costs the same in a graph of any size; other dependencies are
+        found by the next launch, at some 3 us a node: `launch` lets other tasks run meanwhile.
 
         Raises `InvalidArgument` for what the verb itself would refuse, and for a node of another graph; the graph is
         then as it was.
@@ -482,7 +572,7 @@ class Graph(metaclass=NoPublicConstructor):
         if node._recording is not self._recording:
             raise InvalidArgument(f"the node belongs to another graph: {node!r}")
         self._device._check_open()
-        step = self._plan.steps[node.index].change(*arguments)
+        step = self._plan.step(node.index).change(*arguments)
         self._plan = self._plan.with_step(node.index, step)
 
     def clone(self) -> Graph:
@@ -498,12 +588,13 @@ class Graph(metaclass=NoPublicConstructor):
 
     # --- in a generation ----------------------------------------------------------------------------------------------
 
-    def _request(self, hang_timeout: float | None) -> _LaunchRequest:
+    def _request(self, hang_timeout: float | None, plan: _Plan | None = None) -> _LaunchRequest:
         self._device._check_open()
         if hang_timeout is not None:
             check_seconds("hang_timeout", hang_timeout)
-        self._plan.check_freed()
-        return _LaunchRequest(self, self._plan, hang_timeout)
+        plan = plan or self._plan
+        plan.check_freed()
+        return _LaunchRequest(self, plan, hang_timeout)
 
     def _require(self, generation: Generation, plan: _Plan) -> tuple[int, ...]:
         """Have a worker know the graph by this plan; the ticket of that, if a launch must ask whether it succeeded."""
@@ -516,8 +607,8 @@ class Graph(metaclass=NoPublicConstructor):
         for block, role in plan.operands:
             generation._check_block(block, role, f"launch of {self!r}")
         if built is not None and built.keeps_order_of(plan):
-            changes = plan.difference(built.records)
-            if len(changes) <= LARGEST_UPDATE:
+            changes = plan.difference(built.records, LARGEST_UPDATE)
+            if changes is not None:
                 self._change(generation, built, plan, changes)
                 return built
         return self._build(generation, plan)
@@ -585,7 +676,7 @@ class _LaunchRequest(CommandRequest):
 
     def __init__(self, graph: Graph, plan: _Plan, hang_timeout: float | None) -> None:
         payload = LAUNCH_GRAPH.struct.pack(graph._number)
-        operation = f"launch of a graph of {len(plan.steps)} nodes"
+        operation = f"launch of a graph of {len(plan)} nodes"
         super().__init__(
             LAUNCH_GRAPH, payload, plan.operands, keep=(graph, plan), operation=operation, hang_timeout=hang_timeout
         )
@@ -681,12 +772,13 @@ async def capture(device: Device, record: Callable[[GraphRecorder], object]) -> 
         raise InvalidArgument(f"record is a function, not {type(record).__name__}")
     await trio.lowlevel.checkpoint_if_cancelled()  # the caller's code does not run in a scope that is cancelled
     recorder = GraphRecorder._create(device)
-    device._recording = True
+    task = trio.lowlevel.current_task()
+    device._recording.append(task)
     try:
-        result = record(recorder)
+        await _recorded(record, recorder)
     finally:
-        device._recording = recorder._open = False
-    _check_plain(result)
+        device._recording.remove(task)
+        recorder._open = False
     request = _CaptureRequest(device, recorder._finished(), recorder._recording)
     graph: Graph = await device._module_mailbox.ask(request)
     return graph

@@ -60,14 +60,25 @@ class Step(NamedTuple):
 
 def encode_steps(steps: Iterable[Step]) -> bytes:
     """Steps as they cross to the worker."""
-    parts = []
-    for number, after, records in steps:
-        parts.append(_STEP.pack(number, len(after), len(records)))
-        parts.append(struct.pack(f"<{len(after)}I", *after))
-        for verb, payload in records:
-            parts.append(_RECORD.pack(verb.engine_number, verb.number, len(payload)))
-            parts.append(payload)
-    return b"".join(parts)
+    return b"".join(
+        part
+        for number, after, records in steps
+        for part in (encode_head(number, after, len(records)), encode_records(records))
+    )
+
+
+def encode_head(number: int, after: Sequence[int], records: int) -> bytes:
+    """A step but for its records, of which there are so many."""
+    return _STEP.pack(number, len(after), records) + struct.pack(f"<{len(after)}I", *after)
+
+
+def encode_records(records: Iterable[tuple[Verb, bytes]]) -> bytes:
+    """The records of a step."""
+    return b"".join(
+        part
+        for verb, payload in records
+        for part in (_RECORD.pack(verb.engine_number, verb.number, len(payload)), payload)
+    )
 
 
 def decode_steps(data: bytes) -> Iterator[Step]:
