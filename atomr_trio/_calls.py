@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import struct
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -273,6 +274,55 @@ class CallRequest(_SlotRequest):
                 raise error
 
 
+class Series:
+    """Calls of one function that differ in their arguments alone, each made when its turn comes to be sent.
+
+    So a call for each matrix of a large stack holds up nobody while the verb is planned. For who asks what a verb still
+    has to write, it stands for those of its calls that are not made yet.
+    """
+
+    __slots__ = ("_make", "_operands", "left", "sent")
+
+    def __init__(self, count: int, make: Callable[[int], CommandRequest], operands: Sequence[Operand]) -> None:
+        self._make = make
+        self._operands = operands
+        self.left: int = count
+        """How many are not made yet."""
+        self.sent: bool = False
+
+    def __iter__(self) -> Iterator[CommandRequest]:
+        for index in range(self.left):
+            self.left -= 1
+            yield self._make(index)
+
+
+STRETCH = 64
+"""Commands of an awaited verb that are made and begun at a time: others get their turn in between."""
+
+
+class Outgoing:
+    """The commands of one verb, in order."""
+
+    def __init__(self, planned: Sequence[CommandRequest | Series]) -> None:
+        self.made: list[CommandRequest] = []
+        self._planned = planned
+        self._commands = itertools.chain.from_iterable(
+            each if isinstance(each, Series) else (each,) for each in planned
+        )
+
+    def take(self, most: int | None = None) -> list[CommandRequest]:
+        """The next of them, so many at most."""
+        some = list(itertools.islice(self._commands, most))
+        self.made += some
+        return some
+
+    def all(self) -> list[CommandRequest | Series]:
+        """Those that were made, and what stands for the rest."""
+        made = set(map(id, self.made))
+        rest = (each.left > 0 if isinstance(each, Series) else id(each) not in made for each in self._planned)
+        return [*self.made, *itertools.compress(self._planned, rest)]
+
+
 _MOST_BOXES = 1 << 14
 """A copy of more pieces than this would hold up its caller for tenths of a second."""
 
@@ -329,7 +379,7 @@ class Library:
         self._device = device
         self._batch = batch
         self._lane: int = LANE_COMPUTE if batch is None else batch._lane
-        self._requests: list[CommandRequest] = []
+        self._requests: list[CommandRequest | Series] = []
         self._made: list[DeviceArray] = []
         """New arrays, for results and for what comes in between."""
 
@@ -364,18 +414,55 @@ class Library:
         if answer is not None:
             flags |= DEVICE_SCALARS
         self._requests.append(
-            CallRequest(
-                table or cast("CallTable", self._table),
-                function,
-                arguments,
-                operands.roles(),
-                lane=self._lane,
-                operation=f"{self._table.engine}.{operation}",
-                flags=flags,
-                answer=answer,
-                check=check,
-                keep=operands.arrays,
-            )
+            self._request(function, arguments, operands.roles(), operands, operation, flags, table, answer, check)
+        )
+
+    def _call_each(
+        self,
+        count: int,
+        function: str,
+        arguments: Callable[[int], Sequence[Argument]],
+        *,
+        operation: str,
+        operands: Operands,
+        flags: int = 0,
+        table: CallTable | None = None,
+    ) -> None:
+        """The same so many times, each with arguments of its own; for calls that answer nothing."""
+        roles = operands.roles()
+
+        def make(index: int) -> CallRequest:
+            return self._request(function, arguments(index), roles, operands, operation, flags, table)
+
+        if count == 1:
+            self._requests.append(make(0))
+        elif count:
+            make(0)  # what the function does not take is refused now
+            self._requests.append(Series(count, make, roles))
+
+    def _request(
+        self,
+        function: str,
+        arguments: Sequence[Argument],
+        roles: Sequence[Operand],
+        operands: Operands,
+        operation: str,
+        flags: int,
+        table: CallTable | None,
+        answer: npt.NDArray[Any] | None = None,
+        check: Check | None = None,
+    ) -> CallRequest:
+        return CallRequest(
+            table or cast("CallTable", self._table),
+            function,
+            arguments,
+            roles,
+            lane=self._lane,
+            operation=f"{self._table.engine}.{operation}",
+            flags=flags,
+            answer=answer,
+            check=check,
+            keep=operands.arrays,
         )
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
@@ -418,20 +505,20 @@ class Library:
         await placed(self._device, _flat((*arguments, *keywords.values())))
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        waiting = collections.deque(planner._requests)
+        outgoing = Outgoing(planner._requests)
+        waiting = collections.deque(outgoing.take(STRETCH))
         if not waiting:
             await trio.lowlevel.checkpoint()
         while waiting:
-            for request in await self._ask_some(waiting, planner._requests):
+            for request in await self._ask_some(waiting, outgoing):
                 request.take()
+            waiting += outgoing.take(STRETCH - len(waiting))
         if question is not None:
-            calls.learn(question, planner._requests, planner._made, result)
+            calls.learn(question, outgoing.made, planner._made, result)
         return result
 
     @trio.lowlevel.enable_ki_protection
-    async def _ask_some(
-        self, waiting: collections.deque[CommandRequest], siblings: Sequence[CommandRequest]
-    ) -> list[CommandRequest]:
+    async def _ask_some(self, waiting: collections.deque[CommandRequest], outgoing: Outgoing) -> list[CommandRequest]:
         """Have as many of a verb's commands done as can begin at once, in one stretch: they wait for each other alone.
 
         Returns them, done. One that must wait, for room or its actor, is asked for alone.
@@ -451,7 +538,7 @@ class Library:
                     await failed.wait()
         except BaseException as error:
             # The caller goes away from one that has not failed.
-            _tear_halves(siblings, error, failed if isinstance(error, Exception) else None)
+            _tear_halves(outgoing.all(), error, failed if isinstance(error, Exception) else None)
             for request in begun:
                 request.drop()
             raise
@@ -473,9 +560,10 @@ class Library:
         batch._check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        batch._send_all(planner._requests)
+        requests = Outgoing(planner._requests).take()
+        batch._send_all(requests)
         if question is not None:
-            calls.learn(question, planner._requests, planner._made, result)
+            calls.learn(question, requests, planner._made, result)
         return result
 
 
@@ -489,7 +577,7 @@ def _flat(arguments: Iterable[object]) -> Iterator[object]:
 
 
 def _tear_halves(
-    requests: Sequence[CommandRequest], error: BaseException, failed: CommandRequest | None = None
+    requests: Sequence[CommandRequest | Series], error: BaseException, failed: CommandRequest | None = None
 ) -> None:
     from .actors.memory import tear_halves
 

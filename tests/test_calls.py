@@ -25,7 +25,7 @@ from atomr_trio import (
     _generation,
 )
 from atomr_trio._batch_areas import BATCH_BYTES
-from atomr_trio._calls import Answer, Awaited, Batched, Library, Scalar, _write, verb
+from atomr_trio._calls import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio.actors.copies import plan_copy
 from atomr_trio.actors.memory import plan_fill, tear
@@ -375,7 +375,7 @@ def planned(dev, verb_name, *arguments, **keywords):
     """The commands of a verb of `dev.solver`, which are not sent."""
     planner = dev.solver._planner()
     getattr(type(planner), verb_name).plan(planner, *arguments, **keywords)
-    return planner._requests
+    return Outgoing(planner._requests).take()
 
 
 def actor_of(dev, name):

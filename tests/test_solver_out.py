@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from atomr_trio import NotPositiveDefiniteError, SingularMatrixError
+from atomr_trio._calls import Outgoing
 from atomr_trio._matrices import broadcast
 from blas_helper import (
     DTYPES,
@@ -243,7 +244,7 @@ def sent_by(dev: Any, verb: str, *arguments: Any, **options: Any) -> int:
     """How many commands a verb comes to. It is not sent."""
     planner = dev.solver._planner()
     getattr(type(planner), verb).plan(planner, *arguments, **options)
-    return len(planner._requests)
+    return len(Outgoing(planner._requests).take())
 
 
 # --- which are given --------------------------------------------------------------------------------------------------

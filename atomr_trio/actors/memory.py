@@ -20,6 +20,7 @@ from ..worker.protocol import LANE_COMPUTE, Role
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray
+    from .._calls import Series
 
 T = TypeVar("T")
 
@@ -36,12 +37,14 @@ def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None
         block.torn = block.torn or f"a write that did not finish ({type(error).__name__})"
 
 
-def tear_halves(requests: Sequence[CommandRequest], error: BaseException, failed: CommandRequest | None) -> None:
+def tear_halves(
+    requests: Sequence[CommandRequest | Series], error: BaseException, failed: CommandRequest | None
+) -> None:
     """Mark what a verb of several commands leaves half written when `error` ends it before its time.
 
     What had begun behind the command that `failed` worked on what that should have left.
     """
-    writers: dict[Block, list[CommandRequest]] = {}
+    writers: dict[Block, list[CommandRequest | Series]] = {}
     misled: set[Block] = set()
     behind = False
     for request in requests:

@@ -52,8 +52,7 @@ class FactorizationVerbs(SolverPlans):
             self._factor_many("getrfBatched", work, operands, tolerant=tolerant, ipiv=pivots)
         elif array.size:
             with self._routine("Xgetrf", array, operands, order=work.columns, tolerant=tolerant) as factor:
-                for index, (at, pivot) in enumerate(zip(places(work), lines(pivots), strict=True)):
-                    factor(index, m=work.rows, n=work.columns, A=at, lda=work.leading, ipiv=pivot)
+                factor.each(m=work.rows, n=work.columns, A=places(work), lda=work.leading, ipiv=lines(pivots))
         return pivots
 
     def _widened(self, pivots: DeviceArray) -> DeviceArray:
@@ -114,8 +113,8 @@ class FactorizationVerbs(SolverPlans):
             return
         pivot_lines = lines(exchanges)
         with self._routine("Xgetrs", sides.array, operands) as solve:
-            for number, (index, at) in enumerate(zip(which, ends, strict=True)):
-                solve(number, A=starts[index], ipiv=pivot_lines[index], B=at, **words)
+            pivots_of_each = [pivot_lines[index] for index in which]
+            solve.each(A=[starts[index] for index in which], ipiv=pivots_of_each, B=ends, **words)
 
     def _exchanges_of_many(self, pivots: DeviceArray, sides: Matrix) -> DeviceArray:
         """The pivots for each of many right-hand sides, one behind the other and of 32 bits."""
@@ -173,8 +172,7 @@ class FactorizationVerbs(SolverPlans):
             self._factor_many("potrfBatched", work, operands, uplo=uplo)
         elif array.size:
             with self._routine("Xpotrf", array, operands, order=work.rows) as factor:
-                for index, at in enumerate(places(work)):
-                    factor(index, uplo=uplo, n=work.rows, A=at, lda=work.leading)
+                factor.each(uplo=uplo, n=work.rows, A=places(work), lda=work.leading)
 
     @verb
     def potrs(
@@ -208,8 +206,7 @@ class FactorizationVerbs(SolverPlans):
                 solve.many(0, 1, A=first, B=second, batch=len(ends), **words)
             return
         with self._routine("Xpotrs", sides.array, operands) as solve:
-            for number, (index, at) in enumerate(zip(which, ends, strict=True)):
-                solve(number, A=starts[index], B=at, **words)
+            solve.each(A=[starts[index] for index in which], B=ends, **words)
 
     @verb
     def potri(self, factor: DeviceArray, *, lower: bool = True, overwrite_factor: bool = False) -> DeviceArray:
@@ -226,8 +223,8 @@ class FactorizationVerbs(SolverPlans):
         operands.writes(work.array)
         if work.array.size:
             with self._routine("potri", work.array, operands, order=work.rows) as invert:
-                for index, at in enumerate(places(work)):
-                    invert(index, uplo=LOWER if lower else UPPER, n=work.rows, A=at, lda=work.leading)
+                uplo = LOWER if lower else UPPER
+                invert.each(uplo=uplo, n=work.rows, A=places(work), lda=work.leading)
         return work.array
 
     # --- QR -----------------------------------------------------------------------------------------------------------
@@ -257,8 +254,7 @@ class FactorizationVerbs(SolverPlans):
         operands.writes(scales, keeps=work.count > 1)
         if array.size:
             with self._routine("Xgeqrf", array, operands, deterministic=deterministic) as factor:
-                for index, (at, scale) in enumerate(zip(places(work), lines(scales), strict=True)):
-                    factor(index, m=work.rows, n=work.columns, A=at, lda=work.leading, tau=scale)
+                factor.each(m=work.rows, n=work.columns, A=places(work), lda=work.leading, tau=lines(scales))
         return scales
 
     @verb
@@ -292,8 +288,8 @@ class FactorizationVerbs(SolverPlans):
         operands.reads(scales)
         operands.writes(work.array)
         with self._routine("orgqr", work.array, operands) as make:
-            for index, (at, scale) in enumerate(zip(places(work), lines(scales), strict=True)):
-                make(index, m=work.rows, n=work.columns, k=scales.shape[-1], A=at, lda=work.leading, tau=scale)
+            words = {"m": work.rows, "n": work.columns, "k": scales.shape[-1], "lda": work.leading}
+            make.each(A=places(work), tau=lines(scales), **words)
 
     @verb
     def ormqr(
@@ -349,10 +345,8 @@ class FactorizationVerbs(SolverPlans):
             "lda": reflectors.leading,
             "ldc": work.leading,
         }
-        starts = zip(places(reflectors), lines(scales), places(work), strict=True)
         with self._routine("ormqr", work.array, operands) as multiply:
-            for index, (at, scale, target) in enumerate(starts):
-                multiply(index, A=at, tau=scale, C=target, **words)
+            multiply.each(A=places(reflectors), tau=lines(scales), C=places(work), **words)
 
     @verb
     def gels(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
@@ -390,10 +384,8 @@ class FactorizationVerbs(SolverPlans):
             "ldb": sides.leading,
             "ldx": solution.leading,
         }
-        starts = zip(places(work), places(sides), places(solution), strict=True)
         with self._routine("gels", solution.array, operands, order=work.columns) as solve:
-            for index, (at, side, place) in enumerate(starts):
-                solve(index, A=at, B=side, X=place, **words)
+            solve.each(A=places(work), B=places(sides), X=places(solution), **words)
 
 
 def _are_small(matrices: Matrix) -> bool:

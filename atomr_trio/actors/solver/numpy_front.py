@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._arrays import DeviceArray
-from ..._calls import Scalar, verb
+from ..._calls import Argument, Scalar, verb
 from ..._errors import InvalidArgument, SingularMatrixError
 from ..._library_types import LETTERS
 from ..._matrices import OPERATIONS, Matrix, broadcast
@@ -146,24 +146,14 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         operands = self._operands()
         operands.reads(triangles.array)
         operands.writes(sides.array)
-        for triangle, at in zip(places(triangles), places(sides), strict=True):
-            self._call(
-                f"cublas{LETTERS[dtype.name]}trsm_64",
-                LEFT,
-                UPPER,
-                word,
-                _NOT_UNIT,
-                triangles.columns,
-                sides.columns,
-                Scalar.of(1, dtype),
-                triangle,
-                triangles.leading,
-                at,
-                sides.leading,
-                operation="lstsq",
-                operands=operands,
-                table=BLAS,
-            )
+        starts, ends = places(triangles), places(sides)
+        sizes = (triangles.columns, sides.columns, Scalar.of(1, dtype))
+
+        def arguments(index: int) -> tuple[Argument, ...]:
+            return (LEFT, UPPER, word, _NOT_UNIT, *sizes, starts[index], triangles.leading, ends[index], sides.leading)
+
+        name = f"cublas{LETTERS[dtype.name]}trsm_64"
+        self._call_each(len(starts), name, arguments, operation="lstsq", operands=operands, table=BLAS)
 
     def _check_rank(self, work: Matrix) -> None:
         """Refuse what is not of full rank, when its factors are there."""

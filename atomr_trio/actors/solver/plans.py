@@ -93,8 +93,7 @@ class Sides:
 class Routine:
     """A function of a library, to be called for the matrices of a stack."""
 
-    call: Callable[..., None]
-    """`Library._call`."""
+    library: Library
     device: int
     function: Function
     table: CallTable
@@ -111,12 +110,25 @@ class Routine:
     tolerant: bool
     """Whether an info is no error."""
 
-    def __call__(self, index: int, **values: Argument) -> None:
-        """Call it for the matrix of this number, with values for its words."""
-        if self.infos is None:
-            self.many(index, 1, **values)
+    def each(self, **values: Argument | Sequence[int]) -> None:
+        """Call it for each matrix of the stack; a list has a value for each of them."""
+        lists = {word: value for word, value in values.items() if isinstance(value, Sequence)}
+        common = {word: value for word, value in values.items() if not isinstance(value, Sequence)}
+        count = len(next(iter(lists.values())))
+        infos = self.infos
+
+        def values_of_one(index: int) -> dict[str, Argument]:
+            return {**common, **{word: of_each[index] for word, of_each in lists.items()}}
+
+        def arguments(index: int) -> list[Argument]:
+            info = {} if infos is None else {"info": infos.address + index * infos.itemsize}
+            return arguments_of(self.function, self.dtype, {**info, **values_of_one(index)})
+
+        if infos is None and "info" in self.function.words:
+            for index in range(count):
+                self.many(index, 1, **values_of_one(index))
         else:
-            self._call({"info": self.infos.address + index * self.infos.itemsize, **values})
+            self.library._call_each(count, self.function.name, arguments, **self._words)
 
     def many(self, first: int, count: int, **values: Argument) -> None:
         """Call it for so many matrices at once, from this number on."""
@@ -127,15 +139,12 @@ class Routine:
         self._call(values, answer=np.empty(count, np.int32), check=check)
 
     def _call(self, values: Mapping[str, Argument], **answer: Any) -> None:
-        self.call(
-            self.function.name,
-            *arguments_of(self.function, self.dtype, values),
-            operation=self.operation,
-            operands=self.operands,
-            flags=self.flags,
-            table=self.table,
-            **answer,
-        )
+        arguments = arguments_of(self.function, self.dtype, values)
+        self.library._call(self.function.name, *arguments, **self._words, **answer)
+
+    @property
+    def _words(self) -> dict[str, Any]:
+        return {"operation": self.operation, "operands": self.operands, "flags": self.flags, "table": self.table}
 
     def check(self, first: int, infos: npt.NDArray[Any]) -> Exception | None:
         """What infos say, of which the first is that of the matrix of this number."""
@@ -366,11 +375,14 @@ class SolverPlans(Library):
         dtype, word = source.array.dtype, OPERATIONS["C" if conjugated else "T"]
         one, zero = Scalar.of(1, dtype), Scalar.of(0, dtype)
         rows, columns = target.seen
-        for origin, to in zip(places(source), places(target), strict=True):
-            first = (origin, source.leading)
-            arguments = (word, word, rows, columns, one, *first, zero, *first, to, target.leading)
-            name = f"cublas{LETTERS[dtype.name]}geam_64"
-            self._call(name, *arguments, operation="transpose", operands=operands, table=BLAS)
+        origins, ends = places(source), places(target)
+
+        def arguments(index: int) -> tuple[Argument, ...]:
+            first = (origins[index], source.leading)
+            return (word, word, rows, columns, one, *first, zero, *first, ends[index], target.leading)
+
+        name = f"cublas{LETTERS[dtype.name]}geam_64"
+        self._call_each(len(origins), name, arguments, operation="transpose", operands=operands, table=BLAS)
 
     def _copy_spread(self, source: DeviceArray, step: int, target: DeviceArray, target_step: int) -> None:
         """Copy units of 32 bits, every `step`-th of an array to every so many-th of one of as many elements."""
@@ -437,7 +449,7 @@ class SolverPlans(Library):
             operands.writes(infos)
         function, table = function_of(name, LETTERS[array.dtype.name])
         routine = Routine(
-            call=self._call,
+            library=self,
             device=self._device.index,
             function=function,
             table=table,

@@ -81,8 +81,7 @@ class SpectrumVerbs(SolverPlans):
         words = {"jobz": int(bool(vectors)), "uplo": _triangle(lower), "n": order, "lda": work.leading}
         if array.size:
             with self._routine("Xsyevd", array, operands, order=order, deterministic=deterministic) as decompose:
-                for index, (at, value) in enumerate(zip(places(work), lines(values), strict=True)):
-                    decompose(index, A=at, W=value, **words)
+                decompose.each(A=places(work), W=lines(values), **words)
         return values
 
     @verb
@@ -134,8 +133,7 @@ class SpectrumVerbs(SolverPlans):
         }
         if array.size:
             with self._routine("Xsyevdx", array, operands, order=order, deterministic=deterministic) as decompose:
-                for index, (at, value) in enumerate(zip(places(work), lines(values), strict=True)):
-                    decompose(index, A=at, W=value, **words)
+                decompose.each(A=places(work), W=lines(values), **words)
         return self._deliver_pair(values[..., :count], array[..., :count] if vectors else None, outs)
 
     @verb
@@ -182,8 +180,7 @@ class SpectrumVerbs(SolverPlans):
                     decompose.many(index, count, A=starts[index], W=ends[index], batch=count, **words)
         elif array.size:
             with self._routine("syevj", array, operands, order=order) as decompose:
-                for index, (at, value) in enumerate(zip(starts, ends, strict=True)):
-                    decompose(index, A=at, W=value, **words)
+                decompose.each(A=starts, W=ends, **words)
         return self._deliver_pair(values, array if vectors else None, outs)
 
     @verb
@@ -231,10 +228,8 @@ class SpectrumVerbs(SolverPlans):
             "ldb": factor.leading,
         }
         if values.size:
-            starts = zip(places(work), places(factor), lines(values), strict=True)
             with self._routine("sygvd", work.array, operands, order=work.rows) as decompose:
-                for index, (at, other, value) in enumerate(starts):
-                    decompose(index, A=at, B=other, W=value, **words)
+                decompose.each(A=places(work), B=places(factor), W=lines(values), **words)
         return self._deliver_pair(values, work.array if vectors else None, outs)
 
     # --- singular values ----------------------------------------------------------------------------------------------
@@ -301,10 +296,8 @@ class SpectrumVerbs(SolverPlans):
             words |= {"jobu": _ALL if full else _SOME, "jobvt": _ALL if full else _SOME}
             words |= {"ldu": seen_u.leading, "ldvt": seen_vh.leading}
         if array.size:
-            starts = zip(places(work), lines(values), lefts, rights, strict=True)
             with self._routine("Xgesvd", array, operands, order=columns, deterministic=deterministic) as decompose:
-                for index, (at, value, left, right) in enumerate(starts):
-                    decompose(index, A=at, S=value, U=left, VT=right, **words)
+                decompose.each(A=places(work), S=lines(values), U=lefts, VT=rights, **words)
         elif u is not None:
             self._make_identity(u)
         return u, values, vh
@@ -371,8 +364,8 @@ class SpectrumVerbs(SolverPlans):
                     at, value, first, second = starts[index]
                     decompose.many(index, count, A=at, S=value, U=first, V=second, batch=count, **words)
             else:
-                for index, (at, value, first, second) in enumerate(starts):
-                    decompose(index, econ=int(not full), A=at, S=value, U=first, V=second, **words)
+                places_of_each = {"A": places(work), "S": lines(values), "U": places(left), "V": places(right)}
+                decompose.each(econ=int(not full), **places_of_each, **words)
         if not compute_uv:
             return self._deliver_all((None, values, None), outs)
         if not full_matrices:
