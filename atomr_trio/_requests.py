@@ -139,6 +139,11 @@ class CommandRequest(Request):
     def equip(self, acquire: Callable[[int], Slot]) -> None:
         """Take that slot; `acquire` gives one of so many bytes. Raises what that raises."""
 
+    @property
+    def burden(self) -> int:
+        """How long `take` holds the event loop: as long as a plain copy of so many bytes."""
+        return 0
+
     def take(self) -> None:
         """Bring what came of it where it belongs, for a caller that has not waited in a task of its own."""
 

@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 THREAD_BYTES = 1 << 20
 """A memcpy of at least this many bytes is done by a helper, so that it does not hold up the event loop."""
 
+SCATTERED = 8
+"""Elements that do not lie packed are copied as slowly as so many times the bytes that do."""
+
 STREAM_PIECES = 64
 """Pieces of one stream. Others get their turn between two streams."""
 
@@ -156,10 +159,16 @@ class _Plan:
         role, self._heals = Role.OVERWRITE if self._heals else Role.WRITE, False
         return role
 
+    def burden(self, piece: Piece) -> int:
+        """How long the host copies a piece: as long as a plain copy takes of so many bytes."""
+        if self.pinned is not None:
+            return 0
+        return piece.size if self._elements.ndim == 1 and self._elements.flags.c_contiguous else SCATTERED * piece.size
+
     @property
     def is_one_command(self) -> bool:
         """Whether the caller's task copies it by itself: there is one piece, without much to copy on the host."""
-        return len(self.pieces) == 1 and (self.pinned is not None or self.pieces[0].size < THREAD_BYTES)
+        return len(self.pieces) == 1 and self.burden(self.pieces[0]) < THREAD_BYTES
 
     @property
     def streams(self) -> bool:
@@ -258,6 +267,10 @@ class CopyRequest(CommandRequest):
         if self._told is not None:
             self._told()
 
+    @property
+    def burden(self) -> int:
+        return self._plan.burden(self.piece) if self._slot is not None and self._plan.way is _OUT else 0
+
     def take_slot(self) -> Slot | None:
         """Part with the slot: whoever calls this gives it back."""
         slot, self._slot = self._slot, None  # or a request in a traceback would keep the staging area mapped
@@ -327,6 +340,80 @@ def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots)
 def _drop_all(requests: list[CopyRequest]) -> None:
     for request in requests:
         request.drop()
+
+
+class _Taking:
+    """Brings the bytes of one settled command to the host's array, in a helper's thread."""
+
+    __slots__ = ("_plan", "_request", "_slot", "_told", "done", "failed")
+
+    def __init__(self, request: CopyRequest, slot: Slot, told: Callable[[], None]) -> None:
+        self.done: bool = False
+        self.failed: bool = False
+        self._request = request
+        self._plan = request._plan
+        self._slot = slot
+        self._told = told
+
+    def run(self) -> None:
+        """Copy; in a helper's thread. What fails here is left to `take`, which fails in the same way."""
+        try:
+            self._plan.store(self._request.piece, self._slot.bytes)
+        except Exception:
+            self.failed = True
+
+    def ended(self) -> None:
+        """It is done: there is nothing left to take."""
+        self.done = True
+        if not self.failed:
+            self._request.release()
+        self._told()
+
+
+async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
+    """Have helpers do what `take` would do for the first of these requests, and those of the same copy behind it.
+
+    Not for others: two copies to one array are to arrive in order. A caller that is cancelled waits for the helpers at
+    work; what they have not begun, or failed to do, is left to `take`.
+    """
+    those = _of_one_copy(requests)
+    if not those:
+        return
+    crew, bell = those[0]._plan.array.device._crew, trio.Event()
+    takings: list[_Taking] = []
+
+    def ring() -> None:
+        if all(each.done for each in takings):
+            bell.set()
+
+    for request in those:
+        taking = _Taking(request, known(request._slot, "it has bytes"), ring)
+        try:
+            crew.submit(taking)
+        except RuntimeError:  # the system has no thread
+            break
+        takings.append(taking)
+    ring()
+    try:
+        await bell.wait()
+    except BaseException:
+        takings = [each for each in takings if not (each.done or crew.withdraw(each))]
+        ring()
+        with trio.CancelScope(shield=True):  # for a memcpy of one piece
+            await bell.wait()
+        raise
+
+
+def _of_one_copy(requests: Iterable[CommandRequest]) -> list[CopyRequest]:
+    """The first of these requests, and those behind it, as far as they are of one copy and have bytes to be taken."""
+    found: list[CopyRequest] = []
+    for request in requests:
+        if not (isinstance(request, CopyRequest) and request.burden and request.answered and request.error is None):
+            break
+        if found and request._plan is not found[0]._plan:
+            break
+        found.append(request)
+    return found
 
 
 # --- a copy under way -------------------------------------------------------------------------------------------------
@@ -414,6 +501,10 @@ class _Flow:
             if not staging.has_free(size):
                 await self._rung()
         return staging.acquire_nowait(size)
+
+    def burden(self, piece: Piece) -> int:
+        """How long the host copies a piece: as long as a plain copy takes of so many bytes."""
+        return self._plan.burden(piece)
 
     async def still(self) -> None:
         """Wait until no helper touches the caller's memory any more: a piece of a memcpy at most."""
@@ -531,7 +622,7 @@ class _Memcpy:
     def begin(self, device: Device) -> None:
         """Have a helper do it, or do it at once if it is small."""
         self._device = device
-        if self.piece.size >= THREAD_BYTES:
+        if self._flow.burden(self.piece) >= THREAD_BYTES:
             with contextlib.suppress(RuntimeError):  # the system has no thread left: then here
                 device._crew.submit(self)
                 return
