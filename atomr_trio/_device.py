@@ -70,7 +70,7 @@ from ._launching import AwaitedLaunches
 from ._libraries import LIBRARIES, DeviceLibraries
 from ._mailbox import Mailbox, Request
 from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
-from ._memory_map import MemoryMap, map_of
+from ._memory_map import Drawing, MemoryMap, map_of
 from ._ownership import foreign
 from ._pinned import PinnedMemory
 from ._realtime import RealTimer
@@ -372,15 +372,16 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     def _memory_statistics(self) -> MemoryStatistics:
         arena = known(self._arena, "a device that is open has an arena")
-        free_runs = arena.free_runs()
+        runs, longest = arena.free_runs()
+        torn, lost = arena.damage()
         return MemoryStatistics(
             in_use=arena.in_use,
             cached=arena.free_bytes,
             reserved=arena.reserved,
-            largest_free=max(free_runs, default=0),
-            free_runs=len(free_runs),
-            torn=sum(block.size for block in arena.blocks if block.torn is not None),
-            lost=sum(block.size for block in arena.blocks if block.lost is not None),
+            largest_free=longest,
+            free_runs=runs,
+            torn=torn,
+            lost=lost,
             limit=arena.limit,
             staging=STAGING_BYTES + self._batch_areas.size,
             waiting=0 if self._generation is None else self._generation.outbox_bytes,
@@ -388,9 +389,25 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def memory_map(self) -> MemoryMap:
-        """Where the arrays lie in device memory at this moment: a value that prints as a picture."""
+        """Where the arrays lie in device memory at this moment: a value that prints as a picture.
+
+        It takes about 3 us for an array, during which no other task runs: with thousands of them `await map_memory()`.
+        """
         self._home.check_thread()
         return map_of(self._index, known(self._arena, "a device that is open has an arena"))
+
+    @trio.lowlevel.enable_ki_protection
+    async def map_memory(self) -> MemoryMap:
+        """The same as `memory_map`, with other tasks running meanwhile.
+
+        What lies where is that of the moment of the call; an array may become torn or lost while its turn comes.
+        """
+        self._home.check_task()
+        drawing = Drawing(self._index, known(self._arena, "a device that is open has an arena"))
+        await trio.lowlevel.checkpoint()
+        for _ in drawing:
+            await trio.lowlevel.checkpoint()
+        return known(drawing.picture, "it is drawn to its end")
 
     @trio.lowlevel.enable_ki_protection
     async def trim(self, keep: int = 0) -> int:

@@ -42,7 +42,7 @@ from ._findings import Finding, in_short, read_findings
 from ._info import DeviceInfo
 from ._lanes import LaneOptions
 from ._mailbox import Request
-from ._memory import Arena, Block, Chunk, ChunkState, Recipe, Ticket
+from ._memory import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._output import WorkerOutput
 from ._realtime import Patience, RealTimer
 from ._shortage import host_limits
@@ -1082,7 +1082,9 @@ class Generation:
             command.owner.command_finished(command, None, self._results.pop(key, None))
             return
         for block, torn, recipe in command.healed or ():
-            block.torn = torn
+            block.torn = None
+            if torn is not None:
+                block.tear(torn)
             block.fast = 0
             # What a later command has written must not be filled over.
             if block.writer == key and recipe is not None:
@@ -1220,6 +1222,9 @@ class Generation:
                 self.settle_finished()
                 if self._unkept:
                     self._ask_for_unkept()
+                while self._arena is not None and self._arena.orphans:
+                    self._arena.collect(AT_A_TIME)
+                    await trio.lowlevel.checkpoint()
                 read = self.page.records_read()
                 # A worker that has read everything is not deaf, so its time begins anew.
                 still = heart.still(self.page.heartbeat(), now) or ears.still(read if read < self.sent else -now, now)
@@ -1320,7 +1325,7 @@ class Generation:
     def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
         for block, role in operands:
             if role is not Role.READ and not block.freed:
-                block.torn = f"{operation} was writing it when generation {self.number} was lost"
+                block.tear(f"{operation} was writing it when generation {self.number} was lost")
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""

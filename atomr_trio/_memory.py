@@ -8,14 +8,14 @@ Dependencies belong to the block: its last writer and its readers since, as (lan
 reused at once, because what is still running on it is inherited by whatever gets it next.
 
 A freed block first waits in a bin of its exact size, not merged with its neighbours, because a program mostly asks for
-the sizes that it has just freed: then allocating is taking it out again. A request that its bin cannot serve gets the
-smallest free span that fits. Only where there is none are all bins emptied, neighbours merged, and, if that was not
-enough, is a chunk added. So the arena grows only when no run of free bytes fits the request, and that bounds
-fragmentation: there is at most one free run for each block and each chunk, so when a request of n bytes makes it grow,
-less than n x (blocks + chunks) bytes are free. For a program whose blocks differ in size by a factor of r at most that
-is, chunks apart, r times what is in use; and what is added is what the request needs, or as much as is there already
-and a first chunk. Without such an r no allocator that cannot move blocks has a bound that is a multiple of what is in
-use.
+the sizes that it has just freed: then allocating is taking it out again. `AT_A_TIME` blocks are in bins at most; what
+is freed beyond is merged at once. A request that its bin cannot serve gets the smallest free span that fits. Only where
+there is none are all bins emptied, neighbours merged, and, if that was not enough, is a chunk added. So the arena grows
+only when no run of free bytes fits the request, and that bounds fragmentation: there is at most one free run for each
+block and each chunk, so when a request of n bytes makes it grow, less than n x (blocks + chunks) bytes are free. For a
+program whose blocks differ in size by a factor of r at most that is, chunks apart, r times what is in use; and what is
+added is what the request needs, or as much as is there already and a first chunk. Without such an r no allocator that
+cannot move blocks has a bound that is a multiple of what is in use.
 
 The same accounts say what is in quarantine while a lost worker is not reaped yet: whatever one of its tickets that was
 not reached has touched. It may be given away, since whoever gets it inherits that too, and waits.
@@ -28,8 +28,9 @@ from __future__ import annotations
 import bisect
 import collections
 import enum
+import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ._util import known
 from .worker.protocol import Role
@@ -44,6 +45,9 @@ GUARD = CHUNK_GRANULARITY
 """Addresses left unmapped on either side of a guarded block."""
 GUARDED_ALIGNMENT = 16
 """A guarded block ends where its memory ends, but for this: the widest access of a thread must stay aligned."""
+
+AT_A_TIME = 256
+"""Freed blocks that one call takes back or merges with their neighbours, so that none holds up the event loop."""
 
 Ticket = tuple[int, int]
 """A lane and a ticket of it."""
@@ -60,9 +64,23 @@ class ChunkState(enum.Enum):
 class Chunk:
     """One piece of physical memory."""
 
-    __slots__ = ("_epoch", "_waits", "address", "descriptor", "guard", "offered", "size", "state", "ticket", "used")
+    __slots__ = (
+        "_epoch",
+        "_waits",
+        "address",
+        "damaged",
+        "descriptor",
+        "guard",
+        "offered",
+        "size",
+        "state",
+        "ticket",
+        "used",
+    )
 
-    def __init__(self, address: int, size: int, guard: int = 0) -> None:
+    def __init__(self, address: int, size: int, guard: int = 0, damaged: set[Block] | None = None) -> None:
+        self.damaged: set[Block] = set() if damaged is None else damaged
+        """The arena's blocks that are, or have been, torn or lost."""
         self.address: int = address
         self.size: int = size
         self.guard: int = guard
@@ -172,6 +190,16 @@ class Block:
         """Whether an address is in this piece of memory."""
         return self.address <= address < self.address + self.size
 
+    def tear(self, why: str) -> None:
+        """Note that a command was writing it that did not come to its end."""
+        self.torn = why
+        self.chunk.damaged.add(self)
+
+    def lose(self, why: str) -> None:
+        """Note that its memory is gone for ever."""
+        self.lost = why
+        self.chunk.damaged.add(self)
+
     def last_uses(self) -> dict[int, int]:
         """What whoever gets the memory next must wait for: the last ticket of each lane that has touched it."""
         if self.writer is None:
@@ -221,6 +249,53 @@ class _Span:
         self.waits = waits
 
 
+class _Sizes:
+    """Sizes and addresses of free spans, in order. In rows of a bounded length, for many are moved by each change."""
+
+    LONGEST = 1024
+
+    def __init__(self) -> None:
+        self._rows: list[list[tuple[int, int]]] = [[]]
+        """None is empty but an only one."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows))
+
+    def add(self, item: tuple[int, int]) -> None:
+        """Put one in its place."""
+        at = self._row_of(item)
+        row = self._rows[at]
+        bisect.insort(row, item)
+        if len(row) > self.LONGEST:
+            half = len(row) // 2
+            self._rows[at : at + 1] = [row[:half], row[half:]]
+
+    def remove(self, item: tuple[int, int]) -> None:
+        """Take out one that is there."""
+        at = self._row_of(item)
+        row = self._rows[at]
+        del row[bisect.bisect_left(row, item)]
+        if not row and len(self._rows) > 1:
+            del self._rows[at]
+
+    def since(self, item: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Those that are not below one."""
+        first = self._row_of(item)
+        yield from self._rows[first][bisect.bisect_left(self._rows[first], item) :]
+        for row in self._rows[first + 1 :]:
+            yield from row
+
+    def last(self) -> tuple[int, int]:
+        """The largest; there must be one."""
+        return self._rows[-1][-1]
+
+    def _row_of(self, item: tuple[int, int]) -> int:
+        """The last row that begins at or before one, or the first."""
+        if len(self._rows) == 1:
+            return 0
+        return max(0, bisect.bisect_right(self._rows, item, key=operator.itemgetter(0)) - 1)
+
+
 class ArenaFull(Exception):
     """The memory limit, or the number of chunks, does not allow the allocation."""
 
@@ -244,6 +319,8 @@ class Arena:
         self.in_use: int = 0
         self.blocks: set[Block] = set()
         """Every block that belongs to an array."""
+        self.damaged: set[Block] = set()
+        """Those among them that are torn or lost, or were."""
         self.orphans: collections.deque[Block] = collections.deque()
         """Blocks whose last array was collected, in whatever thread that happened; taken back by the next call."""
         self.retired: list[Chunk] = []
@@ -253,9 +330,11 @@ class Arena:
         self._short = False
         self._bins: dict[int, list[Block]] = {}
         """By size, the freed blocks that are not merged with their neighbours yet, the newest last."""
+        self._binned = 0
+        """How many those are."""
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
-        self._sizes: list[tuple[int, int]] = []
+        self._sizes = _Sizes()
 
     @property
     def reserved(self) -> int:
@@ -268,7 +347,7 @@ class Arena:
         A guarded one has memory of its own between addresses that are not mapped, and lies at the end of it.
         """
         if self.orphans:
-            self.collect()
+            self.collect(AT_A_TIME)
         if guarded:
             return self._allocate_guarded(size)
         nbytes = size
@@ -276,6 +355,7 @@ class Arena:
         freed = self._bins.get(size)
         if freed:
             last = freed.pop()
+            self._binned -= 1
             block = Block(last.address, size, nbytes, last.chunk, last.epoch, last.last_uses())
         else:
             span = self._fitting(size)
@@ -294,14 +374,17 @@ class Arena:
         block.fast = 0
         chunk = block.chunk
         self.blocks.discard(block)
+        if self.damaged:
+            self.damaged.discard(block)
         chunk.used -= block.size
         self.in_use -= block.size
         if chunk.guard:
             self._retire_guarded(block)
-        elif self.quarantine:
+        elif self.quarantine or self._binned >= AT_A_TIME:
             self._give_block(block)  # the bins do not tell what is in quarantine from the rest
         else:
             self._bins.setdefault(block.size, []).append(block)
+            self._binned += 1
         if chunk.used == 0 and chunk.state is ChunkState.PLANNED and not chunk.guard:
             self.drop(chunk)  # there may not be memory for it; the next one is planned for what is needed then
 
@@ -310,13 +393,14 @@ class Arena:
         if not self._bins:
             return
         bins, self._bins = self._bins, {}
+        self._binned = 0
         for freed in bins.values():
             for block in freed:
                 self._give_block(block)
 
-    def collect(self) -> None:
-        """Take back the blocks whose last array was collected."""
-        while self.orphans:
+    def collect(self, most: int | None = None) -> None:
+        """Take back the blocks whose last array was collected, so many at most."""
+        for _ in range(len(self.orphans) if most is None else min(most, len(self.orphans))):
             self.free(self.orphans.popleft())
 
     # Quarantine.
@@ -353,7 +437,6 @@ class Arena:
         had been written to it is lost. With `strict` every block of the old generation is.
         """
         unkept = {chunk for chunk in self.chunks if chunk.state is ChunkState.READY and chunk.descriptor < 0}
-        self.collect()
         for chunk in self.retired:
             chunk.close()
         self.retired = []
@@ -361,13 +444,17 @@ class Arena:
             chunk.offered = False
             chunk.ticket = 0
             chunk.state = ChunkState.READY if chunk.descriptor >= 0 else ChunkState.PLANNED
+        if strict:
+            why = f'generation {number} was lost and the device was opened with on_fault="stale"'
+        elif not durable:
+            why = f"generation {number} was lost, and memory of this device cannot outlive its worker"
+        elif unkept:
+            why = f"generation {number} was lost while this process had no file descriptor for the memory"
+        else:
+            return
         for block in self.blocks:
-            if strict:
-                block.lost = f'generation {number} was lost and the device was opened with on_fault="stale"'
-            elif not durable and block.written:
-                block.lost = f"generation {number} was lost, and memory of this device cannot outlive its worker"
-            elif block.chunk in unkept and block.written:
-                block.lost = f"generation {number} was lost while this process had no file descriptor for the memory"
+            if strict or (block.written and (not durable or block.chunk in unkept)):
+                block.lose(why)
 
     # Chunks.
 
@@ -375,6 +462,7 @@ class Arena:
         """Bytes that the limit leaves for a new chunk of at least `needed` bytes, once cached ones are let go."""
         room = self.limit - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
+            self.collect()
             self._retire_unused(needed - room)
             room = self.limit - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
@@ -386,7 +474,7 @@ class Arena:
         room = self._make_room(size, needed)
         growth = needed if self._short else min(FIRST_CHUNK + self._shared_bytes(), LARGEST_GROWTH)
         grown = max(needed, min(growth, room // CHUNK_GRANULARITY * CHUNK_GRANULARITY))
-        chunk = Chunk(self._place(grown, needed), grown)
+        chunk = Chunk(self._place(grown, needed), grown, damaged=self.damaged)
         if chunk.address + grown > self.base + self.extent:
             chunk.size = needed
         self._add(chunk)
@@ -428,7 +516,7 @@ class Arena:
         held = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
         self._make_room(size, held)
         address = self._place(held + 2 * GUARD, held + 2 * GUARD) + GUARD
-        chunk = Chunk(address, held, GUARD)
+        chunk = Chunk(address, held, GUARD, self.damaged)
         self._add(chunk)
         block = Block(address + held - size, size, nbytes, chunk)
         chunk.used = size
@@ -529,7 +617,8 @@ class Arena:
     def _fitting(self, size: int) -> _Span:
         """The best span for so many bytes. Raises `ArenaFull`."""
         span = self._find(size)
-        if span is None and self._bins:
+        if span is None and (self._bins or self.orphans):
+            self.collect()
             self.merge()
             span = self._find(size)
         if span is None:
@@ -547,26 +636,24 @@ class Arena:
 
     def _find(self, size: int) -> _Span | None:
         """The smallest span that is large enough; one in quarantine only if there is no other."""
-        at = bisect.bisect_left(self._sizes, (size, 0))
         resort: _Span | None = None
-        while at < len(self._sizes):
-            span = self._starts[self._sizes[at][1]]
+        for _, address in self._sizes.since((size, 0)):
+            span = self._starts[address]
             if not span.chunk.offered:
                 if not self.quarantine or not self._span_quarantined(span):
                     return span
                 resort = resort or span
-            at += 1
         return resort
 
     def _insert(self, span: _Span) -> None:
         self._starts[span.address] = span
         self._ends[span.address + span.size] = span
-        bisect.insort(self._sizes, (span.size, span.address))
+        self._sizes.add((span.size, span.address))
 
     def _remove(self, span: _Span) -> None:
         del self._starts[span.address]
         del self._ends[span.address + span.size]
-        del self._sizes[bisect.bisect_left(self._sizes, (span.size, span.address))]
+        self._sizes.remove((span.size, span.address))
 
     def _give_block(self, block: Block) -> None:
         self._give(_Span(block.address, block.size, block.chunk, block.epoch, block.last_uses()))
@@ -594,11 +681,17 @@ class Arena:
         """Bytes of chunks that belong to no block."""
         return self.reserved - self.in_use
 
-    def free_runs(self) -> list[int]:
-        """Bytes of each run of free memory, the shortest first; a run is all that one block could get."""
-        self.collect()
+    def free_runs(self) -> tuple[int, int]:
+        """How many runs of free memory there are, and the bytes of the longest; a run is all that a block could get."""
+        self.collect(AT_A_TIME)
         self.merge()
-        return [size for size, _ in self._sizes]
+        return len(self._sizes), self._sizes.last()[0] if self._sizes else 0
+
+    def damage(self) -> tuple[int, int]:
+        """Bytes of the blocks that are torn, and of those that are lost."""
+        self.damaged.difference_update([block for block in self.damaged if block.torn is None and block.lost is None])
+        torn = sum(block.size for block in self.damaged if block.torn is not None)
+        return torn, sum(block.size for block in self.damaged if block.lost is not None)
 
     def close(self) -> None:
         """Close every descriptor."""

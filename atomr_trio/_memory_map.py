@@ -5,14 +5,19 @@ This file reads the arena's accounts and draws; it changes nothing but that it t
 
 from __future__ import annotations
 
-import collections
+import bisect
+import heapq
+import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
+from ._memory import AT_A_TIME
+from ._util import known
+
 if TYPE_CHECKING:
-    from ._memory import Arena, Block, Chunk
+    from ._memory import Arena, Block
 
 PieceState: TypeAlias = Literal["ready", "torn", "lost", "quarantined", "free", "unusable"]
 """What a piece of a chunk is: an array's memory in one of four states, free, or the unused part of a guarded chunk."""
@@ -35,6 +40,9 @@ _COLOURS: Final[dict[PieceState, str]] = {
     "free": "none",
 }
 _CELLS = 64
+_AT_A_TIME = 500
+"""Arrays that are drawn while no other task runs."""
+_address = operator.attrgetter("address")
 _WIDTH, _LEFT, _ROW, _TOP = 960, 250, 22, 40
 
 
@@ -80,11 +88,15 @@ class MemoryChunk:
 
     def _cells(self) -> Iterator[str]:
         """The chunk in cells of the same size."""
-        for cell in range(_CELLS):
-            start, end = (self.address + self.size * at // _CELLS for at in (cell, cell + 1))
-            inside = (piece for piece in self.pieces if piece.address < end and start < piece.address + piece.size)
-            states = {piece.state for piece in inside}
-            yield next(sign for state, sign in _SIGNS.items() if state in states)
+        starts = [self.address + self.size * at // _CELLS for at in range(_CELLS)]
+        states: list[set[PieceState]] = [set() for _ in starts]
+        for piece in self.pieces:
+            first = bisect.bisect_right(starts, piece.address) - 1
+            last = bisect.bisect_left(starts, piece.address + piece.size)
+            for inside in states[first:last]:
+                inside.add(piece.state)
+        for inside in states:
+            yield next(sign for state, sign in _SIGNS.items() if state in inside)
 
 
 @attrs.frozen
@@ -148,27 +160,51 @@ def _size(nbytes: int) -> str:
 
 def map_of(device: int, arena: Arena) -> MemoryMap:
     """The picture of an arena at this moment."""
-    arena.collect()
-    blocks: collections.defaultdict[Chunk, list[Block]] = collections.defaultdict(list)
-    for block in sorted(arena.blocks, key=lambda each: each.address):
-        blocks[block.chunk].append(block)
-    chunks = (
-        MemoryChunk(chunk.address, chunk.size, chunk.state.value, tuple(_pieces(arena, chunk, blocks[chunk])))
-        for chunk in arena.chunks
-    )
-    return MemoryMap(device, tuple(chunks))
+    drawing = Drawing(device, arena)
+    for _ in drawing:
+        """All of it at once."""
+    return known(drawing.picture, "it is drawn to its end")
 
 
-def _pieces(arena: Arena, chunk: Chunk, blocks: list[Block]) -> Iterator[MemoryPiece]:
-    rest: PieceState = "unusable" if chunk.guard else "free"
-    at = chunk.address
-    for block in blocks:
-        if block.address > at:
-            yield MemoryPiece(at, block.address - at, rest)
-        yield MemoryPiece(block.address, block.size, _state(arena, block))
-        at = block.address + block.size
-    if at < chunk.address + chunk.size:
-        yield MemoryPiece(at, chunk.address + chunk.size - at, rest)
+class Drawing:
+    """Draws the picture of an arena, some hundred arrays at a time: iterate to the end, then it is there.
+
+    What lies where is that of the moment at which this is made. The state of an array may be of a later one.
+    """
+
+    def __init__(self, device: int, arena: Arena) -> None:
+        arena.collect(AT_A_TIME)
+        self.picture: MemoryMap | None = None
+        self._device = device
+        self._arena = arena
+        self._chunks = [MemoryChunk(chunk.address, chunk.size, chunk.state.value, ()) for chunk in arena.chunks]
+        self._guarded = {chunk.address for chunk in arena.chunks if chunk.guard}
+        self._blocks = list(arena.blocks)
+
+    def __iter__(self) -> Iterator[None]:
+        parts = []
+        for first in range(0, len(self._blocks), _AT_A_TIME):
+            parts.append(sorted(self._blocks[first : first + _AT_A_TIME], key=_address))
+            yield
+        blocks = heapq.merge(*parts, key=_address)
+        block = next(blocks, None)
+        chunks: list[MemoryChunk] = []
+        for chunk in self._chunks:
+            rest: PieceState = "unusable" if chunk.address in self._guarded else "free"
+            pieces: list[MemoryPiece] = []
+            at, end = chunk.address, chunk.address + chunk.size
+            while block is not None and block.address < end:
+                if block.address > at:
+                    pieces.append(MemoryPiece(at, block.address - at, rest))
+                pieces.append(MemoryPiece(block.address, block.size, _state(self._arena, block)))
+                at = block.address + block.size
+                block = next(blocks, None)
+                if len(pieces) % _AT_A_TIME < 2:
+                    yield
+            if at < end:
+                pieces.append(MemoryPiece(at, end - at, rest))
+            chunks.append(attrs.evolve(chunk, pieces=tuple(pieces)))
+        self.picture = MemoryMap(self._device, tuple(chunks))
 
 
 def _state(arena: Arena, block: Block) -> PieceState:

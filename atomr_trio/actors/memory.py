@@ -34,7 +34,7 @@ def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None
     finishes = begun == pieces and not isinstance(error, Exception)
     if pieces > 1 and begun and not finishes and not block.freed:
         block.fast = 0
-        block.torn = block.torn or f"a write that did not finish ({type(error).__name__})"
+        block.tear(block.torn or f"a write that did not finish ({type(error).__name__})")
 
 
 def tear_halves(

@@ -314,14 +314,12 @@ async def statistics(dev: Any, watch: Watch) -> None:
     del arrays
 
 
-@row("memory_map() with 100,000 arrays")
-async def memory_map(dev: Any, watch: Watch) -> None:
+@row("await map_memory() with 100,000 arrays")
+async def map_memory(dev: Any, watch: Watch) -> None:
     arrays = many(dev, every=2)
     with watch.watching():
-        found = dev.memory_map()
-    with watch.watching():
-        str(found)
-    del arrays
+        found = await dev.map_memory()
+    del arrays, found
 
 
 @row("100,000 arrays that are collected, then one more")
@@ -364,7 +362,7 @@ async def fault(dev: Any, watch: Watch) -> None:
 
 @row("closing a device with 100,000 arrays")
 async def closing(dev: Any, watch: Watch) -> None:
-    async with atomr_trio.open_device(1, backend=dev.backend) as other:
+    async with atomr_trio.open_device(0, backend=dev.backend) as other:
         arrays = many(other, every=2)
         with watch.watching():
             pass
