@@ -9,7 +9,7 @@ import bisect
 import heapq
 import operator
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
@@ -18,6 +18,8 @@ from ._util import known
 
 if TYPE_CHECKING:
     from ._memory import Arena, Block
+
+T = TypeVar("T")
 
 PieceState: TypeAlias = Literal["ready", "torn", "lost", "quarantined", "free", "unusable"]
 """What a piece of a chunk is: an array's memory in one of four states, free, or the unused part of a guarded chunk."""
@@ -183,8 +185,10 @@ class Drawing:
 
     def __iter__(self) -> Iterator[None]:
         parts = []
-        for first in range(0, len(self._blocks), _AT_A_TIME):
-            parts.append(sorted(self._blocks[first : first + _AT_A_TIME], key=_address))
+        while self._blocks:
+            part = sorted(self._blocks[-_AT_A_TIME:], key=_address, reverse=True)
+            del self._blocks[-_AT_A_TIME:]
+            parts.append(_emptied(part))
             yield
         blocks = heapq.merge(*parts, key=_address)
         block = next(blocks, None)
@@ -205,6 +209,12 @@ class Drawing:
                 pieces.append(MemoryPiece(at, end - at, rest))
             chunks.append(attrs.evolve(chunk, pieces=tuple(pieces)))
         self.picture = MemoryMap(self._device, tuple(chunks))
+
+
+def _emptied(items: list[T]) -> Iterator[T]:
+    """What is taken from the end of a list; blocks that were freed meanwhile go one by one."""
+    while items:
+        yield items.pop()
 
 
 def _state(arena: Arena, block: Block) -> PieceState:
