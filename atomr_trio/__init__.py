@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ._compiling.linker import link as link
     from ._compiling.options import NvrtcOptions as NvrtcOptions
     from ._compiling.service import CompileStatistics as CompileStatistics
-    from ._device import Device as Device, open_device as open_device
+    from ._device import Device as Device
     from ._errors import (
         ActorCrashed as ActorCrashed,
         AtomrInternalError as AtomrInternalError,
@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from ._info import DeviceInfo as DeviceInfo, KernelAttributes as KernelAttributes, Occupancy as Occupancy
     from ._lanes import Event as Event, Lane as Lane
     from ._memory_map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
+    from ._open import open_device as open_device
     from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
     from ._statistics import (
         ActorStatistics as ActorStatistics,
@@ -123,7 +124,7 @@ _HOMES = {
     "_compiling.linker": ("link",),
     "_compiling.options": ("NvrtcOptions",),
     "_compiling.service": ("CompileStatistics",),
-    "_device": ("Device", "open_device"),
+    "_device": ("Device",),
     "_errors": (
         "ActorCrashed",
         "AtomrInternalError",
@@ -164,6 +165,7 @@ _HOMES = {
     "_info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
     "_lanes": ("Event", "Lane"),
     "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
+    "_open": ("open_device",),
     "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_supervision": ("DeviceState", "RestartPolicy"),

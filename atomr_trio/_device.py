@@ -1430,48 +1430,7 @@ async def open_device(
     spin: float | None = None,
     check: Check | Collection[Check] | None = None,
 ) -> AsyncIterator[Device]:
-    """Open a GPU for the length of an ``async with`` block.
-
-    The context lives in a worker process, so a fault costs a `ContextLost` for what was running, and the device goes on
-    as the next generation with its arrays intact.
-
-    - `index`: the number of the device, counted as the CUDA driver counts.
-    - `backend`: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND``
-      says, else `"cuda"`.
-    - `standby`: how many workers are kept ready beside the one in service, 0 to 4. After a fault one of them takes over
-      in a few milliseconds, instead of the tenths of a second that a new worker takes to start. Each costs a context,
-      about 0.6 GiB of device memory, and is started in the background.
-    - `on_fault`: `"survive"`, or `"stale"`: then no array and no kernel survives a lost context, and using one raises
-      `StaleArray` or `StaleKernel`.
-    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. They count from
-      when nothing else can hold it up any more, and for lanes that only wait for each other. It does not count for a
-      copy of more than 4 MiB of ordinary memory, which the host has a part in.
-    - `close_timeout`: seconds that leaving the block waits for what was started, before it kills the worker.
-    - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
-    - `restart_policy`: how many lost contexts are too many; by default 3 within a minute.
-    - `guarded`: whether arrays lie between unmapped addresses unless they are made otherwise (see `Device.empty`).
-    - `workers`: where worker processes come from and go back to, for example an `atomr_trio.testing.WorkerPool`; by
-      default each is started when it is needed.
-    - `spin`: seconds that a worker with nothing to do looks for more before it sleeps. Looking takes a processor, gives
-      way to every other thread, and saves the time that waking takes; 0 is never. By default 0.001, or 0.0001 for the
-      simulator.
-    - `check`: what the simulator looks for in every access and barrier of a kernel: `"bounds"` (outside of arrays, and
-      in freed ones), `"initialised"` (reads of what nobody wrote), `"races"` (of threads, in global and shared memory),
-      `"barriers"` (that not all threads of a block reach), several of these words, or `"all"`. A kernel with a finding
-      ends as one with a fault does: by a `ContextLost` that has `ContextLost.findings`. By default what
-      ``ATOMR_TRIO_CHECK`` says, words with commas between them, else nothing. For a GPU NVIDIA has compute-sanitizer.
-
-    Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint. It
-    raises this process's soft limit of file descriptors to the hard one, where that is allowed.
-    Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
-
-    The device belongs to the trio run that opens it, and to its thread: a verb that is called from elsewhere raises
-    `OutsideRun`, and nothing has happened.
-
-    Raises `InvalidArgument` for an argument that cannot be, `LibraryNotFound` when there is no driver on this machine,
-    `OutsideRun` outside of trio's tasks, and `DeviceFailed` when the device could not be opened, or from the block when
-    its supervision gave up.
-    """
+    """Open a GPU: what `_open.open_device` does once this module and all that it needs are imported."""
     check_can_open(index)
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
