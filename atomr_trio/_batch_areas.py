@@ -112,7 +112,9 @@ class BatchAreas:
             generation = self._serving()
             if generation is not None and generation.loss is None:
                 area.area.unregister(generation)
-            _close(area)
+            area.closed = True
+            area.area.close_in_thread()
+            del area.bytes
 
     def close(self) -> None:
         """Close every descriptor, and let go of the memory."""

@@ -172,13 +172,13 @@ class CheckedArena(Arena):
             self._take_back(self._waiting.popleft())
         super().trim(keep)
 
-    def generation_lost(self, *, durable: bool, strict: bool, number: int) -> None:
+    def generation_lost(self, *, durable: bool, strict: bool, number: int) -> list[int]:
         """As an arena does; nothing that was sent to that generation uses anything any more."""
         self._folder = self._timeline = None
         for block, _ in self._leaving:
             self._begin_waiting(block)
         self._leaving.clear()
-        super().generation_lost(durable=durable, strict=strict, number=number)
+        return super().generation_lost(durable=durable, strict=strict, number=number)
 
 
 def make_array(

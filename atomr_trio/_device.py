@@ -38,6 +38,7 @@ from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
 from ._batch_areas import BatchAreas
 from ._checked_memory import CheckedArena, make_array
+from ._closing import close_in_thread, closed
 from ._compiling.service import CompileService
 from ._crew import Crew
 from ._dtypes import check_dtype
@@ -1098,7 +1099,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     def _forget_generation(self, generation: Generation) -> None:
         """Decide what survives the generation, all of whose commands are settled."""
-        generation.arena.generation_lost(durable=self.info.durable, strict=self._strict, number=generation.number)
+        durable, number = self.info.durable, generation.number
+        close_in_thread(generation.arena.generation_lost(durable=durable, strict=self._strict, number=number), [])
         self._launches.generation_lost()
         for module in self._modules:
             module._generation_lost(generation.number)
@@ -1276,6 +1278,13 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             actor.mailbox.close(self._end_error)
         for request in list(self._compiling):
             request.settle(outcome.Error(self._end_error()))
+
+    async def _give_memory_back(self) -> None:
+        """Have the memory of the arrays and of pinned arrays that are gone back with the system."""
+        self._pinned.collect(tell=False)
+        if self._arena is not None:
+            with trio.CancelScope(shield=True):  # for as long as the system takes
+                await closed(self._arena.part_with_descriptors())
 
     def _release(self) -> None:
         """Close what outlived the generations."""
@@ -1479,7 +1488,10 @@ async def open_device(
             body_error = KeyboardInterrupt()
             body_error.__cause__ = interrupts
     finally:
-        device._release()
+        try:
+            await device._give_memory_back()
+        finally:
+            device._release()
     if device._failure is not None and not isinstance(body_error, KeyboardInterrupt):
         if body_error is not None:
             device._failure.__context__ = body_error

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 import trio
 
+from ._closing import close_in_thread
 from ._errors import (
     ActorCrashed,
     AtomrInternalError,
@@ -1034,13 +1035,13 @@ class Generation:
             self.arena.drop(chunk)
             self.let_go(chunk)
 
-    def let_go(self, chunk: Chunk) -> None:
-        """Close a chunk that the arena and the worker no longer have, here and in the standbys."""
+    def let_go(self, chunk: Chunk, then: Callable[[], None] | None = None) -> None:
+        """Close a chunk that the arena and the worker no longer have, here and in the standbys; `then` is called."""
         if self._unkept.get(chunk.address) is chunk:
             del self._unkept[chunk.address]
         for standby in self.standbys:
             standby.unmirror(chunk)
-        chunk.close()
+        close_in_thread(chunk.part_with_descriptor(), [], then)
 
     def settle_finished(self) -> bool:
         """Settle everything whose ticket was reached; true if there was anything."""
@@ -1540,11 +1541,12 @@ class _ReleaseOwner:
         self._then = then
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        self._generation.let_go(self._chunk)
-        if self._then is not None:
-            self._then.command_finished(command, error, value)
+        then = self._then
+        self._generation.let_go(
+            self._chunk, None if then is None else lambda: then.command_finished(command, error, value)
+        )
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        self._chunk.close()
+        close_in_thread(self._chunk.part_with_descriptor(), [])
         if self._then is not None:
             self._then.command_lost(command, error)

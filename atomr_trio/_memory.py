@@ -109,10 +109,14 @@ class Chunk:
         return self._waits.items() if self._epoch == epoch else ()
 
     def close(self) -> None:
-        """Close the descriptor; the memory is freed with its last holder."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        """Close the descriptor; the memory is freed with its last holder, which takes long if that is this."""
+        for descriptor in self.part_with_descriptor():
+            os.close(descriptor)
+
+    def part_with_descriptor(self) -> tuple[int, ...]:
+        """Its descriptor, for the caller to close, if it has one."""
+        descriptor, self.descriptor = self.descriptor, -1
+        return (descriptor,) if descriptor >= 0 else ()
 
 
 class Recipe:
@@ -430,16 +434,16 @@ class Arena:
         reached = self.quarantine.get(span.epoch)
         return reached is not None and _unreached(span.waits, reached)
 
-    def generation_lost(self, *, durable: bool, strict: bool, number: int) -> None:
+    def generation_lost(self, *, durable: bool, strict: bool, number: int) -> list[int]:
         """What survives the loss of generation `number`, once its worker was reaped and its commands are settled.
+
+        Returns the descriptors, for the caller to close, of chunks that it was to release.
 
         A chunk whose descriptor this process holds is mapped by the next worker. Any other is planned anew, and what
         had been written to it is lost. With `strict` every block of the old generation is.
         """
         unkept = {chunk for chunk in self.chunks if chunk.state is ChunkState.READY and chunk.descriptor < 0}
-        for chunk in self.retired:
-            chunk.close()
-        self.retired = []
+        closing = self._part_with_retired()
         for chunk in self.chunks:
             chunk.offered = False
             chunk.ticket = 0
@@ -451,10 +455,11 @@ class Arena:
         elif unkept:
             why = f"generation {number} was lost while this process had no file descriptor for the memory"
         else:
-            return
+            return closing
         for block in self.blocks:
             if strict or (block.written and (not durable or block.chunk in unkept)):
                 block.lose(why)
+        return closing
 
     # Chunks.
 
@@ -693,10 +698,19 @@ class Arena:
         torn = sum(block.size for block in self.damaged if block.torn is not None)
         return torn, sum(block.size for block in self.damaged if block.lost is not None)
 
+    def _part_with_retired(self) -> list[int]:
+        retired, self.retired = self.retired, []
+        return [descriptor for chunk in retired for descriptor in chunk.part_with_descriptor()]
+
+    def part_with_descriptors(self) -> list[int]:
+        """The descriptors of all chunks, for the caller to close."""
+        kept = [descriptor for chunk in self.chunks for descriptor in chunk.part_with_descriptor()]
+        return kept + self._part_with_retired()
+
     def close(self) -> None:
         """Close every descriptor."""
-        for chunk in (*self.chunks, *self.retired):
-            chunk.close()
+        for descriptor in self.part_with_descriptors():
+            os.close(descriptor)
 
 
 def _unreached(waits: dict[int, int], reached: tuple[int, ...]) -> bool:

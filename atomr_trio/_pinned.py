@@ -1,8 +1,9 @@
 """Pinned memory: numpy arrays of the user's process that the GPU reads and writes by itself, without staging.
 
 Each is shared memory of its own. A worker learns of it by a command that carries the descriptor, before the first copy
-of its generation; so it outlives workers, as the staging area does. The numpy array holds the mapping, not we: it goes
-with the last view, also after the device is closed. A copy keeps the array for as long as the GPU may touch it.
+of its generation; so it outlives workers, as the staging area does. The numpy array holds the mapping, and so do we
+while the device is open: to unmap a GiB takes 0.1 s, which is for another thread, when the last view is gone. After the
+device is closed the mapping goes with that. A copy keeps the array for as long as the GPU may touch it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._closing import close_in_thread, wait_until_idle
 from ._errors import DeviceError, OutOfHostMemory
 from ._generation import Generation
 from ._timeline import Command
@@ -31,11 +33,13 @@ from .worker.protocol import LANE_COPY_IN
 class PinnedArea:
     """The shared memory of one pinned array, and which lanes of the present worker have been told of it."""
 
-    def __init__(self, number: int, address: int, size: int, descriptor: int) -> None:
+    def __init__(self, number: int, address: int, size: int, descriptor: int, mapped: mmap.mmap) -> None:
         self.number: int = number
         self.address: int = address
         self.size: int = size
         self._descriptor = descriptor
+        self._mapped = [mapped]
+        """Or the mapping would go with the array, in the midst of whatever the program does."""
         self._generation = 0
         self._told: dict[int, int] = {}
 
@@ -63,10 +67,17 @@ class PinnedArea:
             generation.publish(LANE_COPY_IN, UNREGISTER_HOST, payload, (), _Registration({}), after=after)
 
     def close(self) -> None:
-        """Close the descriptor; whoever has mapped the memory keeps it."""
+        """Close the descriptor, and let the array have the mapping alone."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        self._mapped.clear()
+
+    def close_in_thread(self) -> None:
+        """Give back the memory of an array that is gone."""
+        descriptor, self._descriptor = self._descriptor, -1
+        mapped, self._mapped = self._mapped, []
+        close_in_thread([descriptor] if descriptor >= 0 else [], mapped)
 
 
 class _Registration:
@@ -109,7 +120,8 @@ class PinnedMemory:
         """New memory for whoever looks after it himself: at least `size` bytes. Raises `OutOfHostMemory`."""
         descriptor, mapped = _map_new(size)
         root = np.frombuffer(mapped, np.uint8)
-        return PinnedArea(next(self._numbers), root.__array_interface__["data"][0], size, descriptor), root
+        address = root.__array_interface__["data"][0]
+        return PinnedArea(next(self._numbers), address, size, descriptor, mapped), root
 
     def find(self, host: npt.NDArray[Any]) -> tuple[PinnedArea, int] | None:
         """The area that a C-contiguous array lies in, and where; None for ordinary memory."""
@@ -124,16 +136,19 @@ class PinnedMemory:
         offset = address - area.address
         return (area, offset) if offset + host.nbytes <= area.size and host.flags.c_contiguous else None
 
-    def collect(self) -> None:
-        """Let go of the areas whose last view is gone. No copy of them is under way: that would keep the array."""
+    def collect(self, *, tell: bool = True) -> None:
+        """Let go of the areas whose last view is gone. No copy of them is under way: that would keep the array.
+
+        Not to `tell` is for the end, when there is no worker any more.
+        """
         while self._gone:
             area = self._gone.popleft()
             self._areas.remove(area)
             del self._watches[area]
-            generation = self._serving()
+            generation = self._serving() if tell else None
             if generation is not None and generation.loss is None:
                 area.unregister(generation)
-            area.close()
+            area.close_in_thread()
 
     def close(self) -> None:
         """Close every descriptor; the arrays stay what they are to numpy."""
@@ -147,6 +162,9 @@ def _map_new(size: int) -> tuple[int, mmap.mmap]:
     """New shared memory: its descriptor, and its mapping here."""
     try:
         available = available_memory()
+        if size > available:
+            wait_until_idle()  # which gives back what was pinned before
+            available = available_memory()
         if size > available:
             raise OutOfHostMemory(f"there are {available:,} bytes of host memory left, and {size:,} were to be pinned")
         descriptor = os.memfd_create("atomr-trio-pinned", os.MFD_CLOEXEC)

@@ -1,0 +1,95 @@
+"""Gives memory back in a thread: closing its last descriptor or mapping takes as long as 0.1 s for a GiB.
+
+One thread of the process does it, in the order in which it is asked to, and ends when nothing is left. This file knows
+trio's threads and no devices.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+_lock = threading.Lock()
+_waiting: collections.deque[tuple[Sequence[int], list[Any], Callable[[], None]]] = collections.deque()
+_at_work: list[None] = []
+"""An item while the thread is at work."""
+_idle = threading.Event()
+
+LONGEST_WAIT = 10.0
+"""Seconds that `wait_until_idle` waits at most."""
+
+
+def close_in_thread(descriptors: Sequence[int], mappings: list[Any], then: Callable[[], None] | None = None) -> None:
+    """Close descriptors and drop the references to mappings, in trio's thread nothing of it; `then` is called there.
+
+    The list is emptied. Where the system has no thread it is done at once.
+    """
+    token = trio.lowlevel.current_trio_token()
+
+    def tell() -> None:
+        if then is not None:
+            with contextlib.suppress(trio.RunFinishedError):  # nobody waits any more
+                token.run_sync_soon(then)
+
+    with _lock:
+        _waiting.append((descriptors, mappings, tell))
+        if _at_work:
+            return
+        _at_work.append(None)
+        _idle.clear()
+    try:
+        trio.lowlevel.start_thread_soon(_work, _nothing, "atomr_trio close")
+    except RuntimeError:
+        _work()
+
+
+async def closed(descriptors: Sequence[int]) -> None:
+    """Close descriptors in the thread, and wait until that, and all that it was given before, is done."""
+    done = trio.Event()
+    close_in_thread(descriptors, [], done.set)
+    await done.wait()
+
+
+def wait_until_idle() -> None:
+    """Wait, with the event loop, until all is closed: for who needs the memory at once and could not have it else."""
+    with _lock:
+        if not _at_work:
+            return
+    _idle.wait(LONGEST_WAIT)
+
+
+def _work() -> None:
+    while True:
+        with _lock:
+            if not _waiting:
+                _at_work.clear()
+                _idle.set()
+                return
+            descriptors, mappings, tell = _waiting.popleft()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        mappings.clear()
+        tell()
+
+
+def _nothing(_outcome: Any) -> None:
+    """Nobody waits for the thread to go."""
+
+
+def _forget_in_child() -> None:
+    """In a forked child there is no such thread, and what it was to close is a copy."""
+    global _lock
+    _lock = threading.Lock()
+    _waiting.clear()
+    _at_work.clear()
+    _idle.set()
+
+
+if hasattr(os, "register_at_fork"):  # not on every system that can import this package
+    os.register_at_fork(after_in_child=_forget_in_child)
