@@ -9,6 +9,7 @@
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs and what is aimed at, beside CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
+#   make bench-holding   how long a call holds the event loop, on everything large; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
@@ -50,7 +51,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak fuzz bench anatomy bench-recovery bench-nvrtc bench-blas bench-sim picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -86,6 +87,8 @@ bench:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
 bench-recovery:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
+bench-holding:
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/holding.py $(BENCH_ARGS)
 bench-nvrtc:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/nvrtc.py $(BENCH_ARGS)
 bench-blas:
@@ -101,6 +104,8 @@ bench: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
+bench-holding: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/holding.py --backend sim $(BENCH_ARGS)
 bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/nvrtc.py --backend sim $(BENCH_ARGS)
 bench-blas: $(VENV)/.demo-ready $(VENV)/.installed

@@ -507,7 +507,7 @@ class Library:
         result = plan(planner, *arguments, **keywords)
         outgoing = Outgoing(planner._requests)
         waiting = collections.deque(outgoing.take(STRETCH))
-        if not waiting:
+        if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough was done for one time
             await trio.lowlevel.checkpoint()
         while waiting:
             for request in await self._ask_some(waiting, outgoing):

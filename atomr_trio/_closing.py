@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -16,19 +17,24 @@ from typing import Any
 import trio
 
 _lock = threading.Lock()
-_waiting: collections.deque[tuple[Sequence[int], list[Any], Callable[[], None]]] = collections.deque()
+_waiting: collections.deque[tuple[Sequence[int], list[mmap.mmap], Callable[[], None]]] = collections.deque()
 _at_work: list[None] = []
 """An item while the thread is at work."""
 _idle = threading.Event()
+
+PIECE = 16 << 20
+"""Bytes that are unmapped at a time."""
 
 LONGEST_WAIT = 10.0
 """Seconds that `wait_until_idle` waits at most."""
 
 
-def close_in_thread(descriptors: Sequence[int], mappings: list[Any], then: Callable[[], None] | None = None) -> None:
-    """Close descriptors and drop the references to mappings, in trio's thread nothing of it; `then` is called there.
+def close_in_thread(
+    descriptors: Sequence[int], mappings: list[mmap.mmap], then: Callable[[], None] | None = None
+) -> None:
+    """Close descriptors, and take the pages out of mappings and drop them; `then` is called in trio's thread.
 
-    The list is emptied. Where the system has no thread it is done at once.
+    The list is emptied. Where the system has no thread all is done at once.
     """
     token = trio.lowlevel.current_trio_token()
 
@@ -74,8 +80,16 @@ def _work() -> None:
             descriptors, mappings, tell = _waiting.popleft()
         for descriptor in descriptors:
             os.close(descriptor)
+        for mapping in mappings:
+            _empty(mapping)
         mappings.clear()
         tell()
+
+
+def _empty(mapping: mmap.mmap) -> None:
+    """Take the pages out, some at a time: whoever maps memory meanwhile waits for one of these, and not for all."""
+    for start in range(0, len(mapping), PIECE):
+        mapping.madvise(mmap.MADV_DONTNEED, start, min(PIECE, len(mapping) - start))
 
 
 def _nothing(_outcome: Any) -> None:

@@ -266,6 +266,8 @@ class Generation:
         self._adopted = False
         self._ended = False
         self._buried = False
+        self._why_torn: dict[str, str] = {}
+        """By what was writing them, what is said of blocks that the loss has torn."""
         self._mapped: dict[int, Chunk] = {}
         self._places = _Places(self.page.descriptor)
         self._unkept: dict[int, Chunk] = {}
@@ -1324,9 +1326,10 @@ class Generation:
         self.wake_waiters()
 
     def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
+        why = self._why_torn.setdefault(operation, f"{operation} was writing it when generation {self.number} was lost")
         for block, role in operands:
-            if role is not Role.READ and not block.freed:
-                block.tear(f"{operation} was writing it when generation {self.number} was lost")
+            if role is not Role.READ and not block.freed and block.torn is not why:
+                block.tear(why)
 
     def forget(self) -> None:
         """In a forked child: close our copies of the descriptors."""

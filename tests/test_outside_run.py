@@ -95,6 +95,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "Device.full": lambda s: s.dev.full(LENGTH, 1),
     "Device.lane": lambda s: s.dev.lane(),
     "Device.memory_map": lambda s: s.dev.memory_map(),
+    "Device.map_memory": lambda s: s.dev.map_memory(),
     "Device.pinned_empty": lambda s: s.dev.pinned_empty(LENGTH),
     "Device.restart": lambda s: s.dev.restart("a test"),
     "Device.share": lambda s: s.dev.share(s.x),

@@ -14,9 +14,9 @@ import contextlib
 import json
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 import attrs
 import numpy as np
@@ -44,10 +44,16 @@ if TYPE_CHECKING:
     from .._generation import Generation
     from .kernel import Kernel
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 _VARIABLE_MARK = "&"
 """What stands before a variable's name, in the answer to a load and in the name expressions of CUDA C++."""
 
 _UNSUPPORTED_PTX_VERSION = 222
+
+_LARGE_IMAGE = 1 << 18
+"""An image of so many bytes is read and stored in another thread."""
 
 
 def _stale(generation: Generation, operation: str, reason: str, advice: str) -> StaleKernel:
@@ -144,7 +150,14 @@ class Module(metaclass=NoPublicConstructor):
 
     _made_by = "`await dev.module.load(image)`"
 
-    def __init__(self, device: Device, image: Image, name: str | None, more_variables: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        device: Device,
+        image: Image,
+        name: str | None,
+        more_variables: Sequence[str] = (),
+        stored: tuple[int, int] | None = None,
+    ) -> None:
         self.device = device
         self._number = device._next_number()
         self.name = f"module {self._number}" if name is None else name
@@ -160,12 +173,7 @@ class Module(metaclass=NoPublicConstructor):
         """Those that somebody has asked for."""
         self._kernels: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
         self._unloaded = False
-        wanted = {"kernels": image.kernels, "globals": list(dict.fromkeys((*image.variables, *more_variables)))}
-        with host_limits("the image cannot be handed to a worker", device=device.index, operation=LOAD.operation):
-            self._descriptor = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
-            with open(self._descriptor, "wb", closefd=False) as file:
-                self._image_bytes = file.write(image.data)
-                file.write(json.dumps(wanted).encode())
+        self._descriptor, self._image_bytes = stored or _store(device, image, more_variables)
         device._modules.add(self)
 
     def __repr__(self) -> str:
@@ -683,8 +691,8 @@ class ModuleLoader:
         await trio.lowlevel.checkpoint_if_cancelled()  # the path may be code of the caller's
         from .._compiling.linker import bridge_ptx
 
-        data, file_name = await _content_of(image)
-        read = read_image(data)
+        data, file_name = await _content_of(device, image)
+        read = await _read(device, data)
         name = file_name if name is None else name
         if read.kind is ImageKind.LTOIR:
             read = await _linked(device, read.data, name or "image")
@@ -696,10 +704,12 @@ class ModuleLoader:
             text, info = read.data.rstrip(b"\0"), device.info
             with host_limits("the PTX cannot be made a cubin", device=device.index, operation=LOAD.operation):
                 cubin = await trio.to_thread.run_sync(bridge_ptx, text, info.capability, info.driver_version)
-            return await self._load(read_image(cubin), name, variables)
+            return await self._load(await _read(device, cubin), name, variables)
 
     async def _load(self, image: Image, name: str | None, variables: Sequence[str]) -> Module:
-        module: Module = Module._create(self._device, image, name, variables)
+        device = self._device
+        stored = await _in_thread_if_large(device, len(image.data), lambda each: _store(device, each, variables), image)
+        module: Module = Module._create(self._device, image, name, variables, stored)
         await self._device._module_mailbox.ask(LoadRequest(module))
         module._check_layouts()
         return module
@@ -717,12 +727,42 @@ async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
         return read_image(await trio.to_thread.run_sync(lambda: link([source], arch=arch, options=options)))
 
 
-async def _content_of(image: object) -> tuple[bytes, str | None]:
+def _store(device: Device, image: Image, more_variables: Sequence[str]) -> tuple[int, int]:
+    """Where workers find an image, and what they are to look up in it: a descriptor, and the bytes of the image."""
+    wanted = {"kernels": image.kernels, "globals": list(dict.fromkeys((*image.variables, *more_variables)))}
+    with host_limits("the image cannot be handed to a worker", device=device.index, operation=LOAD.operation):
+        descriptor = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                size = file.write(image.data)
+                file.write(json.dumps(wanted).encode())
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return descriptor, size
+
+
+async def _in_thread_if_large(device: Device, size: int, work: Callable[[S], T], image: S) -> T:
+    """What some work on an image comes to, done in another thread if the image is a large one."""
+    if size < _LARGE_IMAGE:
+        return work(image)
+    with host_limits("the image cannot be read", device=device.index, operation=LOAD.operation):
+        return await trio.to_thread.run_sync(work, image)
+
+
+async def _read(device: Device, data: bytes) -> Image:
+    return await _in_thread_if_large(device, len(data), read_image, data)
+
+
+async def _content_of(device: Device, image: object) -> tuple[bytes, str | None]:
     """The bytes of an image, and the name of the file that they were read from."""
-    if isinstance(image, bytes | bytearray | memoryview):
-        return bytes(image), None
+    if isinstance(image, bytes):
+        return image, None
+    if isinstance(image, bytearray | memoryview):
+        return await _in_thread_if_large(device, memoryview(image).nbytes, bytes, image), None
     if isinstance(image, str) and "\n" in image:
-        return image.encode(errors="replace"), None
+        content = await _in_thread_if_large(device, len(image), lambda text: text.encode(errors="replace"), image)
+        return content, None
     if not isinstance(image, str | os.PathLike):
         raise InvalidArgument(f"an image is bytes, the text of PTX or the path of a file, not {type(image).__name__}")
     path = trio.Path(image)
