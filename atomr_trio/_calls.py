@@ -296,7 +296,7 @@ class Series:
             yield self._make(index)
 
 
-STRETCH = 64
+STRETCH = 32
 """Commands of an awaited verb that are made and begun at a time: others get their turn in between."""
 
 
