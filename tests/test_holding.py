@@ -25,7 +25,7 @@ from atomr_trio.actors import copies, module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from rogue import until
 
-MOST_CALLS = 8_000
+MOST_CALLS = 12_000
 """Of one step; each takes some 0.1 to 1 us."""
 
 NODES, ARRAYS, STACK = 1_500, 10_000, 200
