@@ -691,8 +691,8 @@ class ModuleLoader:
         await trio.lowlevel.checkpoint_if_cancelled()  # the path may be code of the caller's
         from .._compiling.linker import bridge_ptx
 
-        data, file_name = await _content_of(device, image)
-        read = await _read(device, data)
+        data, file_name = await _content_of(image)
+        read = await _read(data)
         name = file_name if name is None else name
         if read.kind is ImageKind.LTOIR:
             read = await _linked(device, read.data, name or "image")
@@ -704,11 +704,11 @@ class ModuleLoader:
             text, info = read.data.rstrip(b"\0"), device.info
             with host_limits("the PTX cannot be made a cubin", device=device.index, operation=LOAD.operation):
                 cubin = await trio.to_thread.run_sync(bridge_ptx, text, info.capability, info.driver_version)
-            return await self._load(await _read(device, cubin), name, variables)
+            return await self._load(await _read(cubin), name, variables)
 
     async def _load(self, image: Image, name: str | None, variables: Sequence[str]) -> Module:
         device = self._device
-        stored = await _in_thread_if_large(device, len(image.data), lambda each: _store(device, each, variables), image)
+        stored = await _in_thread_if_large(len(image.data), lambda each: _store(device, each, variables), image)
         module: Module = Module._create(self._device, image, name, variables, stored)
         await self._device._module_mailbox.ask(LoadRequest(module))
         module._check_layouts()
@@ -742,26 +742,27 @@ def _store(device: Device, image: Image, more_variables: Sequence[str]) -> tuple
     return descriptor, size
 
 
-async def _in_thread_if_large(device: Device, size: int, work: Callable[[S], T], image: S) -> T:
+async def _in_thread_if_large(size: int, work: Callable[[S], T], image: S) -> T:
     """What some work on an image comes to, done in another thread if the image is a large one."""
     if size < _LARGE_IMAGE:
         return work(image)
-    with host_limits("the image cannot be read", device=device.index, operation=LOAD.operation):
+    with contextlib.suppress(RuntimeError):  # the system has no thread left: then here
         return await trio.to_thread.run_sync(work, image)
+    return work(image)
 
 
-async def _read(device: Device, data: bytes) -> Image:
-    return await _in_thread_if_large(device, len(data), read_image, data)
+async def _read(data: bytes) -> Image:
+    return await _in_thread_if_large(len(data), read_image, data)
 
 
-async def _content_of(device: Device, image: object) -> tuple[bytes, str | None]:
+async def _content_of(image: object) -> tuple[bytes, str | None]:
     """The bytes of an image, and the name of the file that they were read from."""
     if isinstance(image, bytes):
         return image, None
     if isinstance(image, bytearray | memoryview):
-        return await _in_thread_if_large(device, memoryview(image).nbytes, bytes, image), None
+        return await _in_thread_if_large(memoryview(image).nbytes, bytes, image), None
     if isinstance(image, str) and "\n" in image:
-        content = await _in_thread_if_large(device, len(image), lambda text: text.encode(errors="replace"), image)
+        content = await _in_thread_if_large(len(image), lambda text: text.encode(errors="replace"), image)
         return content, None
     if not isinstance(image, str | os.PathLike):
         raise InvalidArgument(f"an image is bytes, the text of PTX or the path of a file, not {type(image).__name__}")
