@@ -12,7 +12,7 @@ import operator
 import sys
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -150,6 +150,17 @@ class ModuleStorage(Storage):
             await self.device._running_generation()
 
 
+def _not_compared(operator: str) -> TypeError:
+    return TypeError(
+        f"arrays on the device are not compared by {operator}: copy them with `await array.to_host()`, or write "
+        "`a is b` to ask whether they are the same object"
+    )
+
+
+def _not_a_number(kind: str) -> TypeError:
+    return TypeError(f"the array is on the device: use `{kind}(await array.to_host())` for an array of one element")
+
+
 @final
 class DeviceArray(metaclass=NoPublicConstructor):
     """An array in the memory of a device, made by `Device.empty`, `zeros`, `full` or `to_device`.
@@ -247,6 +258,55 @@ class DeviceArray(metaclass=NoPublicConstructor):
     def __array__(self, *_args: object, **_kwargs: object) -> npt.NDArray[Any]:
         # Without this numpy would make an array that contains this object.
         raise TypeError("the array is on the device: copy it with `await array.to_host()`")
+
+    # --- what it refuses ----------------------------------------------------------------------------------------------
+
+    # Without these Python would compare identities, and call every array true.
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise _not_compared("==")
+
+    def __ne__(self, other: object) -> NoReturn:
+        raise _not_compared("!=")
+
+    def __lt__(self, other: object) -> NoReturn:
+        raise _not_compared("<")
+
+    def __le__(self, other: object) -> NoReturn:
+        raise _not_compared("<=")
+
+    def __gt__(self, other: object) -> NoReturn:
+        raise _not_compared(">")
+
+    def __ge__(self, other: object) -> NoReturn:
+        raise _not_compared(">=")
+
+    __hash__ = object.__hash__
+    """By identity, as a key of a dictionary is meant."""
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise TypeError("the elements are on the device: search a copy, `value in await array.to_host()`")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "an array on the device is neither true nor false: use `array is not None`, `array.size`, or a copy, "
+            "`(await array.to_host()).any()`"
+        )
+
+    def __int__(self) -> NoReturn:
+        raise _not_a_number("int")
+
+    def __float__(self) -> NoReturn:
+        raise _not_a_number("float")
+
+    def __complex__(self) -> NoReturn:
+        raise _not_a_number("complex")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "an array on the device cannot be pickled or copied by the copy module: use `await array.to_host()`, or "
+            "`await other.copy_from(array)` for a copy on the device"
+        )
 
     # --- in the hands of other libraries ------------------------------------------------------------------------------
 

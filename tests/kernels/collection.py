@@ -31,6 +31,7 @@ from . import (
     simulate,
     sort,
     warp,
+    wide,
 )
 from .case import Case, Family
 
@@ -47,6 +48,7 @@ FAMILIES: tuple[Family, ...] = (
     learn.family,
     language.family,
     integers.family,
+    wide.family,
     *functions.FAMILIES,
     rounding.family,
     rounding.flushing,

@@ -171,14 +171,20 @@ def add_or_subtract(emit: Emitter, instruction: Instruction) -> None:
 def _carry_chain(
     emit: Emitter, instruction: Instruction, kind: str, a: str, b: str, sign: str, with_carry: bool
 ) -> None:
-    """a ± b ± carry; `.cc` keeps the carry (or the borrow) of this one."""
+    """a ± b with the carry of the one before; `.cc` keeps the carry of this one.
+
+    The hardware subtracts by adding: a - b is a + ~b + 1, and `subc` has the carry in the place of the 1. So after
+    `sub.cc` the flag says that there was no borrow. NVRTC's own code rests on that: it goes on with `addc`.
+    """
+    if sign == "-" and with_carry:
+        b = emit.temp(f"~{b}")
+        sign = "+"
     first = emit.temp(f"{a} {sign} {b}")
-    out = f"({first} < {a})" if sign == "+" else f"({a} < {b})"
+    out = f"({first} < {a})" if sign == "+" else f"({a} >= {b})"
     total = first
     if with_carry:
-        carry = emit.use(CARRY, "pred")
-        total = emit.temp(f"{first} {sign} {carry}.astype({kind})")
-        out += f" | ({total} < {first})" if sign == "+" else f" | ({first} < {carry}.astype({kind}))"
+        total = emit.temp(f"{first} + {emit.use(CARRY, 'pred')}.astype({kind})")
+        out += f" | ({total} < {first})"
     if "cc" in instruction.modifiers:
         out = emit.temp(out)
     emit.define(instruction.operands[0], kind, total)
