@@ -302,12 +302,6 @@ class DeviceArray(metaclass=NoPublicConstructor):
     def __complex__(self) -> NoReturn:
         raise _not_a_number("complex")
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            "an array on the device cannot be pickled or copied by the copy module: use `await array.to_host()`, or "
-            "`await other.copy_from(array)` for a copy on the device"
-        )
-
     # --- in the hands of other libraries ------------------------------------------------------------------------------
 
     def __dlpack__(

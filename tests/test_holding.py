@@ -276,7 +276,7 @@ async def test_memory_is_given_back_by_a_thread(dev, monkeypatch):
 
 async def test_pinned_memory_that_is_just_being_given_back_is_waited_for_where_it_is_needed(dev, monkeypatch):
     waited: list[int] = []
-    monkeypatch.setattr(_pinned, "_available", lambda: MIB * len(waited))
+    monkeypatch.setattr(_pinned, "available_memory", lambda: MIB * len(waited))
     monkeypatch.setattr(_pinned, "wait_until_idle", lambda: waited.append(1))
     assert dev.pinned_empty(MIB, np.uint8).nbytes == MIB
     assert waited == [1]
