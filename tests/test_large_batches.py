@@ -622,6 +622,7 @@ class Awaited:
 
 
 WAIT_ALONE = {
+    "Device.map_memory",
     "Device.restart",
     "Device.share",
     "Device.wait_generation",

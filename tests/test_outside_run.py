@@ -172,9 +172,9 @@ else:
     VERBS["testing.inject"] = lambda s: testing.inject(s.dev, "cuMemAlloc", testing.Delay(0.0))
 
 ANYWHERE = {
-    "DeviceArray.__contains__",
     "Device.batch",  # whose verbs refuse
     "DeviceArray.__array__",
+    "DeviceArray.__contains__",
     "DeviceArray.__enter__",
     "DeviceArray.__getitem__",
     "DeviceArray.__len__",

@@ -352,7 +352,7 @@ class _Recording:
     __slots__ = ("device",)
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device: Device = device
 
 
 @final
