@@ -62,12 +62,15 @@ async def closed(descriptors: Sequence[int]) -> None:
     await done.wait()
 
 
-def wait_until_idle() -> None:
-    """Wait, with the event loop, until all is closed: for who needs the memory at once and could not have it else."""
+def wait_until_idle() -> bool:
+    """Wait, with the event loop, until all is closed: for who needs the memory at once and could not have it else.
+
+    Returns whether there was anything to close.
+    """
     with _lock:
         if not _at_work:
-            return
-    _idle.wait(LONGEST_WAIT)
+            return False
+    return _idle.wait(LONGEST_WAIT)
 
 
 def _work() -> None:

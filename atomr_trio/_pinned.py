@@ -75,9 +75,9 @@ class PinnedArea:
 
     def close_in_thread(self) -> None:
         """Give back the memory of an array that is gone."""
-        descriptor, self._descriptor = self._descriptor, -1
         mapped, self._mapped = self._mapped, []
-        close_in_thread([descriptor] if descriptor >= 0 else [], mapped)
+        self.close()
+        close_in_thread((), mapped)
 
 
 class _Registration:
@@ -161,10 +161,16 @@ class PinnedMemory:
 def _map_new(size: int) -> tuple[int, mmap.mmap]:
     """New shared memory: its descriptor, and its mapping here."""
     try:
+        return _try_to_map(size)
+    except OutOfHostMemory:
+        if not wait_until_idle():  # what was pinned before is just being given back
+            raise
+    return _try_to_map(size)
+
+
+def _try_to_map(size: int) -> tuple[int, mmap.mmap]:
+    try:
         available = available_memory()
-        if size > available:
-            wait_until_idle()  # which gives back what was pinned before
-            available = available_memory()
         if size > available:
             raise OutOfHostMemory(f"there are {available:,} bytes of host memory left, and {size:,} were to be pinned")
         descriptor = os.memfd_create("atomr-trio-pinned", os.MFD_CLOEXEC)

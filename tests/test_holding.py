@@ -20,7 +20,7 @@ import pytest
 import trio
 
 import support
-from atomr_trio import CommandFailed, _closing, _pinned
+from atomr_trio import CommandFailed, OutOfHostMemory, _closing, _pinned
 from atomr_trio.actors import copies, module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from rogue import until
@@ -269,7 +269,7 @@ async def test_memory_is_given_back_by_a_thread(dev, monkeypatch):
     host[:] = 1
     del host
     kept = dev.pinned_empty(1, np.uint8)
-    await until(lambda: len(threads) == 3)
+    await until(lambda: len(threads) == 2)
     assert threading.main_thread() not in threads
     del kept
 
@@ -277,9 +277,11 @@ async def test_memory_is_given_back_by_a_thread(dev, monkeypatch):
 async def test_pinned_memory_that_is_just_being_given_back_is_waited_for_where_it_is_needed(dev, monkeypatch):
     waited: list[int] = []
     monkeypatch.setattr(_pinned, "available_memory", lambda: MIB * len(waited))
-    monkeypatch.setattr(_pinned, "wait_until_idle", lambda: waited.append(1))
+    monkeypatch.setattr(_pinned, "wait_until_idle", lambda: waited.append(1) or len(waited) == 1)
     assert dev.pinned_empty(MIB, np.uint8).nbytes == MIB
     assert waited == [1]
+    with pytest.raises(OutOfHostMemory, match="to be pinned"):
+        dev.pinned_empty(3 * MIB, np.uint8)
 
 
 async def test_a_large_image_is_read_in_a_thread(dev, monkeypatch):
