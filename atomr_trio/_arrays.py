@@ -281,8 +281,9 @@ class DeviceArray(metaclass=NoPublicConstructor):
     def __ge__(self, other: object) -> NoReturn:
         raise _not_compared(">=")
 
-    __hash__ = object.__hash__
-    """By identity, as a key of a dictionary is meant."""
+    def __hash__(self) -> int:
+        """By identity: as a key of a dictionary the object is meant, not its elements."""
+        return object.__hash__(self)
 
     def __contains__(self, value: object) -> NoReturn:
         raise TypeError("the elements are on the device: search a copy, `value in await array.to_host()`")
