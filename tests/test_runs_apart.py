@@ -5,6 +5,7 @@ Objects of a device may be collected anywhere: that is noted, and taken care of 
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import gc
 import multiprocessing
@@ -24,6 +25,7 @@ import atomr_trio
 from atomr_trio import Device
 from atomr_trio._util import Living
 from atomr_trio.testing import WorkerPool, worker_pid
+from spawned import sum_in_a_child
 from support import chosen_backend, open_test_device
 
 SOURCE = 'extern "C" __global__ void add(int *x, int a) { x[threadIdx.x] += a; }'
@@ -236,23 +238,13 @@ def test_a_pool_gives_no_worker_that_belongs_to_another_thread():
 # ---------------------------------------------------------------------------------------------------- processes
 
 
-def sum_in_a_child(backend: str, count: int) -> int:
-    """Called in a child: open a device there."""
-
-    async def run() -> int:
-        async with atomr_trio.open_device(backend=backend) as dev:
-            return int((await dev.full(count, 3, np.int32).to_host()).sum())
-
-    return trio.run(run)
-
-
 async def test_a_child_that_is_spawned_has_a_device_of_its_own(dev):
     x = await dev.to_device(np.arange(LENGTH))
     context = multiprocessing.get_context("spawn")
 
     def ask_child() -> int:
-        with context.Pool(1) as children:
-            return children.apply(sum_in_a_child, (chosen_backend(), 100))
+        with concurrent.futures.ProcessPoolExecutor(1, context) as children:
+            return children.submit(sum_in_a_child, chosen_backend(), 100).result()
 
     assert await trio.to_thread.run_sync(ask_child) == 300
     np.testing.assert_array_equal(await x.to_host(), np.arange(LENGTH))
