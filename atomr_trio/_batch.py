@@ -41,6 +41,7 @@ from .actors.kernel import (
     PreparedLaunch,
     ReadOnly,
     _options,
+    names_nothing,
 )
 from .actors.memory import plan_fill, tear_halves
 from .worker.engines.event import MARK
@@ -294,7 +295,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
     ) -> None:
         shared_bytes, touches, hang_timeout, options = others
-        if grid != 0 or block != 0 or arguments or shared_bytes or touches or options is not ORDINARY:
+        if (
+            grid != 0
+            or block != 0
+            or arguments
+            or shared_bytes
+            or not names_nothing(touches)
+            or options is not ORDINARY
+        ):
             raise InvalidArgument("a prepared launch brings its grid, its block, its arguments and its options along")
         self._check()
         own(self._device, prepared, PreparedLaunch, _LAUNCHED)
@@ -539,4 +547,4 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
 def _are_ordinary(touches: object = (), hang_timeout: object = None, **attributes: Unpack[AttributeKeywords]) -> bool:
     """Whether options that were given say what holds without them."""
-    return not touches and hang_timeout is None and _options(**attributes) is ORDINARY
+    return names_nothing(touches) and hang_timeout is None and _options(**attributes) is ORDINARY

@@ -462,6 +462,7 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
         host = pattern(10)
         array = await dev.to_device(host)
         real_spawn, doomed = dev._spawn, [0.0, 0.05, 0.15]
+        killed: list[Any] = []
 
         def spawn() -> Any:
             process = real_spawn()
@@ -472,6 +473,7 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
         async def kill_later(process: Any, delay: float) -> None:
             await trio.sleep(delay)
             process.kill()
+            killed.append(process)
 
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
@@ -479,7 +481,8 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
                 kill_worker(dev)
                 # The kill may come too late for the start: then it is one generation more.
                 await until(lambda: not doomed and dev.state.value == "running" and dev.generation >= 2)
-            await until(lambda: dev.state.value == "running")
+            # It is in service until its end is noticed.
+            await until(lambda: dev.state.value == "running" and dev._generation.process not in killed)
             assert (await array.to_host() == host).all()
             assert doomed == []
 

@@ -282,7 +282,7 @@ class Kernel(metaclass=NoPublicConstructor):
         device._home.check_task()
         bare = cluster is None and priority is None and not cooperative and not programmatic
         await trio.lowlevel.checkpoint_if_cancelled()
-        if bare and lane is None and hang_timeout is None and not touches:
+        if bare and lane is None and hang_timeout is None and names_nothing(touches):
             launched = device._launches.begin(self, grid, block, shared_bytes, arguments, device._module_actor)
             if launched is not None:
                 await launched.wait()
@@ -713,6 +713,11 @@ def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
     if all(type(each) is int for each in flat):
         return parts
     return None
+
+
+def names_nothing(touches: object) -> bool:
+    """Whether `touches` is an empty tuple or list, as it is by default."""
+    return type(touches) in (tuple, list) and not touches
 
 
 def _tuple_of_touched(touches: object) -> tuple[object, ...]:
