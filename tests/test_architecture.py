@@ -1,4 +1,4 @@
-"""The walls of the house: who may import whom, read from the source and tried in fresh processes."""
+"""The rules of the architecture: which module may import which, read from the source and tried in fresh processes."""
 
 from __future__ import annotations
 

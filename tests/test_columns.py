@@ -1,4 +1,4 @@
-"""A library that is there on one floor is in every table that docs/adding-a-library.md lists.
+"""A library that is there in one layer is in every table that docs/adding-a-library.md lists.
 
 What a verb cannot work without shows in its own tests; here is what would be missed by nobody.
 """
