@@ -3,12 +3,17 @@
 A lane is one CUDA stream with a counter in the timeline page. The loop thread runs a command at once when it only
 enqueues, the lane has nothing waiting and not too much unfinished, and every ticket it waits for is already submitted.
 Otherwise the command joins the lane's queue, which a thread of the lane serves in order. Waiting for another lane is an
-event recorded on that lane's stream at that moment: it covers everything submitted there, the awaited ticket included.
+event on that lane's stream, recorded there once for all who wait for the same ticket or an earlier one.
 A command names the lanes that it waits for by themselves, not by number: one that is closed meanwhile, and whose number
 may be another's by then, is still there for it.
 
 Others rely on the waits of a command, whether it succeeds or not: its ticket tells them that those are over as well. So
 where the driver refuses such an event, or the lane has no stream, the lane's thread waits until the GPU is there.
+
+The driver has room for about a thousand unfinished entries of a stream. The call that finds none blocks, and with it
+every other call that names the stream, a query as well. So a command waits until there is room for its entries, of
+which it names the number if that is not one. How many a library's call makes is not known; while one is under way, no
+other thread of the worker enters the stream unless it may block as well.
 
 Having the GPU write a ticket costs as much as a third of a launch. A command that came unsigned therefore shares the
 ticket of one that follows: of the next signed one, or of the last one of its group, which is full after `GROUP_LIMIT`,
@@ -233,6 +238,14 @@ class Lane:
         self._changed = threading.Condition()
         self.waiters: int = 0
         self._thread: threading.Thread | None = None
+        self.calling = threading.Lock()
+        """Held during a call that may block because it makes a number of entries that nobody knows."""
+        self._heavy: collections.deque[tuple[int, int]] = collections.deque()
+        self._surplus = 0
+        self._weighing = threading.Lock()
+        self._marking = threading.Lock()
+        self._marked = self.submitted
+        """The last ticket that the lane's event covers."""
         self.accepted: int = self.submitted
         self.signed: int = self.submitted
         """The last ticket that the GPU was told to write."""
@@ -274,7 +287,7 @@ class Lane:
         at_once = (
             command.verb.mode is Mode.ENQUEUES
             and self._takes(command.ticket)
-            and all(lane.submitted >= ticket for lane, ticket, _ in command.waits)
+            and all(lane.submitted >= ticket and not lane.calling.locked() for lane, ticket, _ in command.waits)
             and self.stream is not None
         )
         if not (at_once and self._perform(command, self._order_after)):
@@ -326,8 +339,27 @@ class Lane:
 
     def _takes(self, ticket: int) -> bool:
         """Whether the loop thread may make the calls of this command: nothing waits, and not too much is unfinished."""
-        self.room_until = self.finished + INLINE_LIMIT
-        return self.pending == 0 and ticket <= self.room_until
+        if self.pending:
+            return False
+        self.room_until = self._room(INLINE_LIMIT)
+        return ticket <= self.room_until
+
+    def weigh(self, ticket: int, entries: int) -> None:
+        """Note that the command with this ticket makes so many entries in the stream's queue, its ticket not counted."""
+        if entries > 1:
+            with self._weighing:
+                self._heavy.append((ticket, entries - 1))
+                self._surplus += entries - 1
+
+    def _room(self, limit: int) -> int:
+        """The last ticket that the stream has room for: `limit` ordinary commands, each a launch and its ticket."""
+        finished = self.finished
+        if not self._heavy:
+            return finished + limit
+        with self._weighing:
+            while self._heavy and self._heavy[0][0] <= finished:
+                self._surplus -= self._heavy.popleft()[1]
+            return finished + limit - self._surplus // 2
 
     def _check_next(self, ticket: int) -> None:
         """A record that went astray, or was written over, does not pass for another."""
@@ -372,7 +404,7 @@ class Lane:
             self.sign()
         for lane, ticket in awaited:
             lane.wait_submitted(ticket)
-        while command.ticket - self.finished > DRIVER_LIMIT:
+        while command.ticket > max(self._room(DRIVER_LIMIT), self.finished + 1):
             self.sign()  # or nothing might ever be seen to finish
             time.sleep(_POLL_SECONDS)
         self._perform(command, self._order_after_in_turn)
@@ -387,6 +419,7 @@ class Lane:
         try:
             if command.waits:
                 order_after(command.waits)
+                self.weigh(command.ticket, 1 + len(command.waits))
             if self.stream is None:
                 self.open()
             result = command.call(command, self)
@@ -438,8 +471,7 @@ class Lane:
         for lane, ticket, _ in waits:
             if lane is not self and lane.finished < ticket:
                 try:
-                    self._driver.cuEventRecord(self._event, lane.stream)
-                    self._driver.cuStreamWaitEvent(self.stream, self._event, 0)
+                    lane.hold(self.stream, ticket)
                 except self._services.cuda_error as error:
                     if classify(error.status) in _FATAL:
                         raise
@@ -447,6 +479,21 @@ class Lane:
         for lane, ticket, required in waits:
             if required and ticket in lane.failures:
                 raise RequiredCommandFailed(lane.failures[ticket])
+
+    def hold(self, stream: Any, ticket: int) -> None:
+        """Let another stream wait for a ticket of this lane, which was submitted. Raises what the driver does.
+
+        The event is recorded anew only for a ticket that it does not cover: a mark is an entry of this lane's stream,
+        and a thousand commands of other lanes may wait for one kernel. Who waits must do so before the event is
+        recorded again: behind later commands, which may themselves wait for that stream, neither would ever go on.
+        """
+        with self._marking:
+            if self._marked < ticket:
+                covered = self.submitted
+                self._driver.cuEventRecord(self._event, self.stream)
+                self._marked = covered
+                self.weigh(covered, 2)
+            self._driver.cuStreamWaitEvent(stream, self._event, 0)
 
     def _order_after_in_turn(self, waits: Sequence[Wait]) -> None:
         """The same in the lane's thread, which can wait itself."""
@@ -535,6 +582,15 @@ class Lane:
             with self._asked:
                 self._asking -= 1
                 self._asked.notify_all()
+
+    def query(self, call: Callable[[Any], int]) -> int:
+        """`ask`, unless a call is under way that may block: then 0. That call tells of a lost context itself."""
+        if not self.calling.acquire(blocking=False):
+            return 0
+        try:
+            return self.ask(call)
+        finally:
+            self.calling.release()
 
     def close(self) -> Sequence[Callable[[], object]]:
         """The calls that give the stream back; only after `finish`, when nothing is running."""

@@ -403,7 +403,7 @@ class Worker:
 
     def _query(self, lane: Lane) -> None:
         query = self._driver.cuStreamQuery
-        status = lane.ask(query.status)
+        status = lane.query(query.status)
         if status not in (0, _NOT_READY) and classify(status) in (StatusClass.POISONS, StatusClass.GONE):
             self.lost(query.library.error(status, query.symbol), "stream query")
 

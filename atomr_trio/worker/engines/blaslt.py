@@ -15,7 +15,7 @@ from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p,
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol import Mode, VerbTable
-from .calls import made_ready, refusal
+from .calls import ENTRIES_OF_A_CALL, made_ready, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,7 +297,10 @@ class BlasLtEngine:
             kept.plans.move_to_end(key)
             plan.point(addresses)
         function = self._cublaslt.cublasLtMatmul
-        status = function.status(*self._words_of(plan, addresses, alpha, beta, kept, lane))
+        words = self._words_of(plan, addresses, alpha, beta, kept, lane)
+        lane.weigh(command.ticket, ENTRIES_OF_A_CALL)
+        with lane.calling:
+            status = function.status(*words)
         if status:
             raise self._refusal(function, status, Problem.unpack(content), lane)
 

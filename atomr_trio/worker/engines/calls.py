@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from ctypes import addressof, byref, create_string_buffer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..protocol import Mode, Verb, VerbTable
 from ..status import StatusClass, classify
@@ -96,13 +96,14 @@ class CallTable(VerbTable):
 class Bound:
     """A function, ready to be called with the words of a record."""
 
-    __slots__ = ("call", "numbers_on_host", "option", "query", "symbol", "words", "workspace")
+    __slots__ = ("call", "entries", "numbers_on_host", "option", "query", "symbol", "words", "workspace")
 
     def __init__(self, table: CallTable, name: str, bindings: Any) -> None:
         function = getattr(bindings, name)
         kinds = function.argtypes[1:]
         self.call: Callable[..., int] = function.bind()
         self.symbol: str = function.symbol
+        self.entries: int = _ENTRIES_OF_A_LONG_CALL if any(part in name for part in _LONG_CALLS) else ENTRIES_OF_A_CALL
         self.words: struct.Struct = struct.Struct(f"<{len(kinds)}q")
         self.option: Option | None = table.options.get(name)
         self.workspace: Workspace | None = table.workspaces.get(name)
@@ -120,6 +121,12 @@ class Bound:
         """Whether the words of the record are all that it takes."""
         return self.option is None and self.workspace is None and not self.numbers_on_host
 
+
+ENTRIES_OF_A_CALL: Final = 3
+"""Entries of a stream's queue that a call is taken to make: a product in parts, their sum, and a clearing before."""
+_ENTRIES_OF_A_LONG_CALL = 16
+_LONG_CALLS = ("trsm", "trsv", "trmm", "syrk", "syr2k", "herk", "her2k", "symm", "hemm", "getr")
+"""Functions of cuBLAS that take a matrix apart and work on its blocks one after the other."""
 
 _NOT_MADE = -1
 """The status of a call that was not made."""
@@ -231,7 +238,9 @@ class CallEngine:
             self._make_room(bound, bound.workspace, handle, words, lane)
         if flags != handle.flags:
             self._set(handle, flags)
-        status = bound.call(handle.value, *words)
+        lane.weigh(command.ticket, bound.entries)
+        with lane.calling:
+            status = bound.call(handle.value, *words)
         if status:
             raise refusal(self._driver, self._library, status, bound.symbol, lane)
         if answer_bytes:
@@ -251,6 +260,8 @@ class CallEngine:
         def prepare(_keep: object = area) -> None:  # what the addresses point to lives as long as this does
             if handle.flags != flags:
                 self._set(handle, flags)
+            if bound.entries > ENTRIES_OF_A_CALL:
+                lane.weigh(lane.accepted + 1, bound.entries)
 
         def error_of(status: int) -> Exception:
             return refusal(self._driver, self._library, status, bound.symbol, lane)

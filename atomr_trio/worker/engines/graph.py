@@ -108,6 +108,8 @@ _GRAPH_EXEC_UPDATE_FAILURE = 910
 _CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
 _USE_NODE_PRIORITY = 8
 _LONGEST_ROW = 1 << 30
+_MOST_ENTRIES = 64
+"""Of a stream's queue that a launch is taken to make, however many steps its graph has."""
 """A copy node is described by rows with a pitch, and a pitch has 31 bits."""
 
 
@@ -188,7 +190,10 @@ class GraphEngine:
 
     def _launch(self, command: Command, lane: Lane) -> None:
         (number,) = LAUNCH_GRAPH.struct.unpack(command.payload)
-        self._driver.cuGraphLaunch(self._graphs[number].executable, lane.stream)
+        built = self._graphs[number]
+        lane.weigh(command.ticket, min(len(built.steps), _MOST_ENTRIES))
+        with lane.calling:
+            self._driver.cuGraphLaunch(built.executable, lane.stream)
 
     def _update(self, command: Command, lane: Lane) -> None:
         (number,) = UPDATE.struct.unpack_from(command.payload)

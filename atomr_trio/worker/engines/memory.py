@@ -99,6 +99,8 @@ _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 _SEED_BYTES = 64 * 1024
 """How much of a fill with a wide pattern is written item by item before it is doubled by copies."""
+_ENTRIES_OF_A_2D_FILL = 4
+"""On an H200 a stream was full with less than 400 pairs of these fills: more than one each. Four is on the safe side."""
 
 
 class _Way(NamedTuple):
@@ -427,6 +429,7 @@ class MemoryEngine:
 
     def _fill(self, command: Command, lane: Lane) -> None:
         address, pitch, itemsize, width, height, pattern = FILL.struct.unpack_from(command.payload)
+        lane.weigh(command.ticket, self._entries_of_fill(itemsize, width, height))
         if itemsize <= 4:
             self._fill_narrow(lane, address, pitch, itemsize, width, height, pattern)
             return
@@ -437,6 +440,14 @@ class MemoryEngine:
             target = (address + done * pitch, pitch)
             self._copy_rows(lane, _ON_DEVICE, target, (address, pitch), width * itemsize, step)
             done += step
+
+    @staticmethod
+    def _entries_of_fill(itemsize: int, width: int, height: int) -> int:
+        """How many entries a fill makes in the stream's queue, at most."""
+        if itemsize <= 4:
+            return 1 if height == 1 else _ENTRIES_OF_A_2D_FILL
+        doublings = max(0, width * itemsize // _SEED_BYTES).bit_length() + (height - 1).bit_length()
+        return _ENTRIES_OF_A_2D_FILL * (itemsize // 4) + doublings
 
     def _fill_narrow(
         self, lane: Lane, address: int, pitch: int, itemsize: int, width: int, height: int, pattern: bytes

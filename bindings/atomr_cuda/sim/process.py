@@ -289,11 +289,11 @@ class Process:
             return self.current().default_stream()
         return self.handles.get(handle, Stream)
 
-    def submit(self, handle: int | None, work: Callable[[], None], *, kernel: bool = False) -> int:
+    def submit(self, handle: int | None, work: Callable[[], None], *, kernel: bool = False, entries: int = 1) -> int:
         """Queue work on the stream behind a handle; returns its place there."""
         stream = self.stream(handle)
         self.current().hold_back(stream)
-        return stream.submit(work, kernel=kernel)
+        return stream.submit(work, kernel=kernel, entries=entries)
 
 
 def _checks() -> Checks | None:

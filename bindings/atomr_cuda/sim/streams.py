@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterable
 from ._status import NOT_READY, OPERATING_SYSTEM, SUCCESS, UNKNOWN, Refused
 from .memory import ASSERT, DeviceFault
 
-# A real driver blocks the launching thread once this many launches of one stream are unfinished.
-MAX_PENDING_LAUNCHES = 1021
+# A real driver has room for this many unfinished entries of one stream. It was measured with launches. A call that finds
+# no room blocks until there is some, and every other call that names the stream blocks behind it, a query as well.
+MAX_PENDING = 1021
 
 
 class Fate:
@@ -69,10 +70,11 @@ class Stream:
         self.submitted: int = 0
         self.completed: int = 0
         self._fate = fate
-        self._pending_launches = 0
+        self._pending = 0
         self._closing = False
-        self._queue: deque[tuple[Callable[[], None], bool]] = deque()
+        self._queue: deque[tuple[Callable[[], None], int, bool]] = deque()
         self._changed = threading.Condition(threading.Lock())
+        self._entered = threading.Lock()
         fate.watch(self)
         self._thread = threading.Thread(target=self._serve, name=f"simulated stream {next(self._numbers)}", daemon=True)
         try:
@@ -80,17 +82,16 @@ class Stream:
         except RuntimeError:
             raise Refused(OPERATING_SYSTEM) from None
 
-    def submit(self, work: Callable[[], None], *, kernel: bool = False) -> int:
+    def submit(self, work: Callable[[], None], *, kernel: bool = False, entries: int = 1) -> int:
         """Queue a piece of work; the number returned is this work's place in the stream.
 
-        A launch blocks while too many launches are unfinished, until the process is lost.
+        It takes so many `entries` of the stream's queue, and blocks while that is full, until the process is lost.
         """
-        with self._changed:
-            if kernel:
-                while self._pending_launches >= MAX_PENDING_LAUNCHES and not self._fate.status:
-                    self._changed.wait()
-                self._pending_launches += 1
-            self._queue.append((work, kernel))
+        with self._entered, self._changed:
+            while self._pending >= MAX_PENDING and not self._fate.status:
+                self._changed.wait()
+            self._pending += entries
+            self._queue.append((work, entries, kernel))
             self.submitted += 1
             self._changed.notify_all()
             return self.submitted
@@ -105,11 +106,15 @@ class Stream:
         return self._closing and self.reached(self.submitted)
 
     def query(self) -> int:
-        """The status of the stream as cuStreamQuery gives it."""
+        """The status of the stream as cuStreamQuery gives it; behind a call that waits for room."""
+        with self._entered:
+            pass
         return self._fate.status or (SUCCESS if self.reached(self.submitted) else NOT_READY)
 
     def synchronize(self, place: int | None = None) -> int:
         """Wait, as a host thread does, for a place in the stream (None: all submitted so far), or for a fault."""
+        with self._entered:
+            pass
         with self._changed:
             target = self.submitted if place is None else place
             while self.completed < target and not self._fate.status:
@@ -135,15 +140,15 @@ class Stream:
 
     def _serve(self) -> None:
         while (item := self._next()) is not None:
-            work, kernel = item
+            work, entries, kernel = item
             if (kernel and self._fate.status) or not self._perform(work) or (kernel and self._fate.status):
                 return  # the stream stops here for ever: nothing behind this work runs
             with self._changed:
                 self.completed += 1
-                self._pending_launches -= kernel
+                self._pending -= entries
                 self._changed.notify_all()
 
-    def _next(self) -> tuple[Callable[[], None], bool] | None:
+    def _next(self) -> tuple[Callable[[], None], int, bool] | None:
         with self._changed:
             while not self._queue:
                 if self._closing:
@@ -225,13 +230,13 @@ class DefaultStream(Stream):
         super().__init__(fate, blocking=False)
         self._blocking_streams = blocking_streams
 
-    def submit(self, work: Callable[[], None], *, kernel: bool = False) -> int:
+    def submit(self, work: Callable[[], None], *, kernel: bool = False, entries: int = 1) -> int:
         """As for any stream, after the work that the blocking streams have by now."""
         ahead = [(stream, stream.submitted) for stream in self._blocking_streams()]
         pending = [(stream, place) for stream, place in ahead if not stream.reached(place)]
         if pending:
             super().submit(lambda: _wait_for_all(pending))
-        return super().submit(work, kernel=kernel)
+        return super().submit(work, kernel=kernel, entries=entries)
 
     def hold_back(self, stream: Stream) -> None:
         """Make a blocking stream wait for what was submitted here before."""
