@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .worker.limits import occupy_standard_streams
+
 if TYPE_CHECKING:
     from ._device import Backend, Device, OnFault, WorkerSource
     from ._findings import Check
@@ -120,6 +122,8 @@ class _Opening(AbstractAsyncContextManager["Device"]):
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Device:
+        with contextlib.suppress(OSError):  # no descriptor left: whoever needs one will say so
+            occupy_standard_streams()  # before a thread imports, whose files would come and go under these numbers
         if not trio.lowlevel.in_trio_task():  # which is refused, by what is imported at once then
             self._inner = self._enter(importlib.import_module("._device", __package__))
             return await self._inner.__aenter__()

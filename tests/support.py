@@ -7,6 +7,7 @@ when it has no fixtures at hand, as a `trio.run` of its own has not.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -66,8 +67,26 @@ async def next_event(events: Any) -> Any:
 
 
 def gpu_memory() -> float:
-    """MiB in use on the GPU, as nvidia-smi says."""
+    """MiB of GPU 0 that workers of this process hold, as nvidia-smi says; others may use the GPU meanwhile.
+
+    0 on the simulator, NaN where the driver does not tell what a process holds.
+    """
     if not ON_GPU:
         return 0.0
-    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return float(subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout)
+    query = ["nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    listed = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.split("\n")
+    rows = [line.split(", ") for line in listed if line]
+    ours = [size for pid, size in rows if _is_descendant(int(pid))]
+    return sum(float(size) if size.isdigit() else math.nan for size in ours)
+
+
+def _is_descendant(pid: int) -> bool:
+    """Whether a process is a child of this one, or a child's child."""
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except FileNotFoundError:
+            return False
+        if pid == os.getpid():
+            return True
+    return False

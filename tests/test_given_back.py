@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import time
 import weakref
@@ -420,7 +421,7 @@ def bytes_held(dev: Any) -> dict[str, int]:
     return {
         "bytes here": held.private_bytes(os.getpid()),
         "bytes of the worker": held.private_bytes(worker_pid(dev)),
-        "bytes of the GPU": int(gpu_memory() * MIB),
+        "bytes of the GPU": 0 if math.isnan(used := gpu_memory()) else int(used * MIB),
     }
 
 

@@ -11,9 +11,9 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ MOST_CALLS = 12_000
 NODES, ARRAYS, STACK = 1_500, 10_000, 200
 MIB = 1 << 20
 
+S, T = TypeVar("S"), TypeVar("T")
 SOURCE = 'extern "C" __global__ void add(int *x, int a) { x[threadIdx.x] += a; }'
 
 
@@ -285,20 +286,28 @@ async def test_pinned_memory_that_is_just_being_given_back_is_waited_for_where_i
 
 
 async def test_a_large_image_is_read_in_a_thread(dev, monkeypatch):
-    threads: list[threading.Thread] = []
-    read = module_actor.read_image
+    in_loop: list[bool] = []
 
-    def noted(data: bytes) -> Any:
-        threads.append(threading.current_thread())
-        return read(data)
+    def noted(read: Callable[[S], T]) -> Callable[[S], T]:
+        def note(data: S) -> T:
+            in_loop.append(threading.current_thread() is threading.main_thread())
+            return read(data)
 
-    monkeypatch.setattr(module_actor, "read_image", noted)
+        return note
+
     kernel = await dev.nvrtc.compile(SOURCE, "add")
     image = kernel._module.ptx or ""
+    monkeypatch.setattr(module_actor, "read_image", noted(module_actor.read_image))
+    monkeypatch.setattr(module_actor, "_image_of", noted(module_actor._image_of))
     small = await dev.module.load(image)
     large = await dev.module.load(image + "\n// a comment" * 50_000)
     assert list(small) == list(large) == ["add"]
-    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+    assert in_loop == [True, False]
+    monkeypatch.setattr(module_actor, "_LARGE_IMAGE", 1)
+    in_loop.clear()
+    await dev.nvrtc.compile(SOURCE.replace("add", "large"), "large")
+    assert in_loop
+    assert not any(in_loop)
 
 
 FIRST_USES = """

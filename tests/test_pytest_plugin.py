@@ -157,6 +157,7 @@ Run = Callable[..., pytest.RunResult]
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a suite with the plugin, which the source tree has without an entry point."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # other plugins look at it, and may warn
 
     def run_suite(source: str, *arguments: str, settings: str = SETTINGS) -> pytest.RunResult:
         for name, value in child_environment(**coverage_environment()).items():

@@ -349,6 +349,24 @@ def test_a_program_that_closes_its_standard_streams_prints_into_nothing_of_ours(
     run_program("-I", "-W", "error", inside="[os.close(number) for number in (0, 1, 2)]")
 
 
+READS_WHILE_IT_IS_IMPORTED = """
+class Reader(importlib.abc.MetaPathFinder):
+    kept = []
+
+    def find_spec(self, name, path, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            self.kept.append(open("/dev/zero", "rb"))
+
+sys.meta_path.insert(0, Reader())
+"""
+
+
+def test_what_is_open_during_an_import_gets_the_number_of_no_standard_stream():
+    """Modules are imported in a thread, beside the opening."""
+    first = "import importlib.abc, threading" + READS_WHILE_IT_IS_IMPORTED
+    run_program("-W", "ignore", first=first, inside="[os.close(number) for number in (0, 1, 2)]")
+
+
 def test_a_program_that_is_run_without_its_environment_or_site_has_workers_like_it():
     """Which the environment would not let start."""
     run_program("-E", "-S", "-s", env={**os.environ, "PYTHONHOME": "/nonexistent", "PYTHONUTF8": "neither 0 nor 1"})

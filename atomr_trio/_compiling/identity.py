@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sys
-import uuid
 from typing import Any, Final
 
 import attrs
@@ -87,7 +86,7 @@ def _loaded(path: str | None) -> NvrtcIdentity:
         return NvrtcIdentity(version, nvrtc_build(path or ""))
     except OSError:
         # Nobody can tell what it is, so that nothing it makes is for another process.
-        return NvrtcIdentity(version, f"of one process: {uuid.uuid4()}")
+        return NvrtcIdentity(version, f"of one process: {os.urandom(16).hex()}")
 
 
 def _record(content: bytes | None) -> dict[str, Any]:

@@ -645,7 +645,10 @@ async def load_program(device: Device, program: CompiledProgram) -> Program:
 
 async def load_apart(device: Device, program: CompiledProgram) -> Program:
     """A module of a program with variables of its own."""
-    image = _image_of(program) if program.ltoir is None else await _linked(device, program.ltoir, "the program")
+    if program.ltoir is None:
+        image = await _in_thread_if_large(len(program.image), _image_of, program)
+    else:
+        image = await _linked(device, program.ltoir, "the program")
     module = Program._create(device, image, program)
     await device._module_mailbox.ask(LoadRequest(module))
     module._check_layouts()
@@ -724,7 +727,7 @@ async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
     arch = f"{'compute' if device.backend == 'sim' else 'sm'}_{major}{minor}"
     options = LinkOptions(lineinfo=bool(device._checks))
     with host_limits("the image cannot be linked", device=device.index, operation=LOAD.operation):
-        return read_image(await trio.to_thread.run_sync(lambda: link([source], arch=arch, options=options)))
+        return await trio.to_thread.run_sync(lambda: read_image(link([source], arch=arch, options=options)))
 
 
 def _store(device: Device, image: Image, more_variables: Sequence[str]) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from .limits import occupy_standard_streams
 from .protocol import (
     ASLEEP_WORD,
     HEARTBEAT_WORD,
@@ -32,20 +33,6 @@ MAX_TEXT = 16 * 1024
 NO_DESCRIPTOR = -1
 _LARGEST_STATUS = (1 << 15) - 1
 _DESCRIPTOR_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-
-
-def occupy_standard_streams() -> None:
-    """Have descriptors 0 to 2 lead to the null device where a program has closed them.
-
-    Whatever prints would else write into a file of ours that got one of these numbers. (``mmap`` takes one too.)
-    """
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            if null != number:  # another thread was quicker, and the number is taken now
-                os.close(null)
 
 
 def open_pair() -> tuple[socket.socket, socket.socket]:

@@ -345,7 +345,7 @@ class Lane:
         return ticket <= self.room_until
 
     def weigh(self, ticket: int, entries: int) -> None:
-        """Note that the command with this ticket makes so many entries in the stream's queue, its ticket not counted."""
+        """Note how many entries of the stream's queue the command with this ticket makes, the ticket apart."""
         if entries > 1:
             with self._weighing:
                 self._heavy.append((ticket, entries - 1))

@@ -35,6 +35,20 @@ def in_words(value: int, *, bytes_: bool = False) -> str:
     return f"{value:,}"
 
 
+def occupy_standard_streams() -> None:
+    """Have descriptors 0 to 2 lead to the null device where a program has closed them.
+
+    Whatever prints would else write into a file of ours that got one of these numbers. (``mmap`` takes one too.)
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            if null != number:  # another thread was quicker, and the number is taken now
+                os.close(null)
+
+
 def soft_limit(which: int) -> int:
     """What a limit is at this moment, for this process."""
     return resource.getrlimit(which)[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from support import gpu_memory
+
 SOURCE = """
 extern "C" __global__ void twice(float *x, int n)
 {
@@ -21,6 +23,13 @@ async def test_the_device_describes_itself(dev):
     assert dev.info.driver_version >= (12, 0)
     assert dev.info.warp_size == 32
     assert dev.info.max_threads_per_block == 1024
+
+
+async def test_what_its_worker_holds_is_told_apart_from_what_others_hold(dev):
+    before = gpu_memory()
+    array = await dev.to_device(np.ones(256 << 20, np.uint8))
+    assert gpu_memory() >= before + 256
+    array.free()
 
 
 async def test_a_kernel_computes_on_it(dev):

@@ -100,7 +100,7 @@ _RELEASE_SECONDS = 1.0
 _SEED_BYTES = 64 * 1024
 """How much of a fill with a wide pattern is written item by item before it is doubled by copies."""
 _ENTRIES_OF_A_2D_FILL = 4
-"""On an H200 a stream was full with less than 400 pairs of these fills: more than one each. Four is on the safe side."""
+"""At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
 
 
 class _Way(NamedTuple):

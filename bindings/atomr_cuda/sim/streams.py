@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable
 from ._status import NOT_READY, OPERATING_SYSTEM, SUCCESS, UNKNOWN, Refused
 from .memory import ASSERT, DeviceFault
 
-# A real driver has room for this many unfinished entries of one stream. It was measured with launches. A call that finds
-# no room blocks until there is some, and every other call that names the stream blocks behind it, a query as well.
+# A real driver has room for this many unfinished entries of one stream, measured with launches. A call that finds no
+# room blocks until there is some, and every other call that names the stream blocks behind it, a query as well.
 MAX_PENDING = 1021
 
 
