@@ -85,9 +85,9 @@ class _ShortLaunches:
         self._mailbox.count_finished(-1)  # `launches_finished`, which follows, takes it for one that has not failed
         self._errors.append(error)
 
-    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
+    def launches_lost(self, count: int, error: DeviceError) -> None:
         """The end of the batch tells of the loss; the mark behind the launches is lost as well."""
-        self._mailbox.count_finished(1, "lost")
+        self._mailbox.count_finished(count, "lost")
         if not any(isinstance(each, ContextLost) for each in self._errors):
             self._errors.append(error)
 

@@ -1248,8 +1248,9 @@ class Generation:
     def in_flight(self) -> tuple[str, ...]:
         """The operations that have been started and not finished."""
         lanes = self.timeline.lanes
-        launches = tuple(launch[2]._describe(launch[3])[0] for lane in lanes for launch in lane.launches)
-        return tuple(command.operation for lane in lanes for command in lane.in_flight) + launches
+        launched = [launch[2] for lane in lanes for launch in lane.launches]
+        names = {each: each._describe(())[0] for each in set(launched)}  # what it is called does not depend on arguments
+        return (*(command.operation for lane in lanes for command in lane.in_flight), *map(names.__getitem__, launched))
 
     def busy_engines(self) -> tuple[str, ...]:
         """The libraries that have commands started and not finished."""
@@ -1306,15 +1307,12 @@ class Generation:
         launches = list(self.timeline.take_rest_of_launches())
         for command in lost:
             self._tear(command.operation, command.operands)
-        for launch in launches:
-            self._tear(*launch[2]._describe(launch[3]))
+        # Of thousands of launches many are the same, down to the objects that they were given.
+        for launched, arguments in {(launch[2], *map(id, launch[3])): launch[2:] for launch in launches}.values():
+            self._tear(*launched._describe(arguments))
         # Whoever raises has an error of its own. A batch raises one for all its calls, of which there may be thousands.
-        errors: dict[LaunchOwner, DeviceError] = {}
-        for launch in launches:
-            owner = launch[1]
-            if owner not in errors:
-                errors[owner] = make_error()
-            owner.launch_lost(launch, errors[owner])
+        for owner, count in collections.Counter(launch[1] for launch in launches).items():
+            owner.launches_lost(count, make_error())
         for_batches: DeviceError | None = None
         for command in lost:
             if command.batched and for_batches is None:

@@ -302,7 +302,7 @@ class AwaitedLaunch:
         """It has failed alone; `launches_finished` follows."""
         self._error = error
 
-    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
+    def launches_lost(self, count: int, error: DeviceError) -> None:
         """Its generation was lost before it was seen to end."""
         self._error = error
         self._end("lost")

@@ -115,8 +115,8 @@ class LaunchOwner(Protocol):
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """One of those that finished has failed alone."""
 
-    def launch_lost(self, launch: Launch, error: DeviceError) -> None:
-        """The generation was lost before its ticket was reached."""
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """The generation was lost before the tickets of so many were reached."""
 
 
 class Launches:
