@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 if TYPE_CHECKING:
-    from ._device import Backend, Device, OnFault, WorkerSource
+    from ._backends import BackendName
+    from ._device import Device, OnFault, WorkerSource
     from ._findings import Check
     from ._supervision import RestartPolicy
 
@@ -40,7 +41,7 @@ _imported: set[tuple[str, ...]] = set()
 def open_device(
     index: int = 0,
     *,
-    backend: Backend | None = None,
+    backend: BackendName | None = None,
     standby: int = 0,
     on_fault: OnFault = "survive",
     hang_timeout: float | None = None,
@@ -58,8 +59,8 @@ def open_device(
     as the next generation with its arrays intact.
 
     - `index`: the number of the device, counted as the CUDA driver counts.
-    - `backend`: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND``
-      says, else `"cuda"`.
+    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"` for the simulator, which needs no GPU; by default
+      what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
     - `standby`: how many workers are kept ready beside the one in service, 0 to 4. After a fault one of them takes over
       in a few milliseconds, instead of the tenths of a second that a new worker takes to start. Each costs a context,
       about 0.6 GiB of device memory, and is started in the background.

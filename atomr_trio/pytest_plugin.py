@@ -45,11 +45,14 @@ _summary: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say which device the tests get."""
+    from ._backends import BACKENDS
+
     group = parser.getgroup("gpu", "tests on a GPU (atomr_trio)")
     group.addoption(
         "--gpu-backend",
-        choices=("cuda", "sim"),
-        help="a GPU, or the simulator; by default what ATOMR_TRIO_BACKEND says, else cuda",
+        choices=tuple(BACKENDS),
+        help="cuda (or gpu, which means the same), or sim, the simulator; by default what ATOMR_TRIO_BACKEND says, "
+        "else cuda",
     )
     group.addoption(
         "--gpu-index",
@@ -94,10 +97,10 @@ def _count_devices(backend: str) -> int:
 @pytest.fixture(scope="session")
 def gpu_worker_pool(pytestconfig: pytest.Config) -> Iterator[WorkerPool]:
     """The `atomr_trio.testing.WorkerPool` of the session, for tests that open devices themselves."""
-    from ._device import _chosen_backend
+    from ._backends import chosen_backend
     from .testing import WorkerPool
 
-    backend = _chosen_backend(pytestconfig.getoption("gpu_backend"))
+    backend = chosen_backend(pytestconfig.getoption("gpu_backend"))
     with WorkerPool(_device_index(pytestconfig.getoption("gpu_index"), backend), backend) as pool:
         yield pool
         pytestconfig.stash[_summary] = f"device {pool.index} ({backend}): {_in_words(pool.statistics())}"

@@ -130,14 +130,17 @@ def test_a_bar_is_drawn_at_most_some_times_a_second(monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0", (0, "cuda")), ("3", (3, "cuda")), ("sim", (0, "sim")), ("sim:1", (1, "sim"))],
+    [
+        *[("0", (0, "cuda")), ("3", (3, "cuda")), ("sim", (0, "sim")), ("sim:1", (1, "sim"))],
+        *[("cuda", (0, "cuda")), ("gpu", (0, "cuda")), ("cuda:2", (2, "cuda")), ("gpu:2", (2, "cuda"))],
+    ],
 )
-def test_a_device_is_written_as_a_number_or_sim(text, expected):
+def test_a_device_is_written_as_a_number_or_a_backend(text, expected):
     chosen = choice.device_argument(text)
     assert (chosen.index, chosen.backend) == expected
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "-1", "sim:", "sim:x", "0.5"])
+@pytest.mark.parametrize("text", ["", "abacus", "-1", "0:1", "sim:", "sim:x", "gpu:", "0.5"])
 def test_anything_else_is_a_usage_error(text, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--device", text])
@@ -168,14 +171,15 @@ async def test_a_gpu_that_works_is_chosen(monkeypatch):
     assert await choice.choose(None) == (choice.Choice(0, "cuda"), None)
 
 
-async def test_the_environment_may_choose(monkeypatch):
-    monkeypatch.setenv("ATOMR_TRIO_BACKEND", "sim")
-    assert await choice.choose(None) == (choice.Choice(0, "sim"), None)
+@pytest.mark.parametrize(("name", "backend"), [("sim", "sim"), ("cuda", "cuda"), ("gpu", "cuda")])
+async def test_the_environment_may_choose(monkeypatch, name, backend):
+    monkeypatch.setenv("ATOMR_TRIO_BACKEND", name)
+    assert await choice.choose(None) == (choice.Choice(0, backend), None)
 
 
 async def test_the_environment_may_not_choose_what_there_is_not(monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_BACKEND", "abacus")
-    with pytest.raises(atomr_trio.InvalidArgument, match="abacus"):
+    with pytest.raises(atomr_trio.InvalidArgument, match="ATOMR_TRIO_BACKEND is .*abacus"):
         await choice.choose(None)
 
 
