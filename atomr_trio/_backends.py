@@ -1,25 +1,9 @@
-"""The backends by name: which there are, and which one is meant.
-
-Imports the standard library alone, and what every user of the package has imported before an error is raised.
-"""
+"""Which backend a user means, by an argument or by the environment."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
-
-Backend: TypeAlias = Literal["cuda", "sim"]
-"""A backend as `Device.backend` names it."""
-
-BackendName: TypeAlias = Literal["cuda", "gpu", "sim"]
-"""A backend as a user may name it."""
-
-BACKENDS: Final[Mapping[str, Backend]] = MappingProxyType({"cuda": "cuda", "gpu": "cuda", "sim": "sim"})
-"""By every name that is accepted, the backend; `"gpu"` is another name of `"cuda"`."""
-
-VARIABLE: Final = "ATOMR_TRIO_BACKEND"
+from ._errors import InvalidArgument
+from .worker.backends import Backend, backend_of_environment, named_backend
 
 
 def chosen_backend(backend: str | None) -> Backend:
@@ -27,18 +11,7 @@ def chosen_backend(backend: str | None) -> Backend:
 
     Raises `InvalidArgument`, which says where the other name stands.
     """
-    return _known("backend", backend) if backend is not None else backend_of_environment() or "cuda"
-
-
-def backend_of_environment() -> Backend | None:
-    """The backend that ``ATOMR_TRIO_BACKEND`` names, None where it is not set or empty. Raises `InvalidArgument`."""
-    name = os.environ.get(VARIABLE)
-    return _known(f"the environment variable {VARIABLE}", name) if name else None
-
-
-def _known(origin: str, name: object) -> Backend:
-    if isinstance(name, str) and name in BACKENDS:
-        return BACKENDS[name]
-    from ._errors import InvalidArgument
-
-    raise InvalidArgument(f'{origin} is "cuda" (or "gpu", which means the same) or "sim", not {name!r}')
+    try:
+        return named_backend(backend) if backend is not None else backend_of_environment() or "cuda"
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None

@@ -36,7 +36,7 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
-from ._backends import Backend, BackendName, chosen_backend
+from ._backends import chosen_backend
 from ._batch_areas import BatchAreas
 from ._checked_memory import CheckedArena, make_array
 from ._closing import close_in_thread, closed
@@ -85,6 +85,7 @@ from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActo
 from ._timeline import ORPHANS_AT_ONCE, LaneBook
 from ._trim import Trim
 from ._util import Living, NoPublicConstructor, check_seconds, known, shown
+from .worker.backends import Backend, BackendName
 from .worker.launcher import WorkerProcess, address_range
 from .worker.limits import raise_descriptor_limit, reason_of
 from .worker.protocol import LANE_NAMES, Verb

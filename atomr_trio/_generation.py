@@ -380,8 +380,8 @@ class Generation:
         if message.get("type") is None:
             text += self._last_words()
         if message.get("type") in ("LibraryMissing", "SymbolMissing"):
-            looked = "".join(f"\n  looked in {place}" for place in message.get("looked", ()))
-            return StartFailed(LibraryNotFound(text + looked, device=self.device), gone=True)
+            missing = LibraryNotFound(text, device=self.device, advice=message.get("advice"))
+            return StartFailed(missing, gone=True)
         status = message.get("status")
         library = message.get("library", "cuda")
         # The worker has this process's limits. The driver does not tell a low one from a GPU that is not there.
@@ -396,6 +396,7 @@ class Generation:
             status_name=message.get("name"),
             library=library if status is not None else None,
             operation=message.get("function"),
+            advice=message.get("advice"),
         )
         return StartFailed(error, gone=gone)
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 if TYPE_CHECKING:
-    from ._backends import BackendName
     from ._device import Device, OnFault, WorkerSource
     from ._findings import Check
     from ._supervision import RestartPolicy
+    from .worker.backends import BackendName
 
 _TO_OPEN = ("_device", "_lanes", "actors.module", "actors.nvrtc")
 _TO_USE = (

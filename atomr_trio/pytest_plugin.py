@@ -45,7 +45,7 @@ _summary: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say which device the tests get."""
-    from ._backends import BACKENDS
+    from .worker.backends import BACKENDS
 
     group = parser.getgroup("gpu", "tests on a GPU (atomr_trio)")
     group.addoption(

@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import io
 import os
+import re
 import resource
 import shutil
 import struct
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import types
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -24,10 +25,11 @@ import trio
 
 import atomr_trio
 import support
+from atomr_cuda import _library
 from atomr_trio.__main__ import main
 from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
 from atomr_trio._compiling.compiler import compile_program
-from atomr_trio.worker import limits as worker_limits
+from atomr_trio.worker import limits as worker_limits, machine
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 
@@ -179,7 +181,7 @@ async def test_the_environment_may_choose(monkeypatch, name, backend):
 
 async def test_the_environment_may_not_choose_what_there_is_not(monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_BACKEND", "abacus")
-    with pytest.raises(atomr_trio.InvalidArgument, match="ATOMR_TRIO_BACKEND is .*abacus"):
+    with pytest.raises(atomr_trio.InvalidArgument, match=r"ATOMR_TRIO_BACKEND is .*abacus"):
         await choice.choose(None)
 
 
@@ -609,7 +611,7 @@ def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path):
     assert answer.returncode == 1
     printed = answer.stdout
     assert f"ATOMR_TRIO_NVRTC_PATH={tmp_path}" in printed
-    assert "pip install 'atomr-trio[cu13]'" in printed
+    assert re.search(r'Install nvrtc: pip install "atomr-trio\[(cu13|sim)\]"', printed)
     assert "self-test    FAILED" in printed
 
 
@@ -632,12 +634,13 @@ def test_the_doctor_outlives_a_library_that_crashes(monkeypatch):
         doctor.ask_libraries()
 
 
-def test_the_doctor_says_the_same_thing_once(capsys):
+def test_the_doctor_says_the_same_thing_once(monkeypatch, capsys):
     missing = {"name": "nvrtc", "missing": True, "looked": ["here"], "extra": "cu13", "override": "X"}
     slow = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "trouble": "it stutters"}
+    monkeypatch.setattr(_library, "GPU_FILES", ("/",))
     report = doctor.Report()
     doctor.describe_libraries(report, [missing, missing, slow])
-    assert report.advice == ["Install nvrtc: pip install 'atomr-trio[cu13]', or name its file in X."]
+    assert report.advice == ['Install nvrtc: pip install "atomr-trio[cu13]", or name its file in X.']
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].split() == ["cuda", "13.0,", "/lib/c.so,", "found", "by", "the", "system"]
     assert lines[-1].strip() == "it stutters"
@@ -646,18 +649,55 @@ def test_the_doctor_says_the_same_thing_once(capsys):
 @pytest.mark.parametrize(
     ("cards", "container", "says"),
     [
-        ([], False, "No NVIDIA GPU is in this machine"),
+        ([], False, 'No NVIDIA GPU is in this machine; the simulator works here: open_device(0, backend="sim")'),
         (["0000:01:00.0"], False, "no driver: install your distribution's"),
         (["0000:01:00.0"], True, "the container has no driver"),
     ],
 )
 def test_the_doctor_knows_why_there_is_no_driver(monkeypatch, capsys, cards, container, says):
-    monkeypatch.setattr(doctor, "nvidia_cards", lambda: cards)
-    monkeypatch.setattr(doctor, "in_container", lambda: container)
+    machine_without(monkeypatch, cards, container)
     report = doctor.Report()
-    driver = {"name": "cuda", "missing": True, "looked": [], "extra": None, "override": "X"}
-    doctor.describe_libraries(report, [driver])
+    doctor.describe_libraries(report, [NO_DRIVER])
     assert says in report.advice[0]
+    assert 'open_device(0, backend="sim")' in report.advice[0]
+
+
+NO_DRIVER = {"name": "cuda", "missing": True, "looked": [], "extra": None, "override": "X"}
+
+
+def machine_without(monkeypatch, cards: Sequence[str] = (), container: bool = False, scipy: bool = True) -> None:
+    """Have this machine look like one with these cards and no driver."""
+    monkeypatch.delenv("ATOMR_TRIO_CUDA_PATH", raising=False)
+    monkeypatch.setattr(machine, "nvidia_cards", lambda: cards)
+    monkeypatch.setattr(machine, "in_container", lambda: container)
+    monkeypatch.setattr(machine, "has_scipy", lambda: scipy)
+    monkeypatch.setattr(_library, "GPU_FILES", ())
+
+
+def test_the_doctor_advises_nothing_that_a_machine_without_a_gpu_has_no_use_for(monkeypatch, capsys):
+    machine_without(monkeypatch, scipy=False)
+    nvrtc = {"name": "nvrtc", "missing": True, "looked": ["here"], "extra": "sim", "override": "X"}
+    cublas = {"name": "cublas", "missing": True, "looked": ["there"], "extra": "cu13", "override": "Y"}
+    report = doctor.Report()
+    doctor.describe_libraries(report, [NO_DRIVER, nvrtc, cublas])
+    install = 'pip install "atomr-trio[sim]"'
+    assert report.advice == [
+        f"No NVIDIA GPU is in this machine; the simulator works once nvrtc and scipy are installed: {install}, then "
+        'open_device(0, backend="sim"), or set ATOMR_TRIO_BACKEND=sim.',
+        f"Install nvrtc: {install}, or name its file in X.",
+        f"The simulator's linear algebra needs scipy: {install}.",
+    ]
+    assert "cublas       not found, and not needed without a GPU" in capsys.readouterr().out
+
+
+def test_the_doctor_says_what_works_where_the_driver_sees_no_gpu(monkeypatch):
+    machine_without(monkeypatch)
+    idle = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "devices": 0}
+    report = doctor.Report()
+    doctor.describe_libraries(report, [{**idle, "trouble": "cuInit: CUDA_ERROR_NO_DEVICE (100): no device"}])
+    [advice] = report.advice
+    assert advice.startswith("The driver sees no GPU: check `nvidia-smi` and CUDA_VISIBLE_DEVICES.")
+    assert 'open_device(0, backend="sim")' in advice
 
 
 def test_the_doctor_shows_the_environment_where_it_changes_something(monkeypatch, capsys, tmp_path):

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 import atomr_trio
-from atomr_trio._backends import BACKENDS, Backend, backend_of_environment
+from atomr_trio.worker.backends import BACKENDS, Backend, backend_of_environment
 
 _PATIENCE = 60.0
 """Seconds that a device may take to open before it counts as one that does not work."""
@@ -41,7 +41,10 @@ async def choose(wanted: Choice | None) -> tuple[Choice, str | None]:
     """The device to use, and why it is not a GPU when the user asked for nothing and got the simulator."""
     if wanted is not None:
         return wanted, None
-    backend = backend_of_environment()
+    try:
+        backend = backend_of_environment()
+    except ValueError as error:
+        raise atomr_trio.InvalidArgument(str(error)) from None
     if backend is not None:
         return Choice(0, backend), None
     gpu = Choice(0, "cuda")

@@ -28,8 +28,8 @@ from ..worker.launcher import WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from .._backends import Backend, BackendName
     from .._findings import Check
+    from ..worker.backends import Backend, BackendName
 
 CLOSE_SECONDS = 30.0
 """The kernel reaps a killed worker in tenths of a second; one that is not gone by then hangs in a driver."""
@@ -83,8 +83,8 @@ class WorkerPool:
     has started: use the pool on one thread, which is the main thread as a rule.
 
     - `index`: the number of the device, as `open_device` counts.
-    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says, else
-      `"cuda"`.
+    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says,
+      else `"cuda"`.
     - `spares`: workers kept ready beside those that devices have, 0 to 8, so that a rebuild after a fault finds one.
       Each costs a context, about 0.6 GiB of device memory on an H200. 0 for a GPU in exclusive-process mode.
     - `check`: what the simulator checks in them, as `open_device` takes it; their devices are opened with the same.
