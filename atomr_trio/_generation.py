@@ -102,6 +102,7 @@ STANDSTILL_PERIODS = 5
 """The watchdog that comes so many of its periods late has not run in between."""
 
 START_TIMEOUT = 60.0
+END_TIMEOUT = 1.0  # of a process whose socket has ended; what is still there is killed
 REAP_TIMEOUT = 30.0
 """In seconds of real time, as all of the above: a test's clock must not make a healthy worker look dead."""
 
@@ -365,6 +366,7 @@ class Generation:
 
     async def _ended_while_starting(self) -> NoReturn:
         self.drain_messages()  # in which it may have said why
+        await Patience(END_TIMEOUT).readable(self.process.pidfd)  # by itself, so that it can be told who has ended it
         await reap(self.process)
         await self._output.rest()
         raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})

@@ -274,8 +274,15 @@ async def test_a_demo_without_a_gpu_says_why(monkeypatch, capsys):
 
     monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
     monkeypatch.setattr(choice, "what_is_wrong_with", no_gpu)
-    assert await demo.main(argparse.Namespace(device=None, size=1, steps=1, out=None)) == 2
+    monkeypatch.setattr(demo, "crashing_run", never_crashed)
+    with pytest.raises(LookupError):
+        await demo.main(argparse.Namespace(device=None, size=None, steps=None, out=Path("p.png")))
     assert capsys.readouterr().out == "using the simulator: no driver here\n"
+
+
+async def never_crashed(device: choice.Choice, plan: demo.Plan) -> demo.Result:
+    """In the place of `crashing_run`: the end of the demo."""
+    raise LookupError
 
 
 async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
@@ -285,9 +292,18 @@ async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
         await demo.crash_and_recover(dev, simulation, 1, progress.Progress("running", 6, io.StringIO()))
 
 
-def test_a_demo_too_small_to_show_anything_is_a_usage_error(capsys):
-    assert main(["demo", "--device", DEVICE, "--steps", "2"]) == 2
-    assert "at least" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--size=0", "--size=7", "--size=-1", "--steps=0", "--steps=2"])
+def test_a_demo_too_small_to_show_anything_is_a_usage_error(capsys, monkeypatch, option):
+    monkeypatch.setattr(demo, "crashing_run", never_crashed)
+    assert main(["demo", "--device", DEVICE, option]) == 2
+    name, _, number = option.partition("=")
+    assert f"error: {name} is {number}; the demo needs at least" in capsys.readouterr().err
+
+
+def test_a_demo_whose_picture_has_no_folder_ends_before_it_begins(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "crashing_run", never_crashed)
+    assert main(["demo", "--device", DEVICE, "--out", str(tmp_path / "no" / "p.png")]) == 2
+    assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
 
 
 # -- run ---------------------------------------------------------------------------------------------------------------
@@ -370,6 +386,35 @@ def test_run_reads_its_files_before_it_looks_for_a_device(workplace, capsys):
     assert "cannot read k.cu: 'utf-8' codec" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("outputs", "says"),
+    [
+        (["--inout", "no/r=x.npy"], "cannot write no/r.npy: there is no folder no"),
+        (["--out", "no/r=float32[4]"], "cannot write no/r.npy: there is no folder no"),
+        (["--out", "folder=float32[4]"], "cannot write folder.npy: it is a folder"),
+        (["--out", "r=float32[4]", "--inout", "r=x.npy"], "two results would be written to r.npy"),
+    ],
+)
+def test_run_finds_before_the_kernel_runs_that_a_result_cannot_be_written(
+    workplace, monkeypatch, capsys, outputs, says
+):
+    (workplace / "folder.npy").mkdir()
+    monkeypatch.setattr(run, "launch", None)
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", "--block", "4", *outputs) == 2
+    assert says in capsys.readouterr().err
+    assert not (workplace / "r.npy").exists()
+
+
+def test_run_makes_arrays_of_bfloat16_and_says_how_to_read_them(workplace, capsys):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    halves = 'extern "C" __global__ void halves(unsigned short *x) { x[threadIdx.x] = 0x3F00 + threadIdx.x; }'
+    (workplace / "k.cu").write_text(halves)
+    assert run_kernel("--kernel", "halves", "--grid", "1", "--block", "2", "--out", "my q = bfloat16 [2]") == 0
+    result = np.load("my q.npy").view(ml_dtypes.bfloat16)
+    assert result.astype(float).tolist() == [0.5, 0.50390625]
+    assert "np.load(...).view(ml_dtypes.bfloat16)" in capsys.readouterr().out
+
+
 def test_run_without_a_gpu_says_why_it_simulates(workplace, monkeypatch, capsys):
     async def simulated(device: choice.Choice) -> tuple[choice.Choice, str]:
         return choice.device_argument(DEVICE), "no driver here"
@@ -443,8 +488,8 @@ what, *rest = sys.argv[1:]
 print("the program was given", what, *rest)
 if what == "parent":
     sys.exit(subprocess.run([sys.executable, __file__, "fault", *rest]).returncode)
-if what == "fault":
-    trio.run(main, int(rest[0]))
+if what in ("fault", "right"):
+    trio.run(main, int(rest[0]) if what == "fault" else 0)
 sys.exit(int(rest[-1]))
 """
 
@@ -489,8 +534,22 @@ def test_check_tells_the_same_thing_once(programs):
 @pytest.mark.sim_only
 def test_check_ends_as_its_program_does_when_nothing_is_found(programs):
     answer = check(programs, "--only", "barriers", "program.py", "none", "--only", "7")
-    assert (answer.returncode, answer.stderr) == (7, "check: nothing found\n")
+    says = "check: nothing was checked, since the program opened no device"
+    assert (answer.returncode, answer.stderr) == (7, f"{says}; the program failed, with exit status 7\n")
     assert answer.stdout == "the program was given none --only 7\n"
+    answer = check(programs, "program.py", "none", "0")
+    assert (answer.returncode, answer.stderr) == (2, f"{says}\n"), "else a misspelt path of a test suite would pass"
+
+
+@pytest.mark.sim_only
+def test_check_tells_a_program_that_fails_from_one_that_is_not_there(programs, capsys):
+    answer = check(programs, "--only", "all", "program.py", "right", "3")
+    assert (answer.returncode, answer.stderr) == (3, "check: nothing found; the program failed, with exit status 3\n")
+    assert main(["check", str(programs / "absent.py")]) == 2
+    assert main(["check", str(programs)]) == 2
+    absent, folder = capsys.readouterr().err.splitlines()
+    assert absent.startswith(f"error: cannot read {programs / 'absent.py'}: there is no such file")
+    assert folder == f"error: cannot run {programs}: it is a folder without a __main__.py"
 
 
 @pytest.mark.sim_only
@@ -504,7 +563,8 @@ def test_check_leaves_ctrl_c_to_its_program(tmp_path):
     program = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(5)"
     (tmp_path / "patient.py").write_text(program)
     answer = check(tmp_path, "patient.py")
-    assert (answer.returncode, answer.stderr) == (5, "check: nothing found\n")
+    assert answer.returncode == 5
+    assert answer.stderr.endswith("; the program failed, with exit status 5\n")
 
 
 @pytest.mark.sim_only
@@ -527,7 +587,7 @@ def test_check_runs_a_test_suite(tmp_path):
     assert answer.returncode == 1
     assert "1 failed, 1 passed" in answer.stdout, answer.stdout
     assert f"kernel.cu:{OVERRUN}: bounds:" in answer.stdout
-    assert answer.stderr.endswith("check: 1 finding (1 bounds)\n")
+    assert answer.stderr.endswith("check: 1 finding (1 bounds); the program failed, with exit status 1\n")
 
 
 def test_check_refuses_checks_that_there_are_not(capsys):
@@ -581,7 +641,8 @@ def test_check_loads_a_file_and_says_what_the_simulator_refuses(programs, monkey
         (["--kernel", "k"], "a launch needs --grid too"),
         (["--grid", "1", "--block", "1"], "a launch needs --kernel too"),
         (["--arg", "1"], "a launch needs --kernel too"),
-        (["--device", "0"], "unrecognized arguments: --device 0"),
+        (["--device", "0"], "the simulator alone can check, and --device names GPU 0"),
+        (["--device", "sim"], "cannot read no.cu"),
     ],
 )
 def test_check_says_what_is_wrong_with_a_command_line_and_exits_with_2(capsys, arguments, says):
@@ -886,6 +947,15 @@ def test_a_device_that_is_not_there_is_a_failure_not_a_traceback(tmp_path, capsy
     missing = "sim:99" if not support.ON_GPU else "99"
     assert main(["demo", "--device", missing, "--out", str(tmp_path / "p.png")]) == 1
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.sim_only
+def test_without_a_gpu_a_command_names_its_own_option_for_the_simulator(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ATOMR_TRIO_CUDA_PATH", str(tmp_path / "libcuda.so.1"))
+    assert main(["demo", "--device", "gpu", "--out", str(tmp_path / "p.png")]) == 1
+    printed = capsys.readouterr().err
+    assert "the library 'cuda' was not found" in printed
+    assert printed.endswith("--device sim.\n")
 
 
 def test_ctrl_c_ends_a_command_with_130(monkeypatch):

@@ -15,6 +15,8 @@ from typing import Final
 
 DRIVER_VARIABLE: Final = "ATOMR_TRIO_CUDA_PATH"
 DEVICES_VARIABLE: Final = "ATOMR_TRIO_SIM_DEVICES"
+IN_PYTHON: Final = 'open_device(0, backend="sim"), or set ATOMR_TRIO_BACKEND=sim'
+"""How a program asks for the simulator. What else opens devices puts its own option in the place of it."""
 SIMULATOR_EXTRA: Final = "sim"
 _OF_SIMULATOR: Final = ("nvrtc", "nvjitlink")
 """The libraries that the simulator does not have in its own form."""
@@ -42,10 +44,9 @@ def install(extra: str) -> str:
 
 def use_simulator(lacks: Collection[str]) -> str:
     """How to go on without a GPU, where `lacks` is what the simulator needs and does not find."""
-    how = 'open_device(0, backend="sim"), or set ATOMR_TRIO_BACKEND=sim'
     if not lacks:
-        return f"the simulator works here: {how}"
-    return f"the simulator works once {' and '.join(lacks)} are installed: {install(SIMULATOR_EXTRA)}, then {how}"
+        return f"the simulator works here: {IN_PYTHON}"
+    return f"the simulator works once {' and '.join(lacks)} are installed: {install(SIMULATOR_EXTRA)}, then {IN_PYTHON}"
 
 
 def without_driver(lacks: Collection[str]) -> str:
@@ -118,6 +119,4 @@ def of_failed_start(backend: str, device: int, error: BaseException) -> str | No
 
 
 def _more_devices(device: int) -> str:
-    return (
-        f"{DEVICES_VARIABLE} says how many devices the simulator has, else 1: set it to {device + 1}, or use index 0."
-    )
+    return f"the simulator has 1 device unless {DEVICES_VARIABLE} says more: set it to {device + 1}, or use index 0."
