@@ -366,7 +366,8 @@ class Generation:
 
     async def _ended_while_starting(self) -> NoReturn:
         self.drain_messages()  # in which it may have said why
-        await Patience(END_TIMEOUT).readable(self.process.pidfd)  # by itself, so that it can be told who has ended it
+        if not self.process.reap():  # which ends by itself, and then it can be told who has ended it
+            await Patience(END_TIMEOUT).readable(self.process.pidfd)
         await reap(self.process)
         await self._output.rest()
         raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
@@ -382,8 +383,11 @@ class Generation:
         if message.get("type") is None:
             text += self._last_words()
         if message.get("type") in ("LibraryMissing", "SymbolMissing"):
-            missing = LibraryNotFound(text, device=self.device, advice=message.get("advice"))
-            return StartFailed(missing, gone=True)
+            # The text has the places, unless it was too long for a message.
+            looked = "".join(f"\n  - {place}" for place in message.get("looked", ()) if place not in text)
+            return StartFailed(
+                LibraryNotFound(text + looked, device=self.device, advice=message.get("advice")), gone=True
+            )
         status = message.get("status")
         library = message.get("library", "cuda")
         # The worker has this process's limits. The driver does not tell a low one from a GPU that is not there.
