@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import trio
 
     import atomr_trio
+    from atomr_trio.worker.machine import IN_PYTHON
 
     arguments = _parser().parse_args(argv)
     # Whoever started this may have ignored it, which is inherited, and then no child of ours would leave its status.
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             status: int = trio.run(functools.partial(arguments.main, arguments))
         return status
     except (atomr_trio.DeviceError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}".replace(IN_PYTHON, "--device sim"), file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

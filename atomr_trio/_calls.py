@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Check = Callable[[npt.NDArray[Any]], "Exception | None"]
+Verdict = Callable[[npt.NDArray[Any]], "Exception | None"]
 """What an answer says about the call: None if all is well."""
 
 
@@ -204,7 +204,7 @@ class CallRequest(_SlotRequest):
         operation: str,
         flags: int,
         answer: npt.NDArray[Any] | None,
-        check: Check | None,
+        check: Verdict | None,
         keep: object,
     ) -> None:
         super().__init__(table.call, operands, lane=lane, operation=operation, keep=keep)
@@ -405,7 +405,7 @@ class Library:
         operands: Operands,
         flags: int = 0,
         answer: npt.NDArray[Any] | None = None,
-        check: Check | None = None,
+        check: Verdict | None = None,
         table: CallTable | None = None,
     ) -> None:
         """Have `function` called with `arguments`, those behind its handle; `table` is that of another library."""
@@ -450,7 +450,7 @@ class Library:
         flags: int,
         table: CallTable | None,
         answer: npt.NDArray[Any] | None = None,
-        check: Check | None = None,
+        check: Verdict | None = None,
     ) -> CallRequest:
         return CallRequest(
             table or cast("CallTable", self._table),

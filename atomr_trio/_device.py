@@ -36,6 +36,7 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
+from ._backends import chosen_backend
 from ._batch_areas import BatchAreas
 from ._checked_memory import CheckedArena, make_array
 from ._closing import close_in_thread, closed
@@ -84,6 +85,7 @@ from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActo
 from ._timeline import ORPHANS_AT_ONCE, LaneBook
 from ._trim import Trim
 from ._util import Living, NoPublicConstructor, check_seconds, known, shown
+from .worker.backends import Backend, BackendName
 from .worker.launcher import WorkerProcess, address_range
 from .worker.limits import raise_descriptor_limit, reason_of
 from .worker.protocol import LANE_NAMES, Verb
@@ -99,10 +101,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("atomr_trio.device")
 
-Backend = Literal["cuda", "sim"]
 OnFault = Literal["survive", "stale"]
 
-BACKEND_VARIABLE = "ATOMR_TRIO_BACKEND"
 ACTORS = ("memory", "module", "nvrtc", *LIBRARIES)
 MAILBOX_CAPACITY = 256
 DEFAULT_MEMORY_SHARE = 0.95
@@ -247,7 +247,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @property
     def backend(self) -> Backend:
-        """What stands behind it: `"cuda"` for a GPU, `"sim"` for the simulator."""
+        """What stands behind it: `"cuda"` for a GPU, however it was named, and `"sim"` for the simulator."""
         return self._backend
 
     @property
@@ -1023,9 +1023,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                 findings=loss.findings,
             )
         )
-        decision = self._supervision.lost(
-            trio.current_time(), loss.reason, gone=loss.gone, deliberate=loss.kind is LossKind.RESTART
-        )
+        # What checks find is what they were asked for, and ends a healthy context, like a restart by the program.
+        deliberate = loss.kind is LossKind.RESTART or bool(loss.findings)
+        decision = self._supervision.lost(trio.current_time(), loss.reason, gone=loss.gone, deliberate=deliberate)
 
         def lost() -> DeviceError:
             return loss.error(self._index, generation.number)
@@ -1378,15 +1378,6 @@ def _check_platform() -> None:
         )
 
 
-def _chosen_backend(backend: str | None) -> Backend:
-    chosen = backend or os.environ.get(BACKEND_VARIABLE) or "cuda"
-    if chosen == "cuda":
-        return "cuda"
-    if chosen == "sim":
-        return "sim"
-    raise InvalidArgument(f'backend is "cuda" or "sim", not {chosen!r}')
-
-
 def _check_options(
     index: object,
     standby: object,
@@ -1427,7 +1418,7 @@ def _check_workers(workers: object) -> None:
 async def open_device(
     index: int = 0,
     *,
-    backend: Backend | None = None,
+    backend: BackendName | None = None,
     standby: int = 0,
     on_fault: OnFault = "survive",
     hang_timeout: float | None = None,
@@ -1445,7 +1436,7 @@ async def open_device(
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
     _check_spin(spin)
     _check_workers(workers)
-    chosen = _chosen_backend(backend)
+    chosen = chosen_backend(backend)
     checks = chosen_checks(check, chosen)
     raise_descriptor_limit()
     try:

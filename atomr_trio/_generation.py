@@ -102,6 +102,7 @@ STANDSTILL_PERIODS = 5
 """The watchdog that comes so many of its periods late has not run in between."""
 
 START_TIMEOUT = 60.0
+END_TIMEOUT = 1.0  # of a process whose socket has ended; what is still there is killed
 REAP_TIMEOUT = 30.0
 """In seconds of real time, as all of the above: a test's clock must not make a healthy worker look dead."""
 
@@ -365,6 +366,8 @@ class Generation:
 
     async def _ended_while_starting(self) -> NoReturn:
         self.drain_messages()  # in which it may have said why
+        if not self.process.reap():  # which ends by itself, and then it can be told who has ended it
+            await Patience(END_TIMEOUT).readable(self.process.pidfd)
         await reap(self.process)
         await self._output.rest()
         raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
@@ -380,8 +383,11 @@ class Generation:
         if message.get("type") is None:
             text += self._last_words()
         if message.get("type") in ("LibraryMissing", "SymbolMissing"):
-            looked = "".join(f"\n  looked in {place}" for place in message.get("looked", ()))
-            return StartFailed(LibraryNotFound(text + looked, device=self.device), gone=True)
+            # The text has the places, unless it was too long for a message.
+            looked = "".join(f"\n  - {place}" for place in message.get("looked", ()) if place not in text)
+            return StartFailed(
+                LibraryNotFound(text + looked, device=self.device, advice=message.get("advice")), gone=True
+            )
         status = message.get("status")
         library = message.get("library", "cuda")
         # The worker has this process's limits. The driver does not tell a low one from a GPU that is not there.
@@ -396,6 +402,7 @@ class Generation:
             status_name=message.get("name"),
             library=library if status is not None else None,
             operation=message.get("function"),
+            advice=message.get("advice"),
         )
         return StartFailed(error, gone=gone)
 

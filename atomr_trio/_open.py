@@ -19,9 +19,10 @@ import trio
 from .worker.limits import occupy_standard_streams
 
 if TYPE_CHECKING:
-    from ._device import Backend, Device, OnFault, WorkerSource
+    from ._device import Device, OnFault, WorkerSource
     from ._findings import Check
     from ._supervision import RestartPolicy
+    from .worker.backends import BackendName
 
 _TO_OPEN = ("_device", "_lanes", "actors.module", "actors.nvrtc")
 _TO_USE = (
@@ -42,7 +43,7 @@ _imported: set[tuple[str, ...]] = set()
 def open_device(
     index: int = 0,
     *,
-    backend: Backend | None = None,
+    backend: BackendName | None = None,
     standby: int = 0,
     on_fault: OnFault = "survive",
     hang_timeout: float | None = None,
@@ -60,8 +61,8 @@ def open_device(
     as the next generation with its arrays intact.
 
     - `index`: the number of the device, counted as the CUDA driver counts.
-    - `backend`: `"cuda"`, or `"sim"` for the simulator, which needs no GPU; by default what ``ATOMR_TRIO_BACKEND``
-      says, else `"cuda"`.
+    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"` for the simulator, which needs no GPU; by default
+      what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
     - `standby`: how many workers are kept ready beside the one in service, 0 to 4. After a fault one of them takes over
       in a few milliseconds, instead of the tenths of a second that a new worker takes to start. Each costs a context,
       about 0.6 GiB of device memory, and is started in the background.

@@ -312,7 +312,7 @@ class Supervision:
         """Note that the running generation was lost. `gone` says that no restart can help.
 
         The rebuild of a generation that had been running starts at once: it is slow enough by itself. One that was
-        given up deliberately is no failure, and costs nothing of the budget.
+        given up deliberately, or by a check of the simulator, is no failure, and costs nothing of the budget.
         """
         self._require(Event.LOST)
         self._reason = reason

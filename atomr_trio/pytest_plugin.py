@@ -45,11 +45,14 @@ _summary: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say which device the tests get."""
+    from .worker.backends import BACKENDS
+
     group = parser.getgroup("gpu", "tests on a GPU (atomr_trio)")
     group.addoption(
         "--gpu-backend",
-        choices=("cuda", "sim"),
-        help="a GPU, or the simulator; by default what ATOMR_TRIO_BACKEND says, else cuda",
+        choices=tuple(BACKENDS),
+        help="cuda (or gpu, which means the same), or sim, the simulator; by default what ATOMR_TRIO_BACKEND says, "
+        "else cuda",
     )
     group.addoption(
         "--gpu-index",
@@ -82,7 +85,10 @@ def _device_index(wanted: int | str, backend: str) -> int:
 
 def _count_devices(backend: str) -> int:
     if backend == "sim":
-        return int(os.environ.get("ATOMR_TRIO_SIM_DEVICES") or 1)
+        text = os.environ.get("ATOMR_TRIO_SIM_DEVICES") or "1"
+        if not text.isdecimal():
+            raise pytest.UsageError(f"ATOMR_TRIO_SIM_DEVICES is {text!r}; it is a number of devices, such as 2")
+        return int(text)
     from ._cli.doctor import ask_libraries
 
     return sum(library.get("devices", 0) for library in ask_libraries())  # in a process of its own
@@ -94,10 +100,10 @@ def _count_devices(backend: str) -> int:
 @pytest.fixture(scope="session")
 def gpu_worker_pool(pytestconfig: pytest.Config) -> Iterator[WorkerPool]:
     """The `atomr_trio.testing.WorkerPool` of the session, for tests that open devices themselves."""
-    from ._device import _chosen_backend
+    from ._backends import chosen_backend
     from .testing import WorkerPool
 
-    backend = _chosen_backend(pytestconfig.getoption("gpu_backend"))
+    backend = chosen_backend(pytestconfig.getoption("gpu_backend"))
     with WorkerPool(_device_index(pytestconfig.getoption("gpu_index"), backend), backend) as pool:
         yield pool
         pytestconfig.stash[_summary] = f"device {pool.index} ({backend}): {_in_words(pool.statistics())}"
@@ -112,7 +118,7 @@ async def gpu_device(request: pytest.FixtureRequest, gpu_worker_pool: WorkerPool
     from . import ContextWasLost, RestartPolicy, open_device
     from ._device import RESTARTER
 
-    with _collected_output(request.node), contextlib.ExitStack() as stack:
+    with _collected_output(request.node), contextlib.ExitStack() as stack, _own_advice():
         async with open_device(
             gpu_worker_pool.index,
             backend=gpu_worker_pool.backend,
@@ -127,6 +133,20 @@ async def gpu_device(request: pytest.FixtureRequest, gpu_worker_pool: WorkerPool
             await _come_to_rest(device)
         losses = [event async for event in events if isinstance(event, ContextWasLost)]
         request.node.stash[_losses] = [_in_full(loss) for loss in losses if loss.reported_by != RESTARTER]
+
+
+@contextlib.contextmanager
+def _own_advice() -> Iterator[None]:
+    """Have an error that advises the simulator name the option of pytest."""
+    from . import DeviceError
+    from .worker.machine import IN_PYTHON
+
+    try:
+        yield
+    except DeviceError as error:
+        if error.advice is not None:
+            error.advice = error.advice.replace(IN_PYTHON, "pytest --gpu-backend=sim")
+        raise
 
 
 async def _come_to_rest(device: Device) -> None:

@@ -56,9 +56,16 @@ def _read_fields(face: Any) -> None:
     for name in [name for name in sys.modules if name.startswith(f"{face.__name__}.")]:
         home = ModuleAnalyzer.for_module(name)
         home.analyze()
-        shown.attr_docs.update(home.attr_docs)
-        shown.annotations.update(home.annotations)
+        # Another module may have a variable of the same name, which is not what users see.
+        own = {key for key in home.attr_docs | home.annotations if key[0] or _is_shown(face, name, key[1])}
+        shown.attr_docs.update({key: text for key, text in home.attr_docs.items() if key in own})
+        shown.annotations.update({key: text for key, text in home.annotations.items() if key in own})
         shown.tagorder.update(home.tagorder)
+
+
+def _is_shown(face: Any, module: str, name: str) -> bool:
+    """Tell whether a variable of a module is the one that the public module has by this name."""
+    return name in face.__all__ and getattr(sys.modules[module], name, None) is getattr(face, name)
 
 
 def _show_verbs(cls: type) -> None:

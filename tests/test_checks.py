@@ -235,8 +235,8 @@ def test_findings_stay_where_the_environment_asks_for_them(tmp_path, monkeypatch
     (with_findings.path / "findings").write_text(json.dumps(BOUNDS) + '\n{"check": "rac')
     for folder in (with_findings, without):
         folder.close()
-    assert list(tmp_path.iterdir()) == [with_findings.path]
-    assert [path.name for path in with_findings.path.iterdir()] == ["findings"]
+    assert {path.name for folder in (with_findings, without) for path in folder.path.iterdir()} == {"findings"}
+    assert (without.path / "findings").read_text() == "", "which says that something was checked"
     assert kept_findings(tmp_path) == read_findings([BOUNDS])
 
 
@@ -671,6 +671,18 @@ async def test_what_a_worker_has_found_is_in_the_error_and_in_the_event(dev):
         assert isinstance(event, ContextWasLost)
         assert (event.findings, event.reason) == (lost.findings, lost.reason)
         assert (await lose_with(dev)).findings == ()
+
+
+async def test_findings_cost_nothing_of_the_restart_budget():
+    policy = RestartPolicy(intensity=1)
+    with trio.fail_after(DEADLINE):
+        async with open_checked(check="bounds", restart_policy=policy) as dev:
+            await lose_with(dev, BOUNDS)
+            assert dev.statistics().restarts_left == 1
+            await lose_with(dev)
+            assert dev.statistics().restarts_left == 0
+            await lose_with(dev, BOUNDS)
+            assert dev.state is atomr_trio.DeviceState.RUNNING
 
 
 async def test_an_access_past_the_end_is_found_with_its_line_and_the_array_lives_on(dev):

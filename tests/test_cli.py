@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import io
 import os
+import re
 import resource
 import shutil
 import struct
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import types
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -24,10 +25,11 @@ import trio
 
 import atomr_trio
 import support
+from atomr_cuda import _library
 from atomr_trio.__main__ import main
 from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
 from atomr_trio._compiling.compiler import compile_program
-from atomr_trio.worker import limits as worker_limits
+from atomr_trio.worker import limits as worker_limits, machine
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 
@@ -130,14 +132,17 @@ def test_a_bar_is_drawn_at_most_some_times_a_second(monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0", (0, "cuda")), ("3", (3, "cuda")), ("sim", (0, "sim")), ("sim:1", (1, "sim"))],
+    [
+        *[("0", (0, "cuda")), ("3", (3, "cuda")), ("sim", (0, "sim")), ("sim:1", (1, "sim"))],
+        *[("cuda", (0, "cuda")), ("gpu", (0, "cuda")), ("cuda:2", (2, "cuda")), ("gpu:2", (2, "cuda"))],
+    ],
 )
-def test_a_device_is_written_as_a_number_or_sim(text, expected):
+def test_a_device_is_written_as_a_number_or_a_backend(text, expected):
     chosen = choice.device_argument(text)
     assert (chosen.index, chosen.backend) == expected
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "-1", "sim:", "sim:x", "0.5"])
+@pytest.mark.parametrize("text", ["", "abacus", "-1", "0:1", "sim:", "sim:x", "gpu:", "0.5"])
 def test_anything_else_is_a_usage_error(text, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--device", text])
@@ -168,14 +173,15 @@ async def test_a_gpu_that_works_is_chosen(monkeypatch):
     assert await choice.choose(None) == (choice.Choice(0, "cuda"), None)
 
 
-async def test_the_environment_may_choose(monkeypatch):
-    monkeypatch.setenv("ATOMR_TRIO_BACKEND", "sim")
-    assert await choice.choose(None) == (choice.Choice(0, "sim"), None)
+@pytest.mark.parametrize(("name", "backend"), [("sim", "sim"), ("cuda", "cuda"), ("gpu", "cuda")])
+async def test_the_environment_may_choose(monkeypatch, name, backend):
+    monkeypatch.setenv("ATOMR_TRIO_BACKEND", name)
+    assert await choice.choose(None) == (choice.Choice(0, backend), None)
 
 
 async def test_the_environment_may_not_choose_what_there_is_not(monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_BACKEND", "abacus")
-    with pytest.raises(atomr_trio.InvalidArgument, match="abacus"):
+    with pytest.raises(atomr_trio.InvalidArgument, match=r"ATOMR_TRIO_BACKEND is .*abacus"):
         await choice.choose(None)
 
 
@@ -268,8 +274,15 @@ async def test_a_demo_without_a_gpu_says_why(monkeypatch, capsys):
 
     monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
     monkeypatch.setattr(choice, "what_is_wrong_with", no_gpu)
-    assert await demo.main(argparse.Namespace(device=None, size=1, steps=1, out=None)) == 2
+    monkeypatch.setattr(demo, "crashing_run", never_crashed)
+    with pytest.raises(LookupError):
+        await demo.main(argparse.Namespace(device=None, size=None, steps=None, out=Path("p.png")))
     assert capsys.readouterr().out == "using the simulator: no driver here\n"
+
+
+async def never_crashed(device: choice.Choice, plan: demo.Plan) -> demo.Result:
+    """In the place of `crashing_run`: the end of the demo."""
+    raise LookupError
 
 
 async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
@@ -279,9 +292,18 @@ async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
         await demo.crash_and_recover(dev, simulation, 1, progress.Progress("running", 6, io.StringIO()))
 
 
-def test_a_demo_too_small_to_show_anything_is_a_usage_error(capsys):
-    assert main(["demo", "--device", DEVICE, "--steps", "2"]) == 2
-    assert "at least" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--size=0", "--size=7", "--size=-1", "--steps=0", "--steps=2"])
+def test_a_demo_too_small_to_show_anything_is_a_usage_error(capsys, monkeypatch, option):
+    monkeypatch.setattr(demo, "crashing_run", never_crashed)
+    assert main(["demo", "--device", DEVICE, option]) == 2
+    name, _, number = option.partition("=")
+    assert f"error: {name} is {number}; the demo needs at least" in capsys.readouterr().err
+
+
+def test_a_demo_whose_picture_has_no_folder_ends_before_it_begins(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "crashing_run", never_crashed)
+    assert main(["demo", "--device", DEVICE, "--out", str(tmp_path / "no" / "p.png")]) == 2
+    assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
 
 
 # -- run ---------------------------------------------------------------------------------------------------------------
@@ -364,6 +386,35 @@ def test_run_reads_its_files_before_it_looks_for_a_device(workplace, capsys):
     assert "cannot read k.cu: 'utf-8' codec" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("outputs", "says"),
+    [
+        (["--inout", "no/r=x.npy"], "cannot write no/r.npy: there is no folder no"),
+        (["--out", "no/r=float32[4]"], "cannot write no/r.npy: there is no folder no"),
+        (["--out", "folder=float32[4]"], "cannot write folder.npy: it is a folder"),
+        (["--out", "r=float32[4]", "--inout", "r=x.npy"], "two results would be written to r.npy"),
+    ],
+)
+def test_run_finds_before_the_kernel_runs_that_a_result_cannot_be_written(
+    workplace, monkeypatch, capsys, outputs, says
+):
+    (workplace / "folder.npy").mkdir()
+    monkeypatch.setattr(run, "launch", None)
+    assert run_kernel("--kernel", "saxpy", "--grid", "1", "--block", "4", *outputs) == 2
+    assert says in capsys.readouterr().err
+    assert not (workplace / "r.npy").exists()
+
+
+def test_run_makes_arrays_of_bfloat16_and_says_how_to_read_them(workplace, capsys):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    halves = 'extern "C" __global__ void halves(unsigned short *x) { x[threadIdx.x] = 0x3F00 + threadIdx.x; }'
+    (workplace / "k.cu").write_text(halves)
+    assert run_kernel("--kernel", "halves", "--grid", "1", "--block", "2", "--out", "my q = bfloat16 [2]") == 0
+    result = np.load("my q.npy").view(ml_dtypes.bfloat16)
+    assert result.astype(float).tolist() == [0.5, 0.50390625]
+    assert "np.load(...).view(ml_dtypes.bfloat16)" in capsys.readouterr().out
+
+
 def test_run_without_a_gpu_says_why_it_simulates(workplace, monkeypatch, capsys):
     async def simulated(device: choice.Choice) -> tuple[choice.Choice, str]:
         return choice.device_argument(DEVICE), "no driver here"
@@ -437,8 +488,8 @@ what, *rest = sys.argv[1:]
 print("the program was given", what, *rest)
 if what == "parent":
     sys.exit(subprocess.run([sys.executable, __file__, "fault", *rest]).returncode)
-if what == "fault":
-    trio.run(main, int(rest[0]))
+if what in ("fault", "right"):
+    trio.run(main, int(rest[0]) if what == "fault" else 0)
 sys.exit(int(rest[-1]))
 """
 
@@ -483,8 +534,22 @@ def test_check_tells_the_same_thing_once(programs):
 @pytest.mark.sim_only
 def test_check_ends_as_its_program_does_when_nothing_is_found(programs):
     answer = check(programs, "--only", "barriers", "program.py", "none", "--only", "7")
-    assert (answer.returncode, answer.stderr) == (7, "check: nothing found\n")
+    says = "check: nothing was checked, since the program opened no device"
+    assert (answer.returncode, answer.stderr) == (7, f"{says}; the program failed, with exit status 7\n")
     assert answer.stdout == "the program was given none --only 7\n"
+    answer = check(programs, "program.py", "none", "0")
+    assert (answer.returncode, answer.stderr) == (2, f"{says}\n"), "else a misspelt path of a test suite would pass"
+
+
+@pytest.mark.sim_only
+def test_check_tells_a_program_that_fails_from_one_that_is_not_there(programs, capsys):
+    answer = check(programs, "--only", "all", "program.py", "right", "3")
+    assert (answer.returncode, answer.stderr) == (3, "check: nothing found; the program failed, with exit status 3\n")
+    assert main(["check", str(programs / "absent.py")]) == 2
+    assert main(["check", str(programs)]) == 2
+    absent, folder = capsys.readouterr().err.splitlines()
+    assert absent.startswith(f"error: cannot read {programs / 'absent.py'}: there is no such file")
+    assert folder == f"error: cannot run {programs}: it is a folder without a __main__.py"
 
 
 @pytest.mark.sim_only
@@ -498,7 +563,8 @@ def test_check_leaves_ctrl_c_to_its_program(tmp_path):
     program = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(5)"
     (tmp_path / "patient.py").write_text(program)
     answer = check(tmp_path, "patient.py")
-    assert (answer.returncode, answer.stderr) == (5, "check: nothing found\n")
+    assert answer.returncode == 5
+    assert answer.stderr.endswith("; the program failed, with exit status 5\n")
 
 
 @pytest.mark.sim_only
@@ -521,7 +587,7 @@ def test_check_runs_a_test_suite(tmp_path):
     assert answer.returncode == 1
     assert "1 failed, 1 passed" in answer.stdout, answer.stdout
     assert f"kernel.cu:{OVERRUN}: bounds:" in answer.stdout
-    assert answer.stderr.endswith("check: 1 finding (1 bounds)\n")
+    assert answer.stderr.endswith("check: 1 finding (1 bounds); the program failed, with exit status 1\n")
 
 
 def test_check_refuses_checks_that_there_are_not(capsys):
@@ -575,7 +641,8 @@ def test_check_loads_a_file_and_says_what_the_simulator_refuses(programs, monkey
         (["--kernel", "k"], "a launch needs --grid too"),
         (["--grid", "1", "--block", "1"], "a launch needs --kernel too"),
         (["--arg", "1"], "a launch needs --kernel too"),
-        (["--device", "0"], "unrecognized arguments: --device 0"),
+        (["--device", "0"], "the simulator alone can check, and --device names GPU 0"),
+        (["--device", "sim"], "cannot read no.cu"),
     ],
 )
 def test_check_says_what_is_wrong_with_a_command_line_and_exits_with_2(capsys, arguments, says):
@@ -605,7 +672,7 @@ def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path):
     assert answer.returncode == 1
     printed = answer.stdout
     assert f"ATOMR_TRIO_NVRTC_PATH={tmp_path}" in printed
-    assert "pip install 'atomr-trio[cu13]'" in printed
+    assert re.search(r'Install nvrtc: pip install "atomr-trio\[(cu13|sim)\]"', printed)
     assert "self-test    FAILED" in printed
 
 
@@ -628,12 +695,13 @@ def test_the_doctor_outlives_a_library_that_crashes(monkeypatch):
         doctor.ask_libraries()
 
 
-def test_the_doctor_says_the_same_thing_once(capsys):
+def test_the_doctor_says_the_same_thing_once(monkeypatch, capsys):
     missing = {"name": "nvrtc", "missing": True, "looked": ["here"], "extra": "cu13", "override": "X"}
     slow = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "trouble": "it stutters"}
+    monkeypatch.setattr(_library, "GPU_FILES", ("/",))
     report = doctor.Report()
     doctor.describe_libraries(report, [missing, missing, slow])
-    assert report.advice == ["Install nvrtc: pip install 'atomr-trio[cu13]', or name its file in X."]
+    assert report.advice == ['Install nvrtc: pip install "atomr-trio[cu13]", or name its file in X.']
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].split() == ["cuda", "13.0,", "/lib/c.so,", "found", "by", "the", "system"]
     assert lines[-1].strip() == "it stutters"
@@ -642,18 +710,55 @@ def test_the_doctor_says_the_same_thing_once(capsys):
 @pytest.mark.parametrize(
     ("cards", "container", "says"),
     [
-        ([], False, "No NVIDIA GPU is in this machine"),
+        ([], False, 'No NVIDIA GPU is in this machine; the simulator works here: open_device(0, backend="sim")'),
         (["0000:01:00.0"], False, "no driver: install your distribution's"),
         (["0000:01:00.0"], True, "the container has no driver"),
     ],
 )
 def test_the_doctor_knows_why_there_is_no_driver(monkeypatch, capsys, cards, container, says):
-    monkeypatch.setattr(doctor, "nvidia_cards", lambda: cards)
-    monkeypatch.setattr(doctor, "in_container", lambda: container)
+    machine_without(monkeypatch, cards, container)
     report = doctor.Report()
-    driver = {"name": "cuda", "missing": True, "looked": [], "extra": None, "override": "X"}
-    doctor.describe_libraries(report, [driver])
+    doctor.describe_libraries(report, [NO_DRIVER])
     assert says in report.advice[0]
+    assert 'open_device(0, backend="sim")' in report.advice[0]
+
+
+NO_DRIVER = {"name": "cuda", "missing": True, "looked": [], "extra": None, "override": "X"}
+
+
+def machine_without(monkeypatch, cards: Sequence[str] = (), container: bool = False, scipy: bool = True) -> None:
+    """Have this machine look like one with these cards and no driver."""
+    monkeypatch.delenv("ATOMR_TRIO_CUDA_PATH", raising=False)
+    monkeypatch.setattr(machine, "nvidia_cards", lambda: cards)
+    monkeypatch.setattr(machine, "in_container", lambda: container)
+    monkeypatch.setattr(machine, "has_scipy", lambda: scipy)
+    monkeypatch.setattr(_library, "GPU_FILES", ())
+
+
+def test_the_doctor_advises_nothing_that_a_machine_without_a_gpu_has_no_use_for(monkeypatch, capsys):
+    machine_without(monkeypatch, scipy=False)
+    nvrtc = {"name": "nvrtc", "missing": True, "looked": ["here"], "extra": "sim", "override": "X"}
+    cublas = {"name": "cublas", "missing": True, "looked": ["there"], "extra": "cu13", "override": "Y"}
+    report = doctor.Report()
+    doctor.describe_libraries(report, [NO_DRIVER, nvrtc, cublas])
+    install = 'pip install "atomr-trio[sim]"'
+    assert report.advice == [
+        f"No NVIDIA GPU is in this machine; the simulator works once nvrtc and scipy are installed: {install}, then "
+        'open_device(0, backend="sim"), or set ATOMR_TRIO_BACKEND=sim.',
+        f"Install nvrtc: {install}, or name its file in X.",
+        f"The simulator's linear algebra needs scipy: {install}.",
+    ]
+    assert "cublas       not found, and not needed without a GPU" in capsys.readouterr().out
+
+
+def test_the_doctor_says_what_works_where_the_driver_sees_no_gpu(monkeypatch):
+    machine_without(monkeypatch)
+    idle = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "devices": 0}
+    report = doctor.Report()
+    doctor.describe_libraries(report, [{**idle, "trouble": "cuInit: CUDA_ERROR_NO_DEVICE (100): no device"}])
+    [advice] = report.advice
+    assert advice.startswith("The driver sees no GPU: check `nvidia-smi` and CUDA_VISIBLE_DEVICES.")
+    assert 'open_device(0, backend="sim")' in advice
 
 
 def test_the_doctor_shows_the_environment_where_it_changes_something(monkeypatch, capsys, tmp_path):
@@ -842,6 +947,15 @@ def test_a_device_that_is_not_there_is_a_failure_not_a_traceback(tmp_path, capsy
     missing = "sim:99" if not support.ON_GPU else "99"
     assert main(["demo", "--device", missing, "--out", str(tmp_path / "p.png")]) == 1
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.sim_only
+def test_without_a_gpu_a_command_names_its_own_option_for_the_simulator(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ATOMR_TRIO_CUDA_PATH", str(tmp_path / "libcuda.so.1"))
+    assert main(["demo", "--device", "gpu", "--out", str(tmp_path / "p.png")]) == 1
+    printed = capsys.readouterr().err
+    assert "the library 'cuda' was not found" in printed
+    assert printed.endswith("--device sim.\n")
 
 
 def test_ctrl_c_ends_a_command_with_130(monkeypatch):

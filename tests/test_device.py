@@ -29,6 +29,7 @@ import atomr_trio
 from atomr_trio import _device, _generation, testing
 from atomr_trio._supervision import DeviceState, RestartPolicy
 from atomr_trio.actors import copies, kernel as kernel_actor, module as module_actor
+from atomr_trio.worker import machine
 from support import child_environment, next_event, open_test_device
 
 GATE = """
@@ -679,14 +680,68 @@ async def test_without_a_driver_the_error_names_the_places_that_were_looked_at(m
             raise AssertionError("the body must not run")
     assert isinstance(caught.value, ImportError)
     assert str(tmp_path) in str(caught.value)
+    assert str(caught.value).count("libcuda.so.1") == 2, "the file that was named, and what the loader says of it"
+    assert (caught.value.advice or "").startswith("ATOMR_TRIO_CUDA_PATH names no driver that can be loaded")
+
+
+def hide_scipy(monkeypatch, folder):
+    """Have workers find no scipy."""
+    hides = "u.find_spec = lambda name, *rest: None if name == 'scipy' else find(name, *rest)"
+    (folder / "sitecustomize.py").write_text(f"import importlib.util as u; find = u.find_spec; {hides}")
+    monkeypatch.syspath_prepend(folder)
 
 
 @pytest.mark.sim_only
-async def test_an_index_without_a_device_is_said_plainly():
+@pytest.mark.parametrize("whole", [True, False], ids=["simulator whole", "without scipy"])
+async def test_without_a_gpu_the_first_error_names_what_works_here(monkeypatch, tmp_path, whole):
+    """In the words that `doctor` has, too."""
+    if not whole:
+        hide_scipy(monkeypatch, tmp_path)
+    monkeypatch.delenv("ATOMR_TRIO_CUDA_PATH", raising=False)
+    if machine.nvidia_cards():
+        pytest.skip("this machine has an NVIDIA GPU, and perhaps its driver")
+    with leaving_with(atomr_trio.LibraryNotFound) as caught:
+        async with open_test_device(backend="cuda"):
+            raise AssertionError("the body must not run")
+    advice = machine.without_driver([] if whole else ["scipy"])
+    assert caught.value.advice == advice
+    assert 'backend="sim"' in advice
+    assert ('pip install "atomr-trio[sim]"' in advice) is not whole
+    assert "Places looked at" in caught.value.message
+
+
+@pytest.mark.sim_only
+async def test_an_index_without_a_device_is_said_plainly(monkeypatch):
     with leaving_with(atomr_trio.DeviceFailed) as caught:
         async with open_test_device(13):
             raise AssertionError("the body must not run")
     assert caught.value.status == 101
+    assert caught.value.advice.endswith("set it to 14, or use index 0.")
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "0")
+    with leaving_with(atomr_trio.DeviceFailed) as caught:
+        async with open_test_device():
+            raise AssertionError("the body must not run")
+    assert caught.value.status == 100
+    assert caught.value.advice == "set ATOMR_TRIO_SIM_DEVICES to 1 or more, or unset it."
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize(("variable", "text"), [("ATOMR_TRIO_SIM_MEMORY", "foo"), ("ATOMR_TRIO_SIM_DEVICES", "-1")])
+async def test_a_setting_of_the_simulator_that_cannot_be_is_refused_by_its_name(monkeypatch, variable, text):
+    monkeypatch.setenv(variable, text)
+    with leaving_with(atomr_trio.DeviceFailed, match=f"{variable} is {text!r}; it is a number of"):
+        async with open_test_device():
+            raise AssertionError("the body must not run")
+
+
+@pytest.mark.sim_only
+async def test_the_simulated_solver_names_scipy_where_it_is_missing(monkeypatch, tmp_path):
+    hide_scipy(monkeypatch, tmp_path)
+    async with open_test_device() as dev:
+        matrix, vector = await dev.to_device(np.eye(2)), await dev.to_device(np.ones((2, 1)))
+        with pytest.raises(atomr_trio.LibraryNotFound, match=r"'scipy' was not found. .*\"atomr-trio\[sim\]\""):
+            await dev.solver.solve(matrix, vector)
+        assert dev.generation == 1
 
 
 # -- losing a generation -----------------------------------------------------------------------------------------------

@@ -65,7 +65,17 @@ extern "C" __global__ void add(float *x, const float *y, int n)
 PLAIN = {
     *("int", "float", "complex", "str", "bool", "bytes", "bytearray", "memoryview", "None", "Sequence", "Iterable"),
     *("SupportsIndex", "Dimensions", "Literal", "EllipsisType", "slice", "Index", "npt.DTypeLike", "npt.NDArray"),
-    *("np.generic", "tuple", "os.PathLike", "NvrtcOptions", "Operation", "Compute", "MathMode", "Epilogue", "Backend"),
+    *(
+        "np.generic",
+        "tuple",
+        "os.PathLike",
+        "NvrtcOptions",
+        "Operation",
+        "Compute",
+        "MathMode",
+        "Epilogue",
+        "BackendName",
+    ),
     *("OnFault", "Check", "Collection", "RestartPolicy", "WorkerSource", "SmArch", "LinkOptions", "Path"),
 }
 """The words of annotations of what belongs to no device."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from atomr_cuda import CudaError, Library, LibraryMissing, SymbolMissing
+from atomr_cuda import CudaError, Library, LibraryMissing, SymbolMissing, _library
 from limits_helper import full_table
 
 
@@ -155,9 +155,19 @@ def test_a_missing_library_names_the_extra_and_every_place():
         library("f").status()
     text = str(caught.value)
     assert isinstance(caught.value, ImportError)
-    assert "pip install 'atomr-trio[cu13]'" in text
+    assert 'pip install "atomr-trio[cu13]"' in text
     for place in ("ATOMR_TRIO_TESTC_PATH: not set", "cuda-pathfinder", "libgone.so.1", "/opt/gone.so"):
         assert place in text
+
+
+def test_a_library_may_come_with_another_extra_where_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(_library, "GPU_FILES", (str(tmp_path / "gpu"),))
+    library = c_library(sonames=("libgone.so.1",), extra="cu13", extra_without_gpu="sim")
+    with pytest.raises(LibraryMissing, match=r'pip install "atomr-trio\[sim\]"'):
+        library.load()
+    (tmp_path / "gpu").touch()
+    with pytest.raises(LibraryMissing, match=r'pip install "atomr-trio\[cu13\]"'):
+        library.load()
 
 
 def test_a_library_of_the_driver_names_no_extra():

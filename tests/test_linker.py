@@ -346,7 +346,7 @@ def test_a_linker_that_crashes_takes_nothing_along(end, words, monkeypatch, tmp_
 
 
 def test_without_the_library_the_error_names_the_package(no_linker):
-    with pytest.raises(LibraryNotFound, match=r"pip install 'atomr-trio\[cu13\]'") as caught:
+    with pytest.raises(LibraryNotFound, match=r'pip install "atomr-trio\[(cu13|sim)\]"') as caught:
         link([cubin(HELPER)], arch="sm_90")
     assert caught.value.library == "nvjitlink"
 

@@ -32,6 +32,25 @@ def test_the_walk_finds_what_is_public():
     assert not [name for name in names if "._" in name or name.endswith((".add_note", ".name.name"))]
 
 
+def defined(tree: ast.Module) -> set[str]:
+    """The names that a module gives a meaning to, other than by importing them."""
+    names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [target for node in assigned for target in getattr(node, "targets", [getattr(node, "target", None)])]
+    return names | {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_a_public_name_that_is_no_class_has_one_meaning_in_the_package():
+    """The reference finds the description of such a name by the name alone, wherever in the package it stands."""
+    package = Path(inspect.getfile(FACES[0])).parent
+    meanings = {path: defined(ast.parse(path.read_text(encoding="utf-8"))) for path in package.rglob("*.py")}
+    named = {name: getattr(face, name) for face in FACES for name in face.__all__}
+    public = {name for name, value in named.items() if not (inspect.isclass(value) or inspect.isfunction(value))}
+    assert "Check" in public
+    homes = {name: sorted(path.name for path, names in meanings.items() if name in names) for name in public}
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
 # ---------------------------------------------------------------------------------------------------- descriptions
 
 

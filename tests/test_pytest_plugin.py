@@ -329,6 +329,23 @@ def test_the_gpus_are_counted_by_another_process(monkeypatch):
     assert pytest_plugin._device_index("auto", "cuda") == 0, "and opening it says what is missing"
 
 
+@pytest.mark.sim_only
+def test_without_a_gpu_the_error_names_the_option_that_works_here(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("ATOMR_TRIO_CUDA_PATH", str(tmp_path / "libcuda.so.1"))
+    result = run("async def test_it(gpu_device): pass", "--gpu-backend=gpu")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    printed = result.stdout.str()
+    assert "the library 'cuda' was not found" in printed
+    assert "pytest --gpu-backend=sim" in printed
+    assert "open_device(0" not in printed
+
+
+def test_a_number_of_simulated_devices_that_is_none_is_refused_by_its_variable(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "many")
+    with pytest.raises(pytest.UsageError, match="ATOMR_TRIO_SIM_DEVICES is 'many'"):
+        pytest_plugin._device_index("auto", "sim")
+
+
 def test_an_index_that_cannot_be_is_refused(run):
     assert run("def test_nothing(): pass", "--gpu-index=first").ret == pytest.ExitCode.USAGE_ERROR
 

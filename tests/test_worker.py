@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, RestartPolicy
-from atomr_trio.worker import channel, protocol
+from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, testing
+from atomr_trio.worker import channel, out_of_memory, protocol
 from atomr_trio.worker.channel import SharedMemory, TimelinePage
 from atomr_trio.worker.engines.memory import COPY_IN, MEMORY
 from atomr_trio.worker.engines.module import MODULE
 from atomr_trio.worker.launcher import ADDRESS_EXTENT, WorkerProcess, address_range
 from atomr_trio.worker.protocol import HEADER, LANES, MAX_LANES, Mode, Role, VerbTable
 from rogue import compile_rogue, next_generation, process_exists, until, worker_pid
-from support import child_environment
+from support import child_environment, next_event, open_test_device
 
 DEADLINE = 60
 
@@ -185,6 +185,81 @@ def test_a_worker_says_hello_before_it_is_given_anything_and_ends_with_its_chann
     process.close()
     process.close()
     assert not process_exists(process.pid)
+
+
+GROUPS = {
+    "v2": ("0::/app.slice/one\n", "app.slice/one/memory.events", "low 0\noom 3\noom_kill {}\noom_group_kill 7\n"),
+    "v2 in a container": ("0::/../outside\n", "memory.events", "oom_kill {}\n"),
+    "v1": ("5:cpu,memory:/one\n0::/\n", "memory/one/memory.oom_control", "oom_kill_disable 0\noom_kill {}\n"),
+}
+
+
+@pytest.fixture
+def oom_counter(tmp_path, monkeypatch, request):
+    """Have the counter of the control group be a file of this test; returns what sets it."""
+    groups, name, text = GROUPS[getattr(request, "param", "v2")]
+    (tmp_path / "cgroup").write_text(groups)
+    file = tmp_path / "mount" / name
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(out_of_memory, "OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(out_of_memory, "MOUNT", tmp_path / "mount")
+    monkeypatch.setattr(out_of_memory.OomWatch, "attributed", set())
+
+    def count(kills: int) -> Path:
+        file.write_text(text.format(kills))
+        return file
+
+    return count
+
+
+@pytest.mark.parametrize("oom_counter", GROUPS, indirect=True)
+def test_the_counter_of_the_oom_killer_is_found_in_either_kind_of_control_group(oom_counter):
+    assert out_of_memory.counter() is None
+    file = oom_counter(4)
+    assert out_of_memory.counter() == (file, 4)
+
+
+def test_a_kill_by_the_oom_killer_explains_the_end_of_one_worker(oom_counter):
+    oom_counter(4)
+    first, second = out_of_memory.OomWatch(), out_of_memory.OomWatch()
+    assert first.explained() is None
+    file = oom_counter(5)
+    third = out_of_memory.OomWatch()
+    assert second.explained() == str(file)
+    assert (first.explained(), second.explained(), third.explained()) == (None, None, None)
+    oom_counter(6)
+    assert third.explained() == str(file)
+    file.unlink()
+    assert out_of_memory.OomWatch().explained() is None
+
+
+async def test_a_worker_that_the_oom_killer_has_ended_says_so_and_another_that_it_was_killed_from_outside(oom_counter):
+    oom_counter(2)
+    async with open_test_device() as dev:
+        for kills, words in ((3, "OOM killer, for want of host memory"), (3, "was ended by SIGKILL from outside")):
+            file, generation = oom_counter(kills), dev.generation
+            async with dev.events() as events:
+                testing.kill_worker(dev)
+                event = await next_event(events)
+            assert words in event.reason
+            assert (str(file) in event.reason) is ("OOM" in words)
+            await dev.wait_generation(after=generation)
+
+
+async def test_a_worker_that_is_killed_from_outside_while_it_starts_says_so(oom_counter, monkeypatch):
+    def started(self, *arguments: object) -> None:
+        begin(self, *arguments)
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        oom_counter(next(counts))
+
+    begin = WorkerProcess.__init__
+    monkeypatch.setattr(WorkerProcess, "__init__", started)
+    for kills, words in ((0, "was ended by SIGKILL from outside while"), (1, "OOM killer")):
+        oom_counter(0)
+        counts = iter([kills])
+        with pytest.raises(DeviceFailed, match=words):
+            async with open_test_device():
+                raise AssertionError("the body must not run")
 
 
 def test_a_killed_worker_is_reaped_and_killing_it_again_is_nothing(backend):

@@ -24,22 +24,24 @@ import trio
 import atomr_trio
 from atomr_trio import Check, Finding, kept_findings
 from atomr_trio._cli import run
+from atomr_trio._cli.choice import Choice, device_argument
 
 EVERY: tuple[Check, ...] = tuple(word for word in get_args(Check) if word != "all")
 CUDA_SUFFIX = ".cu"
 FOUND = 1
+NOTHING_CHECKED = USAGE_ERROR = 2
 _PROGRAM = "python -m atomr_trio check"
 _NOT_SUPPORTED = 801
 _ECHO = re.compile(rf"atomr simulated GPU: .*: (?:{'|'.join(EVERY)}): ")
 
 
 def checks(text: str) -> tuple[Check, ...]:
-    """Read `races` or `races,bounds`."""
+    """Read `races`, `races,bounds` or `all`."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
-        if word not in EVERY:
-            raise argparse.ArgumentTypeError(f"{word!r} is none of the checks: {', '.join(EVERY)}")
-    return tuple(check for check in EVERY if check in words)
+        if word not in (*EVERY, "all"):
+            raise argparse.ArgumentTypeError(f"{word!r} is none of the checks: {', '.join(EVERY)}, or all")
+    return tuple(check for check in EVERY if check in words or "all" in words)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         f"{_PROGRAM} {only} script.py [argument ...]\n"
         f"       {_PROGRAM} {only} -m module [argument ...]\n"
-        f"       {_PROGRAM} {only} file.cu [--kernel NAME and what else `run` takes]"
+        f"       {_PROGRAM} {only} file.cu [--kernel NAME and what else `run` takes, its --device a simulated one]"
     )
     parser.add_argument(
-        "--only", type=checks, default=EVERY, metavar="CHECK[,CHECK]", help=f"of {', '.join(EVERY)}; default: all"
+        "--only",
+        type=checks,
+        default=EVERY,
+        metavar="CHECK[,CHECK]",
+        help=f"of {', '.join(EVERY)}, or all, the default",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, such as pytest")
     parser.add_argument("program", help="a Python program, a module after -m, or a CUDA C++ source")
@@ -58,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Run it and print what was found; 1 when there was anything, else its own exit status."""
+    """Run it and print what was found; 1 when there was anything, else its own exit status.
+
+    A program that ends well and has opened no device gives 2, since nothing was checked.
+    """
     if not arguments.module and arguments.program.endswith(CUDA_SUFFIX):
         return await check_file(arguments)
     return await check_program(arguments)
@@ -67,15 +76,15 @@ async def main(arguments: argparse.Namespace) -> int:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def report(findings: Sequence[Finding]) -> None:
-    """Print what was found as compilers print errors, once for each place, and a summary."""
+def report(findings: Sequence[Finding], opened: bool = True, status: int = 0) -> None:
+    """Print what was found as compilers print errors, once for each place, and the summary."""
     alike: defaultdict[object, list[Finding]] = defaultdict(list)
     for finding in findings:
         other = None if finding.other is None else finding.other.place
         alike[finding.check, finding.kernel, finding.place, other].append(finding)
     for first, *others in alike.values():
         print("\n".join(lines_of(first, 1 + len(others))), file=sys.stderr)
-    print(summary([first for first, *_ in alike.values()]), file=sys.stderr)
+    print(summary([first for first, *_ in alike.values()], opened, status), file=sys.stderr)
 
 
 def lines_of(finding: Finding, times: int) -> Iterator[str]:
@@ -98,13 +107,18 @@ def _joined(index: int | tuple[int, ...]) -> str:
     return str(index) if isinstance(index, int) else ", ".join(map(str, index))
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """How many places there are with findings of each check."""
-    if not findings:
-        return "check: nothing found"
+def summary(findings: Sequence[Finding], opened: bool = True, status: int = 0) -> str:
+    """How many places have findings of each check; whether a device was opened, and whether the program failed.
+
+    `status` is the program's exit status.
+    """
     counts = Counter(finding.label for finding in findings)
     listed = ", ".join(f"{count} {label}" for label, count in counts.items())
-    return f"check: {len(findings)} {'finding' if len(findings) == 1 else 'findings'} ({listed})"
+    if findings:
+        text = f"{len(findings)} {'finding' if len(findings) == 1 else 'findings'} ({listed})"
+    else:
+        text = "nothing found" if opened else "nothing was checked, since the program opened no device"
+    return f"check: {text}" + (f"; the program failed, with exit status {status}" if status else "")
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -112,6 +126,11 @@ def summary(findings: Sequence[Finding]) -> str:
 
 async def check_program(arguments: argparse.Namespace) -> int:
     """Run a Python program with the arguments that are its own; what it prints is not touched."""
+    if not arguments.module:
+        problem = what_hinders_running(Path(arguments.program))
+        if problem is not None:
+            print(f"error: {problem}", file=sys.stderr)
+            return USAGE_ERROR
     command = [sys.executable, *(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
     with tempfile.TemporaryDirectory(prefix="atomr-trio-findings-") as folder:
         variables = {
@@ -120,9 +139,20 @@ async def check_program(arguments: argparse.Namespace) -> int:
             "ATOMR_TRIO_CHECK_KEEP": folder,
         }
         status = await exit_status(command, variables)
-        findings = kept_findings(folder)
-    report(findings)
-    return FOUND if findings else status
+        findings, opened = kept_findings(folder), bool(os.listdir(folder))
+    report(findings, opened, status)
+    if findings:
+        return FOUND
+    return status if status or opened else NOTHING_CHECKED
+
+
+def what_hinders_running(program: Path) -> str | None:
+    """Say why Python could not run a file, a folder or an archive, or None."""
+    if not program.exists():
+        return f"cannot read {program}: there is no such file; a module is run by -m {program}"
+    if program.is_dir() and not (program / "__main__.py").exists():
+        return f"cannot run {program}: it is a folder without a __main__.py"
+    return None if os.access(program, os.R_OK) else f"cannot read {program}: permission denied"
 
 
 async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> int:
@@ -141,17 +171,22 @@ async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> i
 
 async def check_file(arguments: argparse.Namespace) -> int:
     """Launch a kernel as `run` does, or only compile and load what is in a file."""
-    parser = argparse.ArgumentParser(prog=f"{_PROGRAM} {arguments.program}")
+    parser = argparse.ArgumentParser(prog=_PROGRAM)
     run.add_launch_arguments(parser, required=False)
+    parser.add_argument("--device", type=device_argument, metavar="sim", help="a simulated device; default: sim")
     wanted = parser.parse_args([arguments.program, *arguments.arguments])
+    choice = wanted.device or Choice(0, "sim")
+    if choice.backend != "sim":
+        parser.error(f"the simulator alone can check, and --device names {choice}: leave it out, or write --device sim")
     missing = [name for name in ("kernel", "grid", "block") if getattr(wanted, name) is None]
     if missing and (len(missing) < 3 or wanted.operands):
         parser.error(f"a launch needs --{missing[0]} too")
     try:
         source, arrays = run.read_source(wanted.file), run.read_arrays(wanted.operands or ())
+        run.check_outputs(wanted.operands or ())
         options = run.compile_options(wanted, bundled_headers=True)
         with without_echo():
-            async with atomr_trio.open_device(0, backend="sim", check=arguments.only) as dev:
+            async with atomr_trio.open_device(choice.index, backend="sim", check=arguments.only) as dev:
                 if missing:
                     return await load(dev, wanted.file, source, options)
                 await run.launch(dev, wanted, source, options, arrays)

@@ -6,15 +6,12 @@ It finds out by opening devices, as any program would.
 from __future__ import annotations
 
 import argparse
-import os
-from typing import Literal
 
 import attrs
 import trio
 
 import atomr_trio
-
-Backend = Literal["cuda", "sim"]
+from atomr_trio.worker.backends import BACKENDS, Backend, backend_of_environment
 
 _PATIENCE = 60.0
 """Seconds that a device may take to open before it counts as one that does not work."""
@@ -32,26 +29,24 @@ class Choice:
 
 
 def device_argument(text: str) -> Choice:
-    """Read `0`, `1`, ..., `sim` or `sim:1`, as argparse wants it."""
-    name, colon, number = text.partition(":")
-    backend: Backend = "sim" if name == "sim" else "cuda"
-    index = text if backend == "cuda" else number if colon else "0"
-    if not index.isdecimal():
+    """Read `0`, `1`, ..., or a backend, `sim` or `cuda` or `gpu`, with or without a number: `sim:1`."""
+    name, colon, number = ("cuda", ":", text) if text.isdecimal() else text.partition(":")
+    index = number if colon else "0"
+    if name not in BACKENDS or not index.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no device; write the number of a GPU, or sim")
-    return Choice(int(index), backend)
+    return Choice(int(index), BACKENDS[name])
 
 
 async def choose(wanted: Choice | None) -> tuple[Choice, str | None]:
     """The device to use, and why it is not a GPU when the user asked for nothing and got the simulator."""
     if wanted is not None:
         return wanted, None
-    match os.environ.get("ATOMR_TRIO_BACKEND"):
-        case "sim" | "cuda" as backend:
-            return Choice(0, backend), None
-        case None | "":
-            pass
-        case other:
-            raise atomr_trio.InvalidArgument(f'ATOMR_TRIO_BACKEND is {other!r}; it may be "cuda" or "sim"')
+    try:
+        backend = backend_of_environment()
+    except ValueError as error:
+        raise atomr_trio.InvalidArgument(str(error)) from None
+    if backend is not None:
+        return Choice(0, backend), None
     gpu = Choice(0, "cuda")
     trouble = await what_is_wrong_with(gpu)
     return (gpu, None) if trouble is None else (Choice(0, "sim"), trouble)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import atomr_trio
 from atomr_trio._cli import png
 from atomr_trio._cli.choice import Choice, choose, device_argument
+from atomr_trio._cli.output import what_hinders_writing
 from atomr_trio._cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _BLOCK = (32, 8)
 _WILD_ADDRESS = 0xBAD0BAD0
 _SIZE = {"cuda": 768, "sim": 192}
 _STEPS = {"cuda": 6000, "sim": 600}
+_LEAST_SIZE, _LEAST_STEPS = 8, 6
 
 
 @attrs.frozen
@@ -190,22 +192,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", type=device_argument, metavar="0|sim", help="default: GPU 0 if it works, else the simulator"
     )
-    parser.add_argument("--size", type=int, metavar="N", help="cells along each side")
-    parser.add_argument("--steps", type=int, metavar="N", help="steps of the simulation, at least 6")
+    parser.add_argument("--size", type=int, metavar="N", help=f"cells along each side, at least {_LEAST_SIZE}")
+    parser.add_argument("--steps", type=int, metavar="N", help=f"steps of the simulation, at least {_LEAST_STEPS}")
     parser.add_argument("--out", type=Path, metavar="PNG", default=Path("gray-scott.png"), help="the picture to write")
 
 
 async def main(arguments: argparse.Namespace) -> int:
     """Run the demo; 0 when the crashed run ended in the same bits as the undisturbed one."""
+    for option, given, least in (("--size", arguments.size, _LEAST_SIZE), ("--steps", arguments.steps, _LEAST_STEPS)):
+        if given is not None and given < least:
+            print(f"error: {option} is {given}; the demo needs at least {least}", file=sys.stderr)
+            return 2
+    problem = what_hinders_writing(arguments.out)
+    if problem is not None:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
     choice, why_not_a_gpu = await choose(arguments.device)
     if why_not_a_gpu is not None:
         print(f"using the simulator: {why_not_a_gpu}")
-    size = arguments.size or _SIZE.get(choice.backend, _SIZE["sim"])
-    steps = arguments.steps or _STEPS.get(choice.backend, _STEPS["sim"])
-    if size < 8 or steps < 6:
-        print("error: the demo needs at least 8 cells along a side and 6 steps", file=sys.stderr)
-        return 2
-    plan = Plan(size, steps)
+    plan = Plan(
+        _SIZE[choice.backend] if arguments.size is None else arguments.size,
+        _STEPS[choice.backend] if arguments.steps is None else arguments.steps,
+    )
     crashed = await crashing_run(choice, plan)
     png.write_png(arguments.out, paint(crashed.panels))
     print(f"picture: {arguments.out} (step {plan.early}, step {plan.faults[0]} after the fault, step {plan.steps})")

@@ -25,6 +25,7 @@ import trio
 
 import atomr_trio
 from atomr_trio._cli.choice import Choice, device_argument
+from atomr_trio.worker import machine
 from atomr_trio.worker.launcher import command, environment
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 _LIBRARY_PATIENCE = 30.0
 _SELF_TEST_PATIENCE = 60.0
-_NVIDIA_VENDOR = "0x10de"
 _GIB = 1 << 30
+_NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
 _FEW_DESCRIPTORS = 1024
 _FEW_PROCESSES = 256
 _LITTLE_DISK = 256 << 20
@@ -50,10 +51,9 @@ extern "C" __global__ void square(const float *x, float *y, int n)
 
 _ADVICE = {
     "platform": "Devices can be opened on Linux ({machines}) only; elsewhere the package can be imported and no more.",
-    "install": "Install {name}: pip install 'atomr-trio[{extra}]', or name its file in {override}.",
-    "no card": 'No NVIDIA GPU is in this machine; the simulator misses nothing: open_device(0, backend="sim").',
-    "container": "A GPU is there, but the container has no driver: start it with `--gpus all`.",
-    "driver": "A GPU is there, but no driver: install your distribution's, as in `sudo apt install nvidia-driver-580`.",
+    "install": "Install {name}: {command}, or name its file in {override}.",
+    "scipy": "The simulator's linear algebra needs scipy: {command}.",
+    "no driver": "{advice}",
     "mps": "MPS is on, so a fault reaches every client of its GPU: `echo quit | nvidia-cuda-mps-control` stops it.",
     "not durable": "{name} cannot export its memory, as on WSL2: a fault loses its arrays.",
     "exclusive": "{name} admits one process, so no standby worker: `sudo nvidia-smi -i {bus} -c DEFAULT` admits more.",
@@ -127,42 +127,42 @@ def ask_libraries() -> list[dict[str, Any]]:
 
 
 def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
-    """One line for each library; what is missing becomes advice."""
+    """One line for each library; what is missing becomes advice, unless a machine without a GPU has no use for it."""
     report.heading("libraries")
     for library in libraries:
         name = library["name"]
         if "missing" in library:
+            if machine.needless(library["extra"]):
+                report.line(name, "not found, and not needed without a GPU")
+                continue
             report.line(name, "not found; looked at:")
             for place in library["looked"]:
                 print(f"  {'':<14} {place}")
-            report.advise(case_of_missing(library), **library)
+            if library["extra"] is None:
+                report.advise("no driver", advice=capitalised(machine.without_driver(lacking(libraries))))
+            else:
+                report.advise("install", command=machine.install(library["extra"]), **library)
             continue
         version = library.get("version", "version unknown")
         report.line(name, f"{version}, {library['path']}, found by {library['found_by']}")
         if "trouble" in library:
             print(f"  {'':<14} {library['trouble']}")
+            if name == "cuda" and _NO_DEVICE in library["trouble"]:
+                report.advise("no driver", advice=capitalised(machine.without_gpu(lacking(libraries))))
+    if not machine.has_scipy():
+        report.line("scipy", "not installed")
+        report.advise("scipy", command=machine.install(machine.SIMULATOR_EXTRA))
 
 
-def case_of_missing(library: dict[str, Any]) -> str:
-    """Which advice brings a library that was not found."""
-    if library["extra"] is not None:
-        return "install"
-    if not nvidia_cards():
-        return "no card"
-    return "container" if in_container() else "driver"
+def lacking(libraries: list[dict[str, Any]]) -> list[str]:
+    """What the simulator needs and does not find."""
+    missing = [library["name"] for library in libraries if "missing" in library]
+    return machine.lacking_of(missing)
 
 
-def nvidia_cards() -> list[str]:
-    """Addresses of the display and compute devices of NVIDIA on the PCI bus."""
-    return [
-        vendor.parent.name
-        for vendor in sorted(Path("/sys/bus/pci/devices").glob("*/vendor"))
-        if vendor.read_text().strip() == _NVIDIA_VENDOR and (vendor.parent / "class").read_text().startswith("0x03")
-    ]
-
-
-def in_container() -> bool:
-    return any(Path(sign).exists() for sign in ("/.dockerenv", "/run/.containerenv"))
+def capitalised(text: str) -> str:
+    """A sentence of its own."""
+    return text[:1].upper() + text[1:]
 
 
 # -- what the environment changes --------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ The kernel's arguments are bound in the order in which --in, --out, --inout and 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import re
 import sys
 import time
@@ -19,11 +21,12 @@ import numpy.typing as npt
 
 import atomr_trio
 from atomr_trio._cli.choice import Choice, choose, device_argument
+from atomr_trio._cli.output import what_hinders_writing
 
 if TYPE_CHECKING:
     from atomr_trio import Device, DeviceArray
 
-_OUTPUT = re.compile(r"(?P<name>[^=]+)=(?P<dtype>\w+)\[(?P<shape>\d+(,\d+)*)\]")
+_OUTPUT = re.compile(r"(?P<name>[^=]+)=\s*(?P<dtype>\w+)\s*\[(?P<shape>[\d\s]+(,[\d\s]+)*)\]\s*")
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)[uUlL]*")
 _FLOAT_SUFFIXES = "fF"
 
@@ -64,15 +67,28 @@ def inout_operand(text: str) -> Operand:
 
 def output_operand(text: str) -> Operand:
     """Read `y=float32[480,640]`: an array of zeros before the launch, y.npy after it."""
-    match = _OUTPUT.fullmatch(text.replace(" ", ""))
+    match = _OUTPUT.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} does not look like y=float32[480,640]")
     try:
-        dtype = np.dtype(match["dtype"])
-    except TypeError:
-        raise argparse.ArgumentTypeError(f"{match['dtype']!r} is no dtype of numpy") from None
-    shape = tuple(int(side) for side in match["shape"].split(","))
-    return Operand(write_to=npy_path(match["name"]), dtype=dtype, shape=shape)
+        shape = tuple(int(side) for side in match["shape"].split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} does not look like y=float32[480,640]") from None
+    return Operand(write_to=npy_path(match["name"].strip()), dtype=dtype_named(match["dtype"]), shape=shape)
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Read `float32`, or a type of ml_dtypes such as `bfloat16`."""
+    with contextlib.suppress(TypeError):
+        return np.dtype(name)
+    try:
+        narrow: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    except ImportError:
+        install = 'pip install "atomr-trio[bfloat16]"'
+        raise argparse.ArgumentTypeError(f"{name!r} is no dtype of numpy; for those of ml_dtypes: {install}") from None
+    except (AttributeError, TypeError):
+        raise argparse.ArgumentTypeError(f"{name!r} is no dtype of numpy or ml_dtypes") from None
+    return narrow
 
 
 def number_operand(text: str) -> Operand:
@@ -119,7 +135,12 @@ def add_launch_arguments(parser: argparse.ArgumentParser, *, required: bool) -> 
             "[Y=]X.npy",
             "an array that is read and written; the result goes to Y.npy or back to X.npy",
         ),
-        ("--out", output_operand, "Y=DTYPE[N,M]", "an array of zeros whose result goes to Y.npy"),
+        (
+            "--out",
+            output_operand,
+            "Y=DTYPE[N,M]",
+            "an array of zeros whose result goes to Y.npy; bfloat16 is a DTYPE, too",
+        ),
         ("--arg", number_operand, "NUMBER", "an integer or a floating point number; --arg=-2.5f when it is negative"),
     ):
         operands.add_argument(flag, dest="operands", action="append", type=kind, metavar=metavar, help=text)
@@ -139,6 +160,18 @@ def read_arrays(operands: Sequence[Operand]) -> list[npt.NDArray[Any] | None]:
         except ValueError as error:
             raise BadCommandLine(f"{operand.read_from} is no .npy file with plain numbers: {error}") from error
     return arrays
+
+
+def check_outputs(operands: Sequence[Operand]) -> None:
+    """Refuse a result that could not be written, before the kernel runs that computes it."""
+    paths = [operand.write_to for operand in operands if operand.write_to is not None]
+    for path in paths:
+        problem = what_hinders_writing(path)
+        if problem is not None:
+            raise BadCommandLine(problem)
+    twice = [path for path in paths if paths.count(path) > 1]
+    if twice:
+        raise BadCommandLine(f"two results would be written to {twice[0]}: give them different names")
 
 
 def read_source(path: Path) -> str:
@@ -177,6 +210,9 @@ async def write_back(operand: Operand, array: DeviceArray) -> None:
     np.save(operand.write_to, result, allow_pickle=False)
     extremes = f", {result.min()} to {result.max()}" if result.size else ""
     print(f"{operand.write_to}: {result.dtype}{list(result.shape)}{extremes}")
+    if result.dtype.type.__module__ == "ml_dtypes":
+        name = f"ml_dtypes.{result.dtype.name}"
+        print(f"{operand.write_to}: .npy files do not name this dtype; read it by np.load(...).view({name})")
 
 
 def compile_options(arguments: argparse.Namespace, *, bundled_headers: bool = False) -> atomr_trio.NvrtcOptions:
@@ -215,6 +251,7 @@ async def main(arguments: argparse.Namespace) -> int:
     """Run the kernel; 2 when the command line was wrong, whether argparse or the device noticed."""
     try:
         source, arrays = read_source(arguments.file), read_arrays(arguments.operands or ())
+        check_outputs(arguments.operands or ())
         choice, why_not_a_gpu = await choose(arguments.device)
         if why_not_a_gpu is not None:
             print(f"using the simulator: {why_not_a_gpu}")

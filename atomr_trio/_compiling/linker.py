@@ -346,7 +346,7 @@ def bridge_ptx(ptx: str | bytes, capability: Version, driver_version: Version) -
             library="cuda",
             operation="module.load",
             advice="update the driver, compile with an older NVRTC, or install nvJitLink of the PTX's version: "
-            "pip install 'atomr-trio[cu13]'.",
+            'pip install "atomr-trio[cu13]".',
         ) from error
 
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Self, final
 import attrs
 
 from .. import AtomrInternalError, InvalidArgument
-from .._device import MAX_DEVICES, _chosen_backend
+from .._backends import chosen_backend
+from .._device import MAX_DEVICES
 from .._findings import chosen_checks
 from .._util import Living
 from ..worker.launcher import WorkerProcess
@@ -27,8 +28,8 @@ from ..worker.launcher import WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from .._device import Backend
     from .._findings import Check
+    from ..worker.backends import Backend, BackendName
 
 CLOSE_SECONDS = 30.0
 """The kernel reaps a killed worker in tenths of a second; one that is not gone by then hangs in a driver."""
@@ -82,7 +83,8 @@ class WorkerPool:
     has started: use the pool on one thread, which is the main thread as a rule.
 
     - `index`: the number of the device, as `open_device` counts.
-    - `backend`: `"cuda"` or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
+    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says,
+      else `"cuda"`.
     - `spares`: workers kept ready beside those that devices have, 0 to 8, so that a rebuild after a fault finds one.
       Each costs a context, about 0.6 GiB of device memory on an H200. 0 for a GPU in exclusive-process mode.
     - `check`: what the simulator checks in them, as `open_device` takes it; their devices are opened with the same.
@@ -98,7 +100,7 @@ class WorkerPool:
     def __init__(
         self,
         index: int = 0,
-        backend: Backend | None = None,
+        backend: BackendName | None = None,
         spares: int = 1,
         *,
         check: Check | Collection[Check] | None = None,
@@ -109,7 +111,7 @@ class WorkerPool:
             raise InvalidArgument(f"spares is an int from 0 to {MAX_SPARES}, not {spares!r}")
         self.index: int = index
         """The device that its workers are for."""
-        self.backend: Backend = _chosen_backend(backend)
+        self.backend: Backend = chosen_backend(backend)
         """`"cuda"` or `"sim"`."""
         self.spares: int = spares
         """How many idle workers there are at least, a moment after one was taken."""
@@ -151,7 +153,7 @@ class WorkerPool:
 
     # --- what a device asks for ---------------------------------------------------------------------------------------
 
-    def take(self, backend: Backend, index: int) -> WorkerProcess:
+    def take(self, backend: BackendName, index: int) -> WorkerProcess:
         """A worker process that nobody has adopted; a spare is started in its place. Called by `open_device`.
 
         `backend` and `index`, the number of the device, must be the pool's.
@@ -161,7 +163,7 @@ class WorkerPool:
         """
         if self._closed:
             raise InvalidArgument(f"{self!r} has no worker to give", device=index)
-        if (backend, index) != (self.backend, self.index):
+        if (chosen_backend(backend), index) != (self.backend, self.index):
             raise InvalidArgument(f"{self!r} has no worker for device {index} ({backend})", device=index)
         self._forget_ended()
         settings = _settings()

@@ -73,10 +73,14 @@ class CheckFolder:
         return [json.loads(line) for line in whole.splitlines()]
 
     def close(self) -> None:
-        """The worker is gone: delete the folder, or all of it but findings that are to be kept."""
+        """The worker is gone: delete the folder, or all of it but findings that are to be kept.
+
+        Where they are to be kept, the file of one that has found nothing says that there was a worker that checked.
+        """
         self.forget()
-        if self._keeps and (self.path / FINDINGS).exists():
-            with contextlib.suppress(FileNotFoundError):
+        if self._keeps:
+            with contextlib.suppress(OSError):
+                (self.path / FINDINGS).touch()
                 os.unlink(self.path / ARRAYS)
         else:
             shutil.rmtree(self.path, ignore_errors=True)

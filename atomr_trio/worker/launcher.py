@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 from . import channel
 from .checking import CheckFolder
+from .out_of_memory import OomWatch
 from .protocol import EXIT_TEXTS
 
 NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -127,6 +128,7 @@ class WorkerProcess:
             ours.close()
             theirs.close()
             raise
+        self._oom = OomWatch()
         try:
             os.set_blocking(output_end, True)
             ours.setblocking(False)
@@ -156,6 +158,10 @@ class WorkerProcess:
         self.output: int = output
         self.pid: int = child.pid
         self._ended: bool = False
+        self._killed: bool = False
+        """Whether it was this process that sent SIGKILL."""
+        self._oom_count: str | None = None
+        """Where the kernel says that its OOM killer has ended this process, if it was that."""
         self._code: int | None = None
         """How it ended, as `subprocess` numbers it; None while it runs, and when somebody else was told."""
         try:
@@ -183,6 +189,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """SIGKILL, unless the process has ended."""
         if not self._ended and self.pidfd >= 0:
+            self._killed = self._killed or not _is_readable(self.pidfd)
             with contextlib.suppress(ProcessLookupError):  # it has, and somebody else has reaped it
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
@@ -199,6 +206,8 @@ class WorkerProcess:
             return False
         self._ended = True
         self._code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        if self._code == -signal.SIGKILL and not self._killed:
+            self._oom_count = self._oom.explained()
         return True
 
     def end_text(self) -> str:
@@ -207,7 +216,15 @@ class WorkerProcess:
             return "is still running"
         if self._code is None:
             return "ended with a status that is unknown: this program ignores SIGCHLD, or reaps every child itself"
-        return end_of(self._code)
+        return end_of(self._code) + self._killer()
+
+    def _killer(self) -> str:
+        """Who has ended it, if that was not this process."""
+        if self._code != -signal.SIGKILL or self._killed:
+            return ""
+        if self._oom_count is None:
+            return " from outside"
+        return f": the kernel's OOM killer, for want of host memory (oom_kill in {self._oom_count} has risen)"
 
     def close(self) -> None:
         """Close every descriptor; the process must have been reaped. Closing twice is fine."""

@@ -770,13 +770,15 @@ def _watch_socket(sock: socket.socket) -> None:
     os._exit(EXIT_ORPHANED)
 
 
-def _report_failure(sock: socket.socket, error: BaseException) -> None:
+def _report_failure(sock: socket.socket, error: BaseException, advice: str | None = None) -> None:
     message: dict[str, Any] = {"kind": "failed", "text": channel.clip(reason_of(error)), "type": type(error).__name__}
     for field in ("status", "name", "library", "function", "extra", "looked"):
         if hasattr(error, field):
             message[field] = getattr(error, field)
     if hasattr(error, "text"):
         message["text"] = channel.clip(error.text)
+    if advice is not None:
+        message["advice"] = advice
     channel.send_message(sock, message)
 
 
@@ -813,7 +815,9 @@ def main(arguments: Sequence[str]) -> None:
         worker = Worker(sock, backend, int(device), int(base), int(extent))
         worker.open_context()
     except Exception as error:
-        _report_failure(sock, error)
+        from .machine import of_failed_start
+
+        _report_failure(sock, error, of_failed_start(backend, int(device), error))
         os._exit(EXIT_BUG)
     serve(worker)
     sys.stdout.flush()

@@ -5,6 +5,6 @@ library: a library is looked for when its first function is called. ``sim`` offe
 machines without a GPU. This package knows nothing of what is built on it.
 """
 
-from ._library import CudaError, Function, Library, LibraryMissing, SymbolMissing, ValueFunction
+from ._library import CudaError, Function, Library, LibraryMissing, SymbolMissing, ValueFunction, gpu_is_here
 
-__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction"]
+__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction", "gpu_is_here"]

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction"]
+__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction", "gpu_is_here"]
 
 Describe = Callable[[int], "tuple[str, str]"]
 Version = tuple[int, int]
@@ -42,6 +42,15 @@ class CudaError(Exception):
         return f"{self.function}: {self.name} ({self.status}): {self.text}"
 
 
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
+"""One of them is there where programs can reach an NVIDIA GPU: the driver's, that of WSL2, and that of Tegra."""
+
+
+def gpu_is_here() -> bool:
+    """Whether this machine has a GPU that programs can reach. It asks no driver."""
+    return any(map(os.path.exists, GPU_FILES))
+
+
 class LibraryMissing(ImportError):
     """A shared library could not be found or loaded.
 
@@ -58,9 +67,9 @@ class LibraryMissing(ImportError):
 
     def __str__(self) -> str:
         if self.extra is not None:
-            remedy = f"Install it with: pip install 'atomr-trio[{self.extra}]'"
+            remedy = f'Install it with: pip install "atomr-trio[{self.extra}]"'
         else:
-            remedy = "It comes with the NVIDIA driver; a machine without a GPU can use the simulator instead."
+            remedy = 'It comes with the NVIDIA driver; a machine without a GPU has the simulator, backend="sim".'
         places = "".join(f"\n  - {place}" for place in self.looked)
         return f"the library {self.library!r} was not found. {remedy}\nPlaces looked at:{places}"
 
@@ -265,7 +274,8 @@ class Library:
 
     ``describe`` turns a status into (name, text) for errors. ``pathfinder_name`` is the library's name in
     cuda-pathfinder's catalogue (None: the system loader alone), ``sonames`` its names for the loader, newest first,
-    ``known_files`` absolute paths worth a try after those.
+    ``known_files`` absolute paths worth a try after those. ``extra`` is the optional dependency set that brings it, and
+    ``extra_without_gpu`` the one for machines without a GPU, where that is another one.
     """
 
     def __init__(
@@ -277,23 +287,30 @@ class Library:
         pathfinder_name: str | None = None,
         known_files: tuple[str, ...] = (),
         extra: str | None = None,
+        extra_without_gpu: str | None = None,
         companions: str | None = None,
     ) -> None:
         self.name = name
         self.sonames = sonames
         self.pathfinder_name = pathfinder_name
         self.known_files = known_files
-        self.extra = extra
         self.companions = companions
         """A pattern of files in the same folder that the library opens later, by names that nothing else may find."""
         self.override_variable: str = f"ATOMR_TRIO_{name.upper()}_PATH"
         self.functions: dict[str, Symbol] = {}
         self.path: str | None = None
         self.found_by: str | None = None
+        self._extra = extra
+        self._extra_without_gpu = extra_without_gpu
         self._describe = describe
         self._handle: ctypes.CDLL | None = None
         self._table: Mapping[str, Callable[..., int]] | None = None
         self._lock = threading.RLock()
+
+    @property
+    def extra(self) -> str | None:
+        """The optional dependency set that brings the library on this machine; None for a library of the driver."""
+        return self._extra if self._extra_without_gpu is None or gpu_is_here() else self._extra_without_gpu
 
     def __repr__(self) -> str:
         return f"<Library {self.name} at {self.path}>" if self.path else f"<Library {self.name}, not loaded>"

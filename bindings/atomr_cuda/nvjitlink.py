@@ -71,6 +71,7 @@ _nvjitlink = Library(
     pathfinder_name="nvJitLink",
     sonames=("libnvJitLink.so.13", "libnvJitLink.so.12", "libnvJitLink.so"),
     extra="cu13",
+    extra_without_gpu="sim",
     describe=_describe,
 )
 library: Library = _nvjitlink

@@ -76,6 +76,7 @@ _nvrtc = Library(
     pathfinder_name="nvrtc",
     sonames=("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
     extra="cu13",
+    extra_without_gpu="sim",
     describe=_describe,
     companions="libnvrtc-builtins.so.*",  # 13.0 looks for it by the loader's path alone
 )

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
-from ..._calls import Answer, Argument, Check, verb
+from ..._calls import Answer, Argument, Verdict, verb
 from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Vector, check_array
@@ -290,7 +290,7 @@ class VectorVerbs(VectorOperands):
         *vectors: Vector,
         dtype: npt.DTypeLike,
         out: DeviceArray | None,
-        check: Check | None = None,
+        check: Verdict | None = None,
     ) -> Any:
         """Call what answers one number, to the host or to an array on the device."""
         if out is None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
-from ..._calls import Address, Argument, Check, Library, Scalar, check_usable
+from ..._calls import Address, Argument, Library, Scalar, Verdict, check_usable
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import Matrix, Vector, check_array, is_spread, strides_text, vector
@@ -132,7 +132,7 @@ class VectorOperands(Library):
         keeps: bool = True,
         flags: int = 0,
         answer: npt.NDArray[Any] | None = None,
-        check: Check | None = None,
+        check: Verdict | None = None,
     ) -> None:
         """Have a function called that reads all its operands, but for those that it `writes`."""
         operands = self._operands()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
-from ..._calls import Answer, Argument, Check, Library, Operands, Scalar, check_usable
+from ..._calls import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, matrix_of, strides_text
@@ -393,7 +393,7 @@ class SolverPlans(Library):
         self._call("cublasScopy_64", *arguments, operation="copy", operands=operands, table=BLAS)
 
     def _read(
-        self, array: DeviceArray, out: npt.NDArray[Any], check: Check | None = None, *, increment: int = 1
+        self, array: DeviceArray, out: npt.NDArray[Any], check: Verdict | None = None, *, increment: int = 1
     ) -> None:
         """Have elements that are `increment` apart brought to a host array; `check` is asked when all are there.
 
@@ -418,7 +418,7 @@ class SolverPlans(Library):
                 table=BLAS,
             )
 
-    def _read_diagonals(self, work: Matrix, check: Check) -> None:
+    def _read_diagonals(self, work: Matrix, check: Verdict) -> None:
         """Have `check` asked about the diagonals of matrices, of shape (..., k)."""
         array, order = work.array, min(work.rows, work.columns)
         out: npt.NDArray[Any] = np.empty((*array.shape[:-2], order), array.dtype)

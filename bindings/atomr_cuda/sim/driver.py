@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from .. import driver
-from .._library import stand_in
+from .._library import LibraryMissing, stand_in
 from ..driver import (
     CUmemAccess_flags,
     CUmemAllocationHandleType,
@@ -360,6 +362,8 @@ def _mem_import(process: Process, result: Any, descriptor: int | None, kind: int
 
 # Taking libcuda's place.
 
+_ON_SCIPY = ("cusolver",)
+"""The simulated libraries that can do nothing without scipy."""
 _process: Process | None = None
 _lock = threading.Lock()
 
@@ -406,6 +410,8 @@ def withdraw() -> None:
 
 
 def _table_of(name: str, process: Process) -> dict[str, Callable[..., int]]:
+    if name in _ON_SCIPY and importlib.util.find_spec("scipy") is None:
+        raise LibraryMissing("scipy", "sim", (f"the modules that {sys.executable} finds",))
     counterpart = importlib.import_module(f"{__package__}.{name}").counterpart
     table: dict[str, Callable[..., int]] = counterpart.table(process)
     return table

@@ -5,6 +5,7 @@ Everything that a context owns ends with it. This file knows no function of the 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -236,8 +237,9 @@ class Process:
     @classmethod
     def from_environment(cls) -> Process:
         """As many devices, with as much memory and what checks, as the environment says."""
-        devices = int(os.environ.get("ATOMR_TRIO_SIM_DEVICES") or 1)
-        return cls(devices, int(os.environ.get("ATOMR_TRIO_SIM_MEMORY") or _DEFAULT_MEMORY), _checks())
+        devices = _whole_number("ATOMR_TRIO_SIM_DEVICES", 1, 0, "a number of devices, such as 2")
+        memory = _whole_number("ATOMR_TRIO_SIM_MEMORY", _DEFAULT_MEMORY, 1, "a number of bytes, such as 2147483648")
+        return cls(devices, memory, _checks())
 
     def _new_context(self, device: int, *, primary: bool) -> Context:
         context = Context(self, device, primary=primary)
@@ -294,6 +296,16 @@ class Process:
         stream = self.stream(handle)
         self.current().hold_back(stream)
         return stream.submit(work, kernel=kernel, entries=entries)
+
+
+def _whole_number(variable: str, default: int, least: int, wanted: str) -> int:
+    text = os.environ.get(variable)
+    if not text:
+        return default
+    with contextlib.suppress(ValueError):
+        if (number := int(text)) >= least:
+            return number
+    raise ValueError(f"{variable} is {text!r}; it is {wanted}")
 
 
 def _checks() -> Checks | None:

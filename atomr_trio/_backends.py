@@ -1,0 +1,17 @@
+"""Which backend a user means, by an argument or by the environment."""
+
+from __future__ import annotations
+
+from ._errors import InvalidArgument
+from .worker.backends import Backend, backend_of_environment, named_backend
+
+
+def chosen_backend(backend: str | None) -> Backend:
+    """The backend that is named by the argument, else by ``ATOMR_TRIO_BACKEND``, else `"cuda"`.
+
+    Raises `InvalidArgument`, which says where the other name stands.
+    """
+    try:
+        return named_backend(backend) if backend is not None else backend_of_environment() or "cuda"
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None

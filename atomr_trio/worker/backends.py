@@ -1,0 +1,32 @@
+"""The backends by name: which there are, and which one is meant. Imports the standard library alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+Backend: TypeAlias = Literal["cuda", "sim"]
+"""A backend as `Device.backend` names it."""
+
+BackendName: TypeAlias = Literal["cuda", "gpu", "sim"]
+"""A backend as a user may name it."""
+
+BACKENDS: Final[Mapping[str, Backend]] = MappingProxyType({"cuda": "cuda", "gpu": "cuda", "sim": "sim"})
+"""The backend for every name that is accepted; `"gpu"` is another name of `"cuda"`."""
+
+VARIABLE: Final = "ATOMR_TRIO_BACKEND"
+
+
+def named_backend(name: object, origin: str = "backend") -> Backend:
+    """The backend with this name. Raises `ValueError`, whose text says by `origin` where the other name stands."""
+    if isinstance(name, str) and name in BACKENDS:
+        return BACKENDS[name]
+    raise ValueError(f'{origin} is "cuda" (or "gpu", which means the same) or "sim", not {name!r}')
+
+
+def backend_of_environment() -> Backend | None:
+    """The backend that ``ATOMR_TRIO_BACKEND`` names, None where it is not set or empty. Raises `ValueError`."""
+    name = os.environ.get(VARIABLE)
+    return named_backend(name, f"the environment variable {VARIABLE}") if name else None
