@@ -70,7 +70,7 @@ from ._known_calls import KnownCalls
 from ._launching import AwaitedLaunches
 from ._libraries import LIBRARIES, DeviceLibraries
 from ._mailbox import Mailbox, Request
-from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
+from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
 from ._memory_map import Drawing, MemoryMap, map_of
 from ._ownership import foreign
 from ._pinned import PinnedMemory
@@ -124,6 +124,16 @@ class WorkerSource(Protocol):
     def give_back(self, process: WorkerProcess) -> None:
         """Take back a worker process that has given up everything but its context, and can be adopted again."""
 
+
+_FEWER_GUARDED = "free arrays, or make fewer guarded ones: each of those takes a chunk and addresses of its own"
+_SHORT_OF: Final[Mapping[Bound, tuple[str, str]]] = MappingProxyType(
+    {
+        "memory": ("the limit is {limit:,}", "free arrays, or raise memory_limit= of open_device"),
+        "chunks": ("a device may have no more chunks", _FEWER_GUARDED),
+        "addresses": ("no free range of addresses is long enough", _FEWER_GUARDED),
+    }
+)
+"""For what an arena has run out of: how `OutOfDeviceMemory` says so, and what helps."""
 
 _open_devices: Living[Device] = Living()
 
@@ -666,13 +676,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         try:
             return arena.allocate(nbytes, guarded=guarded)
         except ArenaFull as full:
+            text, advice = _SHORT_OF[full.bound]
             raise OutOfDeviceMemory(
-                f"{full.requested:,} bytes do not fit: the limit is {full.limit:,}, arrays hold {full.in_use:,} and "
-                f"{full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
+                f"{full.requested:,} bytes do not fit: {text.format(limit=full.limit)}, arrays hold {full.in_use:,} "
+                f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
                 device=self._index,
                 generation=self.generation,
                 operation="empty",
-                advice="free arrays, or raise memory_limit= of open_device",
+                advice=advice,
             ) from None
 
     @trio.lowlevel.enable_ki_protection
