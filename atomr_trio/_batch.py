@@ -28,7 +28,7 @@ from ._libraries import BatchLibraries
 from ._mailbox import Mailbox
 from ._ownership import own
 from ._requests import CommandRequest
-from ._timeline import LaneBook, Launch, lane_name
+from ._timeline import LaneBook, Launch, the_lane
 from ._util import NoPublicConstructor
 from .actors.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers
 from .actors.kernel import (
@@ -494,8 +494,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 advice="await it, outside of the batch, or give it less at a time.",
             )
         raise trio.WouldBlock(
-            f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of the "
-            f"{lane_name(book.index)} lane in all; a batch takes {BATCH_LIMIT} calls, and a lane {BATCH_COMMANDS} "
+            f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of "
+            f"{the_lane(book.index)} in all; a batch takes {BATCH_LIMIT} calls, and a lane {BATCH_COMMANDS} "
             "commands: `await batch.flush()` makes room"
         )
 

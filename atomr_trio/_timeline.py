@@ -30,6 +30,11 @@ def lane_name(index: int) -> str:
     return LANE_NAMES[index] if index < LANES else f"lane {index}"
 
 
+def the_lane(index: int) -> str:
+    """The same in a sentence."""
+    return f"the {lane_name(index)} lane" if index < LANES else lane_name(index)
+
+
 class CommandOwner(Protocol):
     """Whoever published a command hears exactly once what became of it."""
 
@@ -82,7 +87,7 @@ class Command:
         self.blocks: bool = False
         """Whether its calls may hold the thread that makes them: the driver may have them wait for all that runs."""
         self.batched: bool = batched
-        """Whether a batch has sent it, or has had it brought along."""
+        """Whether a batch has sent it, or has had it brought along, or nobody waits for it."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
@@ -167,7 +172,7 @@ class LaneBook:
         self.issued: int = 0
         self.in_flight: collections.deque[Command] = collections.deque()
         self.admitted: int = 0
-        """How many of those are not of batches: the lane takes no more than `LANE_LIMIT` of them."""
+        """How many of those count: the lane takes no more than `LANE_LIMIT` of them. Those of batches do not."""
         self.launches: collections.deque[Launch] = collections.deque()
         self.failures: int = 0
         """How many failed commands are known of."""
