@@ -248,9 +248,13 @@ class Lane(metaclass=NoPublicConstructor):
 
     async def __aenter__(self) -> Self:
         self._device._home.check_task()
-        await trio.lowlevel.checkpoint()
         if self is self._device.compute_lane:
             raise InvalidArgument("the compute lane is the device's own: it is never closed", device=self._device.index)
+        try:
+            await trio.lowlevel.checkpoint()
+        except BaseException:  # the block does not begin, so nobody will leave it
+            self._close()
+            raise
         return self
 
     async def __aexit__(
@@ -258,9 +262,15 @@ class Lane(metaclass=NoPublicConstructor):
     ) -> None:
         """Take no more work. What it was given goes on; its stream is given back when that is done."""
         self._device._home.check_task()
+        self._close()
+        if error is None:
+            await trio.lowlevel.checkpoint()
+        else:  # which a cancellation that comes just now must not replace
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _close(self) -> None:
         self._closed = True
         self._device._lanes.close(self)
-        await trio.lowlevel.checkpoint()
 
 
 def check_options(priority: object, ordered: object, lowest: int, highest: int) -> LaneOptions:

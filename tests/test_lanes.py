@@ -310,7 +310,9 @@ async def test_a_full_compute_lane_is_named_when_it_is_what_another_lane_waits_f
                 for each in x:
                     nursery.start_soon(each.to_host)
                 await until(lambda: dev._generation.timeline.lanes[LANE_COMPUTE].admitted >= COMPUTE_LIMIT)
-                with pytest.raises(trio.WouldBlock, match=rf"^{COMPUTE_LIMIT} .* of the compute lane .* {COMPUTE_LIMIT}:"):
+                with pytest.raises(
+                    trio.WouldBlock, match=rf"^{COMPUTE_LIMIT} .* of the compute lane .* {COMPUTE_LIMIT}:"
+                ):
                     lane.record()
                 nursery.cancel_scope.cancel()
         await events[-1].wait()
@@ -391,6 +393,25 @@ async def test_a_lane_is_closed_with_work_under_way_which_goes_on(dev):
         assert heir.name == lane.name, "its number is free again"
         await add.launch(1, N, x, 1, lane=heir)
     assert (await x.to_host() == NUMBERS + 2).all()
+
+
+async def test_leaving_a_lane_keeps_the_exception_of_the_block_whatever_is_cancelled(dev):
+    with trio.CancelScope() as scope, pytest.raises(KeyError, match="the body's"):
+        async with dev.lane() as lane:
+            scope.cancel()
+            raise KeyError("the body's")
+    assert not scope.cancelled_caught
+    assert "closed" in repr(lane)
+
+
+async def test_a_lane_whose_block_does_not_begin_is_closed(dev):
+    for _ in range(MOST + 1):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with (lane := dev.lane()):
+                raise AssertionError("the block has begun")
+        assert scope.cancelled_caught
+        assert "closed" in repr(lane)
 
 
 async def test_a_lane_that_a_batch_works_on_stays_until_the_batch_is_over(dev):
