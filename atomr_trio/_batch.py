@@ -295,15 +295,20 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
     ) -> None:
         shared_bytes, touches, hang_timeout, options = others
-        if (
-            grid != 0
-            or block != 0
-            or arguments
-            or shared_bytes
-            or not names_nothing(touches)
-            or options is not ORDINARY
-        ):
-            raise InvalidArgument("a prepared launch brings its grid, its block, its arguments and its options along")
+        more = {
+            "a grid": _is_given(grid),
+            "a block": _is_given(block),
+            "arguments": _is_given(arguments),
+            "shared_bytes": _is_given(shared_bytes),
+            "touches": not names_nothing(touches),
+            "options": options is not ORDINARY,
+        }
+        if any(more.values()):
+            given = " and ".join(name for name, is_given in more.items() if is_given)
+            raise InvalidArgument(
+                "a prepared launch brings its grid, its block, its arguments and its options along, and here it was "
+                f"given {given}: leave that out, or prepare another launch"
+            )
         self._check()
         own(self._device, prepared, PreparedLaunch, _LAUNCHED)
         request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
@@ -543,6 +548,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)
         request.siblings = ()  # which hold it in turn
+
+
+def _is_given(value: object) -> bool:
+    """Whether it is more than the 0 or the nothing that stand for it; what has no truth value, an array say, is."""
+    try:
+        return bool(value)
+    except Exception:
+        return True
 
 
 def _are_ordinary(touches: object = (), hang_timeout: object = None, **attributes: Unpack[AttributeKeywords]) -> bool:

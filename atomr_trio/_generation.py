@@ -534,8 +534,8 @@ class Generation:
         """Send one command to the worker, ordered after everything that touches its operands, and after `after`.
 
         `requires` are tickets of the compute lane that must have succeeded; `hang_timeout` is in seconds, None for the
-        device's. `aside` says that it takes no room from awaited verbs. Raises `StaleArray` before anything is sent. From here on the command is settled by its ticket or by
-        the loss of the generation.
+        device's; `aside` says that it takes no room from awaited verbs. Raises `StaleArray` before anything is sent.
+        From here on the command is settled by its ticket or by the loss of the generation.
         """
         operation = operation or f"{verb.engine}.{verb.name}"
         for block, role in operands:

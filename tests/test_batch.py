@@ -261,6 +261,40 @@ async def test_what_is_wrong_with_a_call_is_raised_by_the_call(dev):
     assert (await x.to_host() == NUMBERS + 4).all()
 
 
+@pytest.mark.parametrize("what", ["device array", "scalar on the device", "numpy array"])
+async def test_an_array_is_no_grid_whatever_is_launched_and_how(dev, what):
+    """An array on the device has no truth value, and one of numpy with several elements has none either."""
+    add = await compiled(dev, "add")
+    x = await dev.to_device(NUMBERS)
+    bad: Any = {"device array": x, "scalar on the device": x[0], "numpy array": np.ones(4)}[what]
+    prepared = add.prepare(1, N, x, 1)
+    async with dev.batch() as batch:
+        for _ in range(3):  # before the short way is learnt, and when it is
+            for given, dimensions in {"a grid": (bad,), "a block": (0, bad), "a grid and a block": (bad, bad)}.items():
+                with pytest.raises(InvalidArgument, match=f"its options along, and here it was given {given}: leave"):
+                    batch.launch(prepared, *dimensions)
+            with pytest.raises(InvalidArgument, match="here it was given shared_bytes:"):
+                batch.launch(prepared, shared_bytes=bad)
+            for name, call in {"grid": (bad, N), "block": (1, bad)}.items():
+                with pytest.raises(InvalidArgument, match=f"{name} is an int or a tuple of up to three, not"):
+                    batch.launch(add, *call, x, 1)
+            batch.launch(add, 1, N, x, 1)
+            batch.launch(prepared)
+            await batch.flush()
+    for name, call in {"grid": (bad, N), "block": (1, bad)}.items():
+        for refused in (add.prepare, add.launch_nowait):
+            with pytest.raises(InvalidArgument, match=f"{name} is an int or a tuple of up to three, not"):
+                refused(*call, x, 1)
+        with pytest.raises(InvalidArgument, match=f"{name} is an int or a tuple of up to three, not"):
+            await add.launch(*call, x, 1)
+    for option in ("cooperative", "programmatic"):
+        with pytest.raises(InvalidArgument, match=f"{option} is True or False, not"):
+            await add.launch(1, N, x, 1, **{option: bad})
+        with pytest.raises(InvalidArgument, match=f"{option} is True or False, not"):
+            await dev.capture(lambda graph, option=option: graph.launch(add, 1, N, x, 1, **{option: bad}))
+    assert (await x.to_host() == NUMBERS + 6).all()
+
+
 async def test_a_refused_launch_leaves_no_trace_in_its_arrays(dev):
     """Nothing that comes later may wait for a launch that never was."""
     add, addf, twice = await compiled(dev, "add", "addf", "twice")

@@ -280,7 +280,7 @@ class Kernel(metaclass=NoPublicConstructor):
         """
         device = self._module.device
         device._home.check_task()
-        bare = cluster is None and priority is None and not cooperative and not programmatic
+        bare = cluster is None and priority is None and cooperative is False and programmatic is False
         await trio.lowlevel.checkpoint_if_cancelled()
         if bare and lane is None and hang_timeout is None and names_nothing(touches):
             launched = device._launches.begin(self, grid, block, shared_bytes, arguments, device._module_actor)
@@ -290,7 +290,7 @@ class Kernel(metaclass=NoPublicConstructor):
         await placed(device, arguments)
         number = device._lanes.chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)
-        if cooperative:
+        if cooperative is True:
             await self.occupancy(block, shared_bytes)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
         await device._module_mailbox.ask(request)

@@ -329,7 +329,7 @@ class Module(metaclass=NoPublicConstructor):
     ) -> None:
         """Unload it as `unload` does; if the block was left by an exception, do not wait for that.
 
-        Then a module that cannot be unloaded at once, because its device is being rebuilt, say, is when it is collected.
+        A module that cannot be unloaded at once then, since its device is being rebuilt, say, is when it is collected.
         """
         if error is None:
             await self.unload()
