@@ -295,6 +295,35 @@ async def test_an_array_is_no_grid_whatever_is_launched_and_how(dev, what):
     assert (await x.to_host() == NUMBERS + 6).all()
 
 
+async def test_a_launch_says_which_of_its_arrays_was_freed(dev):
+    twice = await compiled(dev, "twice")
+    x, y, z = (dev.zeros(N, np.int32) for _ in range(3))
+    prepared = twice.prepare(1, N, read_only(x), y)
+    async with dev.batch() as batch:
+        for _ in range(2):
+            batch.launch(prepared)
+            batch.launch(twice, 1, N, read_only(x), y, touches=[z])
+            await prepared.launch()
+            await batch.flush()
+        for freed, place in ((z, "an array that `touches` names of twice"), (y, "argument 1"), (x, "argument 0")):
+            freed.free()
+            text = f"^{place}.* was freed, give another: <DeviceArray"
+            with pytest.raises(InvalidArgument, match=text):
+                batch.launch(twice, 1, N, read_only(x), y, touches=[z])
+            with pytest.raises(InvalidArgument, match=text):
+                await twice.launch(1, N, read_only(x), y, touches=[z])
+            if freed is not z:
+                with pytest.raises(InvalidArgument, match=text):
+                    batch.launch(prepared)
+                with pytest.raises(InvalidArgument, match=text):
+                    await prepared.launch()
+                with pytest.raises(InvalidArgument, match=text):
+                    prepared.launch_nowait()
+        for index in (0, 1):
+            with pytest.raises(InvalidArgument, match=f"argument {1 - index} of twice was freed"):
+                prepared[index] = dev.zeros(N, np.int32)
+
+
 async def test_a_refused_launch_leaves_no_trace_in_its_arrays(dev):
     """Nothing that comes later may wait for a launch that never was."""
     add, addf, twice = await compiled(dev, "add", "addf", "twice")
