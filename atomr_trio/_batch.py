@@ -392,18 +392,21 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         return host
 
     @trio.lowlevel.enable_ki_protection
-    def to_device(self, source: npt.ArrayLike) -> DeviceArray:
+    def to_device(self, source: npt.ArrayLike | DeviceArray) -> DeviceArray:
         """A new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
 
-        It is read now, at the cost that `copy_from` says; ``await dev.to_device(source)`` reads in other threads.
+        What is on the host is read now, at the cost that `copy_from` says; ``await dev.to_device(source)`` reads in
+        other threads. Arrays of other libraries on the GPU are only taken by that.
 
         Raises as `Device.to_device` does, and as `copy_from`.
         """
         self._check()
-        host = as_host(source)
-        array = self._device.empty(host.shape, host.dtype)
+        if isinstance(source, DeviceArray):
+            self._device._check_usable(source)
+        given = source if isinstance(source, DeviceArray) else as_host(source)
+        array = self._device.empty(given.shape, given.dtype)
         try:
-            self.copy_from(array, host)
+            self.copy_from(array, given)
         except BaseException:
             array.free()
             raise

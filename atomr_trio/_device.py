@@ -520,28 +520,32 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             array._block.recipe = Recipe(dtype.itemsize, array.size, pattern)
         return array
 
-    async def to_device(self, source: npt.ArrayLike | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
+    async def to_device(self, source: npt.ArrayLike | DeviceArray | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
         """A new array with a copy of `source`: of a numpy array, or of anything that numpy makes an array of.
 
-        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``. An array of another library on the
-        same GPU is copied there (``cuMemcpyDtoDAsync``, in this process), after what that library has under way on it;
-        it says where it is by ``__dlpack__`` or ``__cuda_array_interface__``.
+        It has the shape and the dtype of that, and is C-contiguous; the copy is ``cuMemcpyHtoDAsync``. An array of this
+        device is copied as by `DeviceArray.copy_from`. An array of another library on the same GPU is copied there
+        (``cuMemcpyDtoDAsync``, in this process), after what that library has under way on it; it says where it is by
+        ``__dlpack__`` or ``__cuda_array_interface__``.
 
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
-        is lost meanwhile, and `InvalidArgument` for memory of another GPU.
+        is lost meanwhile, `StaleArray` for an array of this device that is torn or lost, and `InvalidArgument` for one
+        that was freed, one of another device, and memory of another GPU.
         """
         self._home.check_task()
-        if not isinstance(source, np.ndarray | DeviceArray):
+        if isinstance(source, DeviceArray):
+            self._check_usable(source)
+        elif not isinstance(source, np.ndarray):
             from ._interop import copy_foreign, from_host, is_foreign
 
             await trio.lowlevel.checkpoint_if_cancelled()  # what it is made of may be code of the caller's
             if is_foreign(source):
                 return await copy_foreign(self, source)
             source = from_host(source)
-        host = as_host(source)  # type: ignore[arg-type]
-        array = self.empty(host.shape, host.dtype)
+        given = source if isinstance(source, DeviceArray) else as_host(source)  # type: ignore[arg-type]
+        array = self.empty(given.shape, given.dtype)
         try:
-            await array.copy_from(host)
+            await array.copy_from(given)
         except BaseException:
             array.free()
             raise

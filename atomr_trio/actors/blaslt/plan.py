@@ -16,7 +16,16 @@ from ..._arrays import DeviceArray
 from ..._calls import Library, Operands, Scalar
 from ..._errors import InvalidArgument
 from ..._library_types import DATA_TYPES
-from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation, layout_refusal, strides_text
+from ..._matrices import (
+    OPERATIONS,
+    Matrix,
+    Operation,
+    broadcast,
+    check_array,
+    check_operation,
+    layout_refusal,
+    strides_text,
+)
 from ..._requests import CallKind, CommandRequest
 from ..._util import known, shown
 from ...worker.engines.blaslt import (
