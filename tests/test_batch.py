@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from typing import Any
 
@@ -16,6 +17,7 @@ from atomr_trio import (
     CommandFailed,
     ContextLost,
     DeviceClosed,
+    DeviceFailed,
     InvalidArgument,
     StaleArray,
     StaleKernel,
@@ -728,3 +730,76 @@ async def test_without_a_ring_everything_goes_by_the_socket_and_is_the_same(chec
     async with open_test_device() as dev:
         assert dev._generation.ring is None
         await check(dev)
+
+
+# --- fork -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+async def test_a_batch_that_is_open_across_a_fork_is_the_parents_alone(dev):
+    add = await compiled(dev, "add")
+    x, y = await dev.to_device(NUMBERS), dev.zeros(N, np.int32)
+    prepared = add.prepare(1, N, x, 1)
+    async with gated(dev) as gate, dev.batch() as batch:
+        for _ in range(3):  # by the short way, too
+            batch.launch(add, 1, N, x, 1)
+            batch.launch(prepared)
+        batch.copy_from(y, NUMBERS)
+        before = batch.to_host(x)
+        submitted = [lane.submitted for lane in dev.statistics().lanes]
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                answers = refusals_of(batch, add, prepared, x)
+                os.write(theirs, repr(answers).encode())
+            except BaseException as error:
+                os.write(theirs, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.close(theirs)
+        await trio.lowlevel.wait_readable(ours)
+        answer = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        assert (await trio.to_thread.run_sync(os.waitpid, child, 0))[1] == 0
+        assert answer == "[]"
+        assert [lane.submitted for lane in dev.statistics().lanes] == submitted
+        batch.launch(add, 1, N, x, 10)
+        batch.launch(prepared)
+        after = batch.to_host(x)
+        await gate.open()
+        await batch.flush()
+        assert (before == NUMBERS + 6).all()
+        assert (after == NUMBERS + 17).all()
+        batch.launch(add, 1, N, y, 1)
+    assert (await y.to_host() == NUMBERS + 1).all()
+    assert dev.generation == 1
+
+
+def refusals_of(batch: Any, add: Any, prepared: Any, x: Any) -> list[str]:
+    """In the child: what does not raise `DeviceFailed` that speaks of the fork."""
+    calls = {
+        "launch": lambda: batch.launch(add, 1, N, x, 1),
+        "launch, prepared": lambda: batch.launch(prepared),
+        "fill": lambda: batch.fill(x, 1),
+        "copy_from": lambda: batch.copy_from(x, NUMBERS),
+        "to_device": lambda: batch.to_device(NUMBERS),
+        "to_host": lambda: batch.to_host(x),
+        "record": batch.record,
+        "blas": lambda: batch.blas.iamax(x),
+        "flush": lambda: batch.flush().send(None),
+        "the end": lambda: batch.__aexit__(None, None, None).send(None),
+        "the end by an exception": lambda: batch.__aexit__(KeyError, KeyError(), None).send(None),
+    }
+    wrong = []
+    for _ in range(2):
+        for name, call in calls.items():
+            try:
+                call()
+                wrong.append(f"{name} did nothing")
+            except DeviceFailed as error:
+                if "was forked" not in str(error):
+                    wrong.append(f"{name}: {error}")
+            except BaseException as error:
+                wrong.append(f"{name}: {error!r}")
+    return wrong
