@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -585,6 +585,7 @@ class Generation:
         command = Command(
             lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout, batched=batched
         )
+        command.place = self.sent + len(self.outbox) + 1
         command.blocks = verb.mode is Mode.BLOCKS
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
@@ -1244,10 +1245,14 @@ class Generation:
                 self._check_hang(awake.look(now))
 
     def _check_hang(self, now: float) -> None:
-        overdue = self.timeline.overdue(now, self.hang_timeout)
+        overdue = self.timeline.overdue(now, self.hang_timeout, self._places_of_launches)
         if overdue is not None:
             reason = f"{overdue.operation} {overdue.did} longer than hang_timeout={overdue.limit:g} s"
             self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=overdue.operation))
+
+    def _places_of_launches(self, launches: Collection[Ticket]) -> Mapping[Ticket, int]:
+        """The numbers of the records of launches that went the short way, which leads into the ring."""
+        return {} if self.ring is None else self.ring.places_of(launches, self.sent)
 
     def waiting(self, lane: int) -> int:
         """How many actors wait for room on a lane."""
