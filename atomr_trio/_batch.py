@@ -28,7 +28,7 @@ from ._libraries import BatchLibraries
 from ._mailbox import Mailbox
 from ._ownership import own
 from ._requests import CommandRequest
-from ._timeline import LaneBook, Launch, lane_name
+from ._timeline import LaneBook, Launch, the_lane
 from ._util import NoPublicConstructor
 from .actors.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers
 from .actors.kernel import (
@@ -295,15 +295,20 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self, prepared: PreparedLaunch, grid: object, block: object, arguments: object, *others: object
     ) -> None:
         shared_bytes, touches, hang_timeout, options = others
-        if (
-            grid != 0
-            or block != 0
-            or arguments
-            or shared_bytes
-            or not names_nothing(touches)
-            or options is not ORDINARY
-        ):
-            raise InvalidArgument("a prepared launch brings its grid, its block, its arguments and its options along")
+        more = {
+            "a grid": _is_given(grid),
+            "a block": _is_given(block),
+            "arguments": _is_given(arguments),
+            "shared_bytes": _is_given(shared_bytes),
+            "touches": not names_nothing(touches),
+            "options": options is not ORDINARY,
+        }
+        if any(more.values()):
+            given = " and ".join(name for name, is_given in more.items() if is_given)
+            raise InvalidArgument(
+                "a prepared launch brings its grid, its block, its arguments and its options along, and here it was "
+                f"given {given}: leave that out, or prepare another launch"
+            )
         self._check()
         own(self._device, prepared, PreparedLaunch, _LAUNCHED)
         request = prepared._request(hang_timeout, self._lane)  # type: ignore[arg-type]
@@ -387,18 +392,21 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         return host
 
     @trio.lowlevel.enable_ki_protection
-    def to_device(self, source: npt.ArrayLike) -> DeviceArray:
+    def to_device(self, source: npt.ArrayLike | DeviceArray) -> DeviceArray:
         """A new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
 
-        It is read now, at the cost that `copy_from` says; ``await dev.to_device(source)`` reads in other threads.
+        What is on the host is read now, at the cost that `copy_from` says; ``await dev.to_device(source)`` reads in
+        other threads. Arrays of other libraries on the GPU are only taken by that.
 
         Raises as `Device.to_device` does, and as `copy_from`.
         """
         self._check()
-        host = as_host(source)
-        array = self._device.empty(host.shape, host.dtype)
+        if isinstance(source, DeviceArray):
+            self._device._check_usable(source)
+        given = source if isinstance(source, DeviceArray) else as_host(source)
+        array = self._device.empty(given.shape, given.dtype)
         try:
-            self.copy_from(array, host)
+            self.copy_from(array, given)
         except BaseException:
             array.free()
             raise
@@ -494,8 +502,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 advice="await it, outside of the batch, or give it less at a time.",
             )
         raise trio.WouldBlock(
-            f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of the "
-            f"{lane_name(book.index)} lane in all; a batch takes {BATCH_LIMIT} calls, and a lane {BATCH_COMMANDS} "
+            f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of "
+            f"{the_lane(book.index)} in all; a batch takes {BATCH_LIMIT} calls, and a lane {BATCH_COMMANDS} "
             "commands: `await batch.flush()` makes room"
         )
 
@@ -543,6 +551,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)
         request.siblings = ()  # which hold it in turn
+
+
+def _is_given(value: object) -> bool:
+    """Whether it is more than the 0 or the nothing that stand for it; what has no truth value, an array say, is."""
+    try:
+        return bool(value)
+    except Exception:
+        return True
 
 
 def _are_ordinary(touches: object = (), hang_timeout: object = None, **attributes: Unpack[AttributeKeywords]) -> bool:

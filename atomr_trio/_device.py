@@ -71,7 +71,7 @@ from ._known_calls import KnownCalls
 from ._launching import AwaitedLaunches
 from ._libraries import LIBRARIES, DeviceLibraries
 from ._mailbox import Mailbox, Request
-from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Recipe
+from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
 from ._memory_map import Drawing, MemoryMap, map_of
 from ._ownership import foreign
 from ._pinned import PinnedMemory
@@ -124,6 +124,16 @@ class WorkerSource(Protocol):
     def give_back(self, process: WorkerProcess) -> None:
         """Take back a worker process that has given up everything but its context, and can be adopted again."""
 
+
+_FEWER_GUARDED = "free arrays, or make fewer guarded ones: each of those takes a chunk and addresses of its own"
+_SHORT_OF: Final[Mapping[Bound, tuple[str, str]]] = MappingProxyType(
+    {
+        "memory": ("the limit is {limit:,}", "free arrays, or raise memory_limit= of open_device"),
+        "chunks": ("a device may have no more chunks", _FEWER_GUARDED),
+        "addresses": ("no free range of addresses is long enough", _FEWER_GUARDED),
+    }
+)
+"""For what an arena has run out of: how `OutOfDeviceMemory` says so, and what helps."""
 
 _open_devices: Living[Device] = Living()
 
@@ -510,28 +520,32 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             array._block.recipe = Recipe(dtype.itemsize, array.size, pattern)
         return array
 
-    async def to_device(self, source: npt.ArrayLike | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
+    async def to_device(self, source: npt.ArrayLike | DeviceArray | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
         """A new array with a copy of `source`: of a numpy array, or of anything that numpy makes an array of.
 
-        It has the shape and the dtype of that; the copy is ``cuMemcpyHtoDAsync``. An array of another library on the
-        same GPU is copied there (``cuMemcpyDtoDAsync``, in this process), after what that library has under way on it;
-        it says where it is by ``__dlpack__`` or ``__cuda_array_interface__``.
+        It has the shape and the dtype of that, and is C-contiguous; the copy is ``cuMemcpyHtoDAsync``. An array of this
+        device is copied as by `DeviceArray.copy_from`. An array of another library on the same GPU is copied there
+        (``cuMemcpyDtoDAsync``, in this process), after what that library has under way on it; it says where it is by
+        ``__dlpack__`` or ``__cuda_array_interface__``.
 
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
-        is lost meanwhile, and `InvalidArgument` for memory of another GPU.
+        is lost meanwhile, `StaleArray` for an array of this device that is torn or lost, and `InvalidArgument` for one
+        that was freed, one of another device, and memory of another GPU.
         """
         self._home.check_task()
-        if not isinstance(source, np.ndarray | DeviceArray):
+        if isinstance(source, DeviceArray):
+            self._check_usable(source)
+        elif not isinstance(source, np.ndarray):
             from ._interop import copy_foreign, from_host, is_foreign
 
             await trio.lowlevel.checkpoint_if_cancelled()  # what it is made of may be code of the caller's
             if is_foreign(source):
                 return await copy_foreign(self, source)
             source = from_host(source)
-        host = as_host(source)  # type: ignore[arg-type]
-        array = self.empty(host.shape, host.dtype)
+        given = source if isinstance(source, DeviceArray) else as_host(source)  # type: ignore[arg-type]
+        array = self.empty(given.shape, given.dtype)
         try:
-            await array.copy_from(host)
+            await array.copy_from(given)
         except BaseException:
             array.free()
             raise
@@ -666,13 +680,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         try:
             return arena.allocate(nbytes, guarded=guarded)
         except ArenaFull as full:
+            text, advice = _SHORT_OF[full.bound]
             raise OutOfDeviceMemory(
-                f"{full.requested:,} bytes do not fit: the limit is {full.limit:,}, arrays hold {full.in_use:,} and "
-                f"{full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
+                f"{full.requested:,} bytes do not fit: {text.format(limit=full.limit)}, arrays hold {full.in_use:,} "
+                f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
                 device=self._index,
                 generation=self.generation,
                 operation="empty",
-                advice="free arrays, or raise memory_limit= of open_device",
+                advice=advice,
             ) from None
 
     @trio.lowlevel.enable_ki_protection

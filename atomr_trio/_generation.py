@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -47,7 +47,7 @@ from ._memory import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from ._output import WorkerOutput
 from ._realtime import Patience, RealTimer
 from ._shortage import host_limits
-from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, lane_name
+from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
 from ._util import Living
 from .worker import channel
 from .worker.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
@@ -108,6 +108,9 @@ REAP_TIMEOUT = 30.0
 
 OUTBOX_BYTES = 192 << 20
 """Bytes of records that wait in this process, with which batches send no more: 4096 launches of the largest kind."""
+
+COMPUTE_LIMIT = LANE_LIMIT + LANE_LIMIT // 2
+"""Unfinished commands of the compute lane, those of batches apart, with which other lanes take no more either."""
 
 DRAINED_AT_ONCE = 1024
 """Records that are sent in one go, of those that have waited: a few milliseconds."""
@@ -497,18 +500,21 @@ class Generation:
                 f"{request.operation} works on memory that a lost worker may still write until it is gone: use the "
                 "awaited form, which waits for that"
             )
+        full, most = (lane, LANE_LIMIT) if self._is_full(lane) else (LANE_COMPUTE, COMPUTE_LIMIT)
         return trio.WouldBlock(
-            f"{self.timeline.book(lane).unfinished} commands of the {lane_name(lane)} lane are unfinished; without "
-            f"waiting it takes one more while they are fewer than {LANE_LIMIT}: use the awaited form, which waits for "
-            "room, or a batch, which takes more"
+            f"{self.timeline.book(full).admitted} commands of {the_lane(full)} are unfinished that are not a batch's; "
+            f"without waiting it takes one more while they are fewer than {most}: use the awaited form, which waits "
+            "for room, or a batch, which takes more"
         )
 
+    def _is_full(self, lane: int) -> bool:
+        return self.timeline.book(lane).admitted >= LANE_LIMIT
+
     def _has_room(self, lane: int) -> bool:
-        lanes = self.timeline.lanes
-        if self.timeline.book(lane).admitted >= LANE_LIMIT:
+        if self._is_full(lane):
             return False
         # A command of another lane may bring along a chunk or a fill, and those run on the compute lane.
-        return lane == LANE_COMPUTE or lanes[LANE_COMPUTE].admitted < LANE_LIMIT + LANE_LIMIT // 2
+        return lane == LANE_COMPUTE or self.timeline.lanes[LANE_COMPUTE].admitted < COMPUTE_LIMIT
 
     def has_room_for_batch(self, lane: int, count: int) -> bool:
         """Whether a lane takes so many more commands of batches."""
@@ -530,12 +536,13 @@ class Generation:
         descriptors: Sequence[int] = (),
         operation: str | None = None,
         hang_timeout: float | None = None,
+        aside: bool = False,
     ) -> Command:
         """Send one command to the worker, ordered after everything that touches its operands, and after `after`.
 
         `requires` are tickets of the compute lane that must have succeeded; `hang_timeout` is in seconds, None for the
-        device's. Raises `StaleArray` before anything is sent. From here on the command is settled by its ticket or by
-        the loss of the generation.
+        device's; `aside` says that it takes no room from awaited verbs. Raises `StaleArray` before anything is sent.
+        From here on the command is settled by its ticket or by the loss of the generation.
         """
         operation = operation or f"{verb.engine}.{verb.name}"
         for block, role in operands:
@@ -581,9 +588,11 @@ class Generation:
         held_up_by = open_waits
         if required and lane != LANE_COMPUTE:
             held_up_by += tuple((LANE_COMPUTE, each) for each in required)
+        batched = aside or self.for_batch
         command = Command(
-            lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout, batched=self.for_batch
+            lane, ticket, verb.engine, operation, operands, owner, held_up_by, hang_timeout, batched=batched
         )
+        command.place = self.sent + len(self.outbox) + 1
         command.blocks = verb.mode is Mode.BLOCKS
         command.healed = healed
         self.page.set_status(lane, ticket, 0)
@@ -1243,10 +1252,14 @@ class Generation:
                 self._check_hang(awake.look(now))
 
     def _check_hang(self, now: float) -> None:
-        overdue = self.timeline.overdue(now, self.hang_timeout)
+        overdue = self.timeline.overdue(now, self.hang_timeout, self._places_of_launches)
         if overdue is not None:
             reason = f"{overdue.operation} {overdue.did} longer than hang_timeout={overdue.limit:g} s"
             self.lose(Loss(LossKind.HANG, reason, reported_by="the watchdog", operation=overdue.operation))
+
+    def _places_of_launches(self, launches: Collection[Ticket]) -> Mapping[Ticket, int]:
+        """The numbers of the records of launches that went the short way, which leads into the ring."""
+        return {} if self.ring is None else self.ring.places_of(launches, self.sent)
 
     def waiting(self, lane: int) -> int:
         """How many actors wait for room on a lane."""

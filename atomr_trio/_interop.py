@@ -125,11 +125,15 @@ class Consumer:
         self.ordinal: int = ordinal.value
         """Its number in this process, which need not be the one that the worker knows it by."""
         self._context = driver.CUcontext()
-        driver.cuDevicePrimaryCtxRetain(byref(self._context), self.ordinal)
-        self.words: SharedMemory = SharedMemory.create("atomr-trio-interop", STREAMS * CELL)
-        """One for each stream of another library, which writes it."""
+        with contextlib.ExitStack() as undo:
+            driver.cuDevicePrimaryCtxRetain(byref(self._context), self.ordinal)
+            undo.callback(driver.cuDevicePrimaryCtxRelease.status, self.ordinal)
+            self.words: SharedMemory = SharedMemory.create("atomr-trio-interop", STREAMS * CELL)
+            """One for each stream of another library, which writes it."""
+            undo.callback(self.words.close)
+            self.words_address: int = self.register(self.words)
+            undo.pop_all()
         self.view: memoryview[int] = self.words.bytes.cast("Q")
-        self.words_address: int = self.register(self.words)
 
     @contextlib.contextmanager
     def bound(self, stream: int = LEGACY_STREAM) -> Iterator[None]:
@@ -159,12 +163,16 @@ class Consumer:
             self.driver.cuStreamDestroy(stream)
 
     def register(self, memory: SharedMemory) -> int:
-        """Let the GPU see shared memory; returns its device address."""
+        """Let the GPU see shared memory; returns its device address. If that is refused, nothing of it is left."""
         host = _host_address(memory.map)
         address = self.driver.CUdeviceptr()
         with self.bound():
             self.driver.cuMemHostRegister(host, memory.size, _MEMHOSTREGISTER_PORTABLE_DEVICEMAP)
-            self.driver.cuMemHostGetDevicePointer(byref(address), host, 0)
+            try:
+                self.driver.cuMemHostGetDevicePointer(byref(address), host, 0)
+            except BaseException:
+                self.driver.cuMemHostUnregister.status(host)
+                raise
         return int(address.value)
 
     def unregister(self, memory: SharedMemory) -> None:

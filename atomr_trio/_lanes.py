@@ -197,8 +197,8 @@ class Lane(metaclass=NoPublicConstructor):
     def record(self) -> Event:
         """An event behind everything that the lane has been given (``cuEventRecord``). Sends it, and does not wait.
 
-        Raises `trio.WouldBlock` when 512 commands of the lane are unfinished or the device is just being rebuilt;
-        `Batch.record` takes more.
+        Raises `trio.WouldBlock`, which says so, when 512 commands of the lane are unfinished that are not a batch's, or
+        the device is just being rebuilt; `Batch.record` takes more.
         """
         return self._record(self._begin_nowait)
 
@@ -248,9 +248,13 @@ class Lane(metaclass=NoPublicConstructor):
 
     async def __aenter__(self) -> Self:
         self._device._home.check_task()
-        await trio.lowlevel.checkpoint()
         if self is self._device.compute_lane:
             raise InvalidArgument("the compute lane is the device's own: it is never closed", device=self._device.index)
+        try:
+            await trio.lowlevel.checkpoint()
+        except BaseException:  # the block does not begin, so nobody will leave it
+            self._close()
+            raise
         return self
 
     async def __aexit__(
@@ -258,9 +262,15 @@ class Lane(metaclass=NoPublicConstructor):
     ) -> None:
         """Take no more work. What it was given goes on; its stream is given back when that is done."""
         self._device._home.check_task()
+        self._close()
+        if error is None:
+            await trio.lowlevel.checkpoint()
+        else:  # which a cancellation that comes just now must not replace
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _close(self) -> None:
         self._closed = True
         self._device._lanes.close(self)
-        await trio.lowlevel.checkpoint()
 
 
 def check_options(priority: object, ordered: object, lowest: int, highest: int) -> LaneOptions:
@@ -319,12 +329,17 @@ class Lanes:
         return chosen
 
     def drop_orphan_events(self, generation: Generation | None) -> None:
-        """Tell the worker which events nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says."""
+        """Tell the worker which events nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says.
+
+        They take no room from what a program records, and wait while the lane that they share with it is very full.
+        """
         if generation is None or generation.loss is not None:
+            return
+        if self.orphan_events and not generation.has_room_for_batch(LANE_COMPUTE, ORPHANS_AT_ONCE):
             return
         for _ in range(min(len(self.orphan_events), ORPHANS_AT_ONCE)):
             number, event, recorded = self.orphan_events.popleft()
             if number == generation.number:
                 # Behind its recording, which may be waiting on another lane.
                 payload = DROP.struct.pack(event)
-                generation.publish(LANE_COMPUTE, DROP, payload, (), _DropOwner(), after=(recorded,))
+                generation.publish(LANE_COMPUTE, DROP, payload, (), _DropOwner(), after=(recorded,), aside=True)

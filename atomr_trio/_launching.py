@@ -215,7 +215,10 @@ class LaunchPath:
             arguments: tuple[object, ...],
             owner: LaunchOwner,
         ) -> bool:
-            if grid or block or shared or (arguments and bound):
+            try:
+                if grid or block or shared or (arguments and bound):
+                    return False
+            except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
                 return False
             sent = generation.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):

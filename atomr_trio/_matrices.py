@@ -197,3 +197,21 @@ def as_list(matrices: Sequence[Matrix]) -> Matrix | None:
 def strides_text(array: DeviceArray) -> str:
     """Say how an array lies, for messages."""
     return f"shape {array.shape}, strides {array.strides} bytes"
+
+
+def layout_refusal(array: DeviceArray, needed: str, *, written: bool) -> str:
+    """Say how an array lies, and what a library needs instead; of one that runs backwards, say that and what to do.
+
+    `needed` is for all others; `written` says that the library was to write the array.
+    """
+    lengths_and_strides = enumerate(zip(array.shape, array.strides, strict=True))
+    backwards = [str(axis) for axis, (length, stride) in lengths_and_strides if length > 1 and stride < 0]
+    if backwards:
+        axes = f"axis {backwards[0]} is" if len(backwards) == 1 else f"axes {' and '.join(backwards)} are"
+        remedy = (
+            "have it written to a new array, and copy that here, `await array.copy_from(result)`"
+            if written
+            else "give a copy, `await dev.to_device(array)`"
+        )
+        needed = f"the stride of {axes} negative, which the library does not take: {remedy}"
+    return f"{strides_text(array)}; {needed}"

@@ -31,6 +31,7 @@ import enum
 import operator
 import os
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from ._util import known
 from .worker.protocol import Role
@@ -51,6 +52,9 @@ AT_A_TIME = 256
 
 Ticket = tuple[int, int]
 """A lane and a ticket of it."""
+
+Bound = Literal["memory", "chunks", "addresses"]
+"""What an arena can run out of."""
 
 
 class ChunkState(enum.Enum):
@@ -191,8 +195,8 @@ class Block:
         return "torn" if self.torn is not None else "ready"
 
     def holds(self, address: int) -> bool:
-        """Whether an address is in this piece of memory."""
-        return self.address <= address < self.address + self.size
+        """Whether an address is in this piece of memory. Its own is, also if it is empty."""
+        return self.address <= address < self.address + max(1, self.size)
 
     def tear(self, why: str) -> None:
         """Note that a command was writing it that did not come to its end."""
@@ -301,10 +305,12 @@ class _Sizes:
 
 
 class ArenaFull(Exception):
-    """The memory limit, or the number of chunks, does not allow the allocation."""
+    """The memory limit, the number of chunks or the range of addresses does not allow the allocation."""
 
-    def __init__(self, requested: int, limit: int, in_use: int, reserved: int, chunks: int) -> None:
-        super().__init__(requested, limit, in_use, reserved, chunks)
+    def __init__(self, bound: Bound, requested: int, limit: int, in_use: int, reserved: int, chunks: int) -> None:
+        super().__init__(bound, requested, limit, in_use, reserved, chunks)
+        self.bound: Bound = bound
+        """Which of the three."""
         self.requested = requested
         self.limit = limit
         self.in_use = in_use
@@ -471,7 +477,7 @@ class Arena:
             self._retire_unused(needed - room)
             room = self.limit - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
-            raise self._full(size)
+            raise self._full(size, "memory" if len(self.chunks) < MAX_CHUNKS else "chunks")
         return room
 
     def _grow(self, size: int) -> None:
@@ -513,12 +519,12 @@ class Arena:
         if rest.size:
             self._insert(rest)
 
-    def _full(self, size: int) -> ArenaFull:
-        return ArenaFull(size, self.limit, self.in_use, self.reserved, len(self.chunks))
+    def _full(self, size: int, bound: Bound) -> ArenaFull:
+        return ArenaFull(bound, size, self.limit, self.in_use, self.reserved, len(self.chunks))
 
     def _allocate_guarded(self, nbytes: int) -> Block:
-        size = max(GUARDED_ALIGNMENT, -(-nbytes // GUARDED_ALIGNMENT) * GUARDED_ALIGNMENT)
-        held = -(-size // CHUNK_GRANULARITY) * CHUNK_GRANULARITY
+        size = -(-nbytes // GUARDED_ALIGNMENT) * GUARDED_ALIGNMENT
+        held = max(1, -(-size // CHUNK_GRANULARITY)) * CHUNK_GRANULARITY
         self._make_room(size, held)
         address = self._place(held + 2 * GUARD, held + 2 * GUARD) + GUARD
         chunk = Chunk(address, held, GUARD, self.damaged)
@@ -549,7 +555,7 @@ class Arena:
                 return address
             address = chunk.address + chunk.size + chunk.guard
         if address + needed > self.base + self.extent:
-            raise self._full(size)
+            raise self._full(size, "addresses")
         return address
 
     def _retire_unused(self, wanted: int) -> None:
@@ -585,6 +591,7 @@ class Arena:
             chunk
             for chunk in self.chunks
             if chunk.used == 0
+            and not chunk.guard  # the block of an empty array has no bytes
             and not chunk.offered
             and chunk.state is not ChunkState.CREATING
             and self._starts[chunk.address].size == chunk.size

@@ -186,7 +186,9 @@ class Drawing:
     def __iter__(self) -> Iterator[None]:
         parts = []
         while self._blocks:
-            part = sorted(self._blocks[-_AT_A_TIME:], key=_address, reverse=True)
+            # An empty guarded array lies behind the last byte of its chunk, and has none itself.
+            some = (block for block in self._blocks[-_AT_A_TIME:] if block.size)
+            part = sorted(some, key=_address, reverse=True)
             del self._blocks[-_AT_A_TIME:]
             parts.append(_emptied(part))
             yield

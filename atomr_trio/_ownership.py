@@ -53,5 +53,6 @@ def foreign(device: Device, thing: Owned) -> InvalidArgument:
         f"{thing!r} belongs to another device: it is of device {which}, and was given to device {device.index}",
         device=device.index,
         generation=device.generation,
-        advice="copy arrays through the host; compile kernels, capture graphs and open lanes on the device itself.",
+        advice="copy arrays through the host, `await dev.to_device(await array.to_host())`; compile kernels, capture "
+        "graphs and open lanes on the device itself.",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ._errors import DeviceError
@@ -28,6 +28,11 @@ one of them, so all have their turn; and no call fills a lane that others want t
 def lane_name(index: int) -> str:
     """What a lane is called."""
     return LANE_NAMES[index] if index < LANES else f"lane {index}"
+
+
+def the_lane(index: int) -> str:
+    """The same in a sentence."""
+    return f"the {lane_name(index)} lane" if index < LANES else lane_name(index)
 
 
 class CommandOwner(Protocol):
@@ -53,6 +58,7 @@ class Command:
         "operands",
         "operation",
         "owner",
+        "place",
         "ticket",
         "waits",
     )
@@ -81,8 +87,10 @@ class Command:
         """Seconds that it may run, if its caller said so; otherwise the device's own limit counts."""
         self.blocks: bool = False
         """Whether its calls may hold the thread that makes them: the driver may have them wait for all that runs."""
+        self.place: int = 0
+        """The number of its record, counted over all lanes."""
         self.batched: bool = batched
-        """Whether a batch has sent it, or has had it brought along."""
+        """Whether a batch has sent it, or has had it brought along, or nobody waits for it."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
         """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
 
@@ -167,7 +175,7 @@ class LaneBook:
         self.issued: int = 0
         self.in_flight: collections.deque[Command] = collections.deque()
         self.admitted: int = 0
-        """How many of those are not of batches: the lane takes no more than `LANE_LIMIT` of them."""
+        """How many of those count: the lane takes no more than `LANE_LIMIT` of them. Those of batches do not."""
         self.launches: collections.deque[Launch] = collections.deque()
         self.failures: int = 0
         """How many failed commands are known of."""
@@ -218,6 +226,10 @@ class LaneBook:
         return Launches(self, items)
 
 
+PlacesOf = Callable[[Collection[Ticket]], Mapping[Ticket, int]]
+"""Given launches that went the short way, returns the numbers of their records, counted over all lanes."""
+
+
 class _Front:
     """The oldest unfinished command of a lane, while it is looked whether that is overdue."""
 
@@ -249,9 +261,26 @@ class _Front:
         """What it does, in words."""
         return self.lane.in_flight[0].operation if self.launch is None else self.launch[2]._describe(self.launch[3])[0]
 
+    def place(self, launches: Mapping[Ticket, int]) -> int:
+        """The number of its record, counted over all lanes, given those of launches that went the short way."""
+        if self.launch is None:
+            return self.lane.in_flight[0].place
+        return launches.get((self.lane.index, self.launch[0]), 0)
+
     def lateness(self, now: float) -> float:
         """Seconds beyond its limit; not more than 0 while it is in time."""
         return now - self.lane.front_since - self.limit * self.sharing
+
+
+def _unknown(launches: Collection[Ticket]) -> Mapping[Ticket, int]:
+    return {}
+
+
+def _submitted_first(fronts: Sequence[_Front], places_of: PlacesOf) -> _Front:
+    if len(fronts) == 1:
+        return fronts[0]
+    places = places_of([(front.lane.index, front.launch[0]) for front in fronts if front.launch is not None])
+    return min(fronts, key=lambda front: front.place(places))
 
 
 def _upstream(fronts: Mapping[int, _Front], front: _Front) -> set[int]:
@@ -339,12 +368,15 @@ class Timeline:
         """The ticket that each lane has reached, of all that there may be."""
         return tuple(self.page.finished(lane) for lane in range(MAX_LANES))
 
-    def overdue(self, now: float, default: float | None) -> Overdue | None:
+    def overdue(self, now: float, default: float | None, places_of: PlacesOf = _unknown) -> Overdue | None:
         """The command that is furthest beyond its limit, counted from when nothing else could hold it up any more.
 
         `default` is the limit in seconds of a command that has none of its own; None is no limit. Launches that share a
         ticket are seen to finish together, so they have the time of all of them. Where lanes wait for each other and
         none of them runs, their waiting is overdue once none has gone on for so long.
+
+        Of several that are as late it is the one that was submitted first: a worker that hangs in a call has not read
+        what comes after it.
         """
         fronts: dict[int, _Front] = {}
         for lane in self.lanes:
@@ -355,7 +387,8 @@ class Timeline:
         running = {index for index, front in fronts.items() if not front.held_up_by}
         late = [front for index, front in fronts.items() if index in running and front.lateness(now) > 0]
         if late:
-            worst = max(late, key=lambda front: front.lateness(now))
+            most = max(front.lateness(now) for front in late)
+            worst = _submitted_first([front for front in late if front.lateness(now) == most], places_of)
             return Overdue(worst.operation, worst.limit)
         stuck = [front for front in fronts.values() if running.isdisjoint(_upstream(fronts, front))]
         if stuck:
@@ -363,7 +396,8 @@ class Timeline:
             if now - max(front.lane.moved for front in stuck) > limit:
                 # One that has nothing left to wait for is more likely to be the reason than one that has.
                 free = [front for front in stuck if not front.waits]
-                worst = min(free or stuck, key=lambda front: front.lane.moved)
+                longest = min(front.lane.moved for front in free or stuck)
+                worst = _submitted_first([front for front in free or stuck if front.lane.moved == longest], places_of)
                 return Overdue(worst.operation, limit, "ran" if free else "waited for other lanes")
         return None
 

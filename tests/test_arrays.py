@@ -111,6 +111,76 @@ async def test_whatever_numpy_makes_an_array_of_can_be_copied():
             assert same(await (await dev.to_device(source)).to_host(), np.asarray(source))
 
 
+@pytest.mark.parametrize("batched", [False, True])
+async def test_an_array_of_the_device_is_copied_whatever_its_layout(batched):
+    host = np.arange(60, dtype=np.int32).reshape(3, 4, 5)
+    async with scenario() as dev, dev.batch() as batch:
+
+        async def copied(array):
+            if not batched:
+                return await dev.to_device(array)
+            copy = batch.to_device(array)
+            await batch.flush()
+            return copy
+
+        whole = await dev.to_device(host)
+        views = [
+            lambda x: x,
+            lambda x: x[1],
+            lambda x: x[1, 2, 3],
+            lambda x: x[:, ::2, 1:4],
+            lambda x: x[:0],
+            lambda x: x.T,
+        ]
+        for view in views if batched else [*views, lambda x: x[::-1, :, ::-1], lambda x: x[..., ::-3]]:
+            array, expected = view(whole), view(host)
+            copy = await copied(array)
+            assert (copy.shape, copy.dtype, copy.contiguous) == (expected.shape, np.int32, True)
+            assert copy._block is not array._block
+            assert same(await copy.to_host(), expected)
+        promised = await copied(dev.full((2, 3), 7, np.int16))
+        assert same(await promised.to_host(), np.full((2, 3), 7, np.int16))
+        copy = await copied(whole)
+        await whole.fill(0)
+        assert same(await copy.to_host(), host)
+
+
+async def test_an_array_of_the_device_that_cannot_be_copied_is_refused_and_takes_no_memory():
+    async with scenario() as dev, dev.batch() as batch:
+        good = await dev.to_device(np.arange(8))
+        torn, freed, lost = dev.zeros(8), dev.zeros(8), dev.zeros(8)
+        for array in (torn, freed, lost):
+            await array.fill(1)
+        torn._block.tear("a launch was writing it")
+        lost._block.lose("for a reason")
+        freed.free()
+        in_use = dev.statistics().memory.in_use
+        for array, error, text in (
+            (torn, StaleArray, "the array is torn: a launch was writing it"),
+            (lost, StaleArray, "the array's memory is lost: for a reason"),
+            (freed, InvalidArgument, "the array was freed"),
+        ):
+            with pytest.raises(error, match=text):
+                await dev.to_device(array)
+            with pytest.raises(error, match=text):
+                batch.to_device(array)
+        assert dev.statistics().memory.in_use == in_use
+        async with open_test_device() as other:
+            for refuse in (other.to_device, copied_in_a_batch(other)):
+                with pytest.raises(InvalidArgument, match=r"(?s)belongs to another device.*to_host\(\)"):
+                    await refuse(good)
+            assert other.statistics().memory.in_use == 0
+            assert same(await (await other.to_device(await good.to_host())).to_host(), np.arange(8))
+
+
+def copied_in_a_batch(dev):
+    async def copied(array):
+        async with dev.batch() as batch:
+            return batch.to_device(array)
+
+    return copied
+
+
 async def test_shapes_with_no_axes_and_with_no_elements_work_everywhere():
     async with scenario() as dev:
         for shape in ((), (0,), (1,), (3, 0, 2), (0, 0), (1, 1, 1), 4, [2, 3], np.int64(3)):
@@ -547,7 +617,7 @@ async def test_shapes_that_cannot_be_are_refused():
 async def test_what_numpy_makes_no_array_of_is_refused_with_our_error():
     async with scenario() as dev:
         array = dev.zeros(3)
-        for source in ([[1], [2, 3]], array):
+        for source in ([[1], [2, 3]], [array, array]):
             with pytest.raises(InvalidArgument):
                 await dev.to_device(source)
         with pytest.raises(InvalidArgument):

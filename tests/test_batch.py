@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from typing import Any
 
@@ -16,6 +17,7 @@ from atomr_trio import (
     CommandFailed,
     ContextLost,
     DeviceClosed,
+    DeviceFailed,
     InvalidArgument,
     StaleArray,
     StaleKernel,
@@ -259,6 +261,69 @@ async def test_what_is_wrong_with_a_call_is_raised_by_the_call(dev):
         with pytest.raises(InvalidArgument):
             batch.copy_to(x, np.empty(N + 1, np.int32))
     assert (await x.to_host() == NUMBERS + 4).all()
+
+
+@pytest.mark.parametrize("what", ["device array", "scalar on the device", "numpy array"])
+async def test_an_array_is_no_grid_whatever_is_launched_and_how(dev, what):
+    """An array on the device has no truth value, and one of numpy with several elements has none either."""
+    add = await compiled(dev, "add")
+    x = await dev.to_device(NUMBERS)
+    bad: Any = {"device array": x, "scalar on the device": x[0], "numpy array": np.ones(4)}[what]
+    prepared = add.prepare(1, N, x, 1)
+    async with dev.batch() as batch:
+        for _ in range(3):  # before the short way is learnt, and when it is
+            for given, dimensions in {"a grid": (bad,), "a block": (0, bad), "a grid and a block": (bad, bad)}.items():
+                with pytest.raises(InvalidArgument, match=f"its options along, and here it was given {given}: leave"):
+                    batch.launch(prepared, *dimensions)
+            with pytest.raises(InvalidArgument, match="here it was given shared_bytes:"):
+                batch.launch(prepared, shared_bytes=bad)
+            for name, call in {"grid": (bad, N), "block": (1, bad)}.items():
+                with pytest.raises(InvalidArgument, match=f"{name} is an int or a tuple of up to three, not"):
+                    batch.launch(add, *call, x, 1)
+            batch.launch(add, 1, N, x, 1)
+            batch.launch(prepared)
+            await batch.flush()
+    for name, call in {"grid": (bad, N), "block": (1, bad)}.items():
+        for refused in (add.prepare, add.launch_nowait):
+            with pytest.raises(InvalidArgument, match=f"{name} is an int or a tuple of up to three, not"):
+                refused(*call, x, 1)
+        with pytest.raises(InvalidArgument, match=f"{name} is an int or a tuple of up to three, not"):
+            await add.launch(*call, x, 1)
+    for option in ("cooperative", "programmatic"):
+        with pytest.raises(InvalidArgument, match=f"{option} is True or False, not"):
+            await add.launch(1, N, x, 1, **{option: bad})
+        with pytest.raises(InvalidArgument, match=f"{option} is True or False, not"):
+            await dev.capture(lambda graph, option=option: graph.launch(add, 1, N, x, 1, **{option: bad}))
+    assert (await x.to_host() == NUMBERS + 6).all()
+
+
+async def test_a_launch_says_which_of_its_arrays_was_freed(dev):
+    twice = await compiled(dev, "twice")
+    x, y, z = (dev.zeros(N, np.int32) for _ in range(3))
+    prepared = twice.prepare(1, N, read_only(x), y)
+    async with dev.batch() as batch:
+        for _ in range(2):
+            batch.launch(prepared)
+            batch.launch(twice, 1, N, read_only(x), y, touches=[z])
+            await prepared.launch()
+            await batch.flush()
+        for freed, place in ((z, "an array that `touches` names of twice"), (y, "argument 1"), (x, "argument 0")):
+            freed.free()
+            text = f"^{place}.* was freed, give another: <DeviceArray"
+            with pytest.raises(InvalidArgument, match=text):
+                batch.launch(twice, 1, N, read_only(x), y, touches=[z])
+            with pytest.raises(InvalidArgument, match=text):
+                await twice.launch(1, N, read_only(x), y, touches=[z])
+            if freed is not z:
+                with pytest.raises(InvalidArgument, match=text):
+                    batch.launch(prepared)
+                with pytest.raises(InvalidArgument, match=text):
+                    await prepared.launch()
+                with pytest.raises(InvalidArgument, match=text):
+                    prepared.launch_nowait()
+        for index in (0, 1):
+            with pytest.raises(InvalidArgument, match=f"argument {1 - index} of twice was freed"):
+                prepared[index] = dev.zeros(N, np.int32)
 
 
 async def test_a_refused_launch_leaves_no_trace_in_its_arrays(dev):
@@ -665,3 +730,76 @@ async def test_without_a_ring_everything_goes_by_the_socket_and_is_the_same(chec
     async with open_test_device() as dev:
         assert dev._generation.ring is None
         await check(dev)
+
+
+# --- fork -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+async def test_a_batch_that_is_open_across_a_fork_is_the_parents_alone(dev):
+    add = await compiled(dev, "add")
+    x, y = await dev.to_device(NUMBERS), dev.zeros(N, np.int32)
+    prepared = add.prepare(1, N, x, 1)
+    async with gated(dev) as gate, dev.batch() as batch:
+        for _ in range(3):  # by the short way, too
+            batch.launch(add, 1, N, x, 1)
+            batch.launch(prepared)
+        batch.copy_from(y, NUMBERS)
+        before = batch.to_host(x)
+        submitted = [lane.submitted for lane in dev.statistics().lanes]
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                answers = refusals_of(batch, add, prepared, x)
+                os.write(theirs, repr(answers).encode())
+            except BaseException as error:
+                os.write(theirs, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.close(theirs)
+        await trio.lowlevel.wait_readable(ours)
+        answer = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        assert (await trio.to_thread.run_sync(os.waitpid, child, 0))[1] == 0
+        assert answer == "[]"
+        assert [lane.submitted for lane in dev.statistics().lanes] == submitted
+        batch.launch(add, 1, N, x, 10)
+        batch.launch(prepared)
+        after = batch.to_host(x)
+        await gate.open()
+        await batch.flush()
+        assert (before == NUMBERS + 6).all()
+        assert (after == NUMBERS + 17).all()
+        batch.launch(add, 1, N, y, 1)
+    assert (await y.to_host() == NUMBERS + 1).all()
+    assert dev.generation == 1
+
+
+def refusals_of(batch: Any, add: Any, prepared: Any, x: Any) -> list[str]:
+    """In the child: what does not raise `DeviceFailed` that speaks of the fork."""
+    calls = {
+        "launch": lambda: batch.launch(add, 1, N, x, 1),
+        "launch, prepared": lambda: batch.launch(prepared),
+        "fill": lambda: batch.fill(x, 1),
+        "copy_from": lambda: batch.copy_from(x, NUMBERS),
+        "to_device": lambda: batch.to_device(NUMBERS),
+        "to_host": lambda: batch.to_host(x),
+        "record": batch.record,
+        "blas": lambda: batch.blas.iamax(x),
+        "flush": lambda: batch.flush().send(None),
+        "the end": lambda: batch.__aexit__(None, None, None).send(None),
+        "the end by an exception": lambda: batch.__aexit__(KeyError, KeyError(), None).send(None),
+    }
+    wrong = []
+    for _ in range(2):
+        for name, call in calls.items():
+            try:
+                call()
+                wrong.append(f"{name} did nothing")
+            except DeviceFailed as error:
+                if "was forked" not in str(error):
+                    wrong.append(f"{name}: {error}")
+            except BaseException as error:
+                wrong.append(f"{name}: {error!r}")
+    return wrong

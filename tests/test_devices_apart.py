@@ -82,8 +82,6 @@ PLAIN = {
 
 BELONGS_TO_NONE = {
     "Device.capture(record)": "a function; what it does is done by the verbs of the recorder",
-    "Device.to_device(source)": "numpy's arrays and those of other libraries; one of ours is refused on every device",
-    "Batch.to_device(source)": "numpy's arrays; one of ours is refused on every device",
     "KernelSignature.pack(arguments)": "the caller's function knows what belongs to what",
     "KernelSignature.pack(address_of)": "that function",
     "Module.__contains__(name)": "anything may be asked for",
@@ -261,9 +259,11 @@ CALLS: dict[str, list[Callable[[World], Arguments]]] = {
         lambda w: {"array": w.x, "source": np.ones(N, np.float32)},
     ],
     "Batch.copy_to": [lambda w: {"array": w.x, "out": np.ones(N, np.float32)}],
+    "Batch.to_device": [lambda w: {"source": w.y}],
     "Batch.to_host": [lambda w: {"array": w.x}],
     "Device.batch": [lambda w: {"lane": w.lane}],
     "Device.share": [lambda w: {"array": w.x}],
+    "Device.to_device": [lambda w: {"source": w.y}],
     "DeviceArray.copy_from": [lambda w: {"source": w.y}],
     "Event.elapsed_since": [lambda w: {"earlier": w.event}],
     "Lane.wait_for": [lambda w: {"event": w.event}],
@@ -489,14 +489,12 @@ async def test_what_belongs_to_another_device_is_refused_by_every_verb_and_nothi
 # --- anything at all --------------------------------------------------------------------------------------------------
 
 PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
-    "Batch.to_device": lambda w: {"source": np.ones(N)},
     "Device.capture": lambda w: {"record": lambda recorder: recorder.fill(w.x, 0)},
     "Device.empty": lambda w: {"shape": N, "dtype": np.float32, "guarded": False},
     "Device.events": lambda w: {"buffer": 8},
     "Device.full": lambda w: {"shape": N, "value": 1.0, "dtype": np.float32, "guarded": False},
     "Device.lane": lambda w: {"priority": 0, "ordered": True},
     "Device.pinned_empty": lambda w: {"shape": N, "dtype": np.float32},
-    "Device.to_device": lambda w: {"source": np.ones(N)},
     "Device.trim": lambda w: {"keep": 1 << 40},
     "Device.wait_generation": lambda w: {"after": 0},
     "Device.wait_standby": lambda w: {"count": 0},

@@ -81,6 +81,48 @@ async def test_one_byte_past_the_end_faults_and_every_other_array_is_intact(dev,
         assert (await neighbour.to_host() == pattern(4000)).all()
 
 
+@pytest.mark.parametrize("make", ["zeros", "empty"])
+async def test_an_empty_array_ends_where_it_begins(dev, make):
+    poke, peek = await kernels(dev, "poke", "peek")
+    neighbour = await dev.to_device(pattern(4000))
+    x, out = getattr(dev, make)(0, np.uint8), dev.zeros(1, np.int32)
+    assert x.address % GUARDED_ALIGNMENT == 0
+    await strays(dev, peek, read_only(x), 0, out)
+    await strays(dev, poke, overwrites(x), 0)
+    assert neighbour.state == "ready"
+    assert (await neighbour.to_host() == pattern(4000)).all()
+
+
+async def test_an_empty_array_is_used_like_any_other_and_gives_its_memory_back(dev):
+    kept = dev.zeros(3, np.uint8)
+    await kept.to_host()
+    before, chunks = dev.statistics().memory, len(dev.memory_map().chunks)
+    x, y = dev.zeros((0, 4), np.float32), dev.empty((0, 4), np.float32)
+    assert x.address != y.address
+    assert (await x.to_host()).shape == (0, 4)
+    await x.fill(1)
+    await y.copy_from(x)
+    await x.copy_from(np.empty((0, 4), np.float32))
+    (poke,) = await kernels(dev, "poke")
+    poke.launch_nowait(1, 1, kept, 1, touches=(x, y))
+    async with dev.batch() as batch:
+        batch.copy_from(x, y)
+        batch.launch(poke, 1, 1, kept, 2, touches=(x, y))
+    assert (await dev.blas.gemm(x, dev.zeros((4, 3), np.float32))).shape == (0, 3)
+    drawn = dev.memory_map()
+    assert len(drawn.chunks) >= chunks + 2
+    for chunk in drawn.chunks:
+        assert sum(piece.size for piece in chunk.pieces) == chunk.size
+        assert [piece.address for piece in chunk.pieces] == sorted(piece.address for piece in chunk.pieces)
+    await dev.trim()
+    x.free()
+    y.free()
+    await dev.trim()
+    assert dev.statistics().memory.in_use == before.in_use
+    assert dev.statistics().memory.reserved == before.reserved
+    assert (await kept.to_host() == [0, 77, 77]).all()
+
+
 async def test_what_fills_its_memory_is_guarded_at_both_ends(dev):
     (poke,) = await kernels(dev, "poke")
     x = dev.zeros(CHUNK_GRANULARITY, np.uint8)
@@ -168,8 +210,11 @@ async def test_a_guarded_array_can_be_seen_and_copied_in_every_way(dev):
 
 async def test_there_are_as_many_as_there_may_be_chunks_and_the_refusal_says_so(dev):
     arrays = [dev.empty(1, np.uint8) for _ in range(MAX_CHUNKS)]
-    with pytest.raises(OutOfDeviceMemory, match=f"{MAX_CHUNKS} chunks of {MAX_CHUNKS}"):
+    with pytest.raises(OutOfDeviceMemory, match=f"{MAX_CHUNKS} chunks of {MAX_CHUNKS}") as refused:
         dev.empty(1, np.uint8)
+    assert "a device may have no more chunks" in str(refused.value)
+    assert "make fewer guarded ones" in str(refused.value)
+    assert "memory_limit" not in str(refused.value), "which would not help"
     arrays.pop().free()
     await dev.empty(1, np.uint8).fill(1)
 
@@ -177,7 +222,7 @@ async def test_there_are_as_many_as_there_may_be_chunks_and_the_refusal_says_so(
 async def test_a_guarded_array_that_the_limit_does_not_allow_is_refused_by_the_memory_it_takes(pool):
     async with open_test_device(workers=pool, memory_limit=6 * MIB, guarded=True) as dev:
         kept = [dev.empty(1, np.uint8) for _ in range(3)]
-        with pytest.raises(OutOfDeviceMemory, match=r"the limit is 6,291,456"):
+        with pytest.raises(OutOfDeviceMemory, match=r"(?s)the limit is 6,291,456.*raise memory_limit="):
             dev.empty(1, np.uint8)
         kept.pop().free()
         dev.empty(1, np.uint8)

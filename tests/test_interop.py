@@ -26,7 +26,7 @@ import trio
 
 import atomr_trio
 import sim_process as helper
-from atomr_cuda import LibraryMissing, driver, sim
+from atomr_cuda import CudaError, LibraryMissing, driver, sim
 from atomr_trio import (
     CommandFailed,
     ContextLost,
@@ -48,6 +48,7 @@ from support import child_environment, open_test_device
 
 pytestmark = pytest.mark.sim_only
 DEADLINE = 60
+MEMORY_TYPE = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 
 SOURCE = """
 extern "C" __global__ void wait_and_set(const volatile int *flag, int *x, int value) {
@@ -986,6 +987,56 @@ async def test_a_driver_that_refuses_is_the_error_of_one_request(dev, library):
         await x.fill(1)
     assert (caught.value.status, caught.value.operation) == (801, "interop.order")
     await x.fill(2)
+    taken.close()
+    sim.withdraw()
+
+
+def host_addresses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where the host memory lies that is registered from now on."""
+    seen: list[int] = []
+
+    def noting(memory: Any, place: Any = _interop._host_address) -> int:
+        seen.append(place(memory))
+        return seen[-1]
+
+    monkeypatch.setattr(_interop, "_host_address", noting)
+    return seen
+
+
+def is_registered(address: int) -> bool:
+    kind = ctypes.c_uint()
+    return driver.cuPointerGetAttribute.status(ctypes.byref(kind), MEMORY_TYPE, address) == 0
+
+
+@pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
+async def test_a_consumer_that_is_refused_keeps_nothing(context, dev, function, monkeypatch):
+    seen = host_addresses(monkeypatch)
+    descriptors = os.listdir("/proc/self/fd")
+    sim.inject(f"{function}:2:1")
+    with pytest.raises(CudaError):
+        _interop.Consumer(dev.info.pci_bus_id)
+    assert not any(map(is_registered, seen))
+    assert os.listdir("/proc/self/fd") == descriptors
+    made = _interop.Consumer(dev.info.pci_bus_id)
+    assert is_registered(seen[-1])
+    made.close()
+    assert not is_registered(seen[-1])
+    assert driver.cuDevicePrimaryCtxRelease.status(0) == 0
+    assert driver.cuDevicePrimaryCtxRelease.status(0) != 0, "only the fixture had it any more"
+
+
+@pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
+async def test_a_generation_whose_counters_are_refused_is_asked_again(dev, library, function, monkeypatch):
+    x, y = await numbers(dev, 1, 2)
+    taken = library.take(x)  # the consumer is there
+    seen = host_addresses(monkeypatch)
+    sim.inject(f"{function}:2:1")
+    with pytest.raises(CommandFailed, match="refused it in this process"):
+        await x.fill(3)
+    assert seen
+    assert not any(map(is_registered, seen))
+    await x.copy_from(y)
+    assert (await x.to_host())[0] == 2
     taken.close()
     sim.withdraw()
 

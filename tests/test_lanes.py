@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceClosed, Event, InvalidArgument, Lane, overwrites, read_only
+from atomr_trio._generation import COMPUTE_LIMIT
 from atomr_trio.testing import hold_rebuild, hold_worker
 from atomr_trio.worker.engines.event import DROP
-from atomr_trio.worker.protocol import LANES, MAX_LANES
+from atomr_trio.worker.protocol import LANE_COMPUTE, LANE_LIMIT, LANES, MAX_LANES
 from rogue import compile_rogue, gated, kill_worker, next_generation, until
 
 DEADLINE = 60
@@ -270,6 +271,53 @@ async def test_events_that_nobody_has_are_given_back(dev):
     assert len(dev._lanes.orphan_events) <= 1
 
 
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_lane_takes_as_many_events_as_the_page_says_whoever_keeps_them(dev, kept, own):
+    """Nothing finishes meanwhile: no other task of this process runs."""
+    events = []
+    async with dev.lane() as opened:
+        lane = opened if own else dev.compute_lane
+        await lane.synchronize()
+        for _ in range(LANE_LIMIT):
+            events.append(lane.record())
+            del events[: not kept]
+        name = lane.name if own else "the compute lane"
+        with pytest.raises(trio.WouldBlock, match=f"^{LANE_LIMIT} commands of {name} are unfinished .* {LANE_LIMIT}:"):
+            lane.record()
+        await lane.synchronize()
+        await lane.record().wait()
+
+
+async def test_a_lane_waits_for_as_many_events_as_the_page_says(dev):
+    async with dev.lane() as lane:
+        await lane.synchronize()
+        event = dev.compute_lane.record()
+        for _ in range(LANE_LIMIT):
+            lane.wait_for(event)
+        with pytest.raises(trio.WouldBlock, match=f"^{LANE_LIMIT} commands of {lane.name} are unfinished"):
+            lane.wait_for(event)
+
+
+async def test_a_full_compute_lane_is_named_when_it_is_what_another_lane_waits_for(dev):
+    """What a command of that one brings along runs there."""
+    async with dev.lane() as lane:
+        await lane.synchronize()
+        with hold_worker(dev):
+            events = [dev.compute_lane.record() for _ in range(LANE_LIMIT)]
+            x = [dev.zeros(N, np.int32) for _ in range(COMPUTE_LIMIT - LANE_LIMIT)]
+            async with trio.open_nursery() as nursery:
+                for each in x:
+                    nursery.start_soon(each.to_host)
+                await until(lambda: dev._generation.timeline.lanes[LANE_COMPUTE].admitted >= COMPUTE_LIMIT)
+                with pytest.raises(
+                    trio.WouldBlock, match=rf"^{COMPUTE_LIMIT} .* of the compute lane .* {COMPUTE_LIMIT}:"
+                ):
+                    lane.record()
+                nursery.cancel_scope.cancel()
+        await events[-1].wait()
+
+
 async def test_an_event_is_given_back_behind_its_recording_on_whatever_lane(dev, monkeypatch):
     """Or the worker would have nothing to give back yet, and keep it for ever."""
     generation, dropped = dev._generation, []
@@ -345,6 +393,30 @@ async def test_a_lane_is_closed_with_work_under_way_which_goes_on(dev):
         assert heir.name == lane.name, "its number is free again"
         await add.launch(1, N, x, 1, lane=heir)
     assert (await x.to_host() == NUMBERS + 2).all()
+
+
+async def test_leaving_a_lane_keeps_the_exception_of_the_block_whatever_is_cancelled(dev):
+    lane = dev.lane()
+
+    async def leave() -> None:
+        with trio.CancelScope() as scope:
+            async with lane:
+                scope.cancel()
+                raise KeyError("the body's")
+
+    with pytest.raises(KeyError, match="the body's"):
+        await leave()
+    assert "closed" in repr(lane)
+
+
+async def test_a_lane_whose_block_does_not_begin_is_closed(dev):
+    for _ in range(MOST + 1):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with (lane := dev.lane()):
+                raise AssertionError("the block has begun")
+        assert scope.cancelled_caught
+        assert "closed" in repr(lane)
 
 
 async def test_a_lane_that_a_batch_works_on_stays_until_the_batch_is_over(dev):

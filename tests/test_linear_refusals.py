@@ -196,6 +196,7 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.ger", r"a has shape \(4, 4\), and the update \(4, 3\)", x, short, square
     yield "blas.ger", "shares memory with an input", square[0], x, square
     yield "blas.ger", "one of its axes must be contiguous", short, short, wide[::2, ::3][:, :3]
+    yield "blas.ger", "axis 0 is negative.*`await array.copy_from", x, y, square[::-1]
     yield "blas.her", "a complex number has no place", zs, z, 1j
     yield "blas.trsv", "x has 3 elements, and the matrix 4", square, short
 
@@ -211,6 +212,8 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.gemm", r"out has shape \(4, 5\), which must be \(3, 5\)", a, b, {"out": b}
     yield "blas.gemm", "no product of float32 to float64", square, square, {"out": double}
     yield "blas.gemm", "out is no matrix of BLAS", a, b, {"out": wide[::2, ::2]}
+    yield "blas.gemm", "axis 1 is negative, which .*`await array.copy_from", a, b, {"out": wide[:3, 4::-1]}
+    yield "blas.gemm", "axes 0 and 1 are negative, which", a, b, {"out": wide[2::-1, 4::-1]}
     yield "blas.gemm", "shares memory with an input", wide[:3, :4], b, {"out": wide[2:5, 3:8]}
     yield "blas.gemm", "stacks of shapes .* do not fit together", two, three
     yield "blas.gemm", "the array was freed", gone, square
@@ -248,6 +251,12 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blaslt.matmul", "scale_a is for elements of 8 bits", a, b, {"scale_a": number}
     yield "blaslt.matmul", "multiples of 4 elements", byte, byte.T
     yield "blaslt.matmul", "no product of float8_e4m3fn takes it", bytes_, bytes_.T[:, :16][::-1]
+    yield "blaslt.matmul", "axis 0 is negative.*`await dev.to_device", bytes_, bytes_.T[:, :16][::-1]
+    yield "blaslt.matmul", "axis 1 is negative.*`await array.copy_from", a, b, {"out": wide[:3, 4::-1]}
+    yield "blaslt.matmul", "axis 0 is negative.*`await dev.to_device", a, b, {"epilogue": "bias", "bias": bias[::-1]}
+    yield "blaslt.matmul", "the array was freed", square, square, {"c": gone}
+    yield "blaslt.matmul", "the array was freed", square, square, {"c": gone, "beta": 1}
+    yield "blaslt.matmul", "belongs to another device", square, square, {"c": elsewhere}
     yield "blaslt.matmul", "shares memory with an input", square, square, {"out": square}
     yield "blaslt.matmul", "the leading axes of a", two, three
     yield "blaslt.matmul", "the array was freed", gone, square
@@ -256,6 +265,7 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     # Solvers.
     yield "solver.getrf", "no such operation on int8", byte
     yield "solver.getrf", "a cannot be overwritten: .* column by column", square, {"overwrite_a": True}
+    yield "solver.getrf", "axis 0 is negative.*`await array.copy_from", columns[::-1], {"overwrite_a": True}
     yield "solver.getrf", "a has two axes or more, not 1", x
     yield "solver.getrs", "pivots has shape .* and dtype int32", square, integers, x
     yield "solver.getrs", "pivots has shape", square, pivots[:3], x

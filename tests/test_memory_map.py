@@ -56,6 +56,13 @@ def test_a_guarded_array_leaves_memory_that_nobody_can_use(arena):
     assert states(map_of(0, arena)) == [(1, "unusable"), (1, "ready")]
 
 
+def test_an_empty_guarded_array_is_no_piece_and_moves_none(arena):
+    arena.allocate(0, guarded=True)
+    arena.allocate(CHUNK_GRANULARITY, guarded=True)
+    picture = map_of(0, arena)
+    assert [states(picture, chunk) for chunk in (0, 1)] == [[(2, "unusable")], [(2, "ready")]]
+
+
 def test_an_arena_without_chunks_is_a_picture_too(arena):
     picture = map_of(0, arena)
     assert str(picture).startswith("device 0: 0 B in use of 0 B in 0 chunks\n")

@@ -507,6 +507,49 @@ async def test_a_module_is_unloaded_at_the_end_of_its_block_and_stays_so_after_a
         assert module._number not in dev._generation.modules
 
 
+async def test_leaving_a_module_keeps_the_exception_of_the_block_whatever_is_cancelled(dev: Device) -> None:
+    module = await dev.module.load(PTX)
+
+    async def leave() -> None:
+        with trio.CancelScope() as scope:
+            async with module:
+                await module["count"].launch(1, 1)
+                scope.cancel()
+                raise KeyError("the body's")
+
+    with pytest.raises(KeyError, match="the body's"):
+        await leave()
+    with pytest.raises(InvalidArgument, match="was unloaded"):
+        await module["count"].launch(1, 1)
+    assert module._number not in dev._generation.modules
+
+
+async def test_a_module_is_unloaded_when_its_block_is_cancelled(dev: Device) -> None:
+    with trio.CancelScope() as scope:
+        async with await dev.module.load(PTX) as module:
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    with pytest.raises(InvalidArgument, match="was unloaded"):
+        await module["count"].launch(1, 1)
+    assert dev.generation == 1
+
+
+async def test_leaving_a_module_of_a_device_that_is_closed_keeps_the_exception_of_the_block(
+    open_test_device: Any,
+) -> None:
+    async def leave() -> None:
+        async with open_test_device() as dev:
+            module = await dev.module.load(PTX)
+            await module.__aenter__()
+        error = KeyError("the body's")
+        await module.__aexit__(KeyError, error, None)
+        raise error
+
+    with pytest.raises(KeyError, match="the body's"):
+        await leave()
+
+
 async def test_unloading_waits_for_what_runs_on_every_lane(dev: Device) -> None:
     module = await dev.module.load(PTX)
     x = dev.zeros(4, np.float32)

@@ -116,6 +116,17 @@ def test_records_lie_in_their_slots_with_their_numbers(stage):
     assert stage.records() == [], "nothing went by the socket"
 
 
+def test_a_record_is_found_by_its_ticket_while_it_has_its_slot(stage):
+    ring = stage.generation.ring
+    for number in range(1, SLOTS + 3):
+        stage.read(number - 1)
+        stage.generation._send(HEADER.pack(number, number % 3, 0, 0, 0, 0))
+    sent = stage.generation.sent
+    known = [(3 % 3, 3), (1000 % 3, 1000), (sent % 3, sent)]
+    assert ring.places_of([*known, (2, 2), (1, 3), (0, sent + 3)], sent) == {each: each[1] for each in known}
+    assert ring.places_of([], sent) == {}
+
+
 def test_the_slots_are_used_again_in_turn(stage):
     for number in range(1, 2 * SLOTS + 11):
         stage.read(number - 1)

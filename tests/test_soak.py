@@ -21,9 +21,9 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, RestartPolicy, read_only
-from atomr_trio.testing import Fault, cause
+from atomr_trio.testing import Fault, cause, hold_worker
 from rogue import compile_rogue, hang, kill_worker, next_generation, until
-from stress import play
+from stress import KERNELS, SOURCE, Player, play
 from support import ON_GPU, gpu_memory
 
 MIB = 1 << 20
@@ -248,6 +248,24 @@ async def test_fifty_openings_leave_nothing_behind(open_test_device):
 
 async def test_a_thousand_awaited_launches_leave_nothing_behind(open_test_device):
     await launch_often(open_test_device, 1000)
+
+
+@pytest.mark.parametrize("standby", [0, 1])
+async def test_the_last_look_at_the_arrays_outlives_losses(open_test_device, standby):
+    """Others lose the generation until the end, also while the last arrays are read."""
+    with trio.fail_after(60):
+        async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+            await dev.wait_standby()
+            kernels = {name: await dev.nvrtc.compile(SOURCE, name) for name in KERNELS}
+            player = Player(dev, kernels, [None], (standby, 0))
+            generation = dev.generation
+            async with trio.open_nursery() as nursery:
+                with hold_worker(dev):
+                    nursery.start_soon(player.check_all)
+                    await until(lambda: any(lane.unfinished for lane in dev.statistics().lanes))
+                    kill_worker(dev)
+            assert player.losses == 1
+            assert dev.generation == generation + 1
 
 
 @pytest.mark.parametrize("standby", [0, 1])

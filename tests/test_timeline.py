@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,6 +217,28 @@ def test_of_several_that_are_overdue_the_one_that_is_furthest_beyond_its_limit_i
     issue(timeline, LANE_COMPUTE)
     assert timeline.overdue(100.5, 1.0) is None
     assert timeline.overdue(102.0, 1.0).operation == "what hangs"
+
+
+@pytest.mark.parametrize("guilty", [LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT])
+def test_of_several_that_are_as_late_the_one_that_was_submitted_first_is_blamed(timeline, guilty):
+    """A worker that hangs in a call has not read what comes after it, of whatever lane."""
+    for place, lane in enumerate([guilty, *(each for each in range(LANES) if each != guilty)], 1):
+        command = issue(timeline, lane)
+        command.place, command.operation = place, f"command {place}"
+    timeline.overdue(100.0, 1.0)
+    overdue = timeline.overdue(102.0, 1.0)
+    assert (overdue.operation, overdue.did) == ("command 1", "ran")
+
+
+def test_the_place_of_a_launch_that_went_the_short_way_is_asked_for(timeline):
+    copy = issue(timeline, LANE_COPY_IN)
+    copy.place, copy.operation = 5, "a copy"
+    launched: Any = SimpleNamespace(_describe=lambda _arguments: ("a launch", ()))
+    timeline.lanes[LANE_COMPUTE].launches.append((1, launched, launched, ()))
+    timeline.overdue(100.0, 1.0)
+    for place, blamed in ((4, "a launch"), (6, "a copy")):
+        overdue = timeline.overdue(102.0, 1.0, lambda launches, place=place: dict.fromkeys(launches, place))
+        assert overdue.operation == blamed
 
 
 def test_the_clock_does_not_run_while_a_lane_is_empty(timeline):

@@ -422,7 +422,7 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for what `Kernel.launch` refuses, for a kernel of another device, and for a
         programmatic launch: a node of a graph begins when those before it have ended.
         """
-        if programmatic:
+        if programmatic is True:
             raise InvalidArgument("a programmatic launch cannot be captured: its node begins when others have ended")
         own(self._device, kernel, Kernel, "launch takes a kernel")
         options = _options(cooperative, cluster, programmatic, priority)

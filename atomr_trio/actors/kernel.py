@@ -280,7 +280,7 @@ class Kernel(metaclass=NoPublicConstructor):
         """
         device = self._module.device
         device._home.check_task()
-        bare = cluster is None and priority is None and not cooperative and not programmatic
+        bare = cluster is None and priority is None and cooperative is False and programmatic is False
         await trio.lowlevel.checkpoint_if_cancelled()
         if bare and lane is None and hang_timeout is None and names_nothing(touches):
             launched = device._launches.begin(self, grid, block, shared_bytes, arguments, device._module_actor)
@@ -290,7 +290,7 @@ class Kernel(metaclass=NoPublicConstructor):
         await placed(device, arguments)
         number = device._lanes.chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)
-        if cooperative:
+        if cooperative is True:
             await self.occupancy(block, shared_bytes)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
         await device._module_mailbox.ask(request)
@@ -370,7 +370,8 @@ class Kernel(metaclass=NoPublicConstructor):
                 raise foreign(device, array)
             block = array._storage.block
             if block.freed:
-                raise InvalidArgument(f"an argument of {self.name} was freed: {array!r}")
+                place = _place_of(argument, arguments)
+                raise InvalidArgument(f"{place} of {self.name} was freed, give another: {array!r}")
             if role is Role.OVERWRITE and not array._covers_block:
                 role = Role.WRITE
             operands.append((block, role))
@@ -690,8 +691,8 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
 
     def _request(self, hang_timeout: float | None, lane: int) -> LaunchRequest:
         self.kernel._module.device._check_open()
-        if any(block.lost is not None for block in self._blocks):
-            self._bind(self._arguments)  # a variable of a module has moved
+        if any(block.lost is not None or block.freed for block in self._blocks):
+            self._bind(self._arguments)  # a variable of a module has moved; an array that was freed is named
         if hang_timeout is not None:
             check_seconds("hang_timeout", hang_timeout)
         return LaunchRequest(self.kernel, self._payload, self._operands, self._arguments, hang_timeout, lane)
@@ -713,6 +714,12 @@ def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
     if all(type(each) is int for each in flat):
         return parts
     return None
+
+
+def _place_of(argument: object, arguments: Sequence[object]) -> str:
+    """Which of the arguments one is, in words; what is none of them was named by `touches`."""
+    index = next((index for index, each in enumerate(arguments) if each is argument), None)
+    return "an array that `touches` names" if index is None else f"argument {index}"
 
 
 def names_nothing(touches: object) -> bool:

@@ -15,7 +15,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 import attrs
@@ -324,8 +324,21 @@ class Module(metaclass=NoPublicConstructor):
         await trio.lowlevel.checkpoint()
         return self
 
-    async def __aexit__(self, *_exc_info: object) -> None:
-        await self.unload()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Unload it as `unload` does; if the block was left by an exception, do not wait for that.
+
+        A module that cannot be unloaded at once then, since its device is being rebuilt, say, is when it is collected.
+        """
+        if error is None:
+            await self.unload()
+            return
+        self.device._home.check_task()
+        if not self._unloaded:
+            with contextlib.suppress(trio.WouldBlock, DeviceError):  # what the block has raised goes on
+                self.device._module_actor.begin_nowait(_UnloadRequest(self), self.device._generation)
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _end(self, generation: Generation) -> None:
         """From now on nothing uses it any more; what was submitted goes on."""

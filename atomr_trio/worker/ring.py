@@ -34,6 +34,7 @@ import os
 import struct
 import sys
 import threading
+from collections.abc import Collection
 from typing import Final
 
 from .channel import SharedMemory
@@ -86,6 +87,21 @@ class Ring(SharedMemory):
         ring = cls.create("atomr-trio-ring", RING_BYTES)
         assert isinstance(ring, Ring)
         return ring
+
+    def places_of(self, tickets: Collection[tuple[int, int]], sent: int) -> dict[tuple[int, int], int]:
+        """The numbers of records, given lane and ticket of each, of those that still have their slots.
+
+        For the sender, who has `sent` so many. It looks at all slots, which takes some milliseconds.
+        """
+        left, places = set(tickets), {}
+        for number in range(sent, max(0, sent - SLOTS), -1):
+            if not left:
+                break
+            _, ticket, lane, *_ = NUMBERED_HEADER.unpack_from(self.slots, (number - 1 & SLOT_MASK) << SLOT_SHIFT)
+            if (lane, ticket) in left:
+                left.remove((lane, ticket))
+                places[lane, ticket] = number
+        return places
 
     def close(self) -> None:
         """Unmap the ring."""

@@ -24,8 +24,8 @@ from ..._matrices import (
     broadcast,
     check_array,
     check_operation,
+    layout_refusal,
     matrix_of,
-    strides_text,
 )
 from ..._util import known, shown
 from .vectors import VectorOperands, factor
@@ -125,9 +125,8 @@ class MatrixOperands(VectorOperands):
     def _target_matrix(self, array: DeviceArray, name: str) -> Matrix:
         seen = matrix_of(array)
         if seen is None:
-            raise InvalidArgument(
-                f"{name} is no matrix of BLAS: {strides_text(array)}; one of its axes must be contiguous"
-            )
+            text = layout_refusal(array, "one of its axes must be contiguous", written=True)
+            raise InvalidArgument(f"{name} is no matrix of BLAS: {text}")
         return seen
 
     def _output_list(self, out: object, count: int, shape: tuple[int, int], dtype: npt.DTypeLike) -> Matrix:

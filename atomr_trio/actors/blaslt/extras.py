@@ -11,7 +11,7 @@ import attrs
 
 from ..._arrays import DeviceArray
 from ..._errors import InvalidArgument
-from ..._matrices import Matrix, broadcast, check_array, matrix_of, strides_text
+from ..._matrices import Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
 from ..._util import shown
 from . import types
 from .types import FLOAT8
@@ -104,7 +104,8 @@ def vector_of(array: DeviceArray, name: str, batch: Shape, length: int, dtype: s
     row = broadcast(array if array.shape == whole else array[..., None, :], whole)
     seen = stack_of(row, by_rows=True)
     if seen is None:
-        raise InvalidArgument(f"{name} is not contiguous: {strides_text(array)}")
+        text = layout_refusal(array, "its elements must lie one behind the other", written=name != "bias")
+        raise InvalidArgument(f"{name} is not contiguous: {text}")
     return seen
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from ..._arrays import DeviceArray
-from ..._calls import Library, verb
+from ..._calls import Library, check_usable, verb
 from ..._errors import InvalidArgument
 from ..._library_types import check_output_dtype
 from ..._matrices import Operation, check_array
@@ -100,6 +100,8 @@ class MatmulVerbs(Library):
         kind = Kind.of(first.array, second.array, c, output, bias, compute)
         kind.check_epilogue(done, epilogue)
         scalars = kind.scalar(alpha, "alpha"), kind.scalar(beta, "beta")
+        if c is not None:
+            check_usable(self._device, c)  # also where it is not read
         addend = addend_of(c, out, output, beta)
         extras.check_scales(kind.inputs, kind.output, adds=addend is not None)
         call = Call(self, kind, size, done, extras, output, target_of(output, done, epilogue), addend)

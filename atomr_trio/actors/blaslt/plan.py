@@ -16,7 +16,16 @@ from ..._arrays import DeviceArray
 from ..._calls import Library, Operands, Scalar
 from ..._errors import InvalidArgument
 from ..._library_types import DATA_TYPES
-from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation, strides_text
+from ..._matrices import (
+    OPERATIONS,
+    Matrix,
+    Operation,
+    broadcast,
+    check_array,
+    check_operation,
+    layout_refusal,
+    strides_text,
+)
 from ..._requests import CallKind, CommandRequest
 from ..._util import known, shown
 from ...worker.engines.blaslt import (
@@ -241,10 +250,9 @@ def target_of(output: DeviceArray, done: int, epilogue: str | None) -> Matrix:
     """The output as the library takes it."""
     target = stack_of(output)
     if target is None:
-        raise InvalidArgument(
-            f"out is no stack of matrices of cuBLASLt: {strides_text(output)}; one of the last two axes must be "
-            "contiguous, and the matrices at one distance"
-        )
+        needed = "one of the last two axes must be contiguous, and the matrices at one distance"
+        text = layout_refusal(output, needed, written=True)
+        raise InvalidArgument(f"out is no stack of matrices of cuBLASLt: {text}")
     if not target.by_rows and done & (types.BIAS | types.BGRAD | types.AUX):
         raise InvalidArgument(
             f"out lies column by column ({strides_text(output)}), and with epilogue={epilogue!r} it must lie row by row"
@@ -438,12 +446,13 @@ class Call:
 
     def _form_text(self, array: DeviceArray) -> str:
         product, dtype = self.kind.product, self.kind.inputs
-        return (
-            f"lies so that no product of {dtype} takes it: {strides_text(array)}. Both inputs must be contiguous along "
-            "the axis that is summed (b as the transpose of an array of shape (n, k), say), and addresses, contiguous "
-            "axes and the distances between those multiples of "
+        needed = (
+            "both inputs must be contiguous along the axis that is summed (b as the transpose of an array of shape "
+            "(n, k), say), and addresses, contiguous axes and the distances between those multiples of "
             f"{product.granule} {'bytes' if product.granule_in_bytes else 'elements'}"
         )
+        text = layout_refusal(array, needed, written=False)
+        return f"lies so that no product of {dtype} takes it: {text}"
 
 
 def _address(array: DeviceArray | None) -> int:

@@ -21,7 +21,7 @@ from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
-from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, matrix_of, strides_text
+from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
 from ..._util import known, shown
 from ...worker.engines.blas import BLAS
 from ...worker.engines.calls import ANSWER_BYTES, CallTable
@@ -206,10 +206,9 @@ class SolverPlans(Library):
             raise InvalidArgument(f"what is to be put in the place of {name} cannot be written to out, too")
         seen = matrix_of(array, by_rows=False)
         if seen is None or _has_repeats(array):
-            raise InvalidArgument(
-                f"{name} cannot be overwritten: the library wants matrices that lie column by column, as `a.T` of an "
-                f"array of numpy's order does, not {strides_text(array)}"
-            )
+            needed = "the library wants matrices that lie column by column, as `a.T` of an array of numpy's order does"
+            text = layout_refusal(array, needed, written=True)
+            raise InvalidArgument(f"{name} cannot be overwritten: {text}")
         return seen
 
     def _used_up_anyhow(self, array: DeviceArray, out: DeviceArray | None = None) -> tuple[Matrix, bool]:
