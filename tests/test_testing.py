@@ -162,7 +162,7 @@ async def test_any_call_of_the_driver_can_be_made_to_fail(open_test_device):
     [
         ("cuNothing", {}, "no function 'cuNothing'"),
         ("cuInit", {"call": 0}, "counted from 1"),
-        ("cuInit", {"times": 0.5}, "whole number of times"),
+        ("cuInit", {"times": 0.5}, "times must be a whole number"),
     ],
 )
 async def test_an_injection_that_cannot_be_is_refused_before_anything_is_sent(dev, function, more, words):
@@ -634,7 +634,7 @@ async def test_a_call_that_is_silent_when_the_device_is_closed_is_told_so(monkey
 
 
 async def test_a_call_that_never_returns_is_not_waited_for(pooled):
-    with trio.fail_after(DEADLINE), pytest.raises(AssertionError, match=r"not within 0\.2 s: A call that is made alone"):
+    with trio.fail_after(DEADLINE), pytest.raises(AssertionError, match=r"not within 0\.2 s: A call that is made"):
         await check_actor(pooled, never_returns, timeout=0.2)
 
 

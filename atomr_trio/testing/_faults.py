@@ -224,8 +224,9 @@ async def endless_kernel(dev: Device, *touches: Touched) -> AsyncIterator[Endles
 
     Copies from and to the host and kernels on other lanes go on. The kernel counts as writing `touches`, so work on
     these arrays waits for it. Its loss raises nothing. It is ended when the block is left, if its worker is still
-    there. The launch waits for room in the lane, and during a rebuild for the next generation. Raises what
-    `Kernel.launch_nowait` raises otherwise.
+    there. The launch waits for room in the lane, and during a rebuild for the next generation.
+
+    Raises what `Kernel.launch_nowait` raises otherwise.
     """
     spin = await compile_faulty(dev, "spin")
     word = dev.zeros(1, np.int32)
