@@ -163,7 +163,7 @@ def _getrs(call: Call) -> Run:
 def _check_pivots(swaps: Array, order: int) -> None:
     """A pivot that names no row leads outside of the matrix, on a GPU as in LAPACK."""
     if not ((swaps >= 0) & (swaps < order)).all():
-        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot that names no row of the matrix")
+        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot is not the number of a row of the matrix")
 
 
 @_operation("gesv", squares=1)
