@@ -245,6 +245,6 @@ def test_want_of_host_memory_is_an_exception_in_the_caller_and_in_no_other_threa
     begin()
     sim.inject("cuMemAlloc:nomemory:1*2")
     for call in (driver.cuMemAlloc, driver.cuMemAlloc.status):
-        with pytest.raises(MemoryError, match="cuMemAlloc_v2: injected want of host memory"):
+        with pytest.raises(MemoryError, match="cuMemAlloc_v2: injected lack of host memory"):
             call(c_uint64(), 64)
     assert driver.cuMemAlloc.status(c_uint64(), 64) == 0

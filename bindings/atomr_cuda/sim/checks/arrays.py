@@ -56,7 +56,7 @@ class Extent:
     size: int
     what: str
     shape: tuple[int, ...] | None = None
-    """The type of an item; None if the range is plain bytes."""
+    """The shape of the array; None if the range is plain bytes."""
     shares: Shares | None = None
     """The way blocks or lanes share the range, if they do."""
     written: Array | None = None
