@@ -1,7 +1,7 @@
 """`python -m atomr_trio check`: a Python program, or a kernel of a CUDA file, on the simulator with its checks on.
 
-A program runs in a process of its own, with an environment that has every device which it opens check, in its children
-too. What their workers find stays in a folder, and is printed at the end.
+A program runs in its own process. Its environment switches on the checks of every device that it opens, in its children
+too. The findings of their workers stay in a folder, and are printed at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def checks(text: str) -> tuple[Check, ...]:
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in EVERY:
-            raise argparse.ArgumentTypeError(f"{word!r} is none of the checks: {', '.join(EVERY)}")
+            raise argparse.ArgumentTypeError(f"{word!r} is not a check; the checks are {', '.join(EVERY)}")
     return tuple(check for check in EVERY if check in words)
 
 
@@ -58,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Run it and print what was found; 1 when there was anything, else its own exit status."""
+    """Run it and print the findings; return 1 when there are any, else its own exit status."""
     if not arguments.module and arguments.program.endswith(CUDA_SUFFIX):
         return await check_file(arguments)
     return await check_program(arguments)
 
 
-# --- what is printed --------------------------------------------------------------------------------------------------
+# --- the output -------------------------------------------------------------------------------------------------------
 
 
 def report(findings: Sequence[Finding]) -> None:
@@ -79,7 +79,7 @@ def report(findings: Sequence[Finding]) -> None:
 
 
 def lines_of(finding: Finding, times: int) -> Iterator[str]:
-    """A finding, and below it who, where, and the other side of it."""
+    """Return a finding, and below it the thread, the array, and the other side of it."""
     yield str(finding) + (f" [found {times} times]" if times > 1 else "")
     yield f"    by {_thread(finding.thread, finding.block)}kernel {finding.kernel}"
     if finding.array is not None:
@@ -99,7 +99,7 @@ def _joined(index: int | tuple[int, ...]) -> str:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many places there are with findings of each check."""
+    """Return the number of places with findings of each check."""
     if not findings:
         return "check: nothing found"
     counts = Counter(finding.label for finding in findings)
@@ -111,7 +111,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 async def check_program(arguments: argparse.Namespace) -> int:
-    """Run a Python program with the arguments that are its own; what it prints is not touched."""
+    """Run a Python program with its own arguments; its output is not changed."""
     command = [sys.executable, *(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
     with tempfile.TemporaryDirectory(prefix="atomr-trio-findings-") as folder:
         variables = {
@@ -126,8 +126,8 @@ async def check_program(arguments: argparse.Namespace) -> int:
 
 
 async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program; its exit status, as a shell tells it. Ctrl-C is the program's, and its end is waited for."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # which the program does not inherit, as it would SIG_IGN
+    """Run a program, which gets Ctrl-C, until it ends; return its exit status as a shell gives it."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the program does not inherit this, unlike SIG_IGN
     try:
         process = await trio.lowlevel.open_process(command, env={**os.environ, **variables})
         status = await process.wait()
@@ -140,7 +140,7 @@ async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> i
 
 
 async def check_file(arguments: argparse.Namespace) -> int:
-    """Launch a kernel as `run` does, or only compile and load what is in a file."""
+    """Launch a kernel as `run` does, or only compile and load the kernels of a file."""
     parser = argparse.ArgumentParser(prog=f"{_PROGRAM} {arguments.program}")
     run.add_launch_arguments(parser, required=False)
     wanted = parser.parse_args([arguments.program, *arguments.arguments])
@@ -169,7 +169,7 @@ async def check_file(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def without_echo() -> Iterator[None]:
-    """Keep what the worker says of findings out of the log: they are printed in full."""
+    """Keep the worker's messages about findings out of the log: they are printed in full."""
 
     def wanted(record: logging.LogRecord) -> bool:
         return not _ECHO.match(record.getMessage())
@@ -183,7 +183,7 @@ def without_echo() -> Iterator[None]:
 
 
 async def load(dev: atomr_trio.Device, file: Path, source: str, options: atomr_trio.NvrtcOptions) -> int:
-    """Compile and load a whole file, and say what the simulator cannot run of it."""
+    """Compile and load a whole file, and report what the simulator cannot run of it."""
     try:
         program = await dev.nvrtc.compile_program(source, options)
     except atomr_trio.CommandFailed as refused:

@@ -1,4 +1,4 @@
-"""Which device a command works on: what the user wrote after --device, or the best one that works.
+"""The device that a command uses: the one that the user wrote after --device, or the best one that works.
 
 It finds out by opening devices, as any program would.
 """
@@ -17,12 +17,12 @@ import atomr_trio
 Backend = Literal["cuda", "sim"]
 
 _PATIENCE = 60.0
-"""Seconds that a device may take to open before it counts as one that does not work."""
+"""Seconds that a device may take to open; a slower one counts as not working."""
 
 
 @attrs.frozen
 class Choice:
-    """A device by the two arguments that `open_device` takes."""
+    """A device, by the two arguments of `open_device`."""
 
     index: int
     backend: Backend
@@ -37,12 +37,12 @@ def device_argument(text: str) -> Choice:
     backend: Backend = "sim" if name == "sim" else "cuda"
     index = text if backend == "cuda" else number if colon else "0"
     if not index.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no device; write the number of a GPU, or sim")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device; write the number of a GPU, or sim")
     return Choice(int(index), backend)
 
 
 async def choose(wanted: Choice | None) -> tuple[Choice, str | None]:
-    """The device to use, and why it is not a GPU when the user asked for nothing and got the simulator."""
+    """Return the device to use, and the reason why it is the simulator if the user named none."""
     if wanted is not None:
         return wanted, None
     match os.environ.get("ATOMR_TRIO_BACKEND"):
@@ -51,14 +51,14 @@ async def choose(wanted: Choice | None) -> tuple[Choice, str | None]:
         case None | "":
             pass
         case other:
-            raise atomr_trio.InvalidArgument(f'ATOMR_TRIO_BACKEND is {other!r}; it may be "cuda" or "sim"')
+            raise atomr_trio.InvalidArgument(f'ATOMR_TRIO_BACKEND is {other!r}; it must be "cuda" or "sim"')
     gpu = Choice(0, "cuda")
     trouble = await what_is_wrong_with(gpu)
     return (gpu, None) if trouble is None else (Choice(0, "sim"), trouble)
 
 
 async def what_is_wrong_with(choice: Choice) -> str | None:
-    """Open the device and close it again; the first line of what went wrong, or None."""
+    """Open the device and close it again; return the first line of the error, or None."""
     try:
         with trio.fail_after(_PATIENCE):
             async with atomr_trio.open_device(choice.index, backend=choice.backend):
