@@ -1,6 +1,6 @@
-"""A folder of checksummed files that nobody but this user can have written.
+"""A folder of checksummed files that only this user can have written.
 
-This file knows names, bytes and file systems, and nothing of what the bytes mean.
+This file handles names, bytes and file systems, and does not interpret the bytes.
 
 What comes out of a cache of compiled code runs, so the folder and every file in it have to belong to this user, be
 writable by nobody else, and be no symbolic links. That is checked on what has been opened, and everything in the folder
@@ -49,19 +49,19 @@ _HASH_BYTES: Final = 32
 _NAME = re.compile(r"[0-9a-f]{64}\.[a-z]+")
 _TEMPORARY: Final = ".unfinished-"
 HEADERS: Final = "headers-"
-"""How the names of the folders begin that CUDA's own headers are in; they can be made again."""
+"""The prefix of the folders with CUDA's own headers, which can be made again."""
 
 _STALE_SECONDS: Final = 3600.0
-"""After that long a temporary file has lost its writer, and a file that was used again gets a new time."""
+"""Seconds after which a temporary file has lost its writer, and a file that was used again gets a new time."""
 _SLACK: Final = 32
-"""What is written between two looks at the whole folder: this part of the limit."""
+"""The part of the limit (one 32nd) that is written between two looks at the whole folder."""
 
 SUPPORTED: Final = os.name == "posix" and os.open in os.supports_dir_fd
-"""Elsewhere nobody can tell who could have written a file, and there is no cache on disk."""
+"""True where the owner of a file can be determined; on other systems there is no cache on disk."""
 
 
 class Unusable(Exception):
-    """A folder or a file that is there, and that a cache leaves alone."""
+    """A folder or a file that exists, and that the cache does not use."""
 
     def __init__(self, path: str, cause: str) -> None:
         super().__init__(path, cause)
