@@ -184,9 +184,9 @@ class NvrtcCache:
     that were not used for longest are deleted. None stands for ``ATOMR_TRIO_CACHE_MAX_BYTES`` in the environment or
     1 GiB, and 0 for no files. In memory there are at most 256 MiB.
 
-    The methods block, so call them from a thread; many threads and processes may. Whatever is wrong with the folder or
-    a file (full, read-only, damaged, written by somebody else) makes for a slower run and one warning in the log
-    ``atomr_trio.nvrtc``, and never for an error.
+    The methods block, so call them from a thread; many threads and processes may. Every problem with the folder or a
+    file (full, read-only, damaged, written by another user) costs time and one warning in the log ``atomr_trio.nvrtc``.
+    It is never an error.
 
     Raises `InvalidArgument` for a limit that is no number of bytes.
     """
@@ -356,7 +356,7 @@ class NvrtcCache:
 
 
 _UNREADABLE: Final = (Unusable, ValueError, KeyError, TypeError, AttributeError, struct.error)
-"""What reading raises on a file that is whole, and yet no entry of ours."""
+"""Errors of reading a file that is whole, but is not a valid entry."""
 
 
 def _manifest_name(digest: bytes) -> str:

@@ -331,8 +331,9 @@ def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None) -> str:
     one; "sm_90" gives what "compute_90" does, since PTX is written for virtual architectures. The functions are
     ``nvrtcCompileProgram`` and ``nvrtcGetPTX``.
 
-    Raises `CompileError` with the compiler's log, `InvalidArgument` for what cannot be a source, for options that this
-    NVRTC does not have or that ask for LTO-IR, and `LibraryNotFound` when there is no NVRTC.
+    Raises `CompileError` with the compiler's log, and `LibraryNotFound` when there is no NVRTC. Raises
+    `InvalidArgument` for a text that cannot be a source, and for options that this NVRTC does not have or that ask for
+    LTO-IR.
     """
     options = NvrtcOptions() if options is None else options
     if options.lto:

@@ -2,8 +2,8 @@
 
 ``cuModuleLoadData`` takes an address and no length. It trusts the sizes that an image states, so it would read past the
 end of a truncated one. So every image is compared with its own length here, before it is sent. The PTX ISA describes
-the text; the ELF specification and the tables of ``elf.h`` describe a cubin, in which NVIDIA's own marks are the
-machine number 190, the bit of a symbol that says kernel, and the capability in the header's flags.
+the text; the ELF specification and the tables of ``elf.h`` describe a cubin. NVIDIA's own marks in it are the machine
+number 190, the bit of a symbol for a kernel, and the capability in the header's flags.
 """
 
 from __future__ import annotations

@@ -156,10 +156,10 @@ def link(inputs: Iterable[Linkable], *, arch: str | SmArch, options: LinkOptions
     link for, a name or an `SmArch`: "sm_90" gives a cubin for that GPU, "compute_90" gives PTX, which needs all inputs
     to be LTO-IR. `options` say how. The functions are ``nvJitLinkAddData`` and ``nvJitLinkComplete``.
 
-    Raises `CompileError` with the linker's log for what does not link, `InvalidArgument` for what is wrong before the
-    linker runs (nothing to link, an unknown kind of input, a name that two inputs define, code for another
-    architecture or of a newer compiler), `OSError` for a file that cannot be read, and `LibraryNotFound` when there is
-    no nvJitLink.
+    Raises `CompileError` with the linker's log for inputs that do not link, `OSError` for a file that cannot be read,
+    and `LibraryNotFound` when there is no nvJitLink. Raises `InvalidArgument` for errors that are found before the
+    linker runs: nothing to link, an unknown kind of input, a name that two inputs define, code for another architecture
+    or of a newer compiler.
     """
     options = LinkOptions() if options is None else options
     return _link(_inputs(inputs), str(arch), options).image

@@ -176,7 +176,10 @@ _TEMPORARY = re.compile(r"\bt\d+\b")
 
 
 def _forgetting(body: list[str], rest: list[str]) -> Iterator[str]:
-    """Return the lines of a body, with each temporary deleted after its last use."""
+    """Return the lines of a body, with each temporary deleted after its last use.
+
+    The next array then takes the same memory, which the processor's cache still holds.
+    """
     used = [set(_TEMPORARY.findall(line)) for line in body]
     still = set(_TEMPORARY.findall("\n".join(rest)))
     dead = []

@@ -260,7 +260,11 @@ class StridedAccess:
 
 
 class Access:
-    """The addresses that one register holds over the active lanes, checked once for every load and store through it."""
+    """The addresses that one register holds over the active lanes, checked once for every load and store through it.
+
+    All arithmetic is relative to the lowest address, so `[register + offset]` costs no extra pass: the offset moves the
+    window of memory instead of the indices. Lanes that access neighbouring items need no indices at all.
+    """
 
     __slots__ = ("_addresses", "_indices", "_stride", "count", "extent", "low", "low_bits", "space")
 

@@ -73,7 +73,7 @@ def fma_f64(a: Value, b: Value, c: Value) -> Value:
 
 
 def _beyond_splitting(a: Value, b: Value, c: Value, product: Value) -> Value:
-    """Where the operands are finite, and `_two_product` is not exact."""
+    """Return where the operands are finite and `_two_product` is not exact."""
     size = np.abs(product)
     outside = ~((size > 1e-260) & (size < 1e290)) | (np.abs(a) > 1e290) | (np.abs(b) > 1e290)
     if np.any(outside):

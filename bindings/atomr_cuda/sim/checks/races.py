@@ -6,10 +6,10 @@ least one of them writes, and not both are *strong*: atomic, volatile, relaxed, 
 
 Lanes order their accesses by synchronising, in a **scope**: the warp, the block or the device. For each lane and scope
 two times are remembered: when the lane last *released* its accesses to others of the scope, and when it last *acquired*
-what they had released. An access at a time `t` comes before one that another lane makes now if the former lane has
-released and the latter has acquired at `t` or later, in the narrowest scope that holds both. It is not checked that the
-release was before the acquisition, or that the two were about the same word. So races can be missed, but none is
-reported wrongly.
+what they had released. An access at a time `t` comes before one that another lane makes now under two conditions, in
+the narrowest scope that holds both: the former lane has released, and the latter has acquired, at `t` or later. It is
+not checked that the release was before the acquisition, or that the two were about the same word. So races can be
+missed, but none is reported wrongly.
 
 Lanes act for each other. A lane that releases in a scope also releases what its warp and its block had released to it.
 A lane that acquires in a scope also acquires what others there had acquired from wider scopes. So a single lane may act
