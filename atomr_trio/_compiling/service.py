@@ -43,7 +43,7 @@ class CompileStatistics:
     waiting: int
     """Compiles that wait for a thread."""
     remembered: int
-    """Programs that are available without a thread."""
+    """The number of programs that are available without a thread."""
     hits: int
     """Requests answered from memory."""
     disk_hits: int
@@ -53,7 +53,7 @@ class CompileStatistics:
     misses: int
     """Requests that NVRTC compiled, or that failed."""
     cancelled: int
-    """Compiles that were abandoned because nobody waited for them any more."""
+    """The number of compiles that were abandoned because no task waited for them any more."""
 
 
 @attrs.define(eq=False)
