@@ -1269,7 +1269,7 @@ class Generation:
         """The operations that have been started and not finished."""
         lanes = self.timeline.lanes
         launched = [launch[2] for lane in lanes for launch in lane.launches]
-        names = {each: each._describe(())[0] for each in set(launched)}  # what it is called does not depend on arguments
+        names = {each: each._describe(())[0] for each in set(launched)}  # whatever it was given
         return (*(command.operation for lane in lanes for command in lane.in_flight), *map(names.__getitem__, launched))
 
     def busy_engines(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def test_without_a_safe_cache_folder_the_headers_are_this_processes_own(
 @carried
 def test_what_nvrtc_cannot_unpack_anywhere_is_an_error_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_bundled_headers, "_install", lambda folder: "no space left")
-    with pytest.raises(LibraryNotFound, match="there is no place for CUDA's headers: no space left") as caught:
+    with pytest.raises(LibraryNotFound, match="there is no folder for CUDA's headers: no space left") as caught:
         NvrtcOptions(bundled_headers=True).flags("sm_90")
     assert "ATOMR_TRIO_CACHE_DIR" in str(caught.value)
 
@@ -208,7 +208,7 @@ def test_headers_of_wheels_that_cannot_be_copied_are_an_error_that_says_why(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shutil, "copytree", full)
-    with pytest.raises(LibraryNotFound, match=r"there is no place for CUDA's headers: .*No space left"):
+    with pytest.raises(LibraryNotFound, match=r"there is no folder for CUDA's headers: .*No space left"):
         bundled_header_folders()
 
 

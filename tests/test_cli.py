@@ -147,7 +147,7 @@ def test_anything_else_is_a_usage_error(text, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--device", text])
     assert stop.value.code == 2
-    assert "is no device" in capsys.readouterr().err
+    assert "is not a device" in capsys.readouterr().err
 
 
 async def test_a_device_that_was_asked_for_is_not_replaced():
@@ -349,7 +349,7 @@ def test_run_takes_templates_and_mangled_names_and_shapes(workplace):
     ("arguments", "says"),
     [
         ("--block 32 --in nothing.npy", "cannot read nothing.npy"),
-        ("--block 32 --in k.cu", "no .npy file"),
+        ("--block 32 --in k.cu", "not a .npy file"),
         ("--block 32 --arg 1", "argument"),
         ("--block 9999 --arg 2.0 --in x.npy --inout y.npy --arg 1", "1024"),
         ("--block 32 --arg 1e300 --in x.npy --inout y.npy --arg 1", "argument"),
@@ -594,7 +594,7 @@ def test_check_refuses_checks_that_there_are_not(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["check", "--only", "bounds,spelling", "program.py"])
     assert stop.value.code == 2
-    assert "'spelling' is none of the checks: bounds," in capsys.readouterr().err
+    assert "'spelling' is not a check; the checks are bounds," in capsys.readouterr().err
 
 
 @pytest.mark.sim_only

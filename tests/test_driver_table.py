@@ -105,9 +105,10 @@ for function in (driver.cuMemcpyBatchAsync_v2, driver.cuInit):
 """
     newer, oldest = run_python(code).splitlines()
     assert newer == (
-        "the library 'cuda' (an old driver) has no function cuMemcpyBatchAsync_v2: it came with version 13.0 (13, 0)"
+        "the library 'cuda' (an old driver) has no function cuMemcpyBatchAsync_v2: "
+        "it needs version 13.0 or newer (13, 0)"
     )
-    assert oldest.endswith("cuInit: the installed version is too old or too new for it None")
+    assert oldest.endswith("cuInit: the installed version is too old or too new; install another one None")
 
 
 def test_a_structure_is_passed_by_value():

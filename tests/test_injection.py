@@ -85,9 +85,9 @@ def test_each_form_is_read(text, injection):
         ("cuInit:100:1:twice", "function:action:calls"),
         ("cuInit:100:one", "function:action:calls"),
         ("cuInit:-1", "function:action:calls"),
-        ("cuInit:sleep=1", "not an action: 'sleep=1'"),
-        ("cuInit:hang=1", "not an action: 'hang=1'"),
-        ("cuInit:exit", "not an action: 'exit'"),
+        ("cuInit:sleep=1", "'sleep=1' is not an action"),
+        ("cuInit:hang=1", "'hang=1' is not an action"),
+        ("cuInit:exit", "'exit' is not an action"),
         ("cuInit:exit=256", "from 0 to 255"),
         ("cuInit:poison=0", "greater than 0"),
         ("cuInit:delay=inf", "finite"),
@@ -96,8 +96,8 @@ def test_each_form_is_read(text, injection):
         ("cuInit:exit=x", "invalid literal"),
         ("cuInit:crash=SIGNOTHING", "no signal 'SIGNOTHING'"),
         ("cuInit:hang:1:sticky", "only a status can be sticky"),
-        ("cuInit:1:0", "counted from 1, not 0"),
-        ("cuInit:1:1*0", "whole number of times"),
+        ("cuInit:1:0", "call is 0; calls are counted from 1"),
+        ("cuInit:1:1*0", "times must be a whole number"),
         ("cuInit:1:1@0-", "from 0 to inf"),
         ("cuInit:1:1@3-2", "from 3 to 2"),
     ],
@@ -108,7 +108,7 @@ def test_what_makes_no_sense_is_refused(text, words):
 
 
 def test_a_fault_does_not_come_half_a_time():
-    with pytest.raises(ValueError, match=r"whole number of times, not 1\.5"):
+    with pytest.raises(ValueError, match=r"a whole number from 1 on, not 1\.5"):
         Injection("cuInit", Hang(), times=1.5)
 
 
@@ -245,6 +245,6 @@ def test_want_of_host_memory_is_an_exception_in_the_caller_and_in_no_other_threa
     begin()
     sim.inject("cuMemAlloc:nomemory:1*2")
     for call in (driver.cuMemAlloc, driver.cuMemAlloc.status):
-        with pytest.raises(MemoryError, match="cuMemAlloc_v2: injected want of host memory"):
+        with pytest.raises(MemoryError, match="cuMemAlloc_v2: injected lack of host memory"):
             call(c_uint64(), 64)
     assert driver.cuMemAlloc.status(c_uint64(), 64) == 0

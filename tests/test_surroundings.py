@@ -29,7 +29,7 @@ from support import chosen_backend, open_test_device
 
 DEADLINE = 60
 HOST = np.arange(5)
-UNKNOWN = "status that is unknown"
+UNKNOWN = "unknown status"
 
 # --- children ---------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What `python -m atomr_trio` does: doctor, demo, run and cache.
+"""The commands of `python -m atomr_trio`: doctor, demo, run, check and cache.
 
-The commands are ordinary users of the public face: nothing in here reaches behind `atomr_trio.open_device`.
+The commands use the public interface alone, from `atomr_trio.open_device` on.
 """

@@ -1,4 +1,4 @@
-"""`python -m atomr_trio cache`: what is in the cache of compiled kernels, whether it is good, and how to get rid of it.
+"""`python -m atomr_trio cache`: list, check or delete the cache of compiled kernels.
 
 It works without a device and without a compiler.
 """
@@ -15,7 +15,7 @@ import atomr_trio
 from atomr_trio._cli.progress import Progress
 
 _MANY: Final = 100
-"""As many files take long enough to show how far it is."""
+"""The number of files above which progress is shown."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 _AGES: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes as people write them: 512 B, 3.4 MiB."""
+    """Return a number of bytes as text: 512 B, 3.4 MiB."""
     scaled = float(count)
     for unit in _UNITS:
         if scaled < 1024 or unit == _UNITS[-1]:
@@ -40,13 +40,13 @@ def size(count: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """A time span in its largest unit."""
+    """Return a time span in its largest unit."""
     length, unit = next(((length, unit) for length, unit in _AGES if seconds >= length), _AGES[-1])
     return f"{max(0.0, seconds) // length:.0f} {unit}"
 
 
 def described(kernel: atomr_trio.CachedKernel, now: float) -> str:
-    """One line: the kernels by the names that the user knows, for what, by which compiler, how large, how old."""
+    """Return one line: the kernels by the names that the user knows, the target, the compiler, the size, the age."""
     program = kernel.program
     lowered = set(program.lowered_names.values())
     names = ", ".join([*program.lowered_names, *(name for name in program.entries if name not in lowered)])
@@ -68,7 +68,7 @@ def list_entries(cache: atomr_trio.NvrtcCache) -> int:
 
 
 def clear(cache: atomr_trio.NvrtcCache) -> int:
-    """Delete everything and say how much it was."""
+    """Delete everything and print the number of files."""
     deleted = cache.clear()
     print(f"{deleted} {'file' if deleted == 1 else 'files'} deleted")
     return 0
@@ -81,7 +81,7 @@ def print_path(cache: atomr_trio.NvrtcCache) -> int:
 
 
 def verify(cache: atomr_trio.NvrtcCache) -> int:
-    """Read everything; 1 when something is not good."""
+    """Read everything; return 1 when a file is damaged."""
     bars: list[Progress] = []
 
     def show(done: int, total: int) -> None:
@@ -105,7 +105,7 @@ _ACTIONS: Final[Mapping[str, Callable[[atomr_trio.NvrtcCache], int]]] = MappingP
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Do what was asked with the cache that programs use by default."""
+    """Run the action on the cache that programs use by default."""
     cache = atomr_trio.NvrtcCache()
     if cache.directory is None:
         print("there is no cache on disk")

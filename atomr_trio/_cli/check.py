@@ -1,7 +1,7 @@
 """`python -m atomr_trio check`: a Python program, or a kernel of a CUDA file, on the simulator with its checks on.
 
-A program runs in a process of its own, with an environment that has every device which it opens check, in its children
-too. What their workers find stays in a folder, and is printed at the end.
+A program runs in its own process. Its environment switches on the checks of every device that it opens, in its children
+too. The findings of their workers stay in a folder, and are printed at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def checks(text: str) -> tuple[Check, ...]:
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in (*EVERY, "all"):
-            raise argparse.ArgumentTypeError(f"{word!r} is none of the checks: {', '.join(EVERY)}, or all")
+            raise argparse.ArgumentTypeError(f"{word!r} is not a check; the checks are {', '.join(EVERY)}, and all")
     return tuple(check for check in EVERY if check in words or "all" in words)
 
 
@@ -64,16 +64,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Run it and print what was found; 1 when there was anything, else its own exit status.
+    """Run it and print the findings; return 1 when there are any, else its own exit status.
 
-    A program that ends well and has opened no device gives 2, since nothing was checked.
+    Return 2 for a program that ends well and has opened no device: nothing was checked.
     """
     if not arguments.module and arguments.program.endswith(CUDA_SUFFIX):
         return await check_file(arguments)
     return await check_program(arguments)
 
 
-# --- what is printed --------------------------------------------------------------------------------------------------
+# --- the output -------------------------------------------------------------------------------------------------------
 
 
 def report(findings: Sequence[Finding], opened: bool = True, status: int = 0) -> None:
@@ -88,7 +88,7 @@ def report(findings: Sequence[Finding], opened: bool = True, status: int = 0) ->
 
 
 def lines_of(finding: Finding, times: int) -> Iterator[str]:
-    """A finding, and below it who, where, and the other side of it."""
+    """Return a finding, and below it the thread, the array, and the other side of it."""
     yield str(finding) + (f" [found {times} times]" if times > 1 else "")
     yield f"    by {_thread(finding.thread, finding.block)}kernel {finding.kernel}"
     if finding.array is not None:
@@ -108,7 +108,7 @@ def _joined(index: int | tuple[int, ...]) -> str:
 
 
 def summary(findings: Sequence[Finding], opened: bool = True, status: int = 0) -> str:
-    """How many places have findings of each check; whether a device was opened, and whether the program failed.
+    """Return the number of places with findings of each check, and say if no device was opened or the program failed.
 
     `status` is the program's exit status.
     """
@@ -125,7 +125,7 @@ def summary(findings: Sequence[Finding], opened: bool = True, status: int = 0) -
 
 
 async def check_program(arguments: argparse.Namespace) -> int:
-    """Run a Python program with the arguments that are its own; what it prints is not touched."""
+    """Run a Python program with its own arguments; its output is not changed."""
     if not arguments.module:
         problem = what_hinders_running(Path(arguments.program))
         if problem is not None:
@@ -156,8 +156,8 @@ def what_hinders_running(program: Path) -> str | None:
 
 
 async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program; its exit status, as a shell tells it. Ctrl-C is the program's, and its end is waited for."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # which the program does not inherit, as it would SIG_IGN
+    """Run a program, which gets Ctrl-C, until it ends; return its exit status as a shell gives it."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the program does not inherit this, unlike SIG_IGN
     try:
         process = await trio.lowlevel.open_process(command, env={**os.environ, **variables})
         status = await process.wait()
@@ -170,7 +170,7 @@ async def exit_status(command: Sequence[str], variables: Mapping[str, str]) -> i
 
 
 async def check_file(arguments: argparse.Namespace) -> int:
-    """Launch a kernel as `run` does, or only compile and load what is in a file."""
+    """Launch a kernel as `run` does, or only compile and load the kernels of a file."""
     parser = argparse.ArgumentParser(prog=_PROGRAM)
     run.add_launch_arguments(parser, required=False)
     parser.add_argument("--device", type=device_argument, metavar="sim", help="a simulated device; default: sim")
@@ -204,7 +204,7 @@ async def check_file(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def without_echo() -> Iterator[None]:
-    """Keep what the worker says of findings out of the log: they are printed in full."""
+    """Keep the worker's messages about findings out of the log: they are printed in full."""
 
     def wanted(record: logging.LogRecord) -> bool:
         return not _ECHO.match(record.getMessage())
@@ -218,7 +218,7 @@ def without_echo() -> Iterator[None]:
 
 
 async def load(dev: atomr_trio.Device, file: Path, source: str, options: atomr_trio.NvrtcOptions) -> int:
-    """Compile and load a whole file, and say what the simulator cannot run of it."""
+    """Compile and load a whole file, and report what the simulator cannot run of it."""
     try:
         program = await dev.nvrtc.compile_program(source, options)
     except atomr_trio.CommandFailed as refused:

@@ -1,4 +1,4 @@
-"""Which device a command works on: what the user wrote after --device, or the best one that works.
+"""The device that a command uses: the one that the user wrote after --device, or the best one that works.
 
 It finds out by opening devices, as any program would.
 """
@@ -14,12 +14,12 @@ import atomr_trio
 from atomr_trio.worker.backends import BACKENDS, Backend, backend_of_environment
 
 _PATIENCE = 60.0
-"""Seconds that a device may take to open before it counts as one that does not work."""
+"""Seconds that a device may take to open; a slower one counts as not working."""
 
 
 @attrs.frozen
 class Choice:
-    """A device by the two arguments that `open_device` takes."""
+    """A device, by the two arguments of `open_device`."""
 
     index: int
     backend: Backend
@@ -33,12 +33,12 @@ def device_argument(text: str) -> Choice:
     name, colon, number = ("cuda", ":", text) if text.isdecimal() else text.partition(":")
     index = number if colon else "0"
     if name not in BACKENDS or not index.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no device; write the number of a GPU, or sim")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device; write the number of a GPU, or sim")
     return Choice(int(index), BACKENDS[name])
 
 
 async def choose(wanted: Choice | None) -> tuple[Choice, str | None]:
-    """The device to use, and why it is not a GPU when the user asked for nothing and got the simulator."""
+    """Return the device to use, and the reason why it is the simulator if the user named none."""
     if wanted is not None:
         return wanted, None
     try:
@@ -53,7 +53,7 @@ async def choose(wanted: Choice | None) -> tuple[Choice, str | None]:
 
 
 async def what_is_wrong_with(choice: Choice) -> str | None:
-    """Open the device and close it again; the first line of what went wrong, or None."""
+    """Open the device and close it again; return the first line of the error, or None."""
     try:
         with trio.fail_after(_PATIENCE):
             async with atomr_trio.open_device(choice.index, backend=choice.backend):

@@ -1,9 +1,8 @@
 """The demo: a simulation that loses its GPU twice and ends with the picture it would have had anyway.
 
-Two chemicals react on a grid (Gray-Scott).
-In the middle of the run a kernel with a bug writes through a wild pointer: the end of any other CUDA program.
-Here it costs one exception: the fields of the last finished step are still in the GPU's memory, and the loop goes on.
-A second run that nothing disturbs says whether the result is right.
+Two chemicals react on a grid (Gray-Scott). In the middle of the run a kernel with a bug writes through a wild pointer,
+which would end any other CUDA program. Here it costs one exception: the fields of the last finished step are still in
+the GPU's memory, and the loop goes on. A second run without faults shows whether the result is right.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LEAST_SIZE, _LEAST_STEPS = 8, 6
 
 @attrs.frozen
 class Plan:
-    """What is simulated, and when it is disturbed."""
+    """The size of the simulation, and the steps of its faults."""
 
     size: int
     steps: int
@@ -52,13 +51,13 @@ class Plan:
 
     @property
     def faults(self) -> tuple[int, int]:
-        """The steps that are reached when the rogue kernel strikes."""
+        """The steps before which the rogue kernel runs."""
         return self.steps // 2, self.steps * 2 // 3
 
 
 @attrs.frozen
 class Result:
-    """What a run leaves behind: the two fields, and v as it was at the steps of the panels."""
+    """The result of a run: the two fields, and v at the steps of the panels."""
 
     u: Field
     v: Field
@@ -67,7 +66,7 @@ class Result:
 
 
 class Simulation:
-    """The fields on the device and the kernels that work on them. Two pairs of arrays take turns."""
+    """The fields on the device and their kernels. Two pairs of arrays take turns."""
 
     def __init__(self, dev: Device, plan: Plan, step: Kernel, rogue: Kernel, fields: list[DeviceArray]) -> None:
         self._dev = dev
@@ -94,7 +93,7 @@ class Simulation:
         self._now, self._next = self._next, self._now
 
     async def go_wild(self) -> None:
-        """Launch the step with the bug. The state it reads is safe; the arrays it was writing are torn."""
+        """Launch the step with the bug. The state that it reads is safe; the arrays that it writes are torn."""
         await self._rogue.launch(self._grid, _BLOCK, *self._operands(), _WILD_ADDRESS)
 
     def _operands(self) -> tuple[object, ...]:
@@ -103,16 +102,16 @@ class Simulation:
         return (*reads, *writes, self._plan.size, self._plan.size, _FEED, _KILL)
 
     async def u(self) -> Field:
-        """The field u of the last finished step."""
+        """Return the field u of the last finished step."""
         return await self._now[0].to_host()
 
     async def v(self) -> Field:
-        """The field v of the last finished step."""
+        """Return the field v of the last finished step."""
         return await self._now[1].to_host()
 
 
 def seeded(size: int) -> tuple[Field, Field]:
-    """The first state: u everywhere, and drops of v at places that are the same in each run."""
+    """Return the first state: u everywhere, and drops of v at the same places in each run."""
     random = np.random.default_rng(7)
     u = np.ones((size, size), np.float32)
     v = np.zeros((size, size), np.float32)
@@ -146,7 +145,7 @@ async def crashing_run(choice: Choice, plan: Plan) -> Result:
 
 
 async def crash_and_recover(dev: Device, simulation: Simulation, reached: int, progress: Progress) -> None:
-    """Let the rogue kernel fault, and say what that cost."""
+    """Let the rogue kernel fault, and print what that cost."""
     progress.note(f"step {reached}: launching a kernel that writes through a wild pointer")
     before = dev.generation
     launched = time.perf_counter()
@@ -156,7 +155,7 @@ async def crash_and_recover(dev: Device, simulation: Simulation, reached: int, p
         noticed = time.perf_counter()
         progress.note(f"  after {(noticed - launched) * 1e3:.0f} ms: {type(lost).__name__}: {lost.reason}")
         generation = await dev.wait_generation(after=before)
-        await simulation.v()  # the first command of the new generation, on memory that outlived the old one
+        await simulation.v()  # the first command of the new generation, on memory that survived the old one
         recovered = time.perf_counter()
         milliseconds = (recovered - noticed) * 1e3
         progress.note(f"  generation {generation}: recovered in {milliseconds:.0f} ms, going on from step {reached}")
@@ -165,7 +164,7 @@ async def crash_and_recover(dev: Device, simulation: Simulation, reached: int, p
 
 
 async def undisturbed_run(choice: Choice, plan: Plan) -> Result:
-    """The same simulation on a fresh device that nothing happens to."""
+    """Run the same simulation on a new device, without faults."""
     async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
         simulation = await Simulation.start(dev, plan)
         progress = Progress("undisturbed run", plan.steps)
@@ -177,12 +176,12 @@ async def undisturbed_run(choice: Choice, plan: Plan) -> Result:
 
 
 def identical(one: Result, other: Result) -> bool:
-    """Whether two runs ended in the same bits."""
+    """Tell whether two runs ended with the same bits."""
     return one.u.tobytes() == other.u.tobytes() and one.v.tobytes() == other.v.tobytes()
 
 
 def paint(panels: tuple[Field, ...]) -> png.Picture:
-    """The three panels in a row, small grids enlarged."""
+    """Return the three panels in a row, small grids enlarged."""
     zoom = max(1, 384 // panels[0].shape[0])
     enlarged = (np.kron(panel, np.ones((zoom, zoom), np.float32)) for panel in panels)
     return png.side_by_side([png.colour(panel, 0.0, 0.38) for panel in enlarged])
@@ -198,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Run the demo; 0 when the crashed run ended in the same bits as the undisturbed one."""
+    """Run the demo; return 0 when the run with faults ended with the same bits as the run without."""
     for option, given, least in (("--size", arguments.size, _LEAST_SIZE), ("--steps", arguments.steps, _LEAST_STEPS)):
         if given is not None and given < least:
             print(f"error: {option} is {given}; the demo needs at least {least}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""`python -m atomr_trio doctor`: what was found, what is missing and how to mend it, and whether each device works.
+"""`python -m atomr_trio doctor`: what was found, what is missing and how to install it, and whether each device works.
 
-Libraries are loaded in a child process, and facts about a device come from its worker.
-So the doctor survives every patient.
+Libraries are loaded in a child process, and facts about a device come from its worker. So a crash of either does not
+end the doctor.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _ADVICE = {
 
 @attrs.define
 class Report:
-    """Prints what is found as it is found, and collects what the user should do and what is broken."""
+    """Prints the report, and collects the advice and the broken parts."""
 
     advice: list[str] = attrs.Factory(list)
     broken: bool = False
@@ -93,7 +93,7 @@ class Report:
 
 
 def describe_machine(report: Report) -> None:
-    """Versions of everything that a bug report should name."""
+    """Print the versions that a bug report should name."""
     report.heading("machine")
     libc = " ".join(platform.libc_ver()).strip() or "not glibc"
     report.line("system", f"{platform.system()} {platform.release()}, {platform.machine()}, {libc}")
@@ -115,7 +115,7 @@ def version_of(distribution: str) -> str:
 
 
 def ask_libraries() -> list[dict[str, Any]]:
-    """Let a child process load each library that this package knows, and say what came of it."""
+    """Let a child process load each library that this package knows, and print the results."""
     answer = subprocess.run(
         command("atomr_cuda"), env=environment(), capture_output=True, text=True, timeout=_LIBRARY_PATIENCE
     )
@@ -127,7 +127,7 @@ def ask_libraries() -> list[dict[str, Any]]:
 
 
 def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
-    """One line for each library; what is missing becomes advice, unless a machine without a GPU has no use for it."""
+    """Print one line for each library; add advice for a missing one, if this machine has a use for it."""
     report.heading("libraries")
     for library in libraries:
         name = library["name"]
@@ -155,13 +155,13 @@ def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
 
 
 def lacking(libraries: list[dict[str, Any]]) -> list[str]:
-    """What the simulator needs and does not find."""
+    """Return the libraries that the simulator needs and that are missing."""
     missing = [library["name"] for library in libraries if "missing" in library]
     return machine.lacking_of(missing)
 
 
 def capitalised(text: str) -> str:
-    """A sentence of its own."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -169,7 +169,7 @@ def capitalised(text: str) -> str:
 
 
 def describe_environment(report: Report) -> None:
-    """Variables that change what is found, and a running MPS daemon."""
+    """Print variables that change what is found, and a running MPS daemon."""
     noted = {
         name: value
         for name, value in sorted(os.environ.items())
@@ -191,7 +191,7 @@ def describe_environment(report: Report) -> None:
 
 
 def describe_limits(report: Report) -> None:
-    """What the system lets this process have, as far as a device needs it. See the guide's page on limits."""
+    """Print the limits of this process that a device depends on. See the guide's page on limits."""
     if platform.system() != "Linux":
         return
     import resource
@@ -229,7 +229,7 @@ def describe_limits(report: Report) -> None:
 
 
 def describe_disk(report: Report) -> None:
-    """The folder where compiled kernels are kept, and how much room it has."""
+    """Print the folder of compiled kernels, and its free space."""
     folder = atomr_trio.NvrtcCache.default_directory()
     if folder is None:
         report.line("kernel cache", "none on disk")
@@ -246,7 +246,7 @@ def describe_disk(report: Report) -> None:
 
 
 def devices_of(libraries: list[dict[str, Any]]) -> Iterator[Choice]:
-    """Every GPU that the driver counts, and the simulator."""
+    """Examine every GPU that the driver counts, and the simulator."""
     for library in libraries:
         for index in range(library.get("devices", 0)):
             yield Choice(index, "cuda")
@@ -282,7 +282,7 @@ def fail(report: Report, choice: Choice, text: str) -> None:
 
 
 def describe_device(report: Report, info: DeviceInfo) -> None:
-    """The facts that the worker brought."""
+    """Print the facts that the worker reported."""
     major, minor = info.capability
     report.line("name", f"{info.name}, at {info.pci_bus_id}" if info.pci_bus_id else info.name)
     report.line("capability", f"{major}.{minor}, {info.multiprocessors} multiprocessors")
@@ -298,7 +298,7 @@ def describe_device(report: Report, info: DeviceInfo) -> None:
 
 
 async def describe_standby(report: Report, choice: Choice, dev: Device) -> None:
-    """What one more worker on the device costs, found out by having one."""
+    """Measure what one more worker on the device costs, by starting one."""
     if dev.info.compute_mode != "default":
         return
     async with atomr_trio.open_device(choice.index, backend=choice.backend) as other:
@@ -325,7 +325,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Print the report; 1 when something that is there does not work."""
+    """Print the report; return 1 when a device or library does not work."""
     report = Report()
     print(f"atomr_trio {version_of('atomr-trio')}")
     describe_machine(report)

@@ -1,6 +1,6 @@
-"""Writes a PNG file: zlib and struct are all that it takes.
+"""Writes a PNG file, with zlib and struct alone.
 
-It knows nothing of devices; a picture is a numpy array of bytes, height by width by three.
+It does not depend on devices; a picture is a numpy array of bytes, height by width by three.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 Picture = npt.NDArray[np.uint8]
 
-# Where the colour map passes: position between 0 and 1, then red, green and blue.
+# The points of the colour map: position between 0 and 1, then red, green and blue.
 _COLOURS = np.array(
     [
         [0.00, 9, 14, 33],
@@ -28,14 +28,14 @@ _COLOURS = np.array(
 
 
 def colour(values: npt.NDArray[np.floating], low: float, high: float) -> Picture:
-    """Paint a field of numbers: `low` and below are night blue, `high` and above are sand."""
+    """Return a picture of a field of numbers: `low` and below are night blue, `high` and above are sand."""
     places = np.clip((values - low) / (high - low), 0.0, 1.0)
     channels = [np.interp(places, _COLOURS[:, 0], _COLOURS[:, channel]) for channel in (1, 2, 3)]
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
 def side_by_side(pictures: list[Picture], gap: int = 8) -> Picture:
-    """Hang pictures of equal height in a row, with white between them and around them."""
+    """Join pictures of equal height in a row, with white between them and around them."""
     height = pictures[0].shape[0] + 2 * gap
     width = sum(picture.shape[1] + gap for picture in pictures) + gap
     wall = np.full((height, width, 3), 255, np.uint8)
@@ -47,7 +47,7 @@ def side_by_side(pictures: list[Picture], gap: int = 8) -> Picture:
 
 
 def write_png(path: Path, picture: Picture) -> None:
-    """Write eight-bit RGB; every line is stored as it is (filter 0) and zlib does the rest."""
+    """Write eight-bit RGB; every line is stored unfiltered (filter 0) and compressed by zlib."""
     height, width, _ = picture.shape
     lines = np.zeros((height, 1 + 3 * width), np.uint8)
     lines[:, 1:] = picture.reshape(height, 3 * width)

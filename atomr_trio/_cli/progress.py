@@ -1,6 +1,6 @@
 """A progress bar for a terminal, and plain lines for everything else.
 
-It knows nothing of what is progressing.
+It does not depend on the work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Progress:
         self._quarter = 0
 
     def update(self, done: int) -> None:
-        """Say that `done` units are finished; cheap enough to call for each of them."""
+        """Report that `done` units are finished; cheap enough to call for each of them."""
         if self._terminal:
             now = time.monotonic()
             if done == self._total or now - self._drawn_at >= _REDRAW_SECONDS:
@@ -44,7 +44,7 @@ class Progress:
         self._line(text)
 
     def finish(self) -> None:
-        """End the bar's line, so that the next text starts on one of its own."""
+        """End the bar's line, so that later text starts on a new one."""
         if self._terminal:
             self._stream.write("\n")
             self._stream.flush()

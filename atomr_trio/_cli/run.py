@@ -32,7 +32,7 @@ _FLOAT_SUFFIXES = "fF"
 
 
 class BadCommandLine(Exception):
-    """The command line does not make sense together with what the files hold; exit status 2."""
+    """The command line does not fit the content of the files; exit status 2."""
 
 
 @attrs.frozen
@@ -69,11 +69,11 @@ def output_operand(text: str) -> Operand:
     """Read `y=float32[480,640]`: an array of zeros before the launch, y.npy after it."""
     match = _OUTPUT.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} does not look like y=float32[480,640]")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form y=float32[480,640]")
     try:
         shape = tuple(int(side) for side in match["shape"].split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} does not look like y=float32[480,640]") from None
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form y=float32[480,640]") from None
     return Operand(write_to=npy_path(match["name"].strip()), dtype=dtype_named(match["dtype"]), shape=shape)
 
 
@@ -85,14 +85,17 @@ def dtype_named(name: str) -> np.dtype[Any]:
         narrow: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except ImportError:
         install = 'pip install "atomr-trio[bfloat16]"'
-        raise argparse.ArgumentTypeError(f"{name!r} is no dtype of numpy; for those of ml_dtypes: {install}") from None
+        text = f"{name!r} is not a dtype of numpy; for those of ml_dtypes: {install}"
+        raise argparse.ArgumentTypeError(text) from None
+            f"{name!r} is not a dtype of numpy; for those of ml_dtypes: {install}"
+        ) from None
     except (AttributeError, TypeError):
-        raise argparse.ArgumentTypeError(f"{name!r} is no dtype of numpy or ml_dtypes") from None
+        raise argparse.ArgumentTypeError(f"{name!r} is not a dtype of numpy or ml_dtypes") from None
     return narrow
 
 
 def number_operand(text: str) -> Operand:
-    """Read `3`, `0x10`, `2.5`, `2.5f` or `1e-3`; the kernel's own parameter decides about width and range."""
+    """Read `3`, `0x10`, `2.5`, `2.5f` or `1e-3`; the kernel's own parameter determines width and range."""
     try:
         if _INTEGER.fullmatch(text):
             return Operand(number=int(text.rstrip("uUlL"), 0))
@@ -102,7 +105,7 @@ def number_operand(text: str) -> Operand:
 
 
 def npy_path(name: str) -> Path:
-    """`y` and `y.npy` both mean the file y.npy."""
+    """Return the file's name: `y` and `y.npy` both mean the file y.npy."""
     return Path(name if name.endswith(".npy") else name + ".npy")
 
 
@@ -112,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Everything but the device; whether there has to be a kernel to launch."""
+    """Add all arguments but the device; `required` tells whether there must be a kernel to launch."""
     parser.add_argument("file", type=Path, help="the CUDA C++ source")
     parser.add_argument(
         "--kernel", required=required, metavar="NAME", help='an extern "C" kernel, or a C++ name expression'
@@ -158,7 +161,7 @@ def read_arrays(operands: Sequence[Operand]) -> list[npt.NDArray[Any] | None]:
         except OSError as error:
             raise BadCommandLine(f"cannot read {operand.read_from}: {error.strerror or error}") from error
         except ValueError as error:
-            raise BadCommandLine(f"{operand.read_from} is no .npy file with plain numbers: {error}") from error
+            raise BadCommandLine(f"{operand.read_from} is not a .npy file with plain numbers: {error}") from error
     return arrays
 
 
@@ -175,7 +178,7 @@ def check_outputs(operands: Sequence[Operand]) -> None:
 
 
 def read_source(path: Path) -> str:
-    """The text of the CUDA file."""
+    """Return the text of the CUDA file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -183,13 +186,13 @@ def read_source(path: Path) -> str:
 
 
 def macros(defines: Sequence[str]) -> dict[str, str]:
-    """`-D N=3` and `-D FAST`, which means FAST=1 as it does for a C compiler."""
+    """Read `-D N=3`, and `-D FAST`, which means FAST=1 as it does for a C compiler."""
     pairs = (define.partition("=") for define in defines)
     return {name: value if equals else "1" for name, equals, value in pairs}
 
 
 async def bind(dev: Device, operands: Sequence[Operand], arrays: Sequence[npt.NDArray[Any] | None]) -> list[object]:
-    """What the launch gets: numbers as they are, arrays on the device, those that are only read marked so."""
+    """Return the launch's arguments: numbers unchanged, arrays on the device, read-only ones marked so."""
     bound: list[object] = []
     for operand, array in zip(operands, arrays, strict=True):
         if operand.number is not None:
@@ -197,7 +200,7 @@ async def bind(dev: Device, operands: Sequence[Operand], arrays: Sequence[npt.ND
         elif operand.dtype is not None:
             bound.append(dev.zeros(operand.shape, operand.dtype))
         else:
-            assert array is not None  # `read_arrays` has read what is neither a number nor new
+            assert array is not None  # the other inputs were read by `read_arrays`
             on_device = await dev.to_device(array)
             bound.append(on_device if operand.write_to else atomr_trio.read_only(on_device))
     return bound
@@ -205,7 +208,7 @@ async def bind(dev: Device, operands: Sequence[Operand], arrays: Sequence[npt.ND
 
 async def write_back(operand: Operand, array: DeviceArray) -> None:
     """Fetch one result and write its file."""
-    assert operand.write_to is not None  # arrays that are only read are bound by `read_only`
+    assert operand.write_to is not None  # read-only arrays are bound by `read_only`
     result = await array.to_host()
     np.save(operand.write_to, result, allow_pickle=False)
     extremes = f", {result.min()} to {result.max()}" if result.size else ""
@@ -216,7 +219,7 @@ async def write_back(operand: Operand, array: DeviceArray) -> None:
 
 
 def compile_options(arguments: argparse.Namespace, *, bundled_headers: bool = False) -> atomr_trio.NvrtcOptions:
-    """How the command line wants the file to be compiled."""
+    """Return the compile options of the command line."""
     return atomr_trio.NvrtcOptions(
         name=str(arguments.file),
         defines=macros(arguments.defines),
@@ -248,7 +251,7 @@ async def launch(
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Run the kernel; 2 when the command line was wrong, whether argparse or the device noticed."""
+    """Run the kernel; return 2 when the command line was wrong, detected by argparse or by the device."""
     try:
         source, arrays = read_source(arguments.file), read_arrays(arguments.operands or ())
         check_outputs(arguments.operands or ())

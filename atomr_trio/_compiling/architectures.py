@@ -14,7 +14,7 @@ from atomr_trio._errors import InvalidArgument
 __all__ = ["ARCH", "SmArch", "capability_of", "dotted", "is_compiled_by", "virtual"]
 
 ARCH = re.compile(r"(compute|sm)_(\d{2,3})([af]?)", re.ASCII)
-"""A name of a target: virtual or real, the capability's digits, the variant."""
+"""The pattern of a target's name: virtual or real, the capability's digits, the variant."""
 
 _SPECIFIC_SINCE = 90
 """The first architecture that has an "a" variant."""
@@ -27,9 +27,9 @@ _FAMILIES_CAME_WITH = (12, 9)
 class SmArch(enum.Enum):
     """A GPU architecture that NVRTC compiles for: `SmArch.SM_90A`, or `SmArch("sm_90a")`.
 
-    "sm_90a" is code for exactly this architecture, with instructions that no other has; "sm_100f" is code for the
-    family, 10.0 and newer devices of 10.x. Both are targets of their own, and differ from "sm_90" and "sm_100".
-    An architecture that a newer NVRTC has and this list has not can be given to `NvrtcOptions.arch` as a string.
+    "sm_90a" is code for exactly this architecture, with instructions that only it has; "sm_100f" is code for the
+    family, 10.0 and newer devices of 10.x. Both are targets of their own, and differ from "sm_90" and "sm_100". An
+    architecture of a newer NVRTC that is missing in this list can be given to `NvrtcOptions.arch` as a string.
     """
 
     SM_50 = "sm_50"
@@ -123,7 +123,7 @@ class SmArch(enum.Enum):
 
     @property
     def variant(self) -> str:
-        """What follows the number: "a" (this architecture alone), "f" (its family), or nothing."""
+        """The variant after the number: "a" (this architecture alone), "f" (its family), or nothing."""
         return self.value.lstrip("sm_0123456789")
 
     @property
@@ -155,15 +155,14 @@ def virtual(target: str) -> str:
 
 
 def dotted(version: tuple[int, int]) -> str:
-    """Return a capability or a version as people write it."""
+    """Return a capability or a version as text: "9.0"."""
     return f"{version[0]}.{version[1]}"
 
 
 def is_compiled_by(target: str, version: tuple[int, int], numbers: list[int]) -> bool:
     """Tell whether an NVRTC of this version, which lists these architectures, compiles for a target.
 
-    The list has numbers alone. Which variants there are follows from number and version, as all releases since 12.0
-    have it.
+    The list has numbers alone. The variants follow from the number and the version, as in all releases since 12.0.
     """
     match = ARCH.fullmatch(target)
     if match is None or int(match[2]) not in numbers:

@@ -1,9 +1,9 @@
-"""Which NVRTC a file is, read from the file itself, without loading it.
+"""The identity of an NVRTC, read from its file without loading it.
 
-The version is not enough: builds of one version differ. Loading the library takes a tenth of a second, and hashing its
-140 MB as long. The time of the file would tell builds apart too, but the same wheel installed twice would be two
-compilers, and no cache could be carried from one container to another. So it is the GNU build ID: a hash of the
-content that the linker wrote into the file. Where there is none, the size and the time have to do.
+The version is not enough: builds of one version differ. Loading the library takes a tenth of a second, and so does
+hashing its 140 MB. The time of the file would distinguish builds too, but then the same wheel installed twice would be
+two compilers, and no cache could be copied from one container to another. So the identity is the GNU build ID: a hash
+of the content that the linker wrote into the file. If there is none, the size and the time are used.
 
 This file knows ELF and the names of NVRTC's two libraries: the compiler, and beside it the built-in functions.
 """
@@ -19,21 +19,21 @@ from typing import Final
 __all__ = ["nvrtc_build"]
 
 _ELF: Final = b"\x7fELF\x02\x01"
-"""The magic, 64 bits, little endian: what both supported architectures have."""
+"""The first bytes: the magic, 64 bits, little endian. Both supported architectures have these."""
 _MOST_NOTES: Final = 1 << 16
-"""Bytes; a segment of notes has less than a hundred."""
+"""The limit in bytes of a segment of notes, which usually has less than a hundred."""
 _ELF_HEADER = struct.Struct("<32xQ14xHH")
-"""Of the file's header: where the program headers start, the size of one, and how many there are."""
+"""The fields of the file's header: the offset of the program headers, the size of one, and their number."""
 _PROGRAM_HEADER = struct.Struct("<I4xQ16xQ")
-"""Of a program header: type, offset and size in the file."""
+"""The fields of a program header: type, offset and size in the file."""
 _NOTE = struct.Struct("<III")
-"""Of a note: length of its name, length of its content, type."""
+"""The fields of a note: length of its name, length of its content, type."""
 _PT_NOTE: Final = 4
 _NT_GNU_BUILD_ID: Final = 3
 
 
 def nvrtc_build(path: str) -> str:
-    """Return what identifies the NVRTC whose library is at `path`. Raises `OSError` for a file that cannot be read."""
+    """Return the identity of the NVRTC whose library is at `path`. Raises `OSError` for a file that cannot be read."""
     folder = os.path.dirname(os.path.realpath(path))
     builtins = sorted(glob.glob(os.path.join(glob.escape(folder), "libnvrtc-builtins*.so*")))
     return " ".join(map(_identity, (path, *dict.fromkeys(map(os.path.realpath, builtins)))))
@@ -47,7 +47,7 @@ def _identity(path: str) -> str:
 
 
 def _build_ids(file: int, size: int) -> Iterator[bytes]:
-    """The build IDs of an ELF file; none for every other file."""
+    """Return the build IDs of an ELF file; none for every other file."""
 
     def read(at: int, length: int) -> bytes:
         return os.pread(file, length, at) if at + length <= size else bytes(length)

@@ -37,31 +37,31 @@ __all__ = ["CudaHeaders", "bundled_header_folders", "cuda_headers", "is_kept", "
 
 _CARRIED_SINCE: Final = (13, 3)
 _WHEELS: Final = (("cudart", "cuda_runtime_api.h", "runtime"), ("cccl", "cuda/std/version", "cccl"))
-"""Which headers there are: their name for cuda-pathfinder, a file among them, and the package's name."""
+"""The sets of headers: each set's name for cuda-pathfinder, a file in it, and the package's name."""
 _VERSION = re.compile(r"^#define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
 
 _Fill: TypeAlias = Callable[[Path], str]
-"""Puts the headers into a folder; what went wrong, in words."""
+"""A function that puts the headers into a folder. It returns the error as text."""
 
 _lock = threading.Lock()
 _kept: dict[str, str] = {}
-"""The folder of the headers that this process uses, by their name."""
+"""The folder of the headers that this process uses, by the headers' name."""
 
 
 @attrs.frozen
 class CudaHeaders:
-    """A set of CUDA's headers. Two with the same name hold the same."""
+    """A set of CUDA's headers. Two sets with the same name have the same content."""
 
     name: str
     marks: tuple[str, ...]
-    """Files that are written anew whenever the set is installed."""
+    """Files that are written again whenever the set is installed."""
     folders: tuple[str, ...]
-    """What to search, relative to the folder that holds the set."""
+    """The folders to search, relative to the folder that holds the set."""
     fill: _Fill = attrs.field(eq=False, repr=False)
 
 
 def stamp(path: str) -> list[int]:
-    """Return what tells that a file has been installed anew. Raises `OSError`."""
+    """Return a value that changes when a file is installed again. Raises `OSError`."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
@@ -100,7 +100,7 @@ def bundled_header_folders() -> tuple[str, ...]:
 
 
 def is_kept(path: str) -> bool:
-    """Tell whether a file is of a set that this process uses, so that its folder's name says what it holds."""
+    """Tell whether a file is in a set that this process uses, so that its folder's name determines its content."""
     return any(path.startswith(f"{folder}/") for folder in _kept.values())
 
 
@@ -125,7 +125,7 @@ def _keep_for_this_process(headers: CudaHeaders) -> str:
     problem = headers.fill(folder)
     if problem:
         raise LibraryNotFound(
-            f"there is no place for CUDA's headers: {problem}",
+            f"there is no folder for CUDA's headers: {problem}",
             library="nvrtc",
             operation="nvrtc.compile",
             advice="name a folder for them by the environment variable ATOMR_TRIO_CACHE_DIR or TMPDIR.",
@@ -134,7 +134,7 @@ def _keep_for_this_process(headers: CudaHeaders) -> str:
 
 
 def _install(folder: Path) -> str:
-    """Have NVRTC unpack its headers. It takes a lock in the folder, and leaves headers alone that are there."""
+    """Have NVRTC unpack its headers. It takes a lock in the folder, and does not change headers that are there."""
     log = ctypes.c_char_p()
     flags = nvrtc.NVRTC_INSTALL_HEADERS_SKIP_IF_EXISTS
     status = nvrtc.nvrtcInstallBundledHeaders.status(os.fsencode(folder), flags, ctypes.byref(log))
@@ -145,7 +145,7 @@ def _install(folder: Path) -> str:
 
 
 def _headers_of_wheels(version: tuple[int, int]) -> CudaHeaders:
-    """The headers of the installed packages, which have to be of the compiler's major version."""
+    """Return the headers of the installed packages, which must be of the compiler's major version."""
     found = {package: _find(header, file) for header, file, package in _WHEELS}
     missing = [package for package, folder in found.items() if folder is None]
     if missing:
@@ -161,7 +161,7 @@ def _headers_of_wheels(version: tuple[int, int]) -> CudaHeaders:
 
 
 def _copy(origins: dict[str, str], folder: Path) -> str:
-    """Copy the packages' headers, each into a folder of its own; one that is there has been copied whole."""
+    """Copy the packages' headers, each into its own folder; a folder that exists has been copied completely."""
     try:
         for package, origin in origins.items():
             if not (folder / package).is_dir():
@@ -172,7 +172,7 @@ def _copy(origins: dict[str, str], folder: Path) -> str:
 
 
 def _copy_whole(origin: str, target: Path, others: list[str]) -> None:
-    """A folder appears under its name when all is in it. `others` are not copied, if they are inside of `origin`."""
+    """Copy a folder, which appears under its name when it is complete. `others` inside of `origin` are not copied."""
 
     def leave_out(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if os.path.join(folder, name) in others]
@@ -190,7 +190,7 @@ def _copy_whole(origin: str, target: Path, others: list[str]) -> None:
 
 
 def _find(header: str, file: str) -> str | None:
-    """The folder that cuda-pathfinder knows for a set of headers, when it has the file that they are known by."""
+    """Return the folder that cuda-pathfinder knows for a set of headers, if it has the file that identifies them."""
     try:
         from cuda import pathfinder  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
@@ -201,7 +201,7 @@ def _find(header: str, file: str) -> str | None:
 
 
 def _version_of(folder: str) -> tuple[int, int]:
-    """The version of CUDA that its runtime's header says; 12090 is 12.9."""
+    """Return the version of CUDA that its runtime's header states; 12090 is 12.9."""
     match = _VERSION.search(Path(folder, "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace"))
     number = int(match[1]) if match else 0
     return number // 1000, number % 1000 // 10

@@ -1,11 +1,11 @@
-"""What was compiled, kept for the next time: in memory, and on disk for the next process.
+"""The cache of compiled programs: in memory, and on disk for the next process.
 
 An entry is a whole `CompiledProgram`: the images, the names, the parameters of each kernel, the log. It is found by
-`NvrtcCacheKey`, a hash of everything that decides what the compiler makes. A file holds a table in JSON and the images
-as they are; nothing in it is code of Python's.
+`NvrtcCacheKey`, a hash of everything that decides what the compiler makes. A file holds a table in JSON and the
+unchanged images; it contains no Python code.
 
-This file knows what a program and its key consist of. How files get to the disk and who may have written them is the
-matter of `_cache_folder`; it may not know devices, tasks or the compiler library.
+This file knows the parts of a program and of its key. `cache_folder` writes the files and checks who may have written
+them. This file may not depend on devices, tasks or the compiler library.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DIGEST_BYTES: Final = 32
 
 @attrs.frozen
 class NvrtcCacheKey:
-    """Which compile it is: a hash of everything that decides its result. Made by `NvrtcCacheKey.of`."""
+    """The key of one compile: a hash of everything that decides its result. Made by `NvrtcCacheKey.of`."""
 
     digest: bytes
     """SHA-256, 32 bytes."""
@@ -79,7 +79,7 @@ class NvrtcCacheKey:
         `source` is the text, `options` are all of its options, and `target` is the architecture they come to:
         "compute_80", "sm_90". `nvrtc_version` is the compiler's version, major and minor; `nvrtc_build` tells builds of
         one version apart. `headers` are the files that the compiler reads, each by the name that is included and the
-        SHA-256 of its content. What is hashed is all of it as JSON, in which no two compiles are the same.
+        SHA-256 of its content. The hash is that of all of it as JSON, which differs for any two compiles.
 
         Raises nothing.
         """
@@ -91,8 +91,8 @@ class NvrtcCacheKey:
 
 
 def _as_bytes(parts: Sequence[object]) -> bytes:
-    """Lists, texts, numbers and None as bytes that no others have. Raises TypeError for anything else."""
-    # Not escaped: half of a character that was torn apart in two has no other spelling then.
+    """Return lists, texts, numbers and None as bytes, different for any two values. Raises TypeError for others."""
+    # Not escaped: half of a surrogate pair could not be written otherwise.
     return json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
@@ -104,19 +104,19 @@ class CachedKernel:
     """An entry of an `NvrtcCache`. Two of them are equal only when they are the same object."""
 
     key: NvrtcCacheKey
-    """Which compile it is."""
+    """The key of the compile."""
     program: CompiledProgram
-    """What the compile gave: images, names, parameters, log."""
+    """The result of the compile: images, names, parameters, log."""
     nbytes: int
-    """What its images and tables take, in bytes."""
+    """The size of its images and tables, in bytes."""
     created: float
-    """When it was compiled, in seconds since the epoch."""
+    """The time of the compile, in seconds since the epoch."""
 
 
 def _encode(program: CompiledProgram, created: float) -> list[bytes]:
     """An entry's parts: a table in JSON, and the images. One that is not there is empty and named in the table.
 
-    PTX is compressed where there is machine code, which is what is needed at once.
+    PTX is compressed if there is machine code, because then it is seldom needed.
     """
     images = [getattr(program, name) for name in _IMAGES]
     if program.cubin is not None:
@@ -134,7 +134,7 @@ def _encode(program: CompiledProgram, created: float) -> list[bytes]:
 
 
 def _decode(key: NvrtcCacheKey, parts: list[bytes]) -> CachedKernel:
-    """Read what `_encode` wrote. Raises ValueError and its like for anything else."""
+    """Read what `_encode` wrote. Raises ValueError or a similar error for anything else."""
     table = json.loads(parts[0])
     images: dict[str, Any] = {**dict(zip(_IMAGES, parts[1:], strict=True)), **dict.fromkeys(table["missing"])}
     if images["cubin"] is not None:
@@ -167,7 +167,7 @@ def _signature(fields: dict[str, Any]) -> KernelSignature:
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path | None:
-    """The folder of a cache, absolute; None where it is named from the working directory and that has been deleted."""
+    """Return the folder of a cache as an absolute path; None if it is relative to a deleted working directory."""
     try:
         return Path(os.path.abspath(path))
     except FileNotFoundError:
@@ -184,9 +184,9 @@ class NvrtcCache:
     that were not used for longest are deleted. None stands for ``ATOMR_TRIO_CACHE_MAX_BYTES`` in the environment or
     1 GiB, and 0 for no files. In memory there are at most 256 MiB.
 
-    The methods block, so call them from a thread; many threads and processes may. Whatever is wrong with the folder or
-    a file (full, read-only, damaged, written by somebody else) makes for a slower run and one warning in the log
-    ``atomr_trio.nvrtc``, and never for an error.
+    The methods block, so call them from a thread; many threads and processes may. Every problem with the folder or a
+    file (full, read-only, damaged, written by another user) costs time and one warning in the log ``atomr_trio.nvrtc``.
+    It is never an error.
 
     Raises `InvalidArgument` for a limit that is no number of bytes.
     """
@@ -230,7 +230,7 @@ class NvrtcCache:
         return self._max_bytes
 
     def get(self, key: NvrtcCacheKey) -> CachedKernel | None:
-        """Return what was compiled under `key`, from memory or from disk; None when there is nothing good.
+        """Return the program that was compiled under `key`, from memory or from disk; None when there is no valid one.
 
         Raises nothing.
         """
@@ -299,7 +299,7 @@ class NvrtcCache:
                 yield self._read(name)
 
     def verify(self, progress: Callable[[int, int], object] | None = None) -> dict[Path, str]:
-        """Read all files on disk, and return those that are not good, with what is wrong.
+        """Read all files on disk, and return the damaged ones, each with its problem.
 
         `progress` is called after each file with two numbers: how many were read, and how many there are. What it
         raises passes through.
@@ -329,7 +329,7 @@ class NvrtcCache:
         return _decode(NvrtcCacheKey(bytes.fromhex(name.removesuffix(_KERNEL))), self._folder.load(name))
 
     def _problem(self, name: str) -> str | None:
-        """Say what is wrong with a file; nothing is wrong with one that is gone by now."""
+        """Describe the problem of a file; a file that is gone by now has none."""
         assert self._folder is not None
         try:
             self._read(name) if name.endswith(_KERNEL) else self._folder.load(name)
@@ -356,18 +356,18 @@ class NvrtcCache:
 
 
 _UNREADABLE: Final = (Unusable, ValueError, KeyError, TypeError, AttributeError, struct.error)
-"""What reading raises on a file that is whole, and yet no entry of ours."""
+"""Errors of reading a file that is whole, but is not a valid entry."""
 
 
 def _manifest_name(digest: bytes) -> str:
     if len(digest) != _DIGEST_BYTES:
-        raise InvalidArgument(f"a digest has {_DIGEST_BYTES} bytes, not {digest!r}")
+        raise InvalidArgument(f"digest is {digest!r}; it must be {_DIGEST_BYTES} bytes")
     return digest.hex() + _MANIFEST
 
 
 def _checked_limit(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidArgument(f"{name} is a number of bytes, 0 or more, not {value!r}")
+        raise InvalidArgument(f"{name} is {value!r}; it must be a number of bytes, 0 or more")
     return value
 
 

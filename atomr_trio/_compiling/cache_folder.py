@@ -1,15 +1,15 @@
-"""A folder of checksummed files that nobody but this user can have written.
+"""A folder of checksummed files that only this user can have written.
 
-This file knows names, bytes and file systems, and nothing of what the bytes mean.
+This file handles names, bytes and file systems, and does not interpret the bytes.
 
-What comes out of a cache of compiled code runs, so the folder and every file in it have to belong to this user, be
-writable by nobody else, and be no symbolic links. That is checked on what has been opened, and everything in the folder
-is reached through its descriptor, so that nothing can be exchanged between check and use. Of the folders above, those
-that everybody may write to have to be sticky, as /tmp is.
+Compiled code from a cache is executed. So the folder and every file in it must belong to this user, must not be
+writable by others, and must not be symbolic links. That is checked on what has been opened, and everything in the
+folder is reached through its descriptor, so that nothing can be exchanged between check and use. Of the folders above,
+those that everybody may write to have to be sticky, as /tmp is.
 
-A file is written under a name of its own, flushed to the disk and renamed, so that a name always leads to a whole file,
-however many write it and whoever dies meanwhile. SHA-256 over the name and the parts is for what disks, crashes and
-file managers do, not against enemies: whoever can write here can make checksums too.
+A file is written under a temporary name, flushed to the disk and renamed. So a name always leads to a whole file, even
+when several processes write it or one of them dies. SHA-256 over the name and the parts protects against disks, crashes
+and file managers, not against attackers: anyone who can write here can make checksums too.
 
 Nothing that the disk does is raised to the user of a cache. It costs time, and one warning per folder and cause.
 """
@@ -49,19 +49,19 @@ _HASH_BYTES: Final = 32
 _NAME = re.compile(r"[0-9a-f]{64}\.[a-z]+")
 _TEMPORARY: Final = ".unfinished-"
 HEADERS: Final = "headers-"
-"""How the names of the folders begin that CUDA's own headers are in; they can be made again."""
+"""The prefix of the folders with CUDA's own headers, which can be made again."""
 
 _STALE_SECONDS: Final = 3600.0
-"""After that long a temporary file has lost its writer, and a file that was used again gets a new time."""
+"""Seconds after which a temporary file has lost its writer, and a file that was used again gets a new time."""
 _SLACK: Final = 32
-"""What is written between two looks at the whole folder: this part of the limit."""
+"""The part of the limit (one 32nd) that is written between two looks at the whole folder."""
 
 SUPPORTED: Final = os.name == "posix" and os.open in os.supports_dir_fd
-"""Elsewhere nobody can tell who could have written a file, and there is no cache on disk."""
+"""True where the owner of a file can be determined; on other systems there is no cache on disk."""
 
 
 class Unusable(Exception):
-    """A folder or a file that is there, and that a cache leaves alone."""
+    """A folder or a file that exists, and that the cache does not use."""
 
     def __init__(self, path: str, cause: str) -> None:
         super().__init__(path, cause)
@@ -327,8 +327,8 @@ def _check_owner(path: str, status: os.stat_result) -> None:
 def _check_parents(path: Path) -> None:
     """Refuse a place from which anybody could take the folder away.
 
-    What a group may write is accepted above the folder, where a group of one is common, and the worst that comes of it
-    is a folder that does not belong to this user.
+    Folders above that a group may write are accepted: a group of one user is common. The worst result is a folder that
+    does not belong to this user.
     """
     parent = Path(os.path.realpath(path.parent))
     for above in (parent, *parent.parents):

@@ -1,8 +1,8 @@
-"""One compile, unless it was made before: memory, disk, NVRTC, in this order, in the calling thread.
+"""One compile, or its result from the cache: memory, disk, NVRTC, in this order, in the calling thread.
 
 A source that includes nothing from disk is found by its own text. For one that does, what it read is found first, in
 the snapshots that are kept under its text; the headers of the one that still holds complete the key. NVRTC is loaded
-when there is nothing to be found. This file knows no task and no trio.
+when nothing is found. This file does not depend on tasks or trio.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _log = logging.getLogger("atomr_trio.nvrtc")
 Origin: TypeAlias = Literal["memory", "disk"]
 
 _MOST_SNAPSHOTS: Final = 8
-"""How many states of its headers are remembered for one source: the branches that one changes between."""
+"""The number of states of its headers that are remembered for one source, for example one for each branch in use."""
 _MOST_SOURCES: Final = 256
 
 
 class Compile(Protocol):
-    """What compiles: `compile_program`, or what stands for it in a test."""
+    """The function that compiles: `compile_program`, or its replacement in a test."""
 
     def __call__(
         self,
@@ -57,17 +57,17 @@ class Compile(Protocol):
 
 
 class Identify(Protocol):
-    """What says which NVRTC compiles: `installed_nvrtc`, or what stands for it in a test."""
+    """The function that identifies the NVRTC: `installed_nvrtc`, or its replacement in a test."""
 
     def __call__(self, cache: NvrtcCache, *, headers: bool = False) -> NvrtcIdentity: ...
 
 
 class Cancellation:
-    """Ends a compile from another thread, where NVRTC can be told to.
+    """Ends a compile from another thread, if NVRTC supports it.
 
-    NVRTC asks a C function some ten thousand times per compile, from its own threads, whether to stop. A Python
-    function would need the interpreter's lock for each, against the loop of the program. So the function is `atoi`, and
-    what it reads is a text of ours: "0", or "1" to stop.
+    NVRTC calls a C function some ten thousand times in a compile, from its own threads, to ask whether to stop. A
+    Python function would need the interpreter's lock for each call, and would slow down the program's loop. So the
+    function is `atoi`, and it reads a text in this object: "0", or "1" to stop.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Cancellation:
         self._text.value = b"1"
 
     def attach(self, program: ctypes.c_void_p) -> None:
-        """Make it count for an NVRTC program, if this NVRTC has the means; `self` has to live as long as that."""
+        """Use it for an NVRTC program, if this NVRTC supports it; `self` must live as long as the program."""
         with contextlib.suppress(LibraryMissing):
             nvrtc.nvrtcSetFlowCallback(program, _atoi(), ctypes.addressof(self._text))
 
@@ -96,25 +96,25 @@ def _atoi() -> Callable[..., int]:
 
 @attrs.define(eq=False)
 class Job:
-    """What is to be compiled."""
+    """The input of a compile."""
 
     source: str
     options: NvrtcOptions
     target: str
     cancellation: Cancellation = attrs.Factory(Cancellation)
     dependence: Dependence | None = None
-    """What decides the result beside these; None until it is known."""
+    """The other data that decides the result; None until it is known."""
     compiler: NvrtcIdentity | None = None
-    """Which NVRTC is to compile it; None until it is known."""
+    """The NVRTC that is to compile it; None until it is known."""
 
 
 @attrs.frozen
 class Answer:
-    """What came of a job."""
+    """The outcome of a job."""
 
     program: CompiledProgram
     origin: Origin | None
-    """Where it was found; None when it was compiled."""
+    """The place where it was found; None when it was compiled."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -145,7 +145,7 @@ class CachingCompiler:
         self._handed_out: weakref.WeakSet[CachedKernel] = weakref.WeakSet()
 
     def answer(self, job: Job) -> Answer:
-        """Find or compile. Raises what `compile_program` raises."""
+        """Find the result, or compile. Raises what `compile_program` raises."""
         job.dependence = _headers.dependence(job.source, job.options)
         cache = self._cache()
         job.compiler = identity = self._identify(cache, headers=job.options.bundled_headers)
@@ -161,7 +161,7 @@ class CachingCompiler:
                 return self._found(cache, key) or self._keep(job, cache, key, self._run(job))
 
     def forget(self) -> None:
-        """Forget what is in memory; what is on disk stays."""
+        """Forget the results in memory; those on disk stay."""
         with self._lock:
             self._snapshots.clear()
             self._handed_out.clear()
@@ -181,7 +181,7 @@ class CachingCompiler:
     def _compile_with_headers(
         self, job: Job, cache: NvrtcCache, key: NvrtcCacheKey, others: tuple[Snapshot, ...]
     ) -> Answer:
-        """Compile, and note what was read if that can be known."""
+        """Compile, and record what was read, if that can be known."""
         flags = job.options.flags(job.target)  # before the compile, since CUDA's headers may have to be unpacked for it
         started = time.time_ns()
         with Listing() as listing:
@@ -219,7 +219,7 @@ class CachingCompiler:
 
     def _keep(self, job: Job, cache: NvrtcCache, key: NvrtcCacheKey, program: CompiledProgram) -> Answer:
         if self._identify(cache, headers=job.options.bundled_headers) != job.compiler:
-            # It was on record as another one until it was loaded. The next compile knows better.
+            # The record had another identity until the library was loaded. The next compile has the right one.
             return Answer(program, None)
         kernel = cache.insert(key, program)
         with self._lock:
@@ -227,7 +227,7 @@ class CachingCompiler:
         return Answer(kernel.program, None)
 
     def _recall(self, cache: NvrtcCache, key: NvrtcCacheKey) -> tuple[Snapshot, ...]:
-        """The snapshots that are known for a source, the last used first."""
+        """Return the snapshots that are known for a source, the last used first."""
         with self._lock:
             if key in self._snapshots:
                 self._snapshots.move_to_end(key)
@@ -239,7 +239,7 @@ class CachingCompiler:
             return ()
 
     def _record(self, cache: NvrtcCache, key: NvrtcCacheKey, newest: Snapshot, others: tuple[Snapshot, ...]) -> None:
-        """Put a snapshot before the others, in place of the one that says the same."""
+        """Put a snapshot before the others; it replaces an equal one."""
         rest = (other for other in others if other.digest != newest.digest)
         snapshots = (newest, *rest)[:_MOST_SNAPSHOTS]
         with self._lock:
@@ -251,5 +251,5 @@ class CachingCompiler:
 
 
 def _completed(key: NvrtcCacheKey, snapshot: Snapshot) -> NvrtcCacheKey:
-    """The key of a source together with the headers that it reads."""
+    """Return the key of a source together with the headers that it reads."""
     return NvrtcCacheKey(hashlib.sha256(key.digest + snapshot.digest).digest())

@@ -1,6 +1,6 @@
 """One compile of CUDA C++ by NVRTC, in the calling thread.
 
-NVRTC needs neither a GPU nor a CUDA context, so this file knows no device, no task and no worker.
+NVRTC needs neither a GPU nor a CUDA context, so this file does not depend on devices, tasks or workers.
 
 A compile must not depend on the working directory, which NVRTC searches for what a source or a header in memory
 includes in quotes: it takes their names for relative paths. Its own option against that (`--no-source-include`) also
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 NOWHERE: Final = "/proc/0/"
-"""Where source and headers in memory seem to be: there is no process 0, so there is no file in this folder."""
+"""The folder of the names of source and headers in memory: there is no process 0, so this folder has no files."""
 
 
 @attrs.frozen
 class CompressedText:
-    """PTX that came from the cache with machine code beside it: few ask for it, and it is the larger of the two."""
+    """Compressed PTX from the cache with machine code beside it: it is seldom needed, and is the larger of the two."""
 
     compressed: bytes
 
@@ -64,7 +64,7 @@ _QUICKLY: Final = 1
 
 @attrs.frozen
 class CompiledProgram:
-    """What one compile gave."""
+    """The result of one compile."""
 
     _ptx: bytes | CompressedText = attrs.field(eq=bytes)
     cubin: bytes | None
@@ -76,7 +76,7 @@ class CompiledProgram:
     log: str
     """NVRTC's messages; warnings, since it succeeded."""
     target: str
-    """What it was compiled for: "compute_80", "sm_90"."""
+    """The target of the compile: "compute_80", "sm_90"."""
     nvrtc_version: tuple[int, int]
     """The compiler's version."""
     ltoir: bytes | None = None
@@ -89,7 +89,7 @@ class CompiledProgram:
 
     @property
     def image(self) -> bytes:
-        """What a driver loads or a linker takes: cubin or LTO-IR when there is one, else PTX with the NUL it needs."""
+        """The image for a driver or a linker: cubin or LTO-IR if there is one, else PTX with a NUL at its end."""
         return self.cubin or self.ltoir or self.ptx + b"\0"
 
     def lowered(self, name: str) -> str:
@@ -139,7 +139,7 @@ def _without_spaces(name: str) -> str:
 
 
 def check_source(source: object) -> str:
-    """Return `source`, or raise `InvalidArgument` for what cannot be a source text."""
+    """Return `source`, or raise `InvalidArgument` if it cannot be a source text."""
     if not isinstance(source, str):
         raise InvalidArgument(f"the source has to be a string, got {type(source).__name__}")
     if "\0" in source:
@@ -162,10 +162,11 @@ def compile_program(
     """Compile `source` for `target` and return the result. Blocks the calling thread, and needs no GPU.
 
     A real target gives a cubin and the PTX it was made of, a virtual one PTX; `options.lto` gives LTO-IR alone.
-    `extra_flags` are for what changes no result; `prepare` is called with the NVRTC program before it is compiled.
+    `extra_flags` are options that do not change the result. `prepare` is called with the NVRTC program before it is
+    compiled.
 
-    Raises `CompileError` with the log when NVRTC refuses the source, `InvalidArgument` for what is wrong before NVRTC
-    runs, `LibraryNotFound` when there is no NVRTC or when it has no headers to bundle.
+    Raises `CompileError` with the log when NVRTC refuses the source, `InvalidArgument` for errors that are found before
+    NVRTC runs, and `LibraryNotFound` when there is no NVRTC or when it has no headers to bundle.
     """
     check_source(source)
     for path in options.include_paths:
@@ -235,12 +236,13 @@ def _placed(headers: Iterable[tuple[str, str]], titled: Callable[[str, str], str
 
 
 def _titled(name: str, text: str) -> str:
-    """A text that says what it is called."""
+    """Return a text that states its own name."""
     return f'#line 1 "{name}"\n{text}'
 
 
 def _plain(name: str, text: str) -> str:
-    """A text that does not. NVRTC precompiles no header after a `#line`; without one, `__FILE__` is wrong."""
+    """Return a text that does not state its name. NVRTC precompiles no header after a `#line`; without one, `__FILE__`
+    is wrong."""
     return text
 
 
@@ -268,7 +270,7 @@ def _compile(program: ctypes.c_void_p, flags: tuple[str, ...], name: str) -> str
 
 
 def _as_named(ptx: bytes, options: NvrtcOptions) -> bytes:
-    """PTX whose line information has the names that were given, without the working directory that NVRTC adds."""
+    """Return PTX whose line information has the given names, without the working directory that NVRTC adds."""
     if not (options.lineinfo or options.debug):
         return ptx
     with contextlib.suppress(FileNotFoundError):  # somebody has deleted the directory
@@ -310,7 +312,7 @@ def _lowered_name(program: ctypes.c_void_p, name: str) -> str:
 
 
 _NAME_MAP = re.compile(r"__nv_name_map\(\d+\): error: ")
-"""How NVRTC reports a name expression: as an error in a file that the user never wrote."""
+"""The form in which NVRTC reports a name expression: as an error in a file that the user did not write."""
 
 _ERROR_LINE = re.compile(r"^.*\berror\b[^:\n]*:.*$", re.MULTILINE)
 
@@ -329,8 +331,9 @@ def compile_to_ptx(source: str, *, options: NvrtcOptions | None = None) -> str:
     one; "sm_90" gives what "compute_90" does, since PTX is written for virtual architectures. The functions are
     ``nvrtcCompileProgram`` and ``nvrtcGetPTX``.
 
-    Raises `CompileError` with the compiler's log, `InvalidArgument` for what cannot be a source, for options that this
-    NVRTC does not have or that ask for LTO-IR, and `LibraryNotFound` when there is no NVRTC.
+    Raises `CompileError` with the compiler's log, and `LibraryNotFound` when there is no NVRTC. Raises
+    `InvalidArgument` for a text that cannot be a source, and for options that this NVRTC does not have or that ask for
+    LTO-IR.
     """
     options = NvrtcOptions() if options is None else options
     if options.lto:
@@ -371,7 +374,7 @@ def compile_to_cubin(source: str, *, options: NvrtcOptions) -> bytes:
 
 
 def _virtual_target(options: NvrtcOptions) -> str:
-    """The virtual architecture that options name; the oldest one when they name none."""
+    """Return the virtual architecture that options name; the oldest one when they name none."""
     if options.arch != "native":
         return virtual(options.arch)
     with nvrtc_errors():

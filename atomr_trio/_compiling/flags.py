@@ -1,8 +1,8 @@
-"""The command line of NVRTC: every option that it documents, since when, and what its value may be.
+"""The command line of NVRTC: every documented option, its first version, and its values.
 
-What is told apart here was tried with every release from 12.0 to 13.5, since what the header documents differs from it
-in places: an option is spelled in exactly two ways (`--relocatable-device-code`, `-rdc`), and some take their value
-only after an equals sign. This file knows texts; it loads no library and compiles nothing.
+The table was tested with every release from 12.0 to 13.5, since the header's documentation differs from their behaviour
+in places. An option is spelled in exactly two ways (`--relocatable-device-code`, `-rdc`), and some options take their
+value only after an equals sign. This file handles texts; it loads no library and compiles nothing.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Flag:
     name: str
     """The long spelling, with its dashes."""
     short: str
-    """The other spelling; the same word with one dash where there is no shorter one."""
+    """The other spelling; if there is no shorter one, the same word with one dash."""
     value: str | None = None
     """A pattern for its value; None for an option that takes none."""
     since: tuple[int, int] = (12, 0)
-    """The version of NVRTC that brought it; 12.0 stands for all that are supported."""
+    """The version of NVRTC that introduced it; 12.0 stands for all supported versions."""
     separable: bool = True
-    """Whether the value may be the next string instead of following an equals sign."""
+    """True if the value may be the next string instead of following an equals sign."""
     joined: bool = False
-    """Whether the value may follow the short spelling at once, as in -DN=4."""
+    """True if the value may follow the short spelling directly, as in -DN=4."""
     repeatable: bool = False
-    """Whether it may be given more than once."""
+    """True if it may be given more than once."""
     refusal: str = ""
-    """Why it is not accepted among the extra options; empty for those that are."""
+    """The reason why it is not accepted among the extra options; empty for accepted ones."""
 
 
 _FLAGS: Final = (
@@ -141,19 +141,20 @@ _CONTRADICTIONS: Final = (
     ("--pch", "--use-pch"),
     ("--create-pch", "--use-pch"),
 )
-"""What cannot stand together; an option that has a value is meant with every value, or with the one that is named."""
+"""Pairs of options that contradict each other. Without a value an option stands for every value, else for the named
+one."""
 
 
 @attrs.frozen
 class GivenFlag:
-    """An option as somebody wrote it."""
+    """An option in the form in which it was written."""
 
     flag: Flag
-    """Which option it is."""
+    """The option."""
     value: str | None
     """Its value; None for an option that takes none."""
     text: str
-    """What was written."""
+    """The text that was written."""
 
     def means(self, what: str) -> bool:
         """Tell whether this is the option `--name`, or `--name=value`."""
@@ -166,7 +167,7 @@ def refuse(option: str, problem: str, advice: str | None = None) -> NoReturn:
 
 
 def parse_flags(options: Sequence[str]) -> tuple[GivenFlag, ...]:
-    """Read strings as NVRTC reads its options. Raises `InvalidArgument` for what NVRTC would not take.
+    """Read strings as NVRTC reads its options. Raises `InvalidArgument` for strings that NVRTC would refuse.
 
     `options` are the strings, without spaces around them.
     """

@@ -1,4 +1,4 @@
-"""Which NVRTC a compile would use, known without loading it where that is on record.
+"""The NVRTC that a compile would use, from a record if there is one, without loading the library.
 
 Loading NVRTC takes longer than reading a compiled kernel from the disk. So what a process found out is kept beside the
 kernels, under a hash of what the search for the library depends on: the environment, the folders of packages, the
@@ -31,20 +31,20 @@ _FIXED_PLACES: Final = ("/etc/ld.so.cache",)
 
 @attrs.frozen
 class NvrtcIdentity:
-    """What tells one compiler from another."""
+    """The properties that distinguish one compiler from another."""
 
     version: tuple[int, int]
     """Major and minor version."""
     build: str
-    """What tells builds of one version apart."""
+    """The identity of the build, which distinguishes builds of one version."""
     headers: str | None = None
-    """The name of the set of CUDA's headers that `bundled_headers` stands for; None when nobody asked."""
+    """The name of the set of CUDA's headers that `bundled_headers` stands for; None if it was not requested."""
 
 
 def installed_nvrtc(cache: NvrtcCache, *, headers: bool = False) -> NvrtcIdentity:
-    """Return which NVRTC compiles here, from what `cache` has on record or by loading it. Blocks.
+    """Return the identity of the NVRTC that compiles here, from the record in `cache` or by loading it. Blocks.
 
-    With `headers` it says which headers of CUDA's own a compile with `bundled_headers` reads, too.
+    With `headers` the result also names CUDA's own headers that a compile with `bundled_headers` reads.
 
     Raises `LibraryNotFound` when there is no NVRTC, or when there are none of the headers.
     """
@@ -66,7 +66,7 @@ def installed_nvrtc(cache: NvrtcCache, *, headers: bool = False) -> NvrtcIdentit
 
 
 def _put_on_record(cache: NvrtcCache, place: bytes, library: NvrtcIdentity, headers: bool) -> str | None:
-    """Keep what is known now for other processes; the name of the headers."""
+    """Record the present state for other processes; return the name of the headers."""
     path = nvrtc.library.path
     record: dict[str, Any] = {}
     if path is not None:
@@ -85,7 +85,7 @@ def _loaded(path: str | None) -> NvrtcIdentity:
     try:
         return NvrtcIdentity(version, nvrtc_build(path or ""))
     except OSError:
-        # Nobody can tell what it is, so that nothing it makes is for another process.
+        # Its identity cannot be determined, so its results are not for other processes.
         return NvrtcIdentity(version, f"of one process: {os.urandom(16).hex()}")
 
 
@@ -97,7 +97,7 @@ def _record(content: bytes | None) -> dict[str, Any]:
 
 
 def _known_library(record: dict[str, Any]) -> NvrtcIdentity | None:
-    """The library that is on record, if its file is as it was."""
+    """Return the library of the record, if its file is unchanged."""
     try:
         if record["times"] != _times(record["path"]):
             return None
@@ -107,7 +107,7 @@ def _known_library(record: dict[str, Any]) -> NvrtcIdentity | None:
 
 
 def _known_headers(record: dict[str, Any]) -> str | None:
-    """The headers that are on record, if they have not been installed anew."""
+    """Return the headers of the record, if they have not been installed again."""
     try:
         known = all(stamp(path) == before for path, before in record["marks"])
         return str(record["headers"]) if known else None
@@ -116,7 +116,7 @@ def _known_headers(record: dict[str, Any]) -> str | None:
 
 
 def _times(path: str) -> list[list[int]]:
-    """What changes when the library at `path`, or what lies beside it, is replaced."""
+    """Return a value that changes when the library at `path`, or a file beside it, is replaced."""
     states = [os.stat(each) for each in (path, os.path.dirname(os.path.realpath(path)))]
     return [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states]
 

@@ -1,9 +1,9 @@
-"""What a module is loaded from: which kind of image some bytes are, what they hold, and whether they are whole.
+"""The images from which modules are loaded: their kind, their content, and the check that they are complete.
 
-``cuModuleLoadData`` is given an address and no length. It believes the sizes that an image states of itself, so one
-that was cut short would have it read past the end; every image is held against its own length here, before it is sent.
-The PTX ISA describes the text; the ELF specification and the tables of ``elf.h`` describe a cubin, in which NVIDIA's
-own marks are the machine number 190, the bit of a symbol that says kernel, and the capability in the header's flags.
+``cuModuleLoadData`` takes an address and no length. It trusts the sizes that an image states, so it would read past the
+end of a truncated one. So every image is compared with its own length here, before it is sent. The PTX ISA describes
+the text; the ELF specification and the tables of ``elf.h`` describe a cubin. NVIDIA's own marks in it are the machine
+number 190, the bit of a symbol for a kernel, and the capability in the header's flags.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Image", "ImageKind", "read_image", "variables_of"]
 
 
 class ImageKind(enum.Enum):
-    """What an image is."""
+    """The kind of an image."""
 
     PTX = "ptx"
     """PTX text, which the driver compiles for its GPU."""
@@ -33,18 +33,18 @@ class ImageKind(enum.Enum):
     FATBIN = "fatbin"
     """NVIDIA's container of several of the others, of which the driver chooses one."""
     LTOIR = "ltoir"
-    """The intermediate code of link-time optimisation, which nvJitLink makes a cubin of."""
+    """The intermediate code of link-time optimisation, from which nvJitLink makes a cubin."""
 
 
 @attrs.frozen(eq=False)
 class Image:
-    """An image that is whole, and what can be read out of it."""
+    """A complete image, and the data that can be read from it."""
 
     kind: ImageKind
     data: bytes
-    """What the driver is given; that of PTX ends with a NUL."""
+    """The bytes for the driver; those of PTX end with a NUL."""
     target: str | None
-    """What it is for, "compute_80" or "sm_80"; None where the image does not tell."""
+    """The target, "compute_80" or "sm_80"; None if the image does not state it."""
     entries: Mapping[str, KernelSignature] | None
     """The parameters of each kernel, where the image is PTX."""
     kernels: tuple[str, ...] | None
@@ -54,11 +54,11 @@ class Image:
     definitions: tuple[str, ...] = ()
     """The names that only one of the images linked together may define, as far as the image tells."""
     relocatable: bool = True
-    """Whether a linker takes it; False for a cubin that is a whole program."""
+    """True if a linker accepts it; False for a cubin that is a whole program."""
 
 
 def read_image(data: bytes) -> Image:
-    """Read an image. Raises `InvalidArgument` for bytes that are none, or not all of one."""
+    """Read an image. Raises `InvalidArgument` for bytes that are not an image, or not a complete one."""
     for magic, read in _READERS.items():
         if data.startswith(magic):
             return read(data)
@@ -77,7 +77,7 @@ _VARIABLE = re.compile(
 )
 
 _OF_COMPILER: Final = ("$", "__unnamed_")
-"""How the compiler's own variables begin, in which it keeps the strings of a source and those of `assert`."""
+"""The prefixes of the compiler's own variables, which hold the strings of a source and those of `assert`."""
 
 _VISIBLE = re.compile(
     r"""\.visible\s+ (?: \.entry\s+ | \.func\s+ (?:\([^)]*\)\s*)? | \.(?:global|const|shared)\s
@@ -106,7 +106,7 @@ def _read_ptx(data: bytes) -> Image:
 
 
 def variables_of(ptx: str) -> tuple[str, ...]:
-    """The names of the variables that a PTX text declares in global and constant memory."""
+    """Return the names of the variables that a PTX text declares in global and constant memory."""
     return _variables_in(code_of(ptx))
 
 
@@ -128,10 +128,10 @@ _GLOBAL: Final = 1
 _SYMBOLS, _NO_BITS, _NO_SECTION = 2, 8, 0
 _OBJECT, _FUNCTION, _KERNEL = 1, 2, 0x10
 _CAPABILITY_SHIFT: Final = MappingProxyType({7: 0, 8: 8})
-"""By the version of NVIDIA's ABI, where the header's flags have the capability."""
+"""By the version of NVIDIA's ABI, the place of the capability in the header's flags."""
 
 _VARIABLE_SECTIONS: Final = (".nv.global", ".nv.constant3")
-"""How the sections of variables in global memory, initialised or not, and of ``__constant__`` ones are called."""
+"""The names of the sections of variables in global memory, initialised or not, and of ``__constant__`` variables."""
 
 
 @attrs.frozen
@@ -196,7 +196,7 @@ def _sections(data: bytes, at: int, size: int, count: int, names_index: int) -> 
 
 
 def _symbols(sections: list[_Section]) -> Iterator[tuple[str, int, int, str, int]]:
-    """Name, kind, the rest of the marks, the section's name and the binding of each symbol."""
+    """Yield name, kind, the other flags, the section's name and the binding of each symbol."""
     for table in sections:
         if table.kind != _SYMBOLS or table.link >= len(sections):
             continue
@@ -250,4 +250,4 @@ _READERS: Final = MappingProxyType(
         b"\xed\x43\x4e\x7f": _read_ltoir,
     }
 )
-"""How images begin that are no text."""
+"""The first bytes of images that are not text."""

@@ -1,6 +1,6 @@
-"""What to link and how: the inputs of a link, and its options.
+"""The inputs of a link, and its options.
 
-Everything here is decided before a linker is looked for: this file loads no library and knows no device.
+Everything here is decided before a linker is searched: this file loads no library and uses no device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LinkKind: TypeAlias = Literal["ptx", "cubin", "ltoir", "fatbin", "object", "libr
 Linkable: TypeAlias = "LinkInput | bytes | str | os.PathLike[str]"
 
 CONTAINERS: Final = ("fatbin", "object", "library")
-"""The kinds that can hold LTO-IR without showing it."""
+"""The kinds that can contain LTO-IR without a sign of it."""
 
 
 def refuse(problem: str, advice: str | None = None) -> NoReturn:
@@ -57,13 +57,13 @@ def _name(value: object) -> str:
 class LinkInput:
     """A piece of device code to link. A value, made by a user or by `LinkInput.read`.
 
-    Raises `InvalidArgument` for what is none of the kinds, is cut short, or is another kind than it is said to be.
+    Raises `InvalidArgument` for code of an unknown kind, for truncated code, and for code of another kind than `kind`.
     """
 
     image: bytes = attrs.field(converter=_image, repr=lambda image: f"<{len(image)} bytes>")
     """The code. A string is PTX, as `compile_to_ptx` gives it."""
     name: str = attrs.field(default="", converter=_name)
-    """What messages call it; an input without a name gets its number."""
+    """The name in messages; an input without a name gets its number."""
     kind: LinkKind = attrs.field(default=attrs.Factory(lambda self: self._detected(), takes_self=True))
     """"ptx", "cubin", "ltoir", "fatbin", "object" (of a host compiler, with device code in it) or "library" (an archive
     of those); known by the first bytes."""
@@ -80,7 +80,7 @@ class LinkInput:
     def read(cls, path: str | os.PathLike[str]) -> LinkInput:
         """Read the file at `path`; its name is the input's.
 
-        Raises `OSError` when the file cannot be read, and `InvalidArgument` when it is no device code.
+        Raises `OSError` when the file cannot be read, and `InvalidArgument` when it is not device code.
         """
         path = Path(path)
         return cls(path.read_bytes(), path.name)
@@ -96,7 +96,7 @@ class LinkInput:
 
     @functools.cached_property
     def _shown(self) -> Image | None:
-        """What can be read out of the image; None for objects and libraries of a host compiler."""
+        """The data that can be read from the image; None for objects and libraries of a host compiler."""
         if self.image.startswith(_ARCHIVE) or (self.image.startswith(_ELF) and self.image[_MACHINE] in _HOST_MACHINES):
             return None
         try:
@@ -174,7 +174,7 @@ def _whole_number_of(accepted: Sequence[int], text: str) -> Callable[[object, at
 
 
 def _tuple(values: Iterable[str]) -> Any:
-    """Keep a list as a tuple; what is none is left to `_check_words`."""
+    """Keep a list as a tuple; anything else is left to `_check_words`."""
     return values if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") else tuple(values)
 
 
@@ -197,10 +197,10 @@ def _check_extras(options: object, attribute: attrs.Attribute[Any], values: tupl
 @final
 @attrs.frozen(kw_only=True)
 class LinkOptions:
-    """How to link. A value: hashable, comparable, and checked when it is made.
+    """The options of a link. A value: hashable, comparable, and checked when it is made.
 
-    Raises `InvalidArgument` for what can be known without a linker; what only this nvJitLink can know (an extra option
-    that it does not have) comes as `CompileError` from the link.
+    Raises `InvalidArgument` for errors that can be found without a linker. Errors that only nvJitLink can find (an
+    extra option that it does not have) are raised by the link, as `CompileError`.
     """
 
     lto: bool | None = attrs.field(default=None, validator=_check_switch)
@@ -232,9 +232,9 @@ class LinkOptions:
     variables_used: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_check_words)
     """The variables that the host will use, by their names in the image; the others can be left out."""
     optimize_unused_variables: bool = attrs.field(default=False, validator=_check_switch)
-    """Whether variables that no kernel uses are left out, if `variables_used` does not name them."""
+    """Leave out variables that no kernel uses, if `variables_used` does not name them."""
     extra_options: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_check_extras)
-    """More options, as nvJitLink spells them, passed on after ours."""
+    """More options, in nvJitLink's spelling, passed on after those above."""
 
     def __attrs_post_init__(self) -> None:
         if self.debug and self.lineinfo:

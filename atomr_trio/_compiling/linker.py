@@ -1,6 +1,6 @@
 """Linking of device code by nvJitLink: several images to one that a driver loads. It blocks the calling thread.
 
-nvJitLink needs neither a GPU nor a CUDA context, so this file knows no device, no task and no worker.
+nvJitLink needs neither a GPU nor a CUDA context, so this file does not depend on devices, tasks or workers.
 
 It is strict before the call, because nvJitLink 12 and 13 are not: of a name that two cubins define they take one, with
 a line on the standard error and no status; a cubin that was not compiled for linking they leave out, and say that all
@@ -51,7 +51,7 @@ _ONLY_LTO: Final = (
     *("ftz", "prec_div", "prec_sqrt", "fmad"),
     *("kernels_used", "variables_used", "optimize_unused_variables"),
 )
-"""What only the compiler of LTO-IR obeys; nvJitLink accepts it without a word where there is none."""
+"""Options that only the compiler of LTO-IR uses; without LTO-IR nvJitLink ignores them silently."""
 
 _DEFAULTS: Final = LinkOptions()
 _UNSUPPORTED_PTX: Final = 222
@@ -90,7 +90,7 @@ def _uses_lto(inputs: list[LinkInput], options: LinkOptions, arch: str) -> bool:
 
 
 def _check_inputs(inputs: list[LinkInput], arch: str) -> None:
-    """Refuse what nvJitLink would take and get wrong, or would say less about."""
+    """Refuse inputs that nvJitLink would accept and link wrongly, or refuse with a less helpful message."""
     version = _version()
     defined: dict[str, str] = {}
     for each in inputs:
@@ -121,7 +121,7 @@ def _check_image(each: LinkInput, arch: str) -> None:
 
 
 def _misfit(kind: LinkKind, target: str | None, arch: str) -> str:
-    """Say why code for an architecture cannot go into an output for another; nothing when it can."""
+    """Return the reason why code for an architecture cannot go into an output for another; nothing when it can."""
     made_for, wanted = ARCH.fullmatch(target or ""), ARCH.fullmatch(arch)
     if made_for is None or wanted is None:
         return ""
@@ -135,13 +135,13 @@ def _misfit(kind: LinkKind, target: str | None, arch: str) -> str:
 
 
 def _ltoir_too_new(each: LinkInput, version: Version) -> str:
-    """Say that LTO-IR is of a newer compiler, by whatever is known of that."""
+    """Return the message that LTO-IR is of a newer compiler, as far as the versions are known."""
     made_by = f"CUDA {dotted(each.compiler_version)}" if each.compiler_version else f"a format {_ltoir_format(each)}"
     return f"the LTO-IR {each.name!r} is of {made_by}, which nvJitLink {dotted(version)} does not read"
 
 
 def _ltoir_format(each: LinkInput) -> str:
-    """Return the versions that LTO-IR states of itself, of its container and of the code in it: "1.67, 2.131"."""
+    """Return the versions that LTO-IR states, of its container and of the code in it: "1.67, 2.131"."""
     return "{}.{}, {}.{}".format(*each.image[4:8])
 
 
@@ -156,10 +156,10 @@ def link(inputs: Iterable[Linkable], *, arch: str | SmArch, options: LinkOptions
     link for, a name or an `SmArch`: "sm_90" gives a cubin for that GPU, "compute_90" gives PTX, which needs all inputs
     to be LTO-IR. `options` say how. The functions are ``nvJitLinkAddData`` and ``nvJitLinkComplete``.
 
-    Raises `CompileError` with the linker's log for what does not link, `InvalidArgument` for what is wrong before the
-    linker runs (nothing to link, an unknown kind of input, a name that two inputs define, code for another
-    architecture or of a newer compiler), `OSError` for a file that cannot be read, and `LibraryNotFound` when there is
-    no nvJitLink.
+    Raises `CompileError` with the linker's log for inputs that do not link, `OSError` for a file that cannot be read,
+    and `LibraryNotFound` when there is no nvJitLink. Raises `InvalidArgument` for errors that are found before the
+    linker runs: nothing to link, an unknown kind of input, a name that two inputs define, code for another architecture
+    or of a newer compiler.
     """
     options = LinkOptions() if options is None else options
     return _link(_inputs(inputs), str(arch), options).image
@@ -190,7 +190,7 @@ def link_program(inputs: Iterable[Linkable], options: LinkOptions, target: str) 
 
 @attrs.frozen
 class _Linked:
-    """What one link gave."""
+    """The result of one link."""
 
     image: bytes
     log: str
@@ -207,7 +207,7 @@ def _link(inputs: list[LinkInput], arch: str, options: LinkOptions) -> _Linked:
 
 
 def _run(inputs: list[LinkInput], arch: str, flags: tuple[str, ...]) -> _Linked:
-    """Have the link made by a process of its own, and raise what it could not do."""
+    """Run the link in its own process, and raise its errors."""
     images = [each.image + b"\0" if each.kind == "ptx" else each.image for each in inputs]
     request = {
         "flags": flags,
@@ -228,14 +228,14 @@ _CHILD: Final = "atomr_trio.worker.linker"
 
 
 def _asked(request: Mapping[str, object], images: list[bytes]) -> tuple[dict[str, Any], bytes]:
-    """What the linking process answers: a line of JSON, and the image behind it."""
+    """The answer of the linking process: a line of JSON, and the image after it."""
     try:
         done = subprocess.run(
             command(_CHILD, str(os.getpid())),
             input=b"".join((json.dumps(request).encode(), b"\n", *images)),
             capture_output=True,
             env=environment(),
-            process_group=0,  # the terminal's Ctrl-C is for this process alone
+            process_group=0,  # the terminal's Ctrl-C is for the parent alone
             check=False,
         )
     except OSError as error:
@@ -258,7 +258,7 @@ def _asked(request: Mapping[str, object], images: list[bytes]) -> tuple[dict[str
 
 
 def _refuse(answer: Mapping[str, Any], inputs: list[LinkInput], flags: tuple[str, ...]) -> NoReturn:
-    """Raise what the library says of a link that failed; `input` is the number of the one that it was about."""
+    """Raise the library's error of a failed link; `input` is the number of the input that it was about."""
     log, number = answer["log"], answer["input"]
     error = nvjitlink.library.error(answer["status"], answer["function"])
     about = ""
@@ -274,7 +274,7 @@ def _refuse(answer: Mapping[str, Any], inputs: list[LinkInput], flags: tuple[str
 
 @contextlib.contextmanager
 def _nvjitlink_errors() -> Iterator[None]:
-    """The only place where a failure of the library becomes one of our exceptions."""
+    """Raise a failure of the library as an exception of this package. This is the only place that does so."""
     try:
         yield
     except LibraryMissing as error:
@@ -295,7 +295,7 @@ def _version() -> Version:
 
 
 _NEWER: Final = "newer version of nvJitLink"
-"""What the log says of LTO-IR that is too new; the status is that of an internal error."""
+"""The words of the log for LTO-IR that is too new; the status is that of an internal error."""
 
 _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
-"""What the installed NVRTC is, and its failures as exceptions of this package.
+"""The installed NVRTC, and its failures as exceptions of this package.
 
-This file asks the library about itself. What is compiled, and how, is not its matter.
+This file queries the library itself. It does not depend on what is compiled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["error_context", "nvrtc_errors", "nvrtc_version", "supported_architec
 
 @contextlib.contextmanager
 def nvrtc_errors() -> Iterator[None]:
-    """The only place where a failure of the NVRTC library becomes one of our exceptions."""
+    """Raise a failure of the NVRTC library as an exception of this package. This is the only place that does so."""
     try:
         yield
     except LibraryMissing as error:
@@ -27,7 +27,7 @@ def nvrtc_errors() -> Iterator[None]:
 
 
 def error_context(error: CudaError) -> ErrorContext:
-    """Return what an exception of ours says of a status of NVRTC."""
+    """Return the exception for a status of NVRTC."""
     return {"status": error.status, "status_name": error.name, "library": "nvrtc", "operation": "nvrtc.compile"}
 
 

@@ -1,7 +1,7 @@
-"""How to compile CUDA C++: the options of a compile, and the target that follows from them and the device.
+"""The options of a compile of CUDA C++, and the target that follows from them and the device.
 
-Everything here is decided before a compiler is looked for: this file loads no library and knows no device. The one
-exception are the headers that NVRTC carries: `NvrtcOptions.flags` has to find out where they are.
+Everything here is decided before a compiler is searched: this file loads no library and uses no device. The only
+exception is the headers that NVRTC carries: `NvrtcOptions.flags` must find their folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Header: TypeAlias = tuple[str, str]
 
 _MACRO = re.compile(r"([A-Za-z_]\w*)(\([\w\s,.]*\))?", re.ASCII)
 _IN_NO_FILE_NAME = re.compile(r'["<>\\\x00-\x1f\x7f]')
-"""What cannot stand in an `#include` and in line information."""
+"""Characters that cannot be in an `#include` and in line information."""
 _STANDARDS: Final[Mapping[int, str]] = MappingProxyType(
     {3: "c++03", 11: "c++11", 14: "c++14", 17: "c++17", 20: "c++20", 23: "c++23"}
 )
 _STANDARD_CAME_WITH: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({23: (13, 3)})
-"""Versions of NVRTC, for the standards that the oldest does not have."""
+"""The versions of NVRTC that introduced the standards that the oldest one does not have."""
 _MOST_REGISTERS: Final = 255
 
 _FAST_MATH_IMPLIES: Final[Mapping[str, bool]] = MappingProxyType(
@@ -47,11 +47,11 @@ _FLAG_OF_SWITCH: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _KEEP_STACK_LIMIT: Final = "--modify-stack-limit=false"
-"""NVRTC would raise the stack limit of the whole process while it compiles, which a worker started at that moment would
-inherit."""
+"""The option with which NVRTC does not raise the stack limit of the whole process while it compiles. A worker started
+at that moment would inherit the limit."""
 
 _DECIDED_BY_THE_LINKER: Final = ("prec_div", "fmad", "max_registers")
-"""NVRTC takes these and writes the same LTO-IR with and without them."""
+"""Options that NVRTC accepts, but that do not change the LTO-IR."""
 _CONTRADICTS_LTO: Final = (
     "--device-w",
     "--extensible-whole-program",
@@ -107,7 +107,7 @@ def _pairs(option: str, values: object) -> list[tuple[str, object]]:
 
 
 def _macro_name(define: str) -> str:
-    """The name of a macro, without its parameters."""
+    """Return the name of a macro, without its parameters."""
     return define.partition("(")[0]
 
 
@@ -209,14 +209,14 @@ def _check_switch(options: object, attribute: attrs.Attribute[Any], value: objec
 
 @attrs.frozen(kw_only=True)
 class NvrtcOptions:
-    """How to compile a source. A value: hashable, comparable, and checked when it is made.
+    """The options of a compile. A value: hashable, comparable, and checked when it is made.
 
     Headers are looked for among `headers`, then beside the header that includes them (a quoted `#include` in a file),
     then in the folders of `include_paths`, then in those of `bundled_headers`; never in the working directory.
 
-    Raises `InvalidArgument` for what is wrong whatever the compiler's version is, and for options that contradict each
-    other. What the installed NVRTC does not have (a newer C++ standard, an option, an architecture) is refused the same
-    way by the compile, before NVRTC runs.
+    Raises `InvalidArgument` for values that no version of the compiler accepts, and for options that contradict each
+    other. The compile refuses what the installed NVRTC does not have (a newer C++ standard, an option, an architecture)
+    in the same way, before NVRTC runs.
     """
 
     defines: tuple[Define, ...] = attrs.field(default=(), converter=_defines)
@@ -229,8 +229,8 @@ class NvrtcOptions:
     name_expressions: tuple[str, ...] = attrs.field(default=(), converter=_name_expressions)
     """C++ names to make available by that spelling: "scale<float, 4>", "&table"."""
     name: str = attrs.field(default="kernel.cu", converter=_name)
-    """What the compiler calls the source: in messages, in line information, and (unless headers are precompiled) as
-    `__FILE__`. No file is read."""
+    """The name of the source for the compiler: in messages, in line information, and (unless headers are precompiled)
+    as `__FILE__`. No file is read."""
     cpp_std: int | None = attrs.field(default=17, converter=_standard)
     """The C++ standard; None is NVRTC's own default. 23 needs NVRTC 13.3."""
     use_fast_math: bool = attrs.field(default=False, validator=_check_switch)
@@ -259,7 +259,7 @@ class NvrtcOptions:
     unpacked once into the cache folder; with an older one, those of the installed wheels for its version, copied there.
     To have edits of them count at once, name their folder in `include_paths`."""
     extra_options: tuple[str, ...] = attrs.field(default=(), converter=_extras)
-    """More options, as NVRTC documents and spells them, passed on after ours."""
+    """More options, in NVRTC's documented spelling, passed on after those above."""
 
     def __attrs_post_init__(self) -> None:
         given = parse_flags(self.extra_options)
@@ -332,7 +332,7 @@ class NvrtcOptions:
 
 
 def check_options(options: NvrtcOptions, version: tuple[int, int]) -> None:
-    """Raise `InvalidArgument` for what an NVRTC of this version does not have."""
+    """Raise `InvalidArgument` for options that an NVRTC of this version does not have."""
     standard = options.cpp_std
     came = _STANDARD_CAME_WITH.get(standard, version) if standard is not None else version
     if came > version:
@@ -365,7 +365,7 @@ def resolve_target(arch: str, capability: tuple[int, int], accepts_cubin: bool) 
 
 
 def _misfit(form: str, wanted: tuple[int, int], variant: str, capability: tuple[int, int]) -> str:
-    """Say why a device cannot run code for an architecture; nothing when it can."""
+    """Return the reason why a device cannot run code for an architecture; nothing when it can."""
     if variant == "a":
         return "" if wanted == capability else f"an 'a' variant runs on {dotted(wanted)} alone"
     if wanted > capability:

@@ -1,6 +1,6 @@
-"""Which PTX a driver or a linker of some CUDA version reads.
+"""The PTX versions that a driver or a linker of some CUDA version reads.
 
-Data and text: this file loads no library and knows no device.
+Data and text: this file loads no library and uses no device.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def newest_ptx(cuda_version: Version) -> Version | None:
 
 
 def reads_ptx(cuda_version: Version, version: Version) -> bool:
-    """Whether a driver or a library of a CUDA version reads a PTX ISA version; True where that is not known."""
+    """Tell whether a driver or a library of a CUDA version reads a PTX ISA version; True if that is not known."""
     newest = newest_ptx(cuda_version)
     return newest is None or version <= newest
 
 
 def too_new(version: Version, reader: str, cuda_version: Version) -> str:
-    """Say that a PTX is newer than what reads it; `reader` is "the driver", say. Both versions are in the text."""
+    """Return the message that a PTX is newer than its reader; `reader` is "the driver", say. It names both versions."""
     newest = newest_ptx(cuda_version)
     limit = f", which reads PTX up to {dotted(newest)}" if newest else ""
     made_by = next((f" (CUDA {dotted(cuda)})" for cuda, ptx in _NEWEST_PTX.items() if ptx == version), "")

@@ -1,9 +1,9 @@
 """Many compiles at once: `CompileService` runs them in threads, and shares their results among tasks.
 
-Whatever may block (reading headers, the cache on disk, NVRTC) happens in the threads. The trio thread answers by itself
-only what it has answered before and what depends on no file. Who asks for what is being compiled joins that compile.
-Where files decide the result, one of them may have been edited since the compile began; so those who joined late are
-asked for anew when it is over, which is quick if nothing has changed.
+Everything that may block (reading headers, the cache on disk, NVRTC) happens in the threads. The trio thread itself
+answers only requests that it has answered before and that depend on no file. A request for a program that is being
+compiled joins that compile. If files decide the result, one of them may have been edited since the compile began. So
+requests that joined late are made again when it is over, which is quick if nothing has changed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _Key: TypeAlias = tuple[str, NvrtcOptions, str]
 
 @attrs.frozen
 class CompileStatistics:
-    """What the compiler's service is doing and has done. All devices of a `trio.run` share it."""
+    """The state and the counters of the compiler's service. All devices of a `trio.run` share it."""
 
     in_flight: int
     """Compiles that run in a thread now."""
     waiting: int
     """Compiles that wait for a thread."""
     remembered: int
-    """How many programs are at hand without a thread."""
+    """The number of programs that are available without a thread."""
     hits: int
     """Requests answered from memory."""
     disk_hits: int
@@ -51,19 +51,19 @@ class CompileStatistics:
     joined: int
     """Requests that joined a compile of the same source and options."""
     misses: int
-    """Requests that made NVRTC compile, or that failed."""
+    """Requests that NVRTC compiled, or that failed."""
     cancelled: int
-    """How many compiles were given up because nobody waited for them any more."""
+    """The number of compiles that were abandoned because no task waited for them any more."""
 
 
 @attrs.define(eq=False)
 class Waiter:
-    """One who asked, from `CompileService.submit` to the delivery."""
+    """One request, from `CompileService.submit` to the delivery."""
 
     deliver: Deliver
     flight: _Flight | None = None
     late: bool = False
-    """Whether the compile ran already when it was joined."""
+    """True if the compile ran already when it was joined."""
     wanted: bool = True
 
 
@@ -80,9 +80,9 @@ class _Flight:
 
 
 class CompileService:
-    """Compiles in threads of its own; asks NVRTC once per key however many ask, and remembers what came out.
+    """Compiles in its own threads; asks NVRTC once for each key, however many ask, and remembers the results.
 
-    It outlives the generations of a device, since what it holds depends on no context. All methods belong to the trio
+    It outlives the generations of a device, since its results depend on no context. All methods belong to the trio
     thread.
     """
 
@@ -156,7 +156,7 @@ class CompileService:
             self._queue.remove(flight)
 
     def statistics(self) -> CompileStatistics:
-        """Return what the service is doing and has done."""
+        """Return the state and the counters of the service."""
         return CompileStatistics(
             in_flight=self._running,
             waiting=len(self._queue),
@@ -169,7 +169,7 @@ class CompileService:
         )
 
     def clear(self) -> None:
-        """Forget what is in memory; the disk and the compiles under way are not touched."""
+        """Forget the results in memory; the disk and running compiles are not affected."""
         self._cache.clear()
         self._compiler.forget()
 
@@ -197,7 +197,7 @@ class CompileService:
             return self._compiler.answer(flight.job)
 
         def done(result: outcome.Outcome[Answer]) -> None:
-            # Runs in the thread. When the run is over, nobody is left to tell.
+            # Runs in the thread. When the trio run is over, there is nobody to notify.
             with contextlib.suppress(trio.RunFinishedError):
                 flight.token.run_sync_soon(self._finish, flight, result)
 

@@ -1,9 +1,9 @@
-"""Tools for testing: faults on request, and what a call of this library owes its caller.
+"""Tools for testing: faults on request, and a check of what every call promises its caller.
 
-A user of the package like any other, with a few private handles where a test must reach what a program must not. In
-the order in which the files can be read:
+It uses the public interface, and a few private attributes where a test needs more than a program does. The files, in
+reading order:
 
-- ``_workers``: the worker's process: end it, hold it, hold what comes after it;
+- ``_workers``: end a worker's process, stop it, or hold back its successor;
 - ``_faults``: faults that a device really has, on a GPU and on the simulator;
 - ``_injection``: faults of the simulated driver, by the name of a C function;
 - ``_conformance``: `check_actor`;

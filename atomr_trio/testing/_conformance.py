@@ -1,4 +1,4 @@
-"""`check_actor`: what every call of every library owes its caller, as one function that a test can await."""
+"""`check_actor`: a function that checks what every call of every library promises its caller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IN_FLIGHT = 4
 AT_ONCE = 1.0
 """Seconds that "at once" may take on a busy machine."""
 LOOKS = 10
-"""How often it is looked in that time."""
+"""The number of looks in that time."""
 
 _SOURCE = """
 extern "C" __global__ void add_one(int *x, int n)
@@ -43,25 +43,25 @@ extern "C" __global__ void add_one(int *x, int n)
 
 
 async def launch_once(dev: Device) -> None:
-    """One launch of a kernel on an array of its own, and a look at what it wrote."""
+    """Launch a kernel on a new array, and check what it wrote."""
     kernel = await dev.nvrtc.compile(_SOURCE, "add_one")
     with dev.full(100, 41, np.int32) as array:
         await kernel.launch(1, 128, array, 100)
         result = await array.to_host()
     if not (result == 42).all():
-        raise AssertionError(f"41 and 1 came to {result}")
+        raise AssertionError(f"expected 41 + 1 == 42 for every element, got {result}")
 
 
 async def check_actor(make_device: MakeDevice, call: Call = launch_once, *, timeout: float = 30.0) -> None:
     """Check that a call keeps every promise that a call of this library makes.
 
-    For whoever adds a library, or builds an actor of their own on top. `make_device` gives something to ``async with``,
-    for example ``functools.partial(open_device, backend="sim")``; the device must allow three lost contexts, as it does
-    by default, and its `hang_timeout` must not be shorter than a second or two. ``await call(dev)`` makes one ordinary
-    call of the actor, on arrays of its own, and raises if the result is wrong; without `call` that is a kernel launch.
-    Each call must ask something of the worker: one that compiles must compile another source each time.
+    It is for authors of libraries and of actors. `make_device` returns an object for ``async with``, for example
+    ``functools.partial(open_device, backend="sim")``. The device must allow three lost contexts, which is the default.
+    Its `hang_timeout` must be at least two seconds. ``await call(dev)`` makes one ordinary call of the actor on new
+    arrays, and raises if the result is wrong. The default `call` is a kernel launch. Each call must send a request to
+    the worker. A call that compiles must compile a different source each time.
 
-    It is checked that the call
+    The call must keep these promises. It
 
     - returns, is a checkpoint, and is protected from `KeyboardInterrupt` from its acceptance to its settlement;
     - never runs when it is cancelled before it begins, in a scope that was cancelled already or while it is queued;
@@ -71,10 +71,11 @@ async def check_actor(make_device: MakeDevice, call: Call = launch_once, *, time
     - raises `ContextLost` when the worker is lost while it runs, once, an exception of its own, and is not retried;
     - raises `DeviceClosed` when the device is closed while it runs, and afterwards;
 
-    and that every request was settled once, and that no task, descriptor or child process is left. Nothing else should
-    run in this process meanwhile, or what it opens looks like a leak. Each check may take `timeout` seconds.
+    Every request must be settled once, and no task, descriptor or child process may be left. Run nothing else in this
+    process meanwhile: what it opens would look like a leak. Each check may take `timeout` seconds.
 
-    Raises `AssertionError` with the promise that was broken; what the call or the device raises by itself, as it is.
+    Raises `AssertionError` with the promise that was broken. Exceptions of the call or of the device are raised
+    unchanged.
     """
     async with make_device() as dev:
         with _limited(check_returns, timeout):
@@ -94,7 +95,7 @@ async def check_actor(make_device: MakeDevice, call: Call = launch_once, *, time
 
 
 async def check_returns(dev: Device, call: Call) -> None:
-    """Alone, it works, and is a checkpoint."""
+    """A call that is made alone works, and is a checkpoint."""
     task = trio.lowlevel.current_task()
     points = task._cancel_points, task._schedule_points
     await call(dev)
@@ -112,7 +113,7 @@ async def check_interrupts(dev: Device, call: Call) -> None:
 
 
 async def check_cancelled_before(dev: Device, call: Call) -> None:
-    """In a scope that was cancelled already, it never runs."""
+    """A call in a scope that is already cancelled never runs."""
     before = _submitted(dev)
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -123,7 +124,7 @@ async def check_cancelled_before(dev: Device, call: Call) -> None:
 
 
 async def check_cancelled_while_started(dev: Device, call: Call) -> None:
-    """Cancelled while the worker has it, it comes back at once, and the device goes on."""
+    """A call that is cancelled while the worker has it returns at once, and the device goes on."""
     generation = dev.generation
     async with _tasks() as nursery:
         with hold_worker(dev):
@@ -136,7 +137,7 @@ async def check_cancelled_while_started(dev: Device, call: Call) -> None:
 
 
 async def check_many(dev: Device, call: Call) -> None:
-    """Many tasks at a time make it."""
+    """Many tasks can make the call at the same time."""
     attempts = [_Attempt(call, dev) for _ in range(MANY)]
     async with _tasks() as nursery:
         for attempt in attempts:
@@ -147,13 +148,13 @@ async def check_many(dev: Device, call: Call) -> None:
 
 
 async def check_cancelled_in_queue(dev: Device, call: Call) -> None:
-    """Cancelled while it waits for a rebuild, it never runs."""
+    """A call that is cancelled while it waits for a rebuild never runs."""
     async with _tasks() as nursery, _rebuilding(dev) as lost:
         queued = _Attempt(call, dev)
         before = _accounts(dev)
         nursery.start_soon(queued.run)
         await until(lambda: _accounts(dev)["accepted"] > before["accepted"] or queued.ended.is_set())
-        _require(not queued.ended.is_set(), f"a call during a rebuild must wait for it, and this one {queued}")
+        _require(not queued.ended.is_set(), f"a call during a rebuild must wait for it, but this one {queued}")
         await queued.cancel()
     await dev.wait_generation(after=lost)
     await call(dev)
@@ -165,20 +166,20 @@ async def check_cancelled_in_queue(dev: Device, call: Call) -> None:
 
 
 async def check_rebuild(dev: Device, call: Call) -> None:
-    """Made during a rebuild, it waits for the next generation and works there."""
+    """A call during a rebuild waits for the next generation and works there."""
     async with _tasks() as nursery:
         async with _rebuilding(dev) as lost:
             waiting = _Attempt(call, dev)
             nursery.start_soon(waiting.run)
             await trio.testing.wait_all_tasks_blocked()
-            _require(not waiting.ended.is_set(), f"a call during a rebuild must wait for it, and this one {waiting}")
+            _require(not waiting.ended.is_set(), f"a call during a rebuild must wait for it, but this one {waiting}")
         await waiting.ended.wait()
     waiting.unwrap()
     _require(dev.generation == lost + 1, "a call that waited for a rebuild must not cost another one")
 
 
 async def check_loss(dev: Device, call: Call) -> None:
-    """Lost while it runs, it says so once, and is not repeated by itself."""
+    """A call that loses the context raises this once, and is not repeated by itself."""
     lost = dev.generation
     attempts = [_Attempt(call, dev) for _ in range(IN_FLIGHT)]
     async with _tasks() as nursery:
@@ -190,10 +191,10 @@ async def check_loss(dev: Device, call: Call) -> None:
             for attempt in attempts:
                 await attempt.ended.wait()
     errors = [attempt.error for attempt in attempts if attempt.error is not None]
-    _require(errors, "a call that the fault hit must raise ContextLost, and neither hide it nor repeat itself")
+    _require(errors, "a call that the fault hit must raise ContextLost; it must not hide the loss or repeat itself")
     for error in errors:
         hit = isinstance(error, ContextLost) and error.generation == lost
-        _require(hit, f"a call that the fault hit must raise ContextLost of generation {lost}, and not {error!r}")
+        _require(hit, f"a call that the fault hit must raise ContextLost of generation {lost}, but it raised {error!r}")
     _require(len(set(map(id, errors))) == len(errors), "each caller must get an exception object of its own")
     await dev.wait_generation(after=lost)
     await call(dev)
@@ -201,7 +202,7 @@ async def check_loss(dev: Device, call: Call) -> None:
 
 
 async def check_closed(make_device: MakeDevice, call: Call) -> None:
-    """When the device is closed while it runs, or was closed before, it says so."""
+    """A call on a closed device, or on one that is closed while the call runs, raises `DeviceClosed`."""
     async with _tasks() as nursery:
         with contextlib.ExitStack() as until_closed:
             async with _audited(make_device) as dev:
@@ -213,14 +214,14 @@ async def check_closed(make_device: MakeDevice, call: Call) -> None:
     late = _Attempt(call, dev)
     await late.run()
     for attempt, when in ((running, "that runs when the device is closed"), (late, "of a closed device")):
-        _require(isinstance(attempt.error, DeviceClosed), f"a call {when} must raise DeviceClosed, and this {attempt}")
+        _require(isinstance(attempt.error, DeviceClosed), f"a call {when} must raise DeviceClosed, but this {attempt}")
 
 
 CHECKS: tuple[tuple[_Check, ...], ...] = (
     (check_returns, check_interrupts, check_cancelled_before, check_cancelled_while_started, check_many),
     (check_cancelled_in_queue, check_rebuild, check_loss),
 )
-"""What is checked on one device after the other."""
+"""The checks that are made on one device, one after the other."""
 
 
 # --- how they are checked ---------------------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def _require(condition: object, promise: str) -> None:
 
 @contextlib.contextmanager
 def _limited(check: Callable[..., object], seconds: float) -> Iterator[None]:
-    """Let a check that does not end fail, and say which it was."""
+    """Fail when a check does not end in time, and name the check."""
     try:
         with trio.fail_after(seconds):
             yield
@@ -243,20 +244,20 @@ def _limited(check: Callable[..., object], seconds: float) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _audited(make_device: MakeDevice) -> AsyncIterator[Device]:
-    """A device whose accounts are even when it is closed."""
+    """Open a device, and check when it is closed that every accepted request was settled."""
     async with make_device() as dev:
         yield dev
     for actor in dev.statistics().actors:
         settled = sum(actor.settled.values())
         _require(
             actor.accepted == settled,
-            f"every request must be settled once: {actor.name} accepted {actor.accepted} and settled {settled}",
+            f"every request must be settled once, but {actor.name} accepted {actor.accepted} and settled {settled}",
         )
 
 
 @contextlib.asynccontextmanager
 async def _tasks() -> AsyncIterator[trio.Nursery]:
-    """A nursery for attempts, which catch their own exceptions, so that a failed check comes out as it is."""
+    """A nursery for attempts. They keep their own exceptions, so that a failed check is raised unchanged."""
     try:
         async with trio.open_nursery() as nursery:
             yield nursery
@@ -269,7 +270,7 @@ async def _tasks() -> AsyncIterator[trio.Nursery]:
 
 
 class _Attempt:
-    """A call in a task of its own, and how it ended."""
+    """A call in its own task, and how it ended."""
 
     def __init__(self, call: Call, dev: Device) -> None:
         self._call = call
@@ -301,27 +302,27 @@ class _Attempt:
             raise self.error
 
     async def cancel(self) -> None:
-        """Cancel the call, which must notice at once."""
+        """Cancel the call, and check that it ends at once."""
         self._scope.cancel()
         with trio.move_on_after(AT_ONCE):
             await self.ended.wait()
         _require(
-            self._scope.cancelled_caught, f"a call that is cancelled must raise Cancelled at once, and this one {self}"
+            self._scope.cancelled_caught, f"a call that is cancelled must raise Cancelled at once, but this one {self}"
         )
 
 
 async def _until_in_flight(dev: Device, *attempts: _Attempt) -> None:
-    """Wait until the held worker has been sent something of the attempts."""
+    """Wait until the held worker has been sent a request of the attempts."""
     await until(lambda: _unfinished(dev) or any(attempt.ended.is_set() for attempt in attempts))
     for attempt in attempts:
         _require(
-            not attempt.ended.is_set(), f"a call must wait for the worker, and this one {attempt} while that was held"
+            not attempt.ended.is_set(), f"a call must wait for the worker, but this one {attempt} while it was held"
         )
 
 
 @contextlib.asynccontextmanager
 async def _rebuilding(dev: Device) -> AsyncIterator[int]:
-    """Lose the context; the block runs while the device is being rebuilt. Gives the generation that was lost."""
+    """Lose the context, and run the block while the device is being rebuilt. Yields the generation that was lost."""
     lost = dev.generation
     async with dev.events() as events:
         with hold_rebuild(dev):
@@ -340,7 +341,7 @@ def _unfinished(dev: Device) -> int:
 
 
 def _accounts(dev: Device) -> collections.Counter[str]:
-    """Requests by outcome, and as accepted, of all actors together."""
+    """Return the numbers of requests, accepted and by outcome, of all actors together."""
     counts: collections.Counter[str] = collections.Counter()
     for actor in dev.statistics().actors:
         counts["accepted"] += actor.accepted
@@ -350,7 +351,7 @@ def _accounts(dev: Device) -> collections.Counter[str]:
 
 @contextlib.contextmanager
 def _interruptible_steps(dev: Device) -> Iterator[dict[str, list[bool]]]:
-    """Note for each request that is sent or settled whether it is protected from `KeyboardInterrupt` there."""
+    """Record for each request that is sent or settled whether it is protected from `KeyboardInterrupt` there."""
     steps: dict[str, list[bool]] = {}
 
     def noting(step: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -370,7 +371,7 @@ def _interruptible_steps(dev: Device) -> Iterator[dict[str, list[bool]]]:
 
 @attrs.frozen
 class _Belongings:
-    """What a process has that could leak."""
+    """The resources of a process that could leak."""
 
     descriptors: collections.Counter[str]
     children: frozenset[int]
@@ -378,7 +379,7 @@ class _Belongings:
 
     @classmethod
     def now(cls) -> _Belongings:
-        """As it is, without what is only waiting to be collected, and without what pools of workers have."""
+        """Return the present resources, after a garbage collection and without those of worker pools."""
         gc.collect()
         pooled = pooled_processes()
         of_pools = {number for each in pooled for number in (each.sock.fileno(), each.output, each.pidfd)}
@@ -386,7 +387,7 @@ class _Belongings:
         return cls(_open_descriptors(but_not=of_pools), mine, frozenset(_all_tasks()))
 
     def beyond(self, before: _Belongings) -> list[str]:
-        """What is here and was not there, in words; a descriptor that replaces another one is not."""
+        """Describe what is here now and was not there before. A descriptor that replaces another one is not counted."""
         found = []
         if self.descriptors.total() > before.descriptors.total():
             found += [f"descriptor of {target}" for target in self.descriptors - before.descriptors]
@@ -395,7 +396,7 @@ class _Belongings:
 
 
 async def _require_nothing_left(before: _Belongings) -> None:
-    """What ends by itself in a moment is no leak."""
+    """Wait a moment for resources that are released by themselves, then report what is left."""
     for _ in range(LOOKS):
         left = _Belongings.now().beyond(before)
         if not left:
@@ -405,7 +406,7 @@ async def _require_nothing_left(before: _Belongings) -> None:
 
 
 def _open_descriptors(but_not: set[int]) -> collections.Counter[str]:
-    """What the descriptors lead to, and how many lead there."""
+    """Count the descriptors by what they refer to."""
     targets: collections.Counter[str] = collections.Counter()
     for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - but_not:
         with contextlib.suppress(OSError):

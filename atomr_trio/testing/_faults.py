@@ -36,46 +36,46 @@ extern "C" __global__ void refuse(int n) { assert(n == 42); }
 extern "C" __global__ void hang(unsigned long long word) { while (*(volatile int *)word == 0) { } }
 extern "C" __global__ void spin(unsigned long long word) { while (*(volatile int *)word == 0) { } }
 """
-"""Kernels that fault, and two that run until the word at an address is not 0: `hang` is the one that `cause` waits for
-and `spin` the one that a user starts, so that neither is taken for the other."""
+"""Kernels that fault, and two that run until the word at an address is not 0. `cause` waits for `hang`; a user starts
+`spin`. They have two names so that they can be told apart."""
 
 WILD = 0x10
-"""An address that nobody has."""
+"""An address that is never mapped."""
 
 END_SECONDS = 1.0
-"""How long leaving the block of an endless kernel waits for a device that may be in trouble."""
+"""Seconds to wait for the end of an endless kernel, on a device that may be in trouble."""
 
 
 @attrs.frozen
 class FaultSigns:
-    """What a fault looks like to a request that was running when it came."""
+    """The signs by which a request that was running recognises a fault."""
 
     error: type[DeviceError]
     """The exception: `ContextLost`, unless the context outlives the fault."""
 
     status: int | None
-    """The status that the driver reports; None where it reports nothing."""
+    """The status that the driver reports; None if the driver reports nothing."""
 
     status_name: str | None
     """The name of that status."""
 
     words: str
-    """What its `ContextLost.reason` says, among other words; for another exception, what its message says."""
+    """Words that its `ContextLost.reason` contains, or the message of another exception."""
 
     def check(self, error: DeviceError) -> None:
-        """Check that `error` looks like this. Raises `AssertionError` if it does not."""
+        """Check that `error` has these signs. Raises `AssertionError` if it has not."""
         text = error.reason if isinstance(error, ContextLost) else error.message
         seen = (type(error), error.status, error.status_name)
         if seen != (self.error, self.status, self.status_name) or self.words not in (text or ""):
-            raise AssertionError(f"expected {self}, and the request got {error!r}") from error
+            raise AssertionError(f"expected {self}, but the request raised {error!r}") from error
 
 
 @enum.unique
 class Fault(enum.Enum):
-    """What can go wrong with a device, each with its signs. `cause` makes it happen."""
+    """The faults of a device, each with its signs. `cause` makes one happen."""
 
     ILLEGAL_ADDRESS = FaultSigns(ContextLost, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "illegal memory access")
-    """A kernel writes through a pointer that nobody has."""
+    """A kernel writes through a pointer that is not mapped."""
 
     MISALIGNED_ADDRESS = FaultSigns(ContextLost, 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address")
     """A kernel writes a ``float`` to an odd address."""
@@ -90,7 +90,7 @@ class Fault(enum.Enum):
     """A kernel never ends. For a device that was opened with `hang_timeout`."""
 
     OUT_OF_DEVICE_MEMORY = FaultSigns(OutOfDeviceMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
-    """An array is used that is larger than the device. The one fault that the context outlives."""
+    """An array that is larger than the device is used. This is the only fault that the context survives."""
 
     WORKER_KILLED = FaultSigns(ContextLost, None, None, "SIGKILL")
     """The worker is killed, as the system does when host memory is short."""
@@ -103,25 +103,26 @@ class Fault(enum.Enum):
 
     @property
     def signs(self) -> FaultSigns:
-        """What it looks like."""
+        """The signs of the fault."""
         return self.value
 
     @property
     def costs_context(self) -> bool:
-        """Whether the device goes on as the next generation, and not in the same one."""
+        """Tell whether the device recovers by starting its next generation."""
         return self.signs.error is ContextLost
 
 
 async def cause(dev: Device, fault: Fault, *touches: Touched) -> DeviceError:
     """Make `fault` happen to a device, and return the exception that the request that was running got.
 
-    The request counts as writing `touches`, which are then torn (`read_only` arrays are not); running out of memory
-    touches none of them. When this returns, the generation is lost and the next one may not be there yet: wait for it
-    with ``await dev.wait_generation(after=error.generation)``.
+    The request counts as writing `touches`, which are then torn (`read_only` arrays are not). Running out of memory
+    touches none of them. When this returns, the generation is lost. The next one may not be ready: wait for it with
+    ``await dev.wait_generation(after=error.generation)``.
 
-    Raises `AssertionError` if nothing happened, or if the exception is not what `Fault.signs` says; what the device
-    raises for another reason, `DeviceFailed` for example, as it is; `InvalidArgument` for `Fault.ENDLESS_KERNEL` on a
-    device without `hang_timeout`. While the device is being rebuilt it waits for the next generation.
+    Raises `AssertionError` if nothing happened, or if the exception does not have the signs of `Fault.signs`. Raises
+    `InvalidArgument` for `Fault.ENDLESS_KERNEL` on a device without `hang_timeout`. Other exceptions of the device,
+    `DeviceFailed` for example, are raised unchanged. While the device is being rebuilt, `cause` waits for the next
+    generation.
     """
     await dev._running_generation()
     try:
@@ -129,11 +130,11 @@ async def cause(dev: Device, fault: Fault, *touches: Touched) -> DeviceError:
     except fault.signs.error as error:
         fault.signs.check(error)
         return error
-    raise AssertionError(f"{fault} was caused, and the request that was running did not notice")
+    raise AssertionError(f"{fault} was caused, but the running request raised nothing")
 
 
 async def compile_faulty(dev: Device, name: str) -> Kernel:
-    """One of the kernels above; the device's compiler compiles them once."""
+    """Return one of the kernels above; the device's compiler compiles them once."""
     return await dev.nvrtc.compile(SOURCE, name)
 
 
@@ -150,19 +151,19 @@ async def _by_kernel_in_memory(name: str, dev: Device, touches: tuple[Touched, .
 async def _by_hanging(dev: Device, touches: tuple[Touched, ...]) -> None:
     if dev._hang_timeout is None:
         raise InvalidArgument(
-            "a kernel that never ends is no fault of a device without hang_timeout",
+            "Fault.ENDLESS_KERNEL needs a device with a hang_timeout, and this device has none",
             device=dev.index,
-            advice="open the device with `hang_timeout=`, a number of seconds",
+            advice="open the device with `hang_timeout=seconds`",
         )
     await _hang(dev, touches)
 
 
 async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, ...]) -> None:
-    """End the worker while a kernel runs, so that somebody is there to hear of it."""
+    """End the worker while a kernel runs, so that a request is there to report the loss."""
 
     async def end_worker() -> None:
         await until(lambda: dev._generation is not None and "launch of hang" in dev._generation.in_flight())
-        with contextlib.suppress(trio.WouldBlock):  # it has just been lost in another way
+        with contextlib.suppress(trio.WouldBlock):  # the device was lost in another way meanwhile
             kill_worker(dev, how)
 
     async with trio.open_nursery() as nursery:
@@ -174,7 +175,7 @@ async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, .
 
 async def _by_exhausting(dev: Device, touches: tuple[Touched, ...]) -> None:
     arena = known(dev._arena, "a device that is open has an arena")
-    # The budget would refuse the array before the device is asked.
+    # The budget would refuse the array before the request reaches the device.
     limit, arena.limit = arena.limit, arena.extent
     try:
         array = dev.empty(dev.info.total_memory + 1, np.int8)
@@ -213,17 +214,18 @@ class EndlessKernel:
         self._word = word
 
     async def end(self) -> None:
-        """Let the kernel end. Raises what `DeviceArray.copy_from` raises; calling it twice is fine."""
+        """Let the kernel end. Raises what `DeviceArray.copy_from` raises. Can be called twice."""
         await self._word.copy_from(np.ones(1, np.int32))
 
 
 @contextlib.asynccontextmanager
 async def endless_kernel(dev: Device, *touches: Touched) -> AsyncIterator[EndlessKernel]:
-    """Keep a kernel running on the device while the block runs; everything else on the compute lane waits for its end.
+    """Keep a kernel running on the device while the block runs. Other work on the compute lane waits for its end.
 
-    Copies from and to the host and kernels on other lanes go on. It counts as writing `touches`, so what uses them
-    waits for it. Nobody waits for its end, and nobody hears of its loss. It is ended when the block is left, if its
-    worker is still there. It waits for room in the lane, and for the next generation while the device is being rebuilt.
+    Copies from and to the host and kernels on other lanes go on. The kernel counts as writing `touches`, so work on
+    these arrays waits for it. Its loss raises nothing. It is ended when the block is left, if its worker is still
+    there. The launch waits for room in the lane, and during a rebuild for the next generation.
+
     Raises what `Kernel.launch_nowait` raises otherwise.
     """
     spin = await compile_faulty(dev, "spin")

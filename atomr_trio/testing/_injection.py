@@ -1,4 +1,4 @@
-"""Faults of the simulated driver, asked for by the name of a C function."""
+"""Faults of the simulated driver, by the name of a C function."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 def inject(dev: Device, function: str, action: Action, *, call: int = 1, times: float = 1) -> None:
     """Make calls of a driver function fail, in the simulated worker in service.
 
-    `function` is the C name, for example ``"cuMemCreate"``, with or without its version. `action` says what the calls
-    do: `ReturnStatus`, `Poison`, `Hang`, `Crash`, `Exit`, `Delay` or `NoHostMemory`. It is for `times` calls in a row
-    (`math.inf` for all that follow) from the `call`-th on, counted from 1 from the moment at which the worker reads
-    this. The worker reads it before every request that is sent later; what was sent before may still be making calls.
-    The next worker knows nothing of it: for that, use `inject_at_start`.
+    `function` is the C name, for example ``"cuMemCreate"``, with or without its version. `action` is what the calls do:
+    `ReturnStatus`, `Poison`, `Hang`, `Crash`, `Exit`, `Delay` or `NoHostMemory`. It applies to `times` calls in a row
+    (`math.inf`: to all), from the `call`-th on. Calls are counted from 1, from the moment at which the worker reads
+    this. The worker reads it before every request that is sent later; earlier requests may still be making calls. It
+    does not apply to the next worker: for that, use `inject_at_start`.
 
-    Synchronous, and waits for nothing. Raises `InvalidArgument` for a function that the table does not have, for
-    numbers that cannot be, and on a GPU, where faults are caused (`cause`) and not injected; `trio.WouldBlock` while
-    the device is being rebuilt; `DeviceClosed` or `DeviceFailed` once it has ended.
+    Synchronous; it does not wait. Raises `InvalidArgument` for an unknown function, for numbers out of range, and on a
+    GPU: use `cause` there. Raises `trio.WouldBlock` while the device is being rebuilt, and `DeviceClosed` or
+    `DeviceFailed` once it has ended.
     """
     if dev.backend != "sim":
         raise InvalidArgument(
-            f"faults are injected into the simulator, and this device is a GPU: {function} cannot be made to fail",
+            f"cannot make {function} fail: this device is a GPU, and faults can be injected only into the simulator",
             device=dev.index,
             operation="inject",
-            advice=f"cause a real fault by `cause(dev, Fault....)`: {', '.join(fault.name for fault in Fault)}",
+            advice=f"cause a real fault with `cause(dev, Fault....)`: {', '.join(fault.name for fault in Fault)}",
         )
     injection = _injection(function, action, call, times)
     generation_of(dev).request_faults(str(injection))
@@ -49,10 +49,10 @@ def inject_at_start(
 ) -> Iterator[None]:
     """Make calls of a driver function fail in the simulated workers that are started while the block runs.
 
-    `workers` says how many of them, in the order of their start: 1 for the next one alone, `math.inf` for all.
+    `workers` is the number of workers, in the order of their start: 1 for the next one alone, `math.inf` for all.
     `function`, `action`, `call` and `times` are those of `inject`; calls are counted in each worker from its start,
-    and the first of all is that of ``cuInit``. A worker that was started before the block, one that stands by for
-    example, is not touched, and neither is a GPU. Blocks can be nested.
+    where ``cuInit`` is the first. Workers that were started before the block, such as a standby worker, are not
+    affected. A GPU is not affected either. Blocks can be nested.
 
     Raises `InvalidArgument` as `inject` does.
     """
@@ -79,7 +79,7 @@ def _injection(
     first_worker: int | None = None,
     last_worker: float = math.inf,
 ) -> Injection:
-    """An injection that the worker will accept."""
+    """Return an injection that the worker will accept."""
     try:
         injection = Injection(function, action, call, times, first_worker, last_worker)
         injection.declared()

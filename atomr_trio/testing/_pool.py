@@ -1,8 +1,8 @@
 """`WorkerPool`: worker processes that outlive the devices they serve, so that a test does not wait for a process.
 
-A device that was opened with ``workers=pool`` takes its worker from the pool, and a clean end gives it back with
-everything released but its context. A worker whose context was lost is killed by its device, which takes another one:
-a spare that the pool has started meanwhile.
+A device that was opened with ``workers=pool`` takes its worker from the pool. A clean end gives the worker back;
+everything is released but its context. A device kills a worker whose context was lost, and takes a spare that the pool
+has started meanwhile.
 """
 
 from __future__ import annotations
@@ -32,34 +32,35 @@ if TYPE_CHECKING:
     from ..worker.backends import Backend, BackendName
 
 CLOSE_SECONDS = 30.0
-"""The kernel reaps a killed worker in tenths of a second; one that is not gone by then hangs in a driver."""
+"""Seconds to wait for the kernel to reap a killed worker, which takes tenths of a second. A worker that takes longer
+hangs in a driver."""
 
 MAX_SPARES = 8
 
 _SETTINGS = ("ATOMR_TRIO_", "CUDA_")
-"""Environment variables that a worker reads begin like this."""
+"""Prefixes of the environment variables that a worker reads."""
 
 _pools: Living[WorkerPool] = Living()
 
 
 @attrs.frozen(kw_only=True)
 class PoolStatistics:
-    """A pool of workers at one moment."""
+    """The counters of a pool at one moment."""
 
     idle: int
-    """Workers that wait for a device, or are about to."""
+    """Workers that wait for a device, or soon will."""
 
     taken: int
-    """Workers that devices have."""
+    """Workers that are in use by devices."""
 
     started: int
-    """Processes that were ever started."""
+    """Processes that were started since the pool was made."""
 
     reused: int
-    """Times that a device got a worker which another one had given back."""
+    """Times that a device got a worker that another device had given back."""
 
     missed: int
-    """Times that no worker was there, so that the device had to wait for a process to start."""
+    """Times that no worker was ready, so that the device waited for a process to start."""
 
 
 @attrs.define(eq=False)
@@ -68,9 +69,9 @@ class _Worker:
 
     process: WorkerProcess
     settings: dict[str, str]
-    """What the environment said when it was started."""
+    """The environment variables with which it was started."""
     thread: threading.Thread
-    """Who has started it: the kernel ends it with that thread."""
+    """The thread that started it. The kernel ends the process with that thread."""
     returned: bool = False
 
 
@@ -78,9 +79,9 @@ class _Worker:
 class WorkerPool:
     """Workers of one device, kept from one `trio.run` to the next: ``open_device(workers=pool)``.
 
-    A context manager, to be left after the last device was closed. Synchronous, and not to be used from several threads
-    at a time. The kernel kills a worker when the thread ends that started it, so a device gets none that another thread
-    has started: use the pool on one thread, which is the main thread as a rule.
+    A context manager; leave it after the last device was closed. Synchronous; use it from one thread at a time. The
+    kernel kills a worker when the thread that started it ends. So a device gets only workers that its own thread has
+    started: use the pool on one thread, usually the main thread.
 
     - `index`: the number of the device, as `open_device` counts.
     - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says,
@@ -89,12 +90,11 @@ class WorkerPool:
       Each costs a context, about 0.6 GiB of device memory on an H200. 0 for a GPU in exclusive-process mode.
     - `check`: what the simulator checks in them, as `open_device` takes it; their devices are opened with the same.
 
-    What a device gives back is its worker with streams, modules, arrays and pinned memory released; the context stays,
-    and with it what only a context can forget: the device heap that ``malloc`` in a kernel takes from. A worker keeps
-    the environment that it was started with; when a variable ``ATOMR_TRIO_...`` or ``CUDA_...`` has changed since, it
-    is replaced.
+    A worker that is given back has released its streams, modules, arrays and pinned memory. The context stays, and with
+    it the device heap from which ``malloc`` in a kernel allocates. A worker keeps the environment with which it was
+    started. When a variable ``ATOMR_TRIO_...`` or ``CUDA_...`` has changed since, the worker is replaced.
 
-    Raises `InvalidArgument` for arguments that cannot be.
+    Raises `InvalidArgument` for arguments that are not valid.
     """
 
     def __init__(
@@ -106,17 +106,17 @@ class WorkerPool:
         check: Check | Collection[Check] | None = None,
     ) -> None:
         if type(index) is not int or not 0 <= index < MAX_DEVICES:
-            raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
+            raise InvalidArgument(f"index is {index!r}; it must be an int from 0 to {MAX_DEVICES - 1}")
         if type(spares) is not int or not 0 <= spares <= MAX_SPARES:
-            raise InvalidArgument(f"spares is an int from 0 to {MAX_SPARES}, not {spares!r}")
+            raise InvalidArgument(f"spares is {spares!r}; it must be an int from 0 to {MAX_SPARES}")
         self.index: int = index
-        """The device that its workers are for."""
+        """The index of the device that its workers serve."""
         self.backend: Backend = chosen_backend(backend)
         """`"cuda"` or `"sim"`."""
         self.spares: int = spares
-        """How many idle workers there are at least, a moment after one was taken."""
+        """The number of idle workers that the pool keeps; after one was taken, another one is started."""
         self.check: tuple[str, ...] = chosen_checks(check, self.backend)
-        """What the simulator checks in its workers, in the words of `open_device`."""
+        """The checks of the simulator in its workers, as in `open_device`."""
         self._idle: collections.deque[_Worker] = collections.deque()
         self._taken: dict[WorkerProcess, _Worker] = {}
         self._ending: list[WorkerProcess] = []
@@ -141,7 +141,7 @@ class WorkerPool:
         self.close()
 
     def statistics(self) -> PoolStatistics:
-        """Counters of this moment; a worker that has died while it was idle counts until somebody asks for one."""
+        """The counters of this moment. A worker that died while it was idle counts until the pool notices."""
         self._forget_ended()
         return PoolStatistics(
             idle=len(self._idle),
@@ -154,12 +154,12 @@ class WorkerPool:
     # --- what a device asks for ---------------------------------------------------------------------------------------
 
     def take(self, backend: BackendName, index: int) -> WorkerProcess:
-        """A worker process that nobody has adopted; a spare is started in its place. Called by `open_device`.
+        """Return a worker process that is free, and start a spare in its place. Called by `open_device`.
 
-        `backend` and `index`, the number of the device, must be the pool's.
+        `backend` and `index` must be those of the pool.
 
-        Raises `InvalidArgument` for another device than the pool's and once the pool is closed, `OSError` when there
-        is no worker and the system has no room for one.
+        Raises `InvalidArgument` for a device other than the pool's, and once the pool is closed. Raises `OSError` when
+        there is no worker and the system cannot start one.
         """
         if self._closed:
             raise InvalidArgument(f"{self!r} has no worker to give", device=index)
@@ -181,13 +181,13 @@ class WorkerPool:
         return worker.process
 
     def give_back(self, process: WorkerProcess) -> None:
-        """Take back a worker, a `process` that can be adopted again, when its device was closed. Raises nothing."""
+        """Take back a worker when its device was closed; `process` can be adopted again. Raises nothing."""
         worker = self._taken.pop(process)
         worker.returned = True
         if self._closed:
             self._end(process)
         else:
-            self._idle.appendleft(worker)  # it is warm, and a spare may not be yet
+            self._idle.appendleft(worker)  # it is ready, and a spare may still be starting
 
     def _start(self, settings: dict[str, str]) -> _Worker:
         worker = _Worker(WorkerProcess(self.backend, self.index, self.check), settings, threading.current_thread())
@@ -207,13 +207,13 @@ class WorkerPool:
         self._idle = collections.deque(fit)
 
     def _end(self, process: WorkerProcess) -> None:
-        """Kill a process; the kernel takes its time, and nobody need wait for it."""
+        """Kill a process, without waiting: the kernel takes its time."""
         process.kill()
         self._ending.append(process)
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Let go of what has been reaped: the pool's own, and those whose devices have seen to that."""
+        """Forget the processes that have been reaped, by the pool or by their devices."""
         for process in [process for process in self._ending if process.reap()]:
             process.close()
             self._ending.remove(process)
@@ -221,7 +221,7 @@ class WorkerPool:
             del self._taken[process]
 
     def close(self) -> None:
-        """Kill every worker and wait until it is reaped; a device that still has one loses it. Closing twice is fine.
+        """Kill every worker and wait until it is reaped. A device that still has one loses it. Can be called twice.
 
         Raises `AtomrInternalError` if a worker is not gone after 30 s.
         """
@@ -241,7 +241,7 @@ class WorkerPool:
         return [*self._taken, *self._ending, *(worker.process for worker in self._idle)]
 
     def _forget_in_child(self) -> None:
-        """In a forked child: the workers belong to the parent. Close our copies of their descriptors."""
+        """Close the copies of the workers' descriptors in a forked child: the workers belong to the parent."""
         self._closed = "of the process that this one was forked from"
         for process in self._processes():
             process.forget()
@@ -251,7 +251,7 @@ class WorkerPool:
 
 
 def pooled_processes() -> list[WorkerProcess]:
-    """Every worker process that a pool of this process has, also those that are ending."""
+    """Return every worker process of the pools of this process, including those that are ending."""
     return [process for pool in _pools for process in pool._processes()]
 
 
@@ -264,7 +264,7 @@ def _wait_for_end(process: WorkerProcess, deadline: float) -> None:
     poll.register(process.pidfd, select.POLLIN)
     while not process.reap():
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000) or time.monotonic() > deadline:
-            raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {CLOSE_SECONDS:g} s")
+            raise AtomrInternalError(f"worker {process.pid} was killed, but was not reaped within {CLOSE_SECONDS:g} s")
 
 
 def _forget_pools_in_child() -> None:

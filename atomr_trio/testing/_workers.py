@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def worker_pid(dev: Device) -> int:
-    """The process number of the worker in service.
+    """Return the process number of the worker in service.
 
-    Raises `InvalidArgument` for what is no device, `trio.WouldBlock` while the device is being rebuilt, `DeviceClosed`
-    or `DeviceFailed` once it has ended.
+    Raises `InvalidArgument` if `dev` is not a device, `trio.WouldBlock` while the device is being rebuilt, and
+    `DeviceClosed` or `DeviceFailed` once it has ended.
     """
     return generation_of(dev).process.pid
 
 
 def kill_worker(dev: Device, how: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal, `how`, to the worker in service; nothing happens if it has just ended by itself.
+    """Send the signal `how` to the worker in service. Nothing happens if it has just ended by itself.
 
     ``SIGKILL`` and ``SIGSEGV`` end it, and the device notices at once. ``SIGSTOP`` stops it, which the device notices
     after 2 s. Raises as `worker_pid` does.
@@ -43,14 +43,15 @@ def kill_worker(dev: Device, how: signal.Signals = signal.SIGKILL) -> None:
 def hold_worker(dev: Device) -> Iterator[None]:
     """Stop the worker in service while the block runs, without the device noticing.
 
-    What is sent meanwhile is started and does not finish, so a test can look at it, cancel it or lose it
-    (`kill_worker`) at a moment of its choice. Work that the GPU had begun goes on. A `hang_timeout` shorter than the
-    block still ends the worker. Raises as `worker_pid` does.
+    Requests that are sent meanwhile start but do not finish. So a test can inspect them, cancel them or lose them
+    (`kill_worker`) at a chosen moment. Work that the GPU has begun goes on. A `hang_timeout` shorter than the block
+    still ends the worker. Raises as `worker_pid` does.
     """
     generation = generation_of(dev)
     _send_signal(generation.process, signal.SIGSTOP)
     _wait_stopped(generation.process)
-    # To the watchdog it lives and has read everything: a new heartbeat each time that it looks, and no end of records.
+    # The watchdog sees a worker that lives and has read everything: each look finds a new heartbeat and no unread
+    # records.
     signs_of_life = {"heartbeat": itertools.count(1 << 62).__next__, "records_read": lambda: sys.maxsize}
     with replaced(generation.page, **signs_of_life):
         try:
@@ -61,11 +62,11 @@ def hold_worker(dev: Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_rebuild(dev: Device) -> Iterator[None]:
-    """Let no next generation begin while the block runs, whatever stands by.
+    """Prevent the next generation from starting while the block runs, even if a standby worker is ready.
 
-    A worker that is lost in the block leaves the device rebuilding until the end of the block, so a test can look at
-    what waits meanwhile. Everything that is torn or lost is decided, and the lost worker is gone, as ever. The device
-    must not be closed in the block. Raises nothing.
+    When a worker is lost in the block, the device stays in the rebuilding state until the end of the block. So a test
+    can inspect the waiting requests. As always, it is decided which arrays are torn or lost, and the lost worker is
+    gone. Do not close the device in the block. Raises nothing.
     """
     dev._home.check_thread()
     end = trio.Event()
@@ -84,7 +85,7 @@ def hold_rebuild(dev: Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
-    """Put functions in the place of methods of one object."""
+    """Replace methods of one object by other functions while the block runs."""
     for name, function in methods.items():
         setattr(owner, name, function)
     try:
@@ -95,27 +96,27 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
 
 
 def generation_of(dev: Device) -> Generation:
-    """The generation in service. Raises as `worker_pid` does."""
+    """Return the generation in service. Raises as `worker_pid` does."""
     if not isinstance(dev, Device):
-        raise InvalidArgument(f"expected a device, not {type(dev).__name__}")
+        raise InvalidArgument(f"dev is of type {type(dev).__name__}; it must be a Device")
     dev._check_running()
     return known(dev._generation, "a device that is running has a generation")
 
 
 def _send_signal(process: WorkerProcess, how: signal.Signals) -> None:
-    """By the descriptor and not by the number, which may belong to another process once this one was reaped."""
+    """Send a signal through the descriptor. The number may belong to another process once this one was reaped."""
     with contextlib.suppress(OSError):
         signal.pidfd_send_signal(process.pidfd, how)
 
 
 def _wait_stopped(process: WorkerProcess) -> None:
-    """Every thread of it has stopped, or it has ended: a matter of microseconds."""
+    """Tell whether every thread of the process has stopped, or the process has ended."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, process.pidfd, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def children() -> list[int]:
-    """The process numbers of the children of this process, ended ones that were not reaped among them."""
+    """Return the process numbers of this process's children, including ended ones that were not reaped."""
     found: list[int] = []
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
@@ -124,6 +125,6 @@ def children() -> list[int]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so that nothing announces; the caller's cancel scope is the limit."""
+    """Wait until a condition is true that no event announces. The caller's cancel scope is the limit."""
     while not condition():  # noqa: ASYNC110
         await trio.sleep(0.001)

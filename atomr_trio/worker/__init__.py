@@ -1,4 +1,4 @@
-"""The other side of the process boundary: the worker process that owns a CUDA context, and how to reach it.
+"""The worker process that owns a CUDA context, and the ways to reach it from the user's process.
 
-Nothing in this package imports trio, numpy or attrs, so that a started CUDA worker stays small and starts fast.
+No module of this package imports trio, numpy or attrs, so a CUDA worker stays small and starts fast.
 """

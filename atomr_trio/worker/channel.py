@@ -1,7 +1,7 @@
-"""How records cross the process boundary: a socket that keeps message borders, and the timeline page.
+"""The channel between the processes: a socket that keeps message boundaries, and the timeline page.
 
-Both sides use this module, so it imports the standard library alone. Nothing is ever unpickled: records are the binary
-form of ``protocol.py``, and the few messages that a worker sends back are JSON.
+Both sides use this module, so it imports the standard library alone. Nothing is ever unpickled. Records have the binary
+form of ``protocol.py``; the few messages that a worker sends back are JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DESCRIPTOR_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize
 
 
 def open_pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a channel. Messages keep their borders, arrive in order, and may carry descriptors."""
+    """The two ends of a channel. Messages keep their boundaries and their order, and may carry descriptors."""
     occupy_standard_streams()
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -47,7 +47,7 @@ def send_message(sock: socket.socket, message: dict[str, Any], descriptors: Sequ
 
 
 def send_bytes(sock: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send one message as it is. Raises `BlockingIOError` on a non-blocking socket that is full."""
+    """Send one message. Raises `BlockingIOError` on a non-blocking socket that is full."""
     if descriptors:
         socket.send_fds(sock, [data], list(descriptors))
     else:
@@ -55,12 +55,12 @@ def send_bytes(sock: socket.socket, data: bytes, descriptors: Sequence[int] = ()
 
 
 def receive_bytes(sock: socket.socket, buffer: bytearray) -> tuple[bytes, list[int]]:
-    """One message and its descriptors; no bytes at the end of the channel. Descriptors are close-on-exec.
+    """Return one message and its descriptors; no bytes mean the end of the channel. Descriptors are close-on-exec.
 
-    The kernel drops those that this process has no room for: `NO_DESCRIPTOR` stands at the end in their place.
-    `buffer` has `MAX_MESSAGE` bytes and belongs to the caller: a new one for each message would cost 16 us.
+    The kernel drops descriptors for which this process has no room; `NO_DESCRIPTOR` at the end replaces them. `buffer`
+    has `MAX_MESSAGE` bytes and belongs to the caller: a new one for each message would cost 16 us.
     """
-    # Not by socket.recv_fds: it drops the flags, and a chunk's descriptor would be inherited by the user's children.
+    # Not by socket.recv_fds: it drops the flags, and the user's children would inherit a chunk's descriptor.
     size, ancillary, flags, _address = sock.recvmsg_into([buffer], _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC)
     data = bytes(memoryview(buffer)[:size])
     dropped = [NO_DESCRIPTOR] if flags & socket.MSG_CTRUNC else []
@@ -74,7 +74,7 @@ def receive_bytes(sock: socket.socket, buffer: bytearray) -> tuple[bytes, list[i
 
 
 def check_all_came(descriptors: Sequence[int]) -> None:
-    """Raise `OSError` if this process had no room for a descriptor of a message; those that came are closed."""
+    """Raise `OSError` if this process had no room for a descriptor of a message; the other descriptors are closed."""
     if NO_DESCRIPTOR in descriptors:
         for descriptor in descriptors:
             if descriptor != NO_DESCRIPTOR:
@@ -83,23 +83,23 @@ def check_all_came(descriptors: Sequence[int]) -> None:
 
 
 def clip(text: str) -> str:
-    """A text short enough to travel in one message."""
+    """Return the beginning of a text, short enough for one message."""
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
 
 
 def set_size(descriptor: int, size: int) -> None:
-    """Give shared memory its size in bytes. Raises `OSError` that names the limit where a limit forbids it."""
+    """Give shared memory its size in bytes. Raises `OSError`, which names the limit that forbids the size."""
     try:
         os.ftruncate(descriptor, size)
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        text = f"{size:,} bytes of shared memory are more than the limit for a file, RLIMIT_FSIZE (`ulimit -f`)"
+        text = f"{size:,} bytes of shared memory exceed the limit for a file, RLIMIT_FSIZE (`ulimit -f`)"
         raise OSError(errno.EFBIG, text) from None
 
 
 class SharedMemory:
-    """Anonymous shared memory behind a descriptor, mapped here until `close`."""
+    """Anonymous shared memory behind a descriptor, mapped into this process until `close`."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor: int = descriptor
@@ -109,7 +109,7 @@ class SharedMemory:
 
     @classmethod
     def adopt(cls, descriptor: int, size: int) -> SharedMemory:
-        """Shared memory behind a descriptor that came along, which is closed if it cannot be mapped."""
+        """Map the shared memory behind a received descriptor, which is closed if this fails."""
         try:
             return cls(descriptor, size)
         except BaseException:
@@ -118,7 +118,7 @@ class SharedMemory:
 
     @classmethod
     def create(cls, name: str, size: int) -> SharedMemory:
-        """New zeroed memory of `size` bytes."""
+        """Make new zeroed memory of `size` bytes."""
         occupy_standard_streams()
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         try:
@@ -129,7 +129,7 @@ class SharedMemory:
             raise
 
     def close(self) -> None:
-        """Unmap and close; views handed out must be gone. Closing twice is fine."""
+        """Unmap and close; no view may be left. Can be called twice."""
         if self.descriptor >= 0:
             self.bytes.release()
             os.close(self.descriptor)
@@ -138,9 +138,10 @@ class SharedMemory:
 
 
 class TimelinePage(SharedMemory):
-    """The page that parent, worker and GPU share: a counter for each lane, the heartbeat, and statuses.
+    """The page that parent, worker and GPU share: a counter for each lane, the heartbeat, and the statuses.
 
-    Words are written whole, through a view of 64-bit words: ``struct`` with an explicit byte order writes byte by byte.
+    Each word is written at once, through a view of 64-bit words. ``struct`` with an explicit byte order would write
+    byte by byte.
     """
 
     def __init__(self, descriptor: int, size: int = PAGE_BYTES) -> None:
@@ -151,7 +152,7 @@ class TimelinePage(SharedMemory):
 
     @classmethod
     def new(cls) -> TimelinePage:
-        """A page of zeros for a new generation."""
+        """Make a page of zeros for a new generation."""
         descriptor = os.memfd_create("atomr-trio-timeline", os.MFD_CLOEXEC)
         try:
             set_size(descriptor, PAGE_BYTES)
@@ -161,35 +162,36 @@ class TimelinePage(SharedMemory):
             raise
 
     def finished(self, lane: int) -> int:
-        """The highest ticket of `lane` that the GPU has reached."""
+        """Return the highest ticket of `lane` that the GPU has reached."""
         return self.words[counter_word(lane)] if self._frozen is None else self._frozen[lane]
 
     def freeze(self) -> None:
-        """Remember the counters of a worker that is gone: whoever waits on the GPU for them is about to be released."""
+        """Keep the counters of a worker that is gone: what waits on the GPU for them is about to be released."""
         self._frozen = tuple(self.finished(lane) for lane in range(MAX_LANES))
 
     def heartbeat(self) -> int:
-        """A number that grows while the worker is not stopped."""
+        """Return a number that grows while the worker is not stopped."""
         return self.words[HEARTBEAT_WORD]
 
     def records_read(self) -> int:
-        """How many records the worker has read."""
+        """Return the number of records that the worker has read."""
         return self.words[RECORDS_READ_WORD]
 
     def failures(self, lane: int) -> int:
-        """How many commands of `lane` have failed, in the worker, so far."""
+        """Return the number of commands of `lane` that have failed in the worker so far."""
         return self.words[failures_word(lane)]
 
     def set_asleep(self, asleep: bool) -> None:
-        """Tell the worker whether the parent needs to be woken by the descriptor."""
+        """Tell the worker whether it must wake the parent through the descriptor."""
         self.words[ASLEEP_WORD] = int(asleep)
 
     def status(self, lane: int, ticket: int) -> int:
-        """The status of a finished command: 0, a library's status, or `protocol.ENGINE_BUG`."""
+        """Return the status of a finished command: 0, a library's status, or `protocol.ENGINE_BUG`."""
         return self._statuses[status_place(lane, ticket)]
 
     def set_status(self, lane: int, ticket: int, status: int) -> None:
-        """Write a command's status; its ticket must not be reached yet. A message tells one that is too large here."""
+        """Write a command's status, before its ticket is reached. A status that is too large for the page goes in a
+        message."""
         self._statuses[status_place(lane, ticket)] = max(-_LARGEST_STATUS, min(status, _LARGEST_STATUS))
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
-"""The folder through which the user's process and a checked worker of the simulator tell each other what they know.
+"""The folder through which the user's process and a checked worker of the simulator exchange what they know.
 
-The worker finds it, and what it is to check, in its environment. Two files lie in it, of JSON, one object a line: the
-user's process writes ``arrays``, which memory belongs to an array and which has been freed, and the worker writes
-``findings``. Each worker has a folder of its own, whichever devices it serves, and it goes with the worker, but for
-findings that the environment asks to keep.
+The worker finds the folder and the list of checks in its environment. The folder holds two files of JSON, one object a
+line. The user's process writes ``arrays``: which memory belongs to an array, and which has been freed. The worker
+writes ``findings``. Each worker has its own folder, whichever devices it serves. The folder is deleted with the worker,
+except for findings that the environment asks to keep.
 
-An array stands in ``arrays`` before anything that uses it is sent. So a worker that keeps accounts of what was written
-reads on before each copy and each fill, as it does before each launch: else it would hear of an array after its bytes
-have come.
+An array is written to ``arrays`` before any request that uses it is sent. So a worker that records which bytes were
+written reads ``arrays`` before each launch, each copy and each fill. Otherwise it would learn of an array only after
+its bytes had been copied.
 
 Imports the standard library alone.
 """
@@ -27,16 +27,16 @@ from typing import Any
 CHECK_VARIABLE = "ATOMR_TRIO_SIM_CHECK"
 FOLDER_VARIABLE = "ATOMR_TRIO_SIM_CHECK_FOLDER"
 KEEP_VARIABLE = "ATOMR_TRIO_CHECK_KEEP"
-"""Names a folder in which the findings of every worker stay, each in a folder of its own."""
+"""The variable that names a folder in which the findings of every worker are kept, each in its own folder."""
 ARRAYS = "arrays"
 FINDINGS = "findings"
 
 
 class CheckFolder:
-    """The folder of one worker that is to check."""
+    """The folder of one worker that checks."""
 
     def __init__(self, checks: Sequence[str]) -> None:
-        """Make it; raises `OSError` if the system has no room for it."""
+        """Make the folder; raises `OSError` if the system has no room for it."""
         kept_in = os.environ.get(KEEP_VARIABLE)
         self._checks = ",".join(checks)
         self._keeps = bool(kept_in)
@@ -47,21 +47,21 @@ class CheckFolder:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the worker's environment says of it."""
+        """The variables of the worker's environment that describe the folder."""
         return {CHECK_VARIABLE: self._checks, FOLDER_VARIABLE: str(self.path)}
 
     def tell(self, *events: dict[str, Any]) -> None:
-        """Write what became of arrays, in one piece; nothing once the worker is gone. Raises `OSError`."""
+        """Write what became of arrays, in one piece; do nothing once the worker is gone. Raises `OSError`."""
         if self._arrays >= 0 and events:
             text = b"".join(json.dumps(event).encode() + b"\n" for event in events)
             before = os.fstat(self._arrays).st_size
             written = os.write(self._arrays, text)
-            if written < len(text):  # half a line would spoil the next one
+            if written < len(text):  # half a line would make the next one unreadable
                 os.ftruncate(self._arrays, before + text.rfind(b"\n", 0, written) + 1)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def findings(self) -> list[dict[str, Any]]:
-        """What the worker has found since this was asked last."""
+        """Return what the worker has found since the last call."""
         try:
             with open(self.path / FINDINGS, "rb") as file:
                 file.seek(self._read)
@@ -73,9 +73,9 @@ class CheckFolder:
         return [json.loads(line) for line in whole.splitlines()]
 
     def close(self) -> None:
-        """The worker is gone: delete the folder, or all of it but findings that are to be kept.
+        """Delete the folder when the worker is gone; findings that are to be kept stay.
 
-        Where they are to be kept, the file of one that has found nothing says that there was a worker that checked.
+        An empty file of findings then says that a worker has checked.
         """
         self.forget()
         if self._keeps:
@@ -86,14 +86,14 @@ class CheckFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def forget(self) -> None:
-        """In a forked child: the folder is the parent's."""
+        """Forget the folder in a forked child: it belongs to the parent."""
         if self._arrays >= 0:
             os.close(self._arrays)
             self._arrays = -1
 
 
 def kept_lines(folder: Path) -> list[dict[str, Any]]:
-    """What workers have left in the folder that `KEEP_VARIABLE` named, those first that began first."""
+    """Return what workers have left in the folder that `KEEP_VARIABLE` named, the oldest file first."""
     files = sorted(folder.glob(f"*/{FINDINGS}"), key=lambda path: path.stat().st_mtime)
     lines = (line for path in files for line in path.read_bytes().splitlines(keepends=True))
     return [json.loads(line) for line in lines if line.endswith(b"\n")]

@@ -1,7 +1,7 @@
-"""Giving things back to the driver, which may refuse it.
+"""Calls that give something back to the driver, which may refuse it.
 
-What was refused is neither forgotten nor in anybody's way: it is tried again with whatever is given back next.
-Imports the standard library alone.
+A refused call is kept, and blocks nothing else: it is tried again when something is given back the next time. Imports
+the standard library alone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 
 
 class GivingBack:
-    """Makes calls that give something back, and those again that were refused before."""
+    """Makes calls that give something back, and repeats those that were refused before."""
 
     def __init__(self, refusal: type[Exception]) -> None:
         self._refusal = refusal
         self._refused: collections.deque[Callable[[], object]] = collections.deque()
 
     def make(self, calls: Iterable[Callable[[], object]]) -> None:
-        """Make `calls`, each whatever becomes of the others. Raises the first refusal of them."""
+        """Make all of `calls`, even when one fails. Raises the first refusal."""
         first: Exception | None = None
         older = len(self._refused)
         for call in calls:

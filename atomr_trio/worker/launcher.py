@@ -1,12 +1,12 @@
-"""Start, kill and reap a worker: the life of one child process, seen from the user's process.
+"""Start, kill and reap a worker: the life of one child process, on the side of the user's process.
 
-Imports the standard library alone. Everything here is synchronous and quick; who waits for the process to end waits for
-``pidfd`` to become readable.
+Imports the standard library alone. Everything here is synchronous and quick. To wait for the end of the process, wait
+until ``pidfd`` is readable.
 
-A worker is a child of the user's program, which need not leave its children to us: it may ignore SIGCHLD, so that the
-kernel reaps them, or have a handler that reaps every child. Then the number of a worker that has ended may soon be that
-of another process. So the number is used once, to get the ``pidfd``, and everything after that goes through the
-``pidfd``: it alone tells that the process has ended. The exit status is asked for afterwards, and may be unknown.
+A worker is a child of the user's program, and the program may reap it. The program may ignore SIGCHLD, so that the
+kernel reaps its children, or have a handler that reaps every child. Then the number of an ended worker may soon belong
+to another process. So the number is used once, to get the ``pidfd``, and everything else goes through the ``pidfd``.
+Only the ``pidfd`` tells that the process has ended. The exit status is read afterwards, and may be unknown.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ ADDRESS_EXTENT = 1 << 40
 
 
 def address_range(device: int) -> tuple[int, int]:
-    """Where the memory of a device lives in every process: base and extent in bytes."""
+    """The range of addresses of a device's memory in every process: base and extent in bytes."""
     return FIRST_ADDRESS + device * ADDRESS_STRIDE, ADDRESS_EXTENT
 
 
 OUTPUT_BYTES = 256 << 10
-"""What the pipe for a worker's output holds at most. Nobody reads that of an idle one of a pool, which may be starting,
-``PYTHONVERBOSE`` set."""
+"""The most bytes that the pipe for a worker's output holds. Nobody reads the pipe of an idle worker of a pool, which
+may be starting, with ``PYTHONVERBOSE`` set."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """How a module of ours is run. -P: the current folder must not shadow a module.
+    """Return the command line that runs a module of this package. -P: the current folder must not shadow a module.
 
     Raises `OSError` when there is no interpreter to run it.
     """
@@ -54,33 +54,33 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def _interpreter() -> str:
-    found: object = sys.executable  # which an embedding program, and everybody else, may set to what they like
+    found: object = sys.executable  # an embedding program, or any other code, may set it to anything
     if getattr(sys, "frozen", False):
-        raise OSError(f"workers need a Python interpreter, and this program is frozen: {found} is the program itself")
+        raise OSError(f"workers need a Python interpreter, but this program is frozen: {found} is the program itself")
     if not isinstance(found, str) or shutil.which(found) is None:
-        raise OSError(f"sys.executable is {found!r}; it must be the path of the Python interpreter, which runs workers")
+        raise OSError(f"sys.executable is {found!r}; it must be the path of the Python interpreter that runs workers")
     return found
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours, with `variables`, and with the modules that this process would find."""
-    # A warning that is an error ends a worker, which is no program of the user's to be tested.
+    """Return the environment of this process with `variables`, and with this process's search path for modules."""
+    # A warning that is an error would end a worker, and a worker is not the program under test.
     left_out = ("PYTHON",) if sys.flags.ignore_environment else ("PYTHONWARNINGS",)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**inherited, "PYTHONPATH": os.pathsep.join(_module_folders()), **variables}
 
 
 def _module_folders() -> list[str]:
-    """Where this process looks for modules, and where ours were found, for example in the current folder."""
+    """Return the folders where this process looks for modules, and the folder of this package."""
     folders: list[str] = []
     entries: list[object] = list(sys.path)
     for entry in entries:
-        # What cannot be used here either: no text, without an encoding, relative to a folder that was deleted.
+        # Entries that this process cannot use either: not text, no encoding, relative to a folder that was deleted.
         with contextlib.suppress(UnicodeEncodeError, FileNotFoundError):
             if isinstance(entry, str) and entry and not {0, ord(os.pathsep)}.intersection(os.fsencode(entry)):
                 folders.append(os.path.abspath(entry))
     for name in ("atomr_trio", "atomr_cuda"):
-        with contextlib.suppress(OSError, ValueError):  # a path that Python itself stumbles over
+        with contextlib.suppress(OSError, ValueError):  # a path that Python itself cannot use
             spec = importlib.util.find_spec(name)
             home = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""
             folders += [home] if home and home not in folders else []
@@ -88,7 +88,7 @@ def _module_folders() -> list[str]:
 
 
 def end_of(code: int) -> str:
-    """How a process ended, in words, by what `subprocess` says of it."""
+    """Describe how a process ended, from the status of `subprocess`."""
     if code >= 0:
         meaning = EXIT_TEXTS.get(code)
         return f"exited with status {code}" + (f": {meaning}" if meaning else "")
@@ -102,11 +102,11 @@ class WorkerProcess:
     """A worker process: its channel, its output, and its end."""
 
     started: ClassVar[int] = 0
-    """How many this process has started; each is told its number, for faults that are asked of some of them alone."""
+    """The number of workers that this process has started. Each gets its number, for faults of some workers alone."""
 
     def __init__(self, backend: str, device: int, checks: Sequence[str] = ()) -> None:
         self.checks: tuple[str, ...] = tuple(checks)
-        """What the simulator checks in it."""
+        """The checks of the simulator in this worker."""
         self.check_folder: CheckFolder | None = CheckFolder(self.checks) if self.checks else None
         try:
             self._start(backend, device)
@@ -117,8 +117,8 @@ class WorkerProcess:
     def _start(self, backend: str, device: int) -> None:
         if NUMBER_VARIABLE in os.environ:
             raise OSError(
-                f"this process is a worker itself, as {NUMBER_VARIABLE} says: a sitecustomize that opens a device does "
-                f"so in workers too, and sys.executable, {sys.executable!r}, must be the interpreter and not a program"
+                f"this process is a worker itself ({NUMBER_VARIABLE} is set), and cannot open a device; sitecustomize "
+                f"must not open one, and sys.executable, {sys.executable!r}, must be the Python interpreter"
             )
         ours, theirs = channel.open_pair()
         base, extent = address_range(device)
@@ -142,7 +142,7 @@ class WorkerProcess:
                 stderr=output_end,
                 pass_fds=[theirs.fileno()],
                 env=environment(**{NUMBER_VARIABLE: str(WorkerProcess.started)}, **self._check_variables()),
-                process_group=0,  # the terminal's Ctrl-C is for this process alone
+                process_group=0,  # the terminal's Ctrl-C is for the parent alone
             )
         except BaseException:
             ours.close()
@@ -153,7 +153,7 @@ class WorkerProcess:
             os.close(output_end)
         self.backend = backend
         self.greeted: bool = False
-        """Whether its ``hello`` has been read: it waits to be adopted."""
+        """Tell whether its ``hello`` has been read, so that it can be adopted."""
         self.sock = ours
         self.output: int = output
         self.pid: int = child.pid
@@ -163,7 +163,7 @@ class WorkerProcess:
         self._oom_count: str | None = None
         """Where the kernel says that its OOM killer has ended this process, if it was that."""
         self._code: int | None = None
-        """How it ended, as `subprocess` numbers it; None while it runs, and when somebody else was told."""
+        """Its exit status, numbered as by `subprocess`; None while it runs, and when other code has reaped it."""
         try:
             self.pidfd: int = os.pidfd_open(self.pid)
         except BaseException as error:
@@ -172,9 +172,9 @@ class WorkerProcess:
             ours.close()
             os.close(output)
             if isinstance(error, ProcessLookupError):
-                raise OSError("the worker ended at once, and something in this program has reaped it") from None
+                raise OSError("the worker ended at once, and other code in this program reaped it") from None
             raise
-        child.returncode = 0  # whoever waits for it uses the pidfd
+        child.returncode = 0  # wait for the pidfd instead
 
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.pid} {self.end_text() if self._ended else 'running'}>"
@@ -183,18 +183,18 @@ class WorkerProcess:
         return {} if self.check_folder is None else self.check_folder.variables
 
     def findings(self) -> list[dict[str, Any]]:
-        """What its checks have found since this was asked last."""
+        """Return what its checks have found since the last call."""
         return [] if self.check_folder is None else self.check_folder.findings()
 
     def kill(self) -> None:
-        """SIGKILL, unless the process has ended."""
+        """Send SIGKILL, unless the process has ended."""
         if not self._ended and self.pidfd >= 0:
             self._killed = self._killed or not _is_readable(self.pidfd)
             with contextlib.suppress(ProcessLookupError):  # it has, and somebody else has reaped it
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> bool:
-        """Whether the process has ended; false while it runs. Collects its exit status, unless somebody else has."""
+        """Tell whether the process has ended. Reads its exit status, unless other code has reaped it."""
         if self._ended:
             return True
         try:
@@ -211,7 +211,7 @@ class WorkerProcess:
         return True
 
     def end_text(self) -> str:
-        """How the process ended, in words."""
+        """Describe how the process ended."""
         if not self._ended:
             return "is still running"
         if self._code is None:
@@ -227,7 +227,7 @@ class WorkerProcess:
         return f": the kernel's OOM killer, for want of host memory (oom_kill in {self._oom_count} has risen)"
 
     def close(self) -> None:
-        """Close every descriptor; the process must have been reaped. Closing twice is fine."""
+        """Close every descriptor; the process must have been reaped. Can be called twice."""
         if self.pidfd >= 0:
             self.sock.close()
             os.close(self.output)
@@ -240,7 +240,7 @@ class WorkerProcess:
             self.check_folder.close()
 
     def forget(self) -> None:
-        """In a forked child: close our copies of the descriptors; the process is not ours to wait for."""
+        """Close the copies of the descriptors in a forked child, which must not wait for the process."""
         folder, self.check_folder = self.check_folder, None
         if folder is not None:
             folder.forget()
@@ -251,7 +251,7 @@ class WorkerProcess:
 def _set_pipe_size(pipe: int, size: int) -> None:
     import fcntl  # not on every system that can import this package
 
-    with contextlib.suppress(OSError):  # more than a user may have in all their pipes
+    with contextlib.suppress(OSError):  # more than a user may have in all their pipes together
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 

@@ -1,9 +1,9 @@
-"""The limits of the machine: which of them an error of the operating system stands for, and the one that is raised.
+"""The limits of the machine: which limit is behind an error of the operating system, and the limit that is raised.
 
 Both sides of the process boundary use this module, so it imports the standard library alone.
 
-A want of descriptors, memory or threads comes as an `OSError`, as a `MemoryError`, or, for a thread, as a plain
-`RuntimeError`. `shortage` is the one place that tells them from defects, and that names the limit in words.
+A lack of descriptors, memory or threads is an `OSError`, a `MemoryError` or, for a thread, a plain `RuntimeError`. Only
+`shortage` distinguishes these errors from defects, and names the limit in words.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _MEMORY_FACTS: Final = "/proc/meminfo"
 _NO_THREAD: Final = "can't start new thread"
-"""The words of CPython's `RuntimeError`, which has no number."""
+"""The message of CPython's `RuntimeError`, which has no number."""
 FEW_DESCRIPTORS: Final = 512
-"""With fewer than this a driver or a library may fail for want of one, in whatever words."""
+"""The limit of descriptors below which a driver or a library may fail, with any message."""
 FEW_PROCESSES: Final = 256
-"""The same for processes and threads."""
+"""The same limit for processes and threads."""
 
 
 def in_words(value: int, *, bytes_: bool = False) -> str:
-    """A limit's value for people: a number, or a number of bytes."""
+    """Return a limit's value as text: a number, or a number of bytes."""
     if value == resource.RLIM_INFINITY:
         return "unlimited"
     if bytes_:
@@ -50,7 +50,7 @@ def occupy_standard_streams() -> None:
 
 
 def soft_limit(which: int) -> int:
-    """What a limit is at this moment, for this process."""
+    """Return the present value of a limit for this process."""
     return resource.getrlimit(which)[0]
 
 
@@ -68,7 +68,7 @@ def _processes() -> str:
 
 
 def shortage(error: BaseException) -> str | None:
-    """What the system has no more of, and the limit behind it; None for an error that is about something else."""
+    """Describe which resource is used up, and the limit behind it; None for an error about something else."""
     if isinstance(error, MemoryError):
         return f"there is no host memory left: {_memory()}"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
@@ -77,7 +77,7 @@ def shortage(error: BaseException) -> str | None:
         case errno.EMFILE:
             return f"no file descriptor is left: {_descriptors()}"
         case errno.ETOOMANYREFS:
-            return f"too many file descriptors are on their way to other processes: {_descriptors()}"
+            return f"too many file descriptors are being sent to other processes: {_descriptors()}"
         case errno.ENFILE:
             return "the whole system has no file descriptor left: `sysctl fs.file-max` is its limit"
         case errno.ENOMEM | errno.ENOBUFS:
@@ -85,7 +85,7 @@ def shortage(error: BaseException) -> str | None:
         case errno.EAGAIN:
             return f"no process can be started: {_processes()}"
         case errno.EFBIG:
-            return f"a file or shared memory may not be so large: RLIMIT_FSIZE (`ulimit -f`) is {_file_size()}"
+            return f"a file or shared memory would exceed its limit: RLIMIT_FSIZE (`ulimit -f`) is {_file_size()}"
         case errno.ENOSPC | errno.EDQUOT:
             return "no space is left on the disk, or in its quota"
     return None
@@ -96,12 +96,12 @@ def _file_size() -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in words that name the limit behind it, if there is one."""
+    """Return the text of an error, which names the limit behind it, if there is one."""
     return shortage(error) or str(error) or type(error).__name__
 
 
 def no_descriptor_left() -> OSError | None:
-    """The error of whoever asks for a descriptor now; None while there is one."""
+    """Return the error that opening a descriptor would raise now; None while one is free."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
@@ -110,7 +110,7 @@ def no_descriptor_left() -> OSError | None:
 
 
 def available_memory() -> int:
-    """Bytes that can be had without driving others out. Shared memory is not refused later, it ends processes."""
+    """Return the bytes of available memory. More shared memory is not refused: the system ends processes later."""
     with open(_MEMORY_FACTS, encoding="ascii") as facts:
         for line in facts:
             name, value = line.split(":", 1)
@@ -120,7 +120,7 @@ def available_memory() -> int:
 
 
 def low_limits() -> str:
-    """The limits of this process that are so low that a start may have failed for them, in words; empty for none."""
+    """Describe the limits of this process that are low enough to make a start fail; empty for none."""
     low = []
     descriptors = soft_limit(resource.RLIMIT_NOFILE)
     if descriptors != resource.RLIM_INFINITY and descriptors < FEW_DESCRIPTORS:
@@ -136,5 +136,5 @@ def low_limits() -> str:
 def raise_descriptor_limit() -> None:
     """Raise this process's soft limit of descriptors to the hard one, where that is allowed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # a sandbox may refuse it, and then the limit is what it was
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may refuse it, and then the limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,11 +1,11 @@
-"""One link by nvJitLink, in a process of its own: the library can crash or hang, and only this process with it.
+"""One link by nvJitLink, in its own process: a crash or hang of the library ends this process alone.
 
-It reads a line of JSON and the images behind it from the standard input: the library's options (`flags`), whether PTX
-is wanted (`ptx`), and the kind, name and size of each input. It answers on the standard output in the same form: the
-status that the library returned (`status`), of which function and about which input, its log, the image's size, and the
-image behind.
+It reads a line of JSON and the images after it from the standard input. The JSON has the library's options (`flags`),
+`ptx` if PTX is wanted, and the kind, name and size of each input. The answer on the standard output has the same form:
+the library's status (`status`), the function and the input that it is about, the log, and the image's size. The image
+follows.
 
-Its argument is the process that it must not outlive. Imports the standard library and the bindings alone.
+Its argument is the number of the process that it must not outlive. Imports the standard library and the bindings alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .parent import die_with_parent
 
 
 class _Failed(Exception):
-    """A function of the library returned a status; `number` is that of the input that it was about."""
+    """A status that a function of the library returned; `number` is that of the input that it is about."""
 
     def __init__(self, function: str, status: int, number: int | None = None) -> None:
         super().__init__(function, status, number)
@@ -32,14 +32,14 @@ class _Failed(Exception):
 
 
 def linked(request: dict[str, Any], source: BinaryIO) -> tuple[dict[str, Any], bytes]:
-    """Make the link that is asked for; the images are read from `source`."""
+    """Make the requested link; the images are read from `source`."""
     handle = nvjitlink.nvJitLinkHandle()
     try:
         image = _image(handle, request, source)
         return {"status": 0, "log": _log(handle, "InfoLog")}, image
     except LibraryMissing as missing:
         return {"missing": str(missing)}, b""
-    except CudaError as error:  # of an output: no input is at fault
+    except CudaError as error:  # an error of an output: no input is at fault
         failed = _Failed(error.function, error.status)
     except _Failed as error:
         failed = error
@@ -65,7 +65,7 @@ def _check(function: str, status: int, number: int | None = None) -> None:
 
 
 def _output(handle: ctypes.c_void_p, what: str) -> bytes:
-    """Copy one of the outputs of a link; the bytes are exactly those that it reports."""
+    """Copy one of the outputs of a link, exactly as many bytes as the library reports."""
     size = ctypes.c_size_t()
     getattr(nvjitlink, f"nvJitLinkGet{what}Size")(handle, ctypes.byref(size))
     if not size.value:
@@ -83,14 +83,14 @@ def main(parent: int) -> None:
     """Read the request, make the link, write the answer."""
     die_with_parent(parent)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints, and that is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the library prints must not mix with the answer
     source = sys.stdin.buffer
     answer, image = linked(json.loads(source.readline()), source)
     with answers:
         answers.write(json.dumps({**answer, "size": len(image)}).encode() + b"\n")
         answers.write(image)
         answers.flush()
-    os._exit(0)  # what the library does on the way out is nobody's concern
+    os._exit(0)  # an error of the library during exit does not matter
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tie between a process of ours and the one that started it: it must not outlive that.
+"""The tie between a child process of this package and its parent, which the child must not outlive.
 
 Imports the standard library alone.
 """
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent, the process `parent`, ends; end it now if that has happened."""
+    """Have the kernel end this process when the process `parent` ends; end it now if `parent` has ended."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
     libc.prctl.restype = ctypes.c_int

@@ -1,8 +1,8 @@
 """The records that cross between the user's process and a worker, and the page that both can see.
 
-A record is a fixed header, the tickets it waits for, and the fields of one verb. The verbs themselves are declared by
-the engines (``worker/engines``), each at the top of its own file; this module knows only how any verb is written down.
-It imports the standard library alone, because both sides of the process boundary import it.
+A record is a fixed header, the tickets that it waits for, and the fields of one verb. The engines declare the verbs
+(``worker/engines``), each at the top of its own file. This module knows only the encoding of a verb. It imports the
+standard library alone, because both sides of the process boundary import it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Final
 # --- the header of a record -------------------------------------------------------------------------------------------
 
 HEADER: Final = struct.Struct("<QBBBBI")
-"""ticket, lane, engine, verb, number of waits, bytes after the header and the waits.
+"""The header: ticket, lane, engine, verb, number of waits, bytes after the header and the waits.
 
-The ticket is first, so that what is the same in every launch of a kernel is one piece of memory."""
+The ticket is first, so that the fields that are the same in every launch of a kernel are one piece of memory.
+"""
 
 MAX_WAITS: Final = 255
 CONTROL_LANE: Final = 255
-"""A record on this pseudo-lane has no ticket: the loop thread handles it at once (see ``engines/context.py``)."""
+"""The pseudo-lane of records without a ticket: the loop thread handles them at once (see ``engines/context.py``)."""
 SOCKET_LANE: Final = 254
-"""In the ring: the next record in order is the next one of the socket."""
+"""A mark in the ring: the next record in order comes through the socket."""
 UNSIGNED: Final = 0x80
-"""Added to the verb's number: the command needs no ticket of its own, one that a later command brings will do."""
+"""A flag, added to the verb's number: the command needs no ticket of its own; a later command's ticket is enough."""
 REPEATED: Final = 0x40
-"""Added to the verb's number: the same record was sent before and will be sent again, so it pays to make it ready."""
+"""A flag, added to the verb's number: the record was sent before and will be sent again, so the worker prepares it."""
 VERB_NUMBERS: Final = 0x3F
-"""The rest of that byte."""
+"""The bits of that byte for the verb's number."""
 
 _REQUIRED: Final = 1 << 63
 _LANE_SHIFT: Final = 56
@@ -36,7 +37,7 @@ _TICKET_MASK: Final = (1 << _LANE_SHIFT) - 1
 
 
 def encode_wait(lane: int, ticket: int, *, required: bool = False) -> int:
-    """One wait: run only after `ticket` of `lane`; `required` also fails the command if that one failed."""
+    """One wait: run only after `ticket` of `lane`. If `required` is set, a failure of that command fails this one."""
     return ticket | lane << _LANE_SHIFT | (_REQUIRED if required else 0)
 
 
@@ -55,25 +56,26 @@ LANES: Final = len(LANE_NAMES)
 """Lanes that are always there; a program may open more."""
 MAX_LANES: Final = 16
 LANE_LIMIT: Final = 512
-"""Unfinished commands that a lane takes of awaited verbs and of ``_nowait`` ones. Those of batches count apart."""
+"""The limit of a lane's unfinished commands, for awaited verbs and for ``_nowait`` verbs. Batches are counted apart."""
 INLINE_LIMIT: Final = 256
-"""With more unfinished commands than this, a lane's own thread makes its calls, not the loop thread that all share."""
+"""The number of unfinished commands above which a lane's own thread makes its calls, instead of the shared loop thread.
+"""
 DRIVER_LIMIT: Final = 400
-"""With more than this, that thread waits. Each command is a launch and a ticket, and the driver blocks the call beyond
-about a thousand of those; it then holds the stream, so that not even a query of it returns."""
+"""The number of unfinished commands above which that thread waits. Each command is a launch and a ticket. The driver
+blocks a call beyond about a thousand of those, and then holds the stream: even a query of it does not return."""
 BATCH_LIMIT: Final = 4096
-"""Unfinished calls with which a batch takes no more. One may be several commands, and bring others along: a module that
-must be loaded, memory that must be made, a fill."""
+"""The number of unfinished calls at which a batch takes no more. One call may be several commands, and may need others:
+a module that must be loaded, memory that must be made, a fill."""
 BATCH_COMMANDS: Final = 8 * BATCH_LIMIT
-"""Unfinished commands of a lane with which a batch takes no more: eight for each call. The worker keeps what the driver
-has no room for, and the user's process what the ring has no room for."""
+"""The number of a lane's unfinished commands at which a batch takes no more: eight for each call. The worker keeps the
+commands that the driver has no room for. The user's process keeps those that the ring has no room for."""
 GROUP_LIMIT: Final = 16
-"""Unsigned commands that may share one ticket. Signing each costs as much as a third of its launch."""
+"""The number of unsigned commands that may share one ticket. Signing each one costs a third as much as its launch."""
 
 # --- the timeline page ------------------------------------------------------------------------------------------------
 
 CELL: Final = 64
-"""Every shared word has a cache line of its own."""
+"""The bytes of a cache line: every shared word has its own."""
 
 HEARTBEAT_CELL: Final = 0
 ASLEEP_CELL: Final = 1
@@ -87,23 +89,24 @@ FIRST_FAILURES_CELL: Final = FIRST_COUNTER_CELL + MAX_LANES
 STATUSES_OFFSET: Final = 4096
 STATUS_BYTES: Final = 2
 STATUSES_PER_LANE: Final = BATCH_COMMANDS + 16 * LANE_LIMIT
-"""As many as there are tickets at once: also awaited commands, and what the last one of a batch brings along."""
+"""The number of statuses: one for each ticket in use. This includes awaited commands, and the commands that the last
+one of a batch needs."""
 
 PAGE_BYTES: Final = STATUSES_OFFSET + MAX_LANES * STATUSES_PER_LANE * STATUS_BYTES
 
 
 def counter_word(lane: int) -> int:
-    """The index of a lane's counter in the page seen as 64-bit words."""
+    """Return the index of a lane's counter in the page seen as 64-bit words."""
     return (FIRST_COUNTER_CELL + lane) * CELL // 8
 
 
 def failures_word(lane: int) -> int:
-    """The index of the word that counts a lane's failed commands."""
+    """Return the index of the word that counts a lane's failed commands."""
     return (FIRST_FAILURES_CELL + lane) * CELL // 8
 
 
 def status_place(lane: int, ticket: int) -> int:
-    """The index of a command's status in the page seen as 16-bit words: 0 for success, written before its ticket."""
+    """Return the index of a command's status in the page seen as 16-bit words. 0 is success."""
     return STATUSES_OFFSET // STATUS_BYTES + lane * STATUSES_PER_LANE + ticket % STATUSES_PER_LANE
 
 
@@ -114,12 +117,12 @@ RECORDS_READ_WORD: Final = RECORDS_READ_CELL * CELL // 8
 RECORDS_SENT_WORD: Final = RECORDS_SENT_CELL * CELL // 8
 WORKER_ASLEEP_WORD: Final = WORKER_ASLEEP_CELL * CELL // 8
 SENDER_WAITS_WORD: Final = SENDER_WAITS_CELL * CELL // 8
-"""Not 0 while the sender has records that the ring had no room for: the worker says ``room`` when it has read all."""
+"""Not 0 while the sender has records for which the ring had no room: the worker says ``room`` when it has read all."""
 
 ENGINE_BUG: Final = -1
-"""The status of a command whose engine raised something that is no status of a library: a defect of ours."""
+"""The status of a command whose engine raised an exception that is not a status of a library: an internal error."""
 LIBRARY_MISSING: Final = -2
-"""The status of a command whose library, or whose function of it, is not installed."""
+"""The status of a command whose library is not installed, or whose function the library does not have."""
 HOST_SHORTAGE: Final = -3
 """The status of a command for which the worker's process has no descriptor, memory or thread left."""
 
@@ -130,34 +133,34 @@ EXIT_ORPHANED: Final = 71
 EXIT_NO_HOST_MEMORY: Final = 72
 EXIT_LOST: Final = 73
 EXIT_TEXTS: Final = {
-    EXIT_BUG: "a defect in the worker itself; its last words are in the log",
+    EXIT_BUG: "an internal error in the worker; its last output is in the log",
     EXIT_ORPHANED: "its channel was closed",
-    EXIT_NO_HOST_MEMORY: "it ran out of host memory, or of what else the host has; its last words are in the log",
-    EXIT_LOST: "its context was lost, and the user's process did not end it",
+    EXIT_NO_HOST_MEMORY: "it ran out of host memory, or of another resource of the host; its last output is in the log",
+    EXIT_LOST: "its context was lost, and the user's process did not end the worker",
 }
-"""What a worker's own exit statuses mean. Any other is the doing of a library that called ``exit``."""
+"""The meanings of a worker's own exit statuses. Any other comes from a library that called ``exit``."""
 
 # --- verbs ------------------------------------------------------------------------------------------------------------
 
 
 class Role(enum.Enum):
-    """What a command does to the memory of one operand."""
+    """The effect of a command on the memory of one operand."""
 
     READ = "reads"
     WRITE = "writes"
     OVERWRITE = "overwrites"
-    """Writes every byte of the operand without reading one, so it makes a torn array good again."""
+    """The command writes every byte of the operand and reads none, so it makes a torn array valid again."""
 
 
 class Mode(enum.Enum):
-    """Whether a verb only puts work on a stream, or may hold the thread that runs it."""
+    """The way a verb runs: it only puts work on a stream, or it may block the thread that runs it."""
 
     ENQUEUES = "enqueues"
     BLOCKS = "blocks"
 
 
 class Verb:
-    """One verb of an engine: how its record is written, what it does to its operands, and how it runs."""
+    """One verb of an engine: the form of its record, its effects on the operands, and how it runs."""
 
     __slots__ = ("engine", "engine_number", "fields", "mode", "name", "number", "operation", "roles", "struct")
 
@@ -173,13 +176,13 @@ class Verb:
     ) -> None:
         unknown = roles.keys() - fields.keys()
         if unknown:
-            raise ValueError(f"{engine}.{name} gives roles to fields it does not have: {sorted(unknown)}")
+            raise ValueError(f"{engine}.{name} gives roles to fields that it does not have: {sorted(unknown)}")
         self.engine: str = engine
         self.engine_number: int = engine_number
         self.number: int = number
         self.name: str = name
         self.operation: str = f"{engine}.{name}"
-        """Its full name, for errors."""
+        """The full name, for errors."""
         self.mode: Mode = mode
         self.fields: tuple[str, ...] = tuple(fields)
         self.roles: tuple[Role, ...] = tuple(roles.values())
@@ -198,7 +201,7 @@ class VerbTable:
         self.verbs: list[Verb] = []
 
     def verb(self, name: str, mode: Mode, fields: dict[str, str], roles: dict[str, Role] | None = None) -> Verb:
-        """Declare a verb: `fields` maps each field to its ``struct`` format, `roles` the operands among them."""
+        """Declare a verb. `fields` maps each field to its ``struct`` format; `roles` gives the operands among them."""
         verb = Verb(self.engine, self.number, len(self.verbs), name, mode, fields, roles or {})
         self.verbs.append(verb)
         return verb

@@ -1,31 +1,31 @@
 """The ring: records in memory that the user's process and its worker share.
 
 A record in the ring costs the sender two stores and no system call, and a worker that is awake sees it at once. Every
-record has its place here, so the ring's order is the order of submission; one that carries a descriptor, or is too
-large for a slot, goes by the socket, and a slot that says so stands where it belongs. (A worker without a ring gets
-everything by the socket. That is so on processors whose stores may be seen in another order than they were made.)
+record has a slot, so the ring's order is the order of submission. A record that carries a descriptor, or is too large
+for a slot, goes through the socket, and its slot says so. (A worker without a ring gets everything through the socket.
+That is the case on processors that may show stores in another order than they were made.)
 
-**Who writes what.** The user's process alone writes the slots and ``RECORDS_SENT`` (how many records there are so
-far), by one thread. The worker alone writes ``RECORDS_READ``, by its loop thread. Record number n, counted from 1, lies
-in slot n - 1, modulo the number of slots, and begins with n.
+**The writers.** The user's process alone writes the slots and ``RECORDS_SENT`` (how many records there are so far), by
+one thread. The worker alone writes ``RECORDS_READ``, by its loop thread. Record number n, counted from 1, lies in slot
+n - 1, modulo the number of slots, and begins with n.
 
-**In what order, and why that is safe.**
+**The order of the stores, and why it is safe.**
 
-1. The sender writes a slot only while ``sent - read < SLOTS``. The worker counts a record as read when it has copied
-   or carried out what the slot held, so a slot is not written again before.
+1. The sender writes a slot only while ``sent - read < SLOTS``. The worker counts a record as read when it has copied or
+   executed the content of the slot, so the slot is not overwritten before that.
 2. The sender writes the slot first and ``RECORDS_SENT`` last; the worker reads ``RECORDS_SENT`` first. x86 makes stores
    visible in the order in which they were made, and does not read ahead of an earlier read, so a counted record is
    complete. Each word is stored whole (through a view of 64-bit words) and has a cache line of its own.
 3. Sleeping. The worker sets ``WORKER_ASLEEP``, then reads ``RECORDS_SENT`` once more, and sleeps on its doorbell only
    if nothing came; the sender stores ``RECORDS_SENT``, then reads ``WORKER_ASLEEP``, and rings if it is set. x86 may
-   make a store wait while a later load goes ahead, and if both sides did that at once both would miss the other. So
-   each executes a locked instruction between its store and its load (`fence`), which x86 orders with everything. Of a
-   batch's launches only every sixteenth does, and the mark at its end: one that is missed waits for the next of those.
-   The worker looks again after `NET_SECONDS` all the same.
-4. A lost worker takes nothing along: slots are read, never written, by it, and each generation has a ring of its own.
+   delay a store past a later load. If both sides did that at the same time, each would miss the other. So each executes
+   a locked instruction (`fence`) between its store and its load; x86 orders it with everything. In a batch only every
+   16th launch executes one, and the mark at the end: a launch that the worker misses waits for the next of these. In
+   any case the worker looks again after `NET_SECONDS`.
+4. A lost worker damages nothing: it only reads slots, and each generation has its own ring.
 
-**A corrupt ring** is a worker fault, never a wild call: the worker checks that the slot has the number it expects and
-that the lengths fit, and ends if they do not; what it is told to call with is checked like a record of the socket.
+**A corrupt ring** is a worker fault, never a wild call. The worker checks that the slot has the expected number and
+that the lengths fit, and ends if they do not. The arguments of a call are checked like those of a record of the socket.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .channel import SharedMemory
 from .protocol import HEADER, MAX_LANES
 
 SLOT_BYTES: Final = 512
-"""Enough for a launch of fifty arguments, and for the longest record of a library's call."""
+"""The bytes of a slot: enough for a launch of fifty arguments, and for the longest record of a library's call."""
 SLOTS: Final = 8192
 SLOT_SHIFT: Final = SLOT_BYTES.bit_length() - 1
 SLOT_MASK: Final = SLOTS - 1
@@ -56,18 +56,18 @@ _GROUPS_OFFSET: Final = SLOTS * SLOT_BYTES
 RING_BYTES: Final = _GROUPS_OFFSET + MAX_LANES * GROUPS
 
 NET_SECONDS: Final = 0.1
-"""How long after it has gone to sleep a worker looks again, unless it was woken."""
+"""Seconds after which a sleeping worker looks again, unless it was woken."""
 LATER_NET_SECONDS: Final = 1.0
-"""And then: who sends now has long seen that it is asleep."""
+"""Seconds between the looks after that: by then the sender has seen that the worker sleeps."""
 
 ORDERED_STORES: Final = sys.platform == "linux" and os.uname().machine == "x86_64"
-"""Whether this processor keeps the promises that the ring relies on."""
+"""True if this processor keeps the order of stores that the ring relies on."""
 
 _LOCK: Final = threading.Lock()
 
 
 def fence() -> None:
-    """Let no load behind it be done before the stores ahead of it are seen."""
+    """Prevent later loads from being executed before earlier stores are visible."""
     # An uncontended lock is a locked compare-and-exchange.
     _LOCK.acquire()
     _LOCK.release()
@@ -83,7 +83,7 @@ class Ring(SharedMemory):
 
     @classmethod
     def new(cls) -> Ring:
-        """An empty ring for a new generation."""
+        """Make an empty ring for a new generation."""
         ring = cls.create("atomr-trio-ring", RING_BYTES)
         assert isinstance(ring, Ring)
         return ring
@@ -112,5 +112,6 @@ class Ring(SharedMemory):
 
 
 def group_index(lane: int, first: int) -> int:
-    """Where the size of the group lies whose first ticket is `first`. The worker writes it when it signs the group."""
+    """Return the offset of the size of the group whose first ticket is `first`. The worker writes it when it signs the
+    group."""
     return lane * GROUPS + first % GROUPS

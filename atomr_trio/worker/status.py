@@ -1,9 +1,8 @@
-"""CUDA status codes by what they mean for the device, as data.
+"""CUDA status codes and what they mean for the device, as data.
 
-Both sides of the process boundary import this file: the worker to know whether it may go on after a failing call, the
-trio side to choose the exception and to tell the supervision.
-It knows numbers only. The name and the driver's own text of a status travel with it from the worker, so there is no
-table of names here. It may import nothing but the standard library.
+Both sides of the process boundary import this file: the worker to decide whether it may go on after a failing call, the
+trio side to choose the exception and to inform the supervision. This file has numbers only. The worker sends the name
+and the driver's text of a status with it, so there is no table of names here. Imports the standard library alone.
 
 Sources: `enum cudaError_enum` of cuda.h, CUDA 12.0 to 13.3, and what was measured on hardware.
 """
@@ -20,13 +19,13 @@ CUDA_SUCCESS: Final = 0
 
 @enum.unique
 class StatusClass(enum.Enum):
-    """What a status other than success says about everything else that uses the same device."""
+    """The consequence of a failing status for other work on the same device."""
 
     REQUEST = "request"
     """Only this request failed. The context works on."""
 
     OUT_OF_MEMORY = "out of memory"
-    """Only this request failed, and for want of memory: releasing caches and trying once more may help."""
+    """Only this request failed, because memory was short. Releasing caches and trying again may help."""
 
     POISONS = "poisons"
     """The context, and with it the worker process, is lost. A new worker can go on."""
@@ -35,7 +34,7 @@ class StatusClass(enum.Enum):
     """The hardware or the driver cannot be used. No restart helps."""
 
 
-# The driver reports faults late: a status that poisons says who *reported* the fault, not who caused it.
+# The driver reports faults late: a status that poisons tells which call *reported* the fault, not which caused it.
 _CODES: Final[Mapping[StatusClass, tuple[int, ...]]] = {
     StatusClass.REQUEST: (
         1,  # INVALID_VALUE
@@ -68,7 +67,7 @@ _CODES: Final[Mapping[StatusClass, tuple[int, ...]]] = {
     StatusClass.OUT_OF_MEMORY: (2,),
     StatusClass.POISONS: (
         4,  # DEINITIALIZED: the worker's driver is shutting down
-        *(201, 709),  # INVALID_CONTEXT, CONTEXT_IS_DESTROYED: not faults, but signs that the context is no more
+        *(201, 709),  # INVALID_CONTEXT, CONTEXT_IS_DESTROYED: not faults, but signs that the context no longer exists
         *(220, 226),  # NVLINK_UNCORRECTABLE, CONTAINED
         *(700, 702),  # ILLEGAL_ADDRESS, LAUNCH_TIMEOUT
         710,  # ASSERT
@@ -91,7 +90,7 @@ _CODES: Final[Mapping[StatusClass, tuple[int, ...]]] = {
 STATUS_CLASSES: Final[Mapping[int, StatusClass]] = MappingProxyType(
     {code: status_class for status_class, codes in _CODES.items() for code in codes}
 )
-"""The class of every status of the CUDA driver API that is known, by its number."""
+"""The class of every known status of the CUDA driver API, by its number."""
 
 
 _CUBLAS: Final[Mapping[StatusClass, tuple[int, ...]]] = {
@@ -125,19 +124,18 @@ _TABLES: Final[Mapping[str, Mapping[int, StatusClass]]] = MappingProxyType(
     }
 )
 
-# These compile on the host and touch no context, so nothing but the request can have failed.
+# These compile on the host and use no context, so only the request can have failed.
 _HOST_ONLY: Final = frozenset({"nvrtc", "nvjitlink"})
 
 
 def classify(status: int, library: str = "cuda") -> StatusClass:
     """Return the class of a failing status of `library`; "cuda" is the driver API.
 
-    A status that nobody knows, and every status of a library without a table, counts as poison: being wrong that way
-    costs a rebuild, the other way it serves garbage.
+    An unknown status counts as poison, and so does every status of a library without a table. If this is wrong, it
+    costs a rebuild; the opposite error would return wrong results.
 
     Raises:
         ValueError: `status` is success, which has no class.
-
     """
     if status == CUDA_SUCCESS:
         raise ValueError("status 0 is success; only a failing status has a class")

@@ -1,7 +1,7 @@
-"""`python -m atomr_cuda`: one line of JSON, saying which libraries can be loaded here, from where, in which version.
+"""`python -m atomr_cuda`: print one line of JSON: the libraries that can be loaded, their paths and versions.
 
-It runs in a process of its own, so that a library which crashes while it is loaded takes nobody along.
-For the driver it also counts the devices, which needs no context.
+It runs in its own process, so that a library that crashes while it is loaded ends nothing else. For the driver it also
+counts the devices, which needs no context.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _nvjitlink_facts() -> dict[str, Any]:
 
 
 def _property_facts(get_property: Function) -> dict[str, Any]:
-    """The version of a library that tells it piece by piece, and needs no GPU for that."""
+    """Return the version of a library that has a function for each part of it; no GPU is needed."""
     pieces = (libraryPropertyType.MAJOR_VERSION, libraryPropertyType.MINOR_VERSION, libraryPropertyType.PATCH_LEVEL)
     values = [c_int() for _ in pieces]
     for piece, value in zip(pieces, values, strict=True):
@@ -61,7 +61,7 @@ _KNOWN: tuple[tuple[Library, Callable[[], dict[str, Any]]], ...] = (
 
 
 def facts_about(library: Library, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is known of one library; `looked` says where it was searched when it is missing."""
+    """Return what is known of one library. If it is missing, `looked` has the places that were searched."""
     facts: dict[str, Any] = {"name": library.name, "extra": library.extra, "override": library.override_variable}
     try:
         library.load()

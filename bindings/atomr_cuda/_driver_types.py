@@ -1,7 +1,7 @@
 """The types of the driver API: handles, callbacks and structures, with the names and layouts of ``cuda.h``.
 
-Layouts are those of 13.5. A structure of the same name in 12.x has the same size and the same fields, as far as it has
-them. An enumeration is an ``int``; a field whose type the header declares in place is declared in place here too.
+Layouts are those of 13.5. In 12.x a structure of the same name has the same size, and its fields are the same or fewer.
+An enumeration is an ``int``. A field whose type the header declares in place is declared in place here too.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class CUexecAffinitySmCount(Structure):
 
 
 class CUexecAffinityParam(Structure):
-    """What a context is limited to; ``type`` is a ``CUexecAffinityType``."""
+    """A limit of a context; ``type`` is a ``CUexecAffinityType``."""
 
     _fields_ = [("type", c_int), ("param", nested(Union, smCount=CUexecAffinitySmCount))]
 
 
 class CUctxCigParam(Structure):
-    """What a context shares with a graphics library; ``sharedDataType`` is a ``CUcigDataType``."""
+    """The data that a context shares with a graphics library; ``sharedDataType`` is a ``CUcigDataType``."""
 
     _fields_ = [("sharedDataType", c_int), ("sharedData", c_void_p)]
 
@@ -93,7 +93,7 @@ class CUctxCreateParams(Structure):
 
 
 class CUmemLocation(Structure):
-    """Where memory lies; ``type`` is a ``CUmemLocationType``."""
+    """A location of memory; ``type`` is a ``CUmemLocationType``."""
 
     _fields_ = [("type", c_int), ("id", c_int)]
 
@@ -103,7 +103,7 @@ class CUmemLocation(Structure):
 
 
 class CUmemAllocationProp(Structure):
-    """What kind of physical memory ``cuMemCreate`` makes, and where."""
+    """The kind and location of the physical memory that ``cuMemCreate`` makes."""
 
     _fields_ = [
         ("type", c_int),
@@ -124,13 +124,13 @@ class CUmemAllocationProp(Structure):
 
 
 class CUmemAccessDesc(Structure):
-    """What a location may do with memory; ``flags`` is a ``CUmemAccess_flags``."""
+    """The access of a location to memory; ``flags`` is a ``CUmemAccess_flags``."""
 
     _fields_ = [("location", CUmemLocation), ("flags", c_int)]
 
 
 class CUmemPoolProps(Structure):
-    """What kind of memory a pool gives."""
+    """The kind of memory of a pool."""
 
     _fields_ = [
         ("allocType", c_int),
@@ -145,19 +145,19 @@ class CUmemPoolProps(Structure):
 
 
 class CUmemPoolPtrExportData(Structure):
-    """What another process needs to use an allocation of an exported pool."""
+    """The data with which another process uses an allocation of an exported pool."""
 
     _fields_ = [("reserved", c_ubyte * 64)]
 
 
 class CUipcEventHandle(Structure):
-    """What another process needs to open an event."""
+    """The data with which another process opens an event."""
 
     _fields_ = [("reserved", c_char * 64)]
 
 
 class CUipcMemHandle(Structure):
-    """What another process needs to open an allocation of ``cuMemAlloc``."""
+    """The data with which another process opens an allocation of ``cuMemAlloc``."""
 
     _fields_ = [("reserved", c_char * 64)]
 
@@ -166,7 +166,7 @@ class CUipcMemHandle(Structure):
 
 
 class CUDA_MEMCPY2D(Structure):
-    """A copy of rows; the memory types are ``CUmemorytype`` and say which of the three addresses counts."""
+    """A copy of rows. The memory types are ``CUmemorytype``; they select one of the three addresses."""
 
     _fields_ = [
         ("srcXInBytes", c_size_t),
@@ -189,7 +189,7 @@ class CUDA_MEMCPY2D(Structure):
 
 
 class CUDA_MEMCPY3D(Structure):
-    """A copy of a box; the memory types are ``CUmemorytype`` and say which of the three addresses counts."""
+    """A copy of a box. The memory types are ``CUmemorytype``; they select one of the three addresses."""
 
     _fields_ = [
         ("srcXInBytes", c_size_t),
@@ -224,13 +224,13 @@ _CONTEXTS = {"reserved0": ("srcContext", CUcontext), "reserved1": ("dstContext",
 
 
 class CUDA_MEMCPY3D_PEER(Structure):
-    """A ``CUDA_MEMCPY3D`` between two contexts, which stand in its reserved fields."""
+    """A ``CUDA_MEMCPY3D`` between two contexts, which are in its reserved fields."""
 
     _fields_ = [_CONTEXTS.get(field[0], field) for field in CUDA_MEMCPY3D._fields_]
 
 
 class CUmemcpyAttributes(Structure):
-    """How copies in a batch treat their operands; ``srcAccessOrder`` is a ``CUmemcpySrcAccessOrder``."""
+    """The attributes of copies in a batch; ``srcAccessOrder`` is a ``CUmemcpySrcAccessOrder``."""
 
     _fields_ = [
         ("srcAccessOrder", c_int),
@@ -264,7 +264,7 @@ _reduction = nested(
 
 
 class CUstreamBatchMemOpParams(Union):
-    """One operation of ``cuStreamBatchMemOp``; its ``CUstreamBatchMemOpType`` says which of the members counts."""
+    """One operation of ``cuStreamBatchMemOp``; its ``CUstreamBatchMemOpType`` selects one of the members."""
 
     _fields_ = [
         ("operation", c_int),
@@ -281,7 +281,7 @@ class CUstreamBatchMemOpParams(Union):
 
 
 class CUaccessPolicyWindow(Structure):
-    """How L2 treats a range of memory; the two properties are ``CUaccessProperty``."""
+    """The treatment of a range of memory by L2; the two properties are ``CUaccessProperty``."""
 
     _fields_ = [
         ("base_ptr", c_void_p),
@@ -293,7 +293,7 @@ class CUaccessPolicyWindow(Structure):
 
 
 class CUlaunchMemSyncDomainMap(Structure):
-    """Which physical domain each ``CUlaunchMemSyncDomain`` is."""
+    """The physical domain of each ``CUlaunchMemSyncDomain``."""
 
     _fields_ = [("default_", c_ubyte), ("remote", c_ubyte)]
 
@@ -397,7 +397,7 @@ class CUDA_HOST_NODE_PARAMS(Structure):
 
 
 class CUDA_BATCH_MEM_OP_NODE_PARAMS(Structure):
-    """A node that does what ``cuStreamBatchMemOp`` does."""
+    """A node with the operations of ``cuStreamBatchMemOp``."""
 
     _fields_ = [
         ("ctx", CUcontext),
@@ -431,6 +431,6 @@ class CUDA_GRAPH_INSTANTIATE_PARAMS(Structure):
 
 
 class CUgraphExecUpdateResultInfo(Structure):
-    """Why a graph could not be updated; ``result`` is a ``CUgraphExecUpdateResult``."""
+    """The reason why a graph could not be updated; ``result`` is a ``CUgraphExecUpdateResult``."""
 
     _fields_ = [("result", c_int), ("errorNode", CUgraphNode), ("errorFromNode", CUgraphNode)]

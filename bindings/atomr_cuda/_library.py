@@ -1,11 +1,10 @@
 """Find, load and declare a shared library of C functions.
 
-A ``Library`` is a table of declared functions. Nothing is searched, loaded or bound at import: the shared object is
-found when a function of it is needed for the first time, and each function is bound at its own first use, so that a
-library which lacks one function is still good for all the others.
+A ``Library`` is a table of declared functions. Nothing is searched, loaded or bound at import. The shared object is
+found when one of its functions is first needed, and each function is bound at its own first use. So a library that
+lacks one function can still be used for all the others.
 
-This file knows how libraries are found and how a status becomes an exception. It knows no CUDA library by name, and
-nothing of what its callers do.
+This file finds libraries and turns a status into an exception. It knows no CUDA library by name.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ def gpu_is_here() -> bool:
 class LibraryMissing(ImportError):
     """A shared library could not be found or loaded.
 
-    ``extra`` is the optional dependency set of the distribution that brings it (None when it comes with the NVIDIA
-    driver); ``looked`` says every place that was tried, with what went wrong there. You get ``SymbolMissing`` instead
-    when the library is there and only one function of it is not.
+    ``extra`` is the optional dependency set of the distribution that contains it, or None when it comes with the NVIDIA
+    driver. ``looked`` lists every place that was tried, with the error there. If the library was found and only a
+    function is missing, ``SymbolMissing`` is raised instead.
     """
 
     def __init__(self, library: str, extra: str | None, looked: tuple[str, ...]) -> None:
@@ -75,9 +74,9 @@ class LibraryMissing(ImportError):
 
 
 class SymbolMissing(LibraryMissing):
-    """The library was loaded, but it does not have the function: it is older or newer than the function.
+    """The library was loaded, but it lacks the function: it is older or newer than the function.
 
-    ``function`` is the C symbol, ``path`` the shared object that lacks it, ``since`` the version that brought it.
+    ``function`` is the C symbol, ``path`` the shared object that lacks it, ``since`` the version that introduced it.
     """
 
     def __init__(
@@ -90,23 +89,24 @@ class SymbolMissing(LibraryMissing):
         since: Version | None = None,
     ) -> None:
         super().__init__(library, extra, looked)
-        # What pickling and copying call the class with.
+        # The arguments with which pickling and copying call the class.
         self.args: tuple[Any, ...] = (library, extra, looked, function, path, since)
         self.function = function
         self.path: str = path
         self.since: Version | None = since
 
     def __str__(self) -> str:
-        reason = "the installed version is too old or too new for it"
+        reason = "the installed version is too old or too new; install another one"
         if self.since is not None:
-            reason = "it came with version {}.{}".format(*self.since)
+            reason = "it needs version {}.{} or newer".format(*self.since)
         return f"the library {self.library!r} ({self.path}) has no function {self.function}: {reason}"
 
 
 class Symbol:
     """One declared C function, bound at its first use.
 
-    ``since`` is the version of the library that brought it, as (major, minor); None for the oldest that is supported.
+    ``since`` is the version of the library that introduced it, as (major, minor); None for the oldest supported
+    version.
     """
 
     __slots__ = ("_bound", "argtypes", "library", "restype", "since", "symbol")
@@ -126,7 +126,7 @@ class Symbol:
         return f"<{type(self).__name__} {self.library.name}.{self.symbol}({arguments})>"
 
     def bind(self) -> Callable[..., Any]:
-        """The raw ctypes function, for loops that cannot afford anything else; its result is not checked.
+        """The raw ctypes function, for the fastest loops; its result is not checked.
 
         A caller that keeps it does not notice a later ``Library.replace``.
         """
@@ -167,7 +167,7 @@ class ValueFunction(Symbol):
 def nested(kind: Any, **fields: Any) -> Any:
     """A ``Structure`` or ``Union`` for a member whose type the header declares in place.
 
-    The fields of a member named ``_`` are fields of what is around it, as those of a member without a name are in C.
+    The fields of a member named ``_`` are fields of the structure around it, like those of an unnamed member in C.
     """
     anonymous = [name for name in fields if name == "_"]
     return type(kind)("nested", (kind,), {"_anonymous_": anonymous, "_fields_": list(fields.items())})
@@ -177,16 +177,16 @@ _SymbolType = TypeVar("_SymbolType", bound=Symbol)
 
 
 class _NotHere(Exception):
-    """One step of the search did not find the library; the arguments are the places it looked at."""
+    """Raised when one step of the search did not find the library; the arguments are the places that it searched."""
 
 
-# A step of the search takes the library and returns the object it loaded, where that lies, and a word for how it was
-# found. It returns None when it does not apply, and raises _NotHere with what it tried.
+# A step of the search takes the library and returns the object that it loaded, its path, and a word for how it was
+# found. It returns None when it does not apply, and raises _NotHere with the places that it tried.
 _Found = tuple[ctypes.CDLL, str, str]
 
 
 def _override(library: Library) -> _Found | None:
-    """The environment variable of this library: a file, or a folder that holds one of its names."""
+    """Search by the environment variable of this library: a file, or a folder that holds one of its names."""
     chosen = os.environ.get(library.override_variable)
     if not chosen:
         return None
@@ -199,12 +199,12 @@ def _override(library: Library) -> _Found | None:
             return ctypes.CDLL(path), path, library.override_variable
         except OSError as error:
             tried.append(f"{library.override_variable}={path}: {error}")
-    # Somebody asked for exactly this library: silently taking another one would be worse than failing.
+    # The user asked for exactly this library: silently taking another one would be worse than failing.
     raise LibraryMissing(library.name, library.extra, tuple(tried))
 
 
 def _pathfinder(library: Library) -> _Found | None:
-    """Site-packages, conda, the loader's path and CUDA_PATH, as NVIDIA's own finder searches them."""
+    """Search site-packages, conda, the loader's path and CUDA_PATH, as NVIDIA's own finder does."""
     if library.pathfinder_name is None:
         return None
     try:
@@ -222,12 +222,13 @@ def _pathfinder(library: Library) -> _Found | None:
         ) from None
     if found.abs_path is None:
         raise _NotHere("cuda-pathfinder: loaded the library but could not say from where")
-    # cuda-pathfinder keeps its own handle; ours only adds a reference to the object that is already loaded.
+    # cuda-pathfinder keeps its own handle; this one only adds a reference to the loaded object.
     return ctypes.CDLL(found.abs_path), found.abs_path, found.found_via
 
 
 def _system(library: Library) -> _Found | None:
-    """The dynamic loader: LD_LIBRARY_PATH, the loader's cache, the default folders, and further known files."""
+    """Search with the dynamic loader: LD_LIBRARY_PATH, the loader's cache, the default folders, and further known
+    files."""
     tried = []
     for name in (*library.sonames, *library.known_files):
         try:
@@ -243,7 +244,8 @@ _SEARCH: tuple[Callable[[Library], _Found | None], ...] = (_override, _pathfinde
 
 
 def _mapped_path(name: str) -> str:
-    """The file behind a library that was loaded by its bare name; a link leads to libcuda.so.580.159.04, say."""
+    """Return the file behind a library that was loaded by its bare name, following links (to libcuda.so.580.159.04,
+    say)."""
     if os.path.isabs(name):
         return name
     stem = name.partition(".so")[0] + ".so"
@@ -262,7 +264,7 @@ _stand_ins: dict[str, Callable[[], Mapping[str, Callable[..., int]]]] = {}
 
 
 def stand_in(name: str, make_table: Callable[[], Mapping[str, Callable[..., int]]]) -> None:
-    """Let Python functions take the place of the library with this name, when a function of it is first needed.
+    """Replace the library with this name by Python functions, when one of its functions is first needed.
 
     See ``Library.replace``; the library need not be declared yet.
     """
@@ -295,7 +297,7 @@ class Library:
         self.pathfinder_name = pathfinder_name
         self.known_files = known_files
         self.companions = companions
-        """A pattern of files in the same folder that the library opens later, by names that nothing else may find."""
+        """A pattern of files in the same folder that the library opens later, by names that no other search finds."""
         self.override_variable: str = f"ATOMR_TRIO_{name.upper()}_PATH"
         self.functions: dict[str, Symbol] = {}
         self.path: str | None = None
@@ -322,7 +324,7 @@ class Library:
         return self._declare(Function(self, symbol, argtypes, restype, since))
 
     def value(self, symbol: str, *argtypes: Any, restype: Any, since: Version | None = None) -> ValueFunction:
-        """Declare a function that returns something else than a status."""
+        """Declare a function that returns something other than a status."""
         return self._declare(ValueFunction(self, symbol, argtypes, restype, since))
 
     def _declare(self, function: _SymbolType) -> _SymbolType:
@@ -334,14 +336,14 @@ class Library:
     def load(self) -> ctypes.CDLL:
         """Find and load the shared object; later calls return the same one. Raises ``LibraryMissing``.
 
-        ``OSError`` is raised when this process has no file descriptor left to look with.
+        Raises ``OSError`` when this process has no file descriptor left for the search.
         """
         with self._lock:
             if self._handle is None:
                 try:
                     self._handle, self.path, self.found_by = self._search()
                 except LibraryMissing:
-                    os.close(os.open(os.devnull, os.O_RDONLY))  # without a descriptor nothing at all is found
+                    os.close(os.open(os.devnull, os.O_RDONLY))  # without a free descriptor nothing can be found
                     raise
                 self._load_companions()
             return self._handle
@@ -349,7 +351,7 @@ class Library:
     def _load_companions(self) -> None:
         if self.companions is not None and self.path is not None and os.path.isabs(self.path):
             for path in glob.glob(os.path.join(glob.escape(os.path.dirname(self.path)), self.companions)):
-                with contextlib.suppress(OSError):  # the library will say what it misses
+                with contextlib.suppress(OSError):  # the library will report what it misses
                     ctypes.CDLL(path)
 
     def _search(self) -> _Found:
@@ -365,10 +367,10 @@ class Library:
         raise LibraryMissing(self.name, self.extra, (f"{self.override_variable}: not set", *looked))
 
     def replace(self, table: Mapping[str, Callable[..., int]], *, found_by: str = "replaced") -> None:
-        """Let Python functions take the place of the shared object, which is then never loaded.
+        """Replace the shared object, which is then never loaded, by Python functions.
 
-        Each entry gets what the C function would get, and returns its status. Functions that were bound already are
-        bound anew; a function that is not in the table is missing, as from a library of another version.
+        Each entry gets the arguments of the C function, and returns its status. Functions that were already bound are
+        bound again. A function that is not in the table is missing, as from a library of another version.
         """
         unknown = sorted(set(table) - set(self.functions))
         if unknown:
@@ -382,11 +384,11 @@ class Library:
 
     @property
     def replaced(self) -> bool:
-        """True when Python functions stand in the library's place."""
+        """True when Python functions replace the library."""
         return self._table is not None
 
     def error(self, status: int, function: str) -> CudaError:
-        """The exception for a status that a function returned."""
+        """Return the exception for a status that a function returned."""
         name, text = self._describe(status)
         return CudaError(status, name, text, self.name, function)
 
@@ -406,7 +408,7 @@ class Library:
             return bound
 
     def _thunk(self, function: Symbol, table: Mapping[str, Callable[..., int]]) -> Callable[..., Any]:
-        """A C function pointer around an entry of the table, so that arguments are converted as in a real call."""
+        """Wrap an entry of the table in a C function pointer, so that arguments are converted as in a real call."""
         try:
             entry = table[function.symbol]
         except KeyError:

@@ -1,19 +1,18 @@
 """The dense linear algebra of one GPU (cuBLAS) as a ctypes table.
 
-Names, numbers and layouts are those of ``cublas_v2.h`` 13.10, and agree with 12.9 in everything that both have. Where
-the header maps a name to a versioned symbol (``cublasSaxpy_64`` to ``cublasSaxpy_v2_64``), the plain name is used here
-and the symbol stands in its line. A function that came after 12.4 says so (``since``); calling it on an older library
-raises ``SymbolMissing``.
+Names, numbers and layouts are those of ``cublas_v2.h`` 13.10, and agree with 12.9 in everything that both have. The
+header maps some names to versioned symbols (``cublasSaxpy_64`` to ``cublasSaxpy_v2_64``). Here the plain name is used,
+and its line has the symbol. A function that is newer than 12.4 has its version (``since``); calling it on an older
+library raises ``SymbolMissing``.
 
-Of a function that takes sizes only the form with 64-bit sizes (``_64``) is here, where it has one. Packed matrices are
-left out, and so are products of one type in batches: ``cublasGemmStridedBatchedEx_64`` and ``cublasGemmBatchedEx_64``
-do them all.
+If a function has a form with 64-bit sizes (``_64``), only that form is here. Packed matrices are left out. So are
+batched products of one type: ``cublasGemmStridedBatchedEx_64`` and ``cublasGemmBatchedEx_64`` do the same for all
+types.
 
-The functions of a family differ by the letters of their element type alone (S and D are real, C and Z complex, of
-single and double precision), and share one list of parameters, which stands above them under the header's names, those
-of strides and leading dimensions left out: a vector is its address and stride, a matrix its address and leading
-dimension. Every matrix lies column by column. Scalars are pointers, to host or device memory as the handle's pointer
-mode says.
+The functions of a family differ only in the letters of their element type: S and D are real, C and Z complex, of single
+and double precision. They share one list of parameters; the comment above them has the header's names, without strides
+and leading dimensions. A vector is its address and stride, a matrix its address and leading dimension. Every matrix is
+column-major. Scalars are pointers to host or device memory, by the handle's pointer mode.
 
 This file declares, and does nothing else: no library is loaded before the first call.
 """
@@ -36,7 +35,7 @@ cudaStream_t = c_void_p  # a CUstream of the driver
 
 
 class cublasStatus_t(IntEnum):
-    """What a function of cuBLAS or cuBLASLt returns; 0 is success."""
+    """The status that a function of cuBLAS or cuBLASLt returns; 0 is success."""
 
     CUBLAS_STATUS_SUCCESS = 0
     CUBLAS_STATUS_NOT_INITIALIZED = 1
@@ -51,7 +50,7 @@ class cublasStatus_t(IntEnum):
 
 
 class cublasFillMode_t(IntEnum):
-    """Which triangle of a matrix is read and written."""
+    """The triangle of a matrix that is read and written."""
 
     CUBLAS_FILL_MODE_LOWER = 0
     CUBLAS_FILL_MODE_UPPER = 1
@@ -59,21 +58,21 @@ class cublasFillMode_t(IntEnum):
 
 
 class cublasDiagType_t(IntEnum):
-    """Whether the diagonal of a triangular matrix is read, or taken to be all ones."""
+    """The use of a triangular matrix's diagonal: it is read, or assumed to be all ones."""
 
     CUBLAS_DIAG_NON_UNIT = 0
     CUBLAS_DIAG_UNIT = 1
 
 
 class cublasSideMode_t(IntEnum):
-    """On which side of the other one a special matrix stands."""
+    """The side on which the special matrix of a product is."""
 
     CUBLAS_SIDE_LEFT = 0
     CUBLAS_SIDE_RIGHT = 1
 
 
 class cublasOperation_t(IntEnum):
-    """What is done to an operand before its use: nothing, transposed, transposed and conjugated, conjugated."""
+    """The operation on an operand before its use: none, transposed, conjugate-transposed, conjugated."""
 
     CUBLAS_OP_N = 0
     CUBLAS_OP_T = 1
@@ -83,21 +82,21 @@ class cublasOperation_t(IntEnum):
 
 
 class cublasPointerMode_t(IntEnum):
-    """Where the scalars of a call lie, those that it reads and those that it answers."""
+    """The memory of a call's scalars, inputs and results."""
 
     CUBLAS_POINTER_MODE_HOST = 0
     CUBLAS_POINTER_MODE_DEVICE = 1
 
 
 class cublasAtomicsMode_t(IntEnum):
-    """Whether a function may add by atomics, which is faster and not the same bits every time."""
+    """Permission for a function to add with atomics, which is faster and not repeatable."""
 
     CUBLAS_ATOMICS_NOT_ALLOWED = 0
     CUBLAS_ATOMICS_ALLOWED = 1
 
 
 class cublasGemmAlgo_t(IntEnum):
-    """How a product is computed. Since the Ampere generation every choice means the library's own."""
+    """The algorithm of a product. Since the Ampere generation every choice means the library's own."""
 
     CUBLAS_GEMM_DFALT = -1
     CUBLAS_GEMM_DEFAULT = -1
@@ -147,7 +146,7 @@ class cublasGemmAlgo_t(IntEnum):
 
 
 class cublasMath_t(IntEnum):
-    """The arithmetic of a handle; 16 is a bit that may be set beside any of the others."""
+    """The arithmetic of a handle; 16 is a flag that combines with the others."""
 
     CUBLAS_DEFAULT_MATH = 0
     CUBLAS_TENSOR_OP_MATH = 1
@@ -159,7 +158,7 @@ class cublasMath_t(IntEnum):
 
 
 class cublasComputeType_t(IntEnum):
-    """The arithmetic of a product. FAST may round the inputs, PEDANTIC does exactly what its name says."""
+    """The arithmetic of a product. FAST may round the inputs; PEDANTIC is exactly as the name says."""
 
     CUBLAS_COMPUTE_16F = 64
     CUBLAS_COMPUTE_16F_PEDANTIC = 65
@@ -177,7 +176,7 @@ class cublasComputeType_t(IntEnum):
 
 
 class cublasEmulationStrategy_t(IntEnum):
-    """When an arithmetic is emulated: by the library's own default, where that is faster, or wherever it can."""
+    """When an arithmetic is emulated: by the library's default, where that is faster, or wherever possible."""
 
     CUBLAS_EMULATION_STRATEGY_DEFAULT = 0
     CUBLAS_EMULATION_STRATEGY_PERFORMANT = 1
@@ -199,7 +198,7 @@ _TEXTS = {
 
 
 def describe_status(status: int) -> tuple[str, str]:
-    """The name of a status of cuBLAS or cuBLASLt and what it means, without asking the library."""
+    """Return the name and the meaning of a status of cuBLAS or cuBLASLt, without a call of the library."""
     if status not in _TEXTS:
         return "CUBLAS_STATUS_UNKNOWN", "unknown status"
     known = cublasStatus_t(status)
@@ -215,7 +214,7 @@ _cublas = Library(
 )
 library: Library = _cublas
 
-# How operands are passed: a scalar, or what is as small, by address; the Ex forms say its type (a cudaDataType) too.
+# Operands: a scalar, or something as small, is passed by address; the Ex forms have its type (a cudaDataType) too.
 _scalar = c_void_p
 _typed_scalar = (c_void_p, c_int)
 _vector = _matrix = (c_void_p, c_int64)
@@ -244,7 +243,7 @@ cublasGetMathMode: Function = _cublas("cublasGetMathMode", cublasHandle_t, POINT
 cublasSetSmCountTarget: Function = _cublas("cublasSetSmCountTarget", cublasHandle_t, c_int)
 cublasGetSmCountTarget: Function = _cublas("cublasGetSmCountTarget", cublasHandle_t, POINTER(c_int))
 
-# How a handle emulates an arithmetic by another one.
+# Emulation of an arithmetic by another one.
 cublasSetEmulationStrategy: Function = _cublas("cublasSetEmulationStrategy", cublasHandle_t, c_int, since=(12, 9))
 cublasGetEmulationStrategy: Function = _cublas(
     "cublasGetEmulationStrategy", cublasHandle_t, POINTER(c_int), since=(12, 9)
@@ -298,8 +297,8 @@ cublasZdotu_64: Function = _cublas("cublasZdotu_v2_64", *_dot)
 cublasCdotc_64: Function = _cublas("cublasCdotc_v2_64", *_dot)
 cublasZdotc_64: Function = _cublas("cublasZdotc_v2_64", *_dot)
 
-# The Euclidean norm, the sum of |re| + |im|, and where |re| + |im| is largest or smallest first, as an int64_t from 1:
-# n, x, result
+# The Euclidean norm, the sum of |re| + |im|, and the first place of the largest or smallest |re| + |im|, an int64_t
+# from 1: n, x, result
 _reduce = (cublasHandle_t, c_int64, *_vector, _scalar)
 cublasSnrm2_64: Function = _cublas("cublasSnrm2_v2_64", *_reduce)
 cublasDnrm2_64: Function = _cublas("cublasDnrm2_v2_64", *_reduce)
@@ -379,7 +378,7 @@ cublasIaminEx_64: Function = _cublas("cublasIaminEx_64", cublasHandle_t, c_int64
 cublasCopyEx_64: Function = _cublas("cublasCopyEx_64", cublasHandle_t, c_int64, *_typed_vector, *_typed_vector)
 cublasSwapEx_64: Function = _cublas("cublasSwapEx_64", cublasHandle_t, c_int64, *_typed_vector, *_typed_vector)
 cublasScalEx_64: Function = _cublas("cublasScalEx_64", cublasHandle_t, c_int64, *_typed_scalar, *_typed_vector, c_int)
-# c and s are of one type, which is said once, after both; so are a and b.
+# c and s have one type, which is given once, after both; so have a and b.
 cublasRotEx_64: Function = _cublas(
     "cublasRotEx_64", cublasHandle_t, c_int64, *_typed_vector, *_typed_vector, _scalar, *_typed_scalar, c_int
 )
@@ -481,8 +480,8 @@ cublasDgemm_64: Function = _cublas("cublasDgemm_v2_64", *_gemm)
 cublasCgemm_64: Function = _cublas("cublasCgemm_v2_64", *_gemm)
 cublasZgemm_64: Function = _cublas("cublasZgemm_v2_64", *_gemm)
 
-# Products of any supported types: transa, transb, m, n, k, alpha, A, B, beta, C, then the number of products where
-# there are several, the arithmetic (a cublasComputeType_t) and the algorithm. Batched takes arrays of addresses,
+# Products of any supported types: transa, transb, m, n, k, alpha, A, B, beta, C, then the number of products if there
+# are several, the arithmetic (a cublasComputeType_t) and the algorithm. Batched takes arrays of addresses,
 # StridedBatched matrices at equal distances.
 _sizes = (c_int, c_int, c_int64, c_int64, c_int64)
 _product = (_scalar, *_typed_matrix, *_typed_matrix, _scalar, *_typed_matrix)
@@ -494,8 +493,8 @@ cublasGemmBatchedEx_64: Function = _cublas(
 cublasGemmStridedBatchedEx_64: Function = _cublas(
     "cublasGemmStridedBatchedEx_64", cublasHandle_t, *_sizes, *_products, c_int64, c_int, c_int
 )
-# Groups of products, each with sizes, factors and leading dimensions of its own: arrays of them in host memory, and of
-# matrices' addresses in device memory; group_count, group_size and the arithmetic are the last.
+# Groups of products, each with its own sizes, factors and leading dimensions: arrays of these in host memory, and
+# arrays of the matrices' addresses in device memory; group_count, group_size and the arithmetic are the last.
 _grouped_matrix = (c_void_p, c_int, c_void_p)
 cublasGemmGroupedBatchedEx_64: Function = _cublas(
     "cublasGemmGroupedBatchedEx_64",
@@ -576,12 +575,12 @@ cublasZdgmm_64: Function = _cublas("cublasZdgmm_64", *_dgmm)
 
 # Factorizations of many small matrices -------------------------------------------------------------------------------
 
-# These have 32-bit sizes alone. Matrices, and tau, are arrays of addresses in device memory; a leading dimension holds
-# for all. An info of one number a matrix lies in device memory; one that is a POINTER is a single number in host memory
-# and only says which argument is wrong.
+# These have only 32-bit sizes. Matrices, and tau, are arrays of addresses in device memory; a leading dimension is for
+# all of them. An info with one number for each matrix is in device memory. An info that is a POINTER is a single number
+# in host memory, and only says which argument is wrong.
 _matrices = (c_void_p, c_int)
 
-# P A = L U in the place of A, without pivoting where P is NULL: n, A, P, info, batchSize
+# P A = L U, which replaces A, without pivoting if P is NULL: n, A, P, info, batchSize
 _getrf_batched = (cublasHandle_t, c_int, *_matrices, c_void_p, c_void_p, c_int)
 cublasSgetrfBatched: Function = _cublas("cublasSgetrfBatched", *_getrf_batched)
 cublasDgetrfBatched: Function = _cublas("cublasDgetrfBatched", *_getrf_batched)
@@ -602,7 +601,7 @@ cublasDgetriBatched: Function = _cublas("cublasDgetriBatched", *_getri_batched)
 cublasCgetriBatched: Function = _cublas("cublasCgetriBatched", *_getri_batched)
 cublasZgetriBatched: Function = _cublas("cublasZgetriBatched", *_getri_batched)
 
-# C = the inverse of A, which stays as it is, for n up to 32: n, A, C, info, batchSize
+# C = the inverse of A, which is not changed, for n up to 32: n, A, C, info, batchSize
 _matinv_batched = (cublasHandle_t, c_int, *_matrices, *_matrices, c_void_p, c_int)
 cublasSmatinvBatched: Function = _cublas("cublasSmatinvBatched", *_matinv_batched)
 cublasDmatinvBatched: Function = _cublas("cublasDmatinvBatched", *_matinv_batched)

@@ -1,16 +1,16 @@
-"""Products of matrices with everything around them (cuBLASLt) as a ctypes table.
+"""Matrix products with epilogues (cuBLASLt) as a ctypes table.
 
-Names, numbers and layouts are those of ``cublasLt.h`` 13.10; every function of 12.x is among them, except for what no
-library exports (``cublasLtDisableCpuInstructionsSetMask``). A function that came after 12.4 says so (``since``);
+Names, numbers and layouts are those of ``cublasLt.h`` 13.10; every function of 12.x is here, except one that no library
+exports (``cublasLtDisableCpuInstructionsSetMask``). A function that is newer than 12.4 has its version (``since``);
 calling it on an older library raises ``SymbolMissing``.
 
-An attribute is set by the address and the size of a value; the header says the type of each. Numbers of tiles, stages,
-inner shapes and cluster shapes, which an algorithm may be configured by, are numbers here: a heuristic chooses them,
-and each version of the library has more of them.
+An attribute is set by the address and the size of a value; the header gives the type of each. The tiles, stages, inner
+shapes and cluster shapes of an algorithm are plain numbers here: a heuristic chooses them, and each version of the
+library has more of them.
 
 A descriptor is made by ``Create``, in memory of the library, or by ``Init_internal``, in memory of the caller: one of
-the structures that end in ``Opaque_t``, and its size (the header's ``Init`` adds that). An older library needs less of
-such a structure and leaves the rest alone.
+the structures that end in ``Opaque_t``, and its size (the header's ``Init`` adds the size). An older library needs less
+of such a structure and does not use the rest.
 
 This file declares, and does nothing else: no library is loaded before the first call.
 """
@@ -59,7 +59,7 @@ cublasLtMatmulPreference_t = c_void_p
 # void callback(int level, const char *function, const char *message). The caller keeps the object alive.
 cublasLtLoggerCallback_t: Final = CFUNCTYPE(None, c_int, c_char_p, c_char_p)
 
-# How an algorithm computes: an operation, an accumulator and an input type, each a byte of flags.
+# The implementation of an algorithm: an operation, an accumulator and an input type, each a byte of flags.
 CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA = 0x01
 CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA = 0x02
 CUBLASLT_NUMERICAL_IMPL_FLAGS_IMMA = 0x04
@@ -84,7 +84,7 @@ CUBLASLT_NUMERICAL_IMPL_FLAGS_GAUSSIAN = 0x01 << 32
 
 
 class cublasLtMatmulMatrixScale_t(IntEnum):
-    """What the scales of an operand are: one number, or one for every vector (VEC) or block (BLK) of elements."""
+    """The form of an operand's scales: one number, or one for every vector (VEC) or block (BLK) of elements."""
 
     CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0
     CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 = 1
@@ -99,7 +99,7 @@ class cublasLtMatmulMatrixScale_t(IntEnum):
 
 
 class cublasLtPointerMode_t(IntEnum):
-    """Where alpha and beta lie, and whether they are one number or one for every row of D."""
+    """The place of alpha and beta, and their form: one number, or one for every row of D."""
 
     CUBLASLT_POINTER_MODE_HOST = 0
     CUBLASLT_POINTER_MODE_DEVICE = 1
@@ -109,7 +109,7 @@ class cublasLtPointerMode_t(IntEnum):
 
 
 class cublasLtPointerModeMask_t(IntEnum):
-    """A mask of pointer modes, as an algorithm tells those that it knows."""
+    """A mask of pointer modes that an algorithm supports."""
 
     CUBLASLT_POINTER_MODE_MASK_HOST = 1
     CUBLASLT_POINTER_MODE_MASK_DEVICE = 2
@@ -119,7 +119,7 @@ class cublasLtPointerModeMask_t(IntEnum):
 
 
 class cublasLtOrder_t(IntEnum):
-    """How the elements of a matrix lie in memory."""
+    """The order of a matrix's elements in memory."""
 
     CUBLASLT_ORDER_COL = 0
     CUBLASLT_ORDER_ROW = 1
@@ -129,7 +129,7 @@ class cublasLtOrder_t(IntEnum):
 
 
 class cublasLtBatchMode_t(IntEnum):
-    """How the matrices of a batch are found: at equal distances, or by an array of their addresses."""
+    """The way the matrices of a batch are given: at equal distances, or by an array of their addresses."""
 
     CUBLASLT_BATCH_MODE_STRIDED = 0
     CUBLASLT_BATCH_MODE_POINTER_ARRAY = 1
@@ -137,7 +137,7 @@ class cublasLtBatchMode_t(IntEnum):
 
 
 class cublasLtIntegerWidth_t(IntEnum):
-    """How wide the integers of an array of sizes are."""
+    """The width of the integers in an array of sizes."""
 
     CUBLASLT_INTEGER_WIDTH_32 = 0
     CUBLASLT_INTEGER_WIDTH_64 = 1
@@ -163,7 +163,7 @@ class cublasLtMatrixLayoutAttribute_t(IntEnum):
 
 
 class cublasLtMatmulDescAttributes_t(IntEnum):
-    """The attributes of a product. 13 no longer has the four of ATOMIC_SYNC."""
+    """The attributes of a product. 13 has removed the four of ATOMIC_SYNC."""
 
     CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0
     CUBLASLT_MATMUL_DESC_SCALE_TYPE = 1
@@ -240,7 +240,7 @@ class cublasLtEmulationDescAttributes_t(IntEnum):
 
 
 class cublasLtReductionScheme_t(IntEnum):
-    """A mask of how the parts of a product that was split along k are added."""
+    """A mask of the ways to add the parts of a product that was split along k."""
 
     CUBLASLT_REDUCTION_SCHEME_NONE = 0
     CUBLASLT_REDUCTION_SCHEME_INPLACE = 1
@@ -250,7 +250,7 @@ class cublasLtReductionScheme_t(IntEnum):
 
 
 class cublasLtEpilogue_t(IntEnum):
-    """What is done to a product before it is stored; AUX keeps for the gradient what that needs."""
+    """The operation on a product before it is stored; AUX stores what the gradient needs."""
 
     CUBLASLT_EPILOGUE_DEFAULT = 1
     CUBLASLT_EPILOGUE_RELU = 2
@@ -271,7 +271,7 @@ class cublasLtEpilogue_t(IntEnum):
 
 
 class cublasLtMatmulSearch_t(IntEnum):
-    """What the heuristics may choose from."""
+    """The modes of the search by the heuristics."""
 
     CUBLASLT_SEARCH_BEST_FIT = 0
     CUBLASLT_SEARCH_LIMITED_BY_ALGO_ID = 1
@@ -286,7 +286,7 @@ class cublasLtMatmulSearch_t(IntEnum):
 
 
 class cublasLtMatmulPreferenceAttributes_t(IntEnum):
-    """The attributes of what an algorithm may cost and how operands are aligned."""
+    """The attributes of the search: the limits of an algorithm, and the alignment of the operands."""
 
     CUBLASLT_MATMUL_PREF_SEARCH_MODE = 0
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
@@ -303,7 +303,7 @@ class cublasLtMatmulPreferenceAttributes_t(IntEnum):
 
 
 class cublasLtMatmulAlgoCapAttributes_t(IntEnum):
-    """What can be asked of an algorithm. 13 no longer has ATOMIC_SYNC."""
+    """The capabilities of an algorithm. 13 has removed ATOMIC_SYNC."""
 
     CUBLASLT_ALGO_CAP_SPLITK_SUPPORT = 0
     CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK = 1
@@ -330,7 +330,7 @@ class cublasLtMatmulAlgoCapAttributes_t(IntEnum):
 
 
 class cublasLtMatmulAlgoConfigAttributes_t(IntEnum):
-    """What can be chosen for an algorithm."""
+    """The choices in the configuration of an algorithm."""
 
     CUBLASLT_ALGO_CONFIG_ID = 0
     CUBLASLT_ALGO_CONFIG_TILE_ID = 1
@@ -344,45 +344,45 @@ class cublasLtMatmulAlgoConfigAttributes_t(IntEnum):
 
 
 class cublasLtMatrixLayoutOpaque_t(Structure):
-    """Room for the layout of a matrix."""
+    """Memory for the layout of a matrix."""
 
     _fields_ = [("data", c_uint64 * 14)]
     _grows_ = True  # an older header has less of it
 
 
 class cublasLtMatmulDescOpaque_t(Structure):
-    """Room for the description of a product."""
+    """Memory for the description of a product."""
 
     _fields_ = [("data", c_uint64 * 32)]
 
 
 class cublasLtMatrixTransformDescOpaque_t(Structure):
-    """Room for the description of a change of layout."""
+    """Memory for the description of a change of layout."""
 
     _fields_ = [("data", c_uint64 * 8)]
 
 
 class cublasLtEmulationDescOpaque_t(Structure):
-    """Room for the description of how a product is emulated."""
+    """Memory for the description of an emulation."""
 
     _fields_ = [("data", c_uint64 * 8)]
 
 
 class cublasLtMatmulPreferenceOpaque_t(Structure):
-    """Room for what an algorithm is wanted for."""
+    """Memory for the preferences of the search for an algorithm."""
 
     _fields_ = [("data", c_uint64 * 12)]
     _grows_ = True  # an older header has less of it
 
 
 class cublasLtMatmulAlgo_t(Structure):
-    """An algorithm with its configuration; its bytes are good for the same version of the library alone."""
+    """An algorithm with its configuration; its bytes are valid only for the same version of the library."""
 
     _fields_ = [("data", c_uint64 * 8)]
 
 
 class cublasLtMatmulHeuristicResult_t(Structure):
-    """An algorithm that the heuristics propose: the workspace that it takes, in bytes, and how full it makes the GPU.
+    """An algorithm that the heuristics propose, its workspace in bytes, and how full it makes the GPU.
 
     The other fields mean something only where ``state`` is 0. ``wavesCount`` 1.0 fills the GPU once.
     """
@@ -405,8 +405,8 @@ _cublaslt = Library(
 )
 library: Library = _cublaslt
 
-# What every kind of descriptor has: an attribute is its number, the address of a value and the size of that, and the
-# size that was written or is needed.
+# The functions that every kind of descriptor has. An attribute is its number, the address of a value, the size of the
+# value, and the size that was written or is needed.
 _set_attribute = (c_void_p, c_int, c_void_p, c_size_t)
 _get_attribute = (c_void_p, c_int, c_void_p, c_size_t, POINTER(c_size_t))
 
@@ -459,7 +459,7 @@ cublasLtMatmulDescDestroy: Function = _cublaslt("cublasLtMatmulDescDestroy", cub
 cublasLtMatmulDescSetAttribute: Function = _cublaslt("cublasLtMatmulDescSetAttribute", *_set_attribute)
 cublasLtMatmulDescGetAttribute: Function = _cublaslt("cublasLtMatmulDescGetAttribute", *_get_attribute)
 
-# How a product is emulated by another arithmetic; an attribute of the product points to it.
+# Emulation of a product by another arithmetic; an attribute of the product points to it.
 cublasLtEmulationDescCreate: Function = _cublaslt(
     "cublasLtEmulationDescCreate", POINTER(cublasLtEmulationDesc_t), since=(13, 1)
 )
@@ -493,7 +493,7 @@ cublasLtMatrixTransformDescGetAttribute: Function = _cublaslt(
     "cublasLtMatrixTransformDescGetAttribute", *_get_attribute
 )
 
-# What an algorithm is wanted for.
+# The preferences of the search for an algorithm.
 cublasLtMatmulPreferenceCreate: Function = _cublaslt(
     "cublasLtMatmulPreferenceCreate", POINTER(cublasLtMatmulPreference_t)
 )

@@ -1,12 +1,12 @@
 """The dense part of the solver library (cuSOLVER) as a ctypes table.
 
-Names and numbers are those of ``cusolverDn.h`` 12.4, of CUDA 13. Every function of 11.6, which CUDA 12.4 has, is among
-them except for what 12.0 no longer has (``cusolverDnPotrf`` and its like, now ``cusolverDnXpotrf``), for iterative
-refinement with parameters (IRS), for reductions to a condensed form (``gebrd``, ``sytrd`` and what applies their
-reflectors), for ``lauum``, ``laswp``, ``Xstedc`` and for the logger. A function that came after 11.6 says so
-(``since``); calling it on an older library raises ``SymbolMissing``.
+Names and numbers are those of ``cusolverDn.h`` 12.4, of CUDA 13. Every function of 11.6, which CUDA 12.4 has, is here,
+with these exceptions: functions that 12.0 has removed (such as ``cusolverDnPotrf``, now ``cusolverDnXpotrf``),
+iterative refinement with parameters (IRS), reductions to a condensed form (``gebrd``, ``sytrd`` and the functions that
+apply their reflectors), ``lauum``, ``laswp``, ``Xstedc``, and the logger. A function that is newer than 11.6 has its
+version (``since``); calling it on an older library raises ``SymbolMissing``.
 
-The letter behind ``cusolverDn`` is the type of the matrices: S and D are float32 and float64, C and Z complex64 and
+The letter after ``cusolverDn`` is the type of the matrices: S and D are float32 and float64, C and Z complex64 and
 complex128. The functions with an X take the type as an argument, and 64-bit sizes. All matrices are column-major.
 
 This file declares, and does nothing else: no library is loaded before the first call.
@@ -27,7 +27,7 @@ cudaStream_t = c_void_p  # a CUstream of the driver
 
 
 class cusolverStatus_t(IntEnum):
-    """What a cuSOLVER function returns; 0 is success."""
+    """The status that a cuSOLVER function returns; 0 is success."""
 
     CUSOLVER_STATUS_SUCCESS = 0
     CUSOLVER_STATUS_NOT_INITIALIZED = 1
@@ -65,14 +65,14 @@ class cusolverEigType_t(IntEnum):
 
 
 class cusolverEigMode_t(IntEnum):
-    """Whether vectors are computed besides values."""
+    """Compute the values alone, or the vectors too."""
 
     CUSOLVER_EIG_MODE_NOVECTOR = 0
     CUSOLVER_EIG_MODE_VECTOR = 1
 
 
 class cusolverEigRange_t(IntEnum):
-    """Which eigenvalues: all, those of a range of indices, those in an interval."""
+    """The eigenvalues to compute: all, those of a range of indices, or those in an interval."""
 
     CUSOLVER_EIG_RANGE_ALL = 1001
     CUSOLVER_EIG_RANGE_I = 1002
@@ -80,7 +80,7 @@ class cusolverEigRange_t(IntEnum):
 
 
 class cusolverStorevMode_t(IntEnum):
-    """How the vectors of block reflectors lie. The header gives these names the prefix of cuBLAS."""
+    """The storage of the vectors of block reflectors. The header gives these names the prefix of cuBLAS."""
 
     CUBLAS_STOREV_COLUMNWISE = 0
     CUBLAS_STOREV_ROWWISE = 1
@@ -102,7 +102,7 @@ class cusolverAlgMode_t(IntEnum):
 
 
 class cusolverDnFunction_t(IntEnum):
-    """The function that ``cusolverDnSetAdvOptions`` is about."""
+    """The function to which ``cusolverDnSetAdvOptions`` applies."""
 
     CUSOLVERDN_GETRF = 0
     CUSOLVERDN_POTRF = 1
@@ -114,14 +114,14 @@ class cusolverDnFunction_t(IntEnum):
 
 
 class cusolverDeterministicMode_t(IntEnum):
-    """Whether a function must give the same bits in every run."""
+    """The repeatability of a function: the same bits in every run, or not."""
 
     CUSOLVER_DETERMINISTIC_RESULTS = 1
     CUSOLVER_ALLOW_NON_DETERMINISTIC_RESULTS = 2
 
 
 class cusolverMathMode_t(IntEnum):
-    """Whether wider types may be emulated with the tensor cores."""
+    """Permission to emulate wider types with the tensor cores."""
 
     CUSOLVER_DEFAULT_MATH = 1
     CUSOLVER_FP32_EMULATED_BF16X9_MATH = 2
@@ -130,7 +130,7 @@ class cusolverMathMode_t(IntEnum):
 
 
 def _describe(status: int) -> tuple[str, str]:
-    """The name of a status; the library has no function that tells it."""
+    """Return the name of a status; the library has no function for it."""
     known = {int(member): member.name for member in cusolverStatus_t}
     name = known.get(status, "CUSOLVER_STATUS_UNKNOWN")
     return name, name.removeprefix("CUSOLVER_STATUS_").replace("_", " ").lower()
@@ -149,7 +149,7 @@ library: Library = _cusolver
 cusolverGetVersion: Function = _cusolver("cusolverGetVersion", POINTER(c_int))
 cusolverGetProperty: Function = _cusolver("cusolverGetProperty", c_int, POINTER(c_int))
 
-# A handle, and how it computes.
+# A handle, and its settings.
 cusolverDnCreate: Function = _cusolver("cusolverDnCreate", POINTER(cusolverDnHandle_t))
 cusolverDnDestroy: Function = _cusolver("cusolverDnDestroy", cusolverDnHandle_t)
 cusolverDnSetStream: Function = _cusolver("cusolverDnSetStream", cusolverDnHandle_t, cudaStream_t)
@@ -196,7 +196,7 @@ cusolverDnCreateParams: Function = _cusolver("cusolverDnCreateParams", POINTER(c
 cusolverDnDestroyParams: Function = _cusolver("cusolverDnDestroyParams", cusolverDnParams_t)
 cusolverDnSetAdvOptions: Function = _cusolver("cusolverDnSetAdvOptions", cusolverDnParams_t, c_int, c_int)
 
-# Options of the Jacobi methods, and what they tell when they are done.
+# Options of the Jacobi methods, and their results.
 cusolverDnCreateSyevjInfo: Function = _cusolver("cusolverDnCreateSyevjInfo", POINTER(syevjInfo_t))
 cusolverDnDestroySyevjInfo: Function = _cusolver("cusolverDnDestroySyevjInfo", syevjInfo_t)
 cusolverDnXsyevjSetTolerance: Function = _cusolver("cusolverDnXsyevjSetTolerance", syevjInfo_t, c_double)
@@ -220,8 +220,8 @@ cusolverDnXgesvdjGetSweeps: Function = _cusolver(
     "cusolverDnXgesvdjGetSweeps", cusolverDnHandle_t, gesvdjInfo_t, POINTER(c_int)
 )
 
-# Words for arguments, so that a signature reads like LAPACK's. Arrays lie on the device, and so does ``info``: one
-# number, or one a problem. What is a ``POINTER`` lies on the host: the size of a workspace, ``niters``, ``meig``.
+# Words for arguments, so that a signature reads like LAPACK's. Arrays are on the device, and so is ``info``: one
+# number, or one for each problem. A ``POINTER`` is on the host: the size of a workspace, ``niters``, ``meig``.
 _handle = cusolverDnHandle_t
 _uplo = _trans = _side = _itype = _jobz = _range = c_int  # enumerations
 _jobu = _jobvt = c_byte  # letters, as in LAPACK
@@ -270,8 +270,7 @@ cusolverDnDpotrsBatched: Function = _cusolver("cusolverDnDpotrsBatched", *_potrs
 cusolverDnCpotrsBatched: Function = _cusolver("cusolverDnCpotrsBatched", *_potrsBatched)
 cusolverDnZpotrsBatched: Function = _cusolver("cusolverDnZpotrsBatched", *_potrsBatched)
 
-# LU factorization with partial pivoting. The factorization is not told how long its workspace is; without ``ipiv`` it
-# does not pivot.
+# LU factorization with partial pivoting. It takes no length of its workspace; without ``ipiv`` it does not pivot.
 _getrf_size = (_handle, _m, _n, *_A, _lwork)
 _getrf = (_handle, _m, _n, *_A, c_void_p, _ipiv, _info)
 _getrs = (_handle, _trans, _n, _nrhs, *_A, _ipiv, *_B, _info)
@@ -471,7 +470,7 @@ cusolverDnZgesvdaStridedBatched_bufferSize: Function = _cusolver(
 )
 cusolverDnZgesvdaStridedBatched: Function = _cusolver("cusolverDnZgesvdaStridedBatched", *_gesvda)
 
-# Symmetric and Hermitian eigenvalues: divide and conquer (syevd), a part of them (syevdx), Jacobi (syevj).
+# Symmetric and Hermitian eigenvalues: divide and conquer (syevd), a subset (syevdx), Jacobi (syevj).
 _syevd_size = _heevd_size = (_handle, _jobz, _uplo, _n, *_A, _W, _lwork)
 _syevd = _heevd = (_handle, _jobz, _uplo, _n, *_A, _W, *_work, _info)
 _syevj_size = _heevj_size = (*_syevd_size, syevjInfo_t)

@@ -1,17 +1,17 @@
 """The CUDA driver API (libcuda) as a ctypes table.
 
-Names are those of ``cuda.h``. Where the header maps a name to a versioned symbol (``cuMemAlloc`` to ``cuMemAlloc_v2``),
-the plain name is used here and the symbol stands in its line. Where the headers of 12 and 13 map it to different ones,
-each symbol goes by its own name (``cuCtxCreate_v2``, ``cuCtxCreate_v4``). Both libraries export all of them.
+Names are those of ``cuda.h``. The header maps some names to versioned symbols (``cuMemAlloc`` to ``cuMemAlloc_v2``).
+Here the plain name is used, and its line has the symbol. If the headers of 12 and 13 map a name to different symbols,
+each symbol has its own name (``cuCtxCreate_v2``, ``cuCtxCreate_v4``). Both libraries export all of them.
 
 Numbers and layouts are those of 13.5, and agree with 12.9 in everything that both have; ``tests/abi`` holds both
-headers against this table. A function that came after 12.0 says so (``since``); calling it on an older driver raises
-``SymbolMissing``.
+headers against this table. A function that is newer than 12.0 has its version (``since``); calling it on an older
+driver raises ``SymbolMissing``.
 
 This file declares, and does nothing else: no call is made at import, and no library is loaded before the first call.
 
-Pointers to plain values (``int *``, ``size_t *``) are declared with their type, so that ctypes checks what it is given.
-Arrays of addresses and buffers are ``c_void_p``: they also take a plain integer address, which is what costs least.
+Pointers to plain values (``int *``, ``size_t *``) are declared with their type, so that ctypes checks the arguments.
+Arrays of addresses and buffers are ``c_void_p``: they also take a plain integer address, which is the fastest form.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from ._driver_types import *
 from ._library import Function, Library
 
-# The enumerations are made by topic, when the first of a topic is used (PEP 562): see _driver_enums.
+# The enumerations are made by topic, at the first use of one (PEP 562): see _driver_enums.
 if TYPE_CHECKING:
     from ._driver_enums import *
 else:
@@ -125,7 +125,7 @@ CU_COREDUMP_SKIP_CONSTBANK_MEMORY = 0x20
 
 
 def _describe(status: int) -> tuple[str, str]:
-    """The driver's own name and text for a status; the name in the table when the driver does not know it."""
+    """Return the driver's own name and text for a status; the name in the table when the driver does not know it."""
     from ._driver_enums.status import CUresult
 
     words = []
@@ -239,7 +239,7 @@ cuIpcGetMemHandle: Function = _driver("cuIpcGetMemHandle", POINTER(CUipcMemHandl
 cuIpcOpenMemHandle: Function = _driver("cuIpcOpenMemHandle_v2", POINTER(CUdeviceptr), CUipcMemHandle, c_uint)
 cuIpcCloseMemHandle: Function = _driver("cuIpcCloseMemHandle", CUdeviceptr)
 
-# Memory: plain, pitched, host, registered, and what an address is.
+# Memory: plain, pitched, host, registered, and attributes of an address.
 cuMemGetInfo: Function = _driver("cuMemGetInfo_v2", POINTER(c_size_t), POINTER(c_size_t))
 cuMemAlloc: Function = _driver("cuMemAlloc_v2", POINTER(CUdeviceptr), c_size_t)
 cuMemAllocPitch: Function = _driver(
@@ -328,8 +328,8 @@ cuMemRetainAllocationHandle: Function = _driver(
     "cuMemRetainAllocationHandle", POINTER(CUmemGenericAllocationHandle), c_void_p
 )
 
-# Copies. A batch takes the targets, the sources, the sizes and their number, then attributes, the copy from which each
-# holds, and their number; the first form also says which copy failed.
+# Copies. A batch takes the targets, the sources, the sizes and their number. Then come the attributes, the index of the
+# first copy of each, and their number. The first form also tells which copy failed.
 _BATCH = (
     *(POINTER(CUdeviceptr), POINTER(CUdeviceptr), POINTER(c_size_t), c_size_t),
     *(POINTER(CUmemcpyAttributes), POINTER(c_size_t), c_size_t),
@@ -374,7 +374,7 @@ cuMemsetD2D32Async: Function = _driver(
     "cuMemsetD2D32Async", CUdeviceptr, c_size_t, c_uint, c_size_t, c_size_t, CUstream
 )
 
-# Modules and their functions. Options for the compiler are their number, their names and their values.
+# Modules and their functions. Options for the compiler are given by their number, their names and their values.
 _JIT_OPTIONS = (c_uint, POINTER(c_int), POINTER(c_void_p))
 cuModuleLoadData: Function = _driver("cuModuleLoadData", POINTER(CUmodule), c_void_p)
 cuModuleLoadDataEx: Function = _driver("cuModuleLoadDataEx", POINTER(CUmodule), c_void_p, *_JIT_OPTIONS)
@@ -401,7 +401,7 @@ cuFuncGetParamCount: Function = _driver("cuFuncGetParamCount", CUfunction, POINT
 cuFuncIsLoaded: Function = _driver("cuFuncIsLoaded", POINTER(c_int), CUfunction, since=(12, 4))
 cuFuncLoad: Function = _driver("cuFuncLoad", CUfunction, since=(12, 4))
 
-# Libraries, which are modules of no context, and their kernels.
+# Libraries, which are modules without a context, and their kernels.
 cuLibraryLoadData: Function = _driver(
     "cuLibraryLoadData",
     *(POINTER(CUlibrary), c_void_p),
@@ -447,7 +447,7 @@ cuLaunchKernel: Function = _driver("cuLaunchKernel", CUfunction, *_SHAPE, CUstre
 cuLaunchKernelEx: Function = _driver("cuLaunchKernelEx", c_void_p, CUfunction, c_void_p, c_void_p)
 cuLaunchCooperativeKernel: Function = _driver("cuLaunchCooperativeKernel", CUfunction, *_SHAPE, CUstream, c_void_p)
 
-# Occupancy. The potential block size is the answer for the grid, that for the block, and what limits them.
+# Occupancy. The potential block size has two results, for the grid and for the block, and takes their limits.
 _POTENTIAL = (POINTER(c_int), POINTER(c_int), CUfunction, CUoccupancyB2DSize, c_size_t, c_int)
 cuOccupancyMaxActiveBlocksPerMultiprocessor: Function = _driver(
     "cuOccupancyMaxActiveBlocksPerMultiprocessor", POINTER(c_int), CUfunction, c_int, c_size_t
@@ -469,7 +469,7 @@ cuOccupancyMaxActiveClusters: Function = _driver(
     "cuOccupancyMaxActiveClusters", POINTER(c_int), CUfunction, POINTER(CUlaunchConfig)
 )
 
-# Capture. Nodes and edges are arrays, here and below; an edge says of which kind it is.
+# Capture. Nodes and edges are arrays, here and below; an edge has a kind.
 _NODES = POINTER(CUgraphNode)
 _EDGES = POINTER(CUgraphEdgeData)
 _CAPTURE = (CUstream, POINTER(c_int), POINTER(c_uint64), POINTER(CUgraph), POINTER(_NODES))
@@ -529,7 +529,7 @@ cuGraphAddBatchMemOpNode: Function = _driver(
 cuGraphAddMemAllocNode: Function = _driver("cuGraphAddMemAllocNode", *_ADD_NODE, POINTER(CUDA_MEM_ALLOC_NODE_PARAMS))
 cuGraphAddMemFreeNode: Function = _driver("cuGraphAddMemFreeNode", *_ADD_NODE, CUdeviceptr)
 
-# Nodes: what they are, and their place in the graph.
+# Nodes: their kinds, and their place in the graph.
 cuGraphDestroyNode: Function = _driver("cuGraphDestroyNode", CUgraphNode)
 cuGraphNodeGetType: Function = _driver("cuGraphNodeGetType", CUgraphNode, POINTER(c_int))
 cuGraphNodeFindInClone: Function = _driver("cuGraphNodeFindInClone", _NODES, CUgraphNode, CUgraph)

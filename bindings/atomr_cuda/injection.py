@@ -1,7 +1,7 @@
-"""Faults that a simulated library can be asked for: what they are, and how they are written down.
+"""Faults of a simulated library: their kinds, and their text form.
 
-This page is the one description of the text form, which the simulator reads from ``ATOMR_TRIO_SIM_FAULTS`` when it is
-installed, and while it runs from ``sim.inject``. Several faults are separated by commas.
+This is the only description of the text form. The simulator reads it from ``ATOMR_TRIO_SIM_FAULTS`` when it is
+installed, and from ``sim.inject`` while it runs. Several faults are separated by commas.
 
     fault   = function ":" action [":" calls] [":sticky"] ["@" workers]
     action  = status | "return=" status | "poison=" status | "hang" | "crash=" signal | "exit=" status
@@ -10,14 +10,14 @@ installed, and while it runs from ``sim.inject``. Several faults are separated b
     workers = first "-" [last]                   which worker processes, counted from 1; without it every process
 
 ``cuMemCreate:2`` is the first call, ``cuMemCreate:2:3`` the third, ``cuMemCreate:2:3*2`` the third and the fourth,
-``cuMemCreate:2:3*`` every one from the third on. A status alone is short for ``return=``, and with ``:sticky`` behind
-the calls for ``poison=``. ``cuInit:999:1@2-3`` is for the second and the third worker that a program starts; each of
-them finds its number in ``ATOMR_TRIO_SIM_WORKER``, and a process that has no number is none of them.
+``cuMemCreate:2:3*`` every one from the third on. A status alone is short for ``return=``; with ``:sticky`` after the
+calls it is short for ``poison=``. ``cuInit:999:1@2-3`` is for the second and the third worker that a program starts.
+Each of them finds its number in ``ATOMR_TRIO_SIM_WORKER``; a process without a number is not a worker.
 
-``*:1:7`` is for the seventh call of any function, whatever its library: of those that do something for somebody. Calls
-of the functions in `WATCHING` are not counted, because threads that only look after others make them at any time.
+``*:1:7`` is for the seventh call of any function of any library. Calls of the functions in `WATCHING` are not counted,
+because threads that only watch others make them at any time.
 
-This file knows words, numbers and the names of functions; what a fault does is in ``sim/faults.py``.
+This file knows words, numbers and the names of functions. The effects of faults are in ``sim/faults.py``.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ __all__ = [
 ]
 
 SIMULATED = ("cublas", "cublaslt", "cusolver")
-"""The libraries beside libcuda that are simulated; each has a module of its name here, and one in ``sim``."""
+"""The simulated libraries besides libcuda; each has a module of its name here, and one in ``sim``."""
 
 ANY = "*"
-"""Stands for every function that is not in `WATCHING`."""
+"""The name for every function that is not in `WATCHING`."""
 WATCHING = frozenset({"cuStreamQuery", "cuStreamWriteValue64_v2", "cuCtxSetCurrent"})
-"""What threads of a worker call when nobody has asked for anything, and what tells that a command is done."""
+"""Functions that threads of a worker call without a request, or to find out that a command is done."""
 
 FAULTS_VARIABLE = "ATOMR_TRIO_SIM_FAULTS"
 WORKER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -69,17 +69,17 @@ class ReturnStatus:
     status: int
 
     def __post_init__(self) -> None:
-        _require(self.status >= 0, f"a status is not negative, as {self.status} is")
+        _require(self.status >= 0, f"status is {self.status}; it must be 0 or greater")
 
 
 @dataclass(frozen=True)
 class Poison:
-    """The call returns `status`, and so does every later call that a process with a lost context refuses."""
+    """The call returns `status`. So does every later call that a process with a lost context refuses."""
 
     status: int
 
     def __post_init__(self) -> None:
-        _require(self.status > 0, f"a status that poisons is greater than 0, not {self.status}")
+        _require(self.status > 0, f"status is {self.status}; a status that poisons must be greater than 0")
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,17 @@ class Exit:
     status: int
 
     def __post_init__(self) -> None:
-        _require(0 <= self.status <= 255, f"an exit status is from 0 to 255, not {self.status}")
+        _require(0 <= self.status <= 255, f"status is {self.status}; an exit status must be from 0 to 255")
 
 
 @dataclass(frozen=True)
 class Delay:
-    """The call sleeps for `seconds`, and then does what it always does."""
+    """The call sleeps for `seconds`, and then does its usual work."""
 
     seconds: float
 
     def __post_init__(self) -> None:
-        _require(0 <= self.seconds < math.inf, f"a delay is a finite number of seconds, not {self.seconds}")
+        _require(0 <= self.seconds < math.inf, f"seconds is {self.seconds}; a delay must be a finite number of seconds")
 
 
 @dataclass(frozen=True)
@@ -120,18 +120,18 @@ class NoHostMemory:
 
 
 Action: TypeAlias = ReturnStatus | Poison | Hang | Crash | Exit | Delay | NoHostMemory
-"""What a call can be made to do."""
+"""The actions that a call can be made to do."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """An action, and the calls of a function that it is for.
+    """An action, and the calls of a function to which it applies.
 
-    `function` is a name of the table or a C symbol. The calls are `times` in a row (`math.inf` for all that follow)
-    from the one with number `call` on, counted from 1. `first_worker` and `last_worker` limit it to some workers, by
-    the order in which they are started; without `first_worker` it is for every process.
+    `function` is a name of the table or a C symbol. The calls are `times` in a row (`math.inf`: all), from the one with
+    number `call` on, counted from 1. `first_worker` and `last_worker` limit it to some workers, in the order of their
+    start. Without `first_worker` it applies to every process.
 
-    Raises `ValueError` for numbers that cannot be.
+    Raises `ValueError` for numbers out of range.
     """
 
     function: str
@@ -142,17 +142,17 @@ class Injection:
     last_worker: float = math.inf
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.action, Action), f"not an action: {self.action!r}")
+        _require(isinstance(self.action, Action), f"{self.action!r} is not an action; give one, such as Hang()")
         every = self.function == ANY and isinstance(self.action, NoHostMemory)
-        _require(not every, "host memory is wanting in a function that is named, not in any")
-        _require(self.call >= 1, f"calls are counted from 1, not {self.call}")
+        _require(not every, "NoHostMemory needs the name of a function, not '*'")
+        _require(self.call >= 1, f"call is {self.call}; calls are counted from 1")
         times = self.times
-        _require(times == math.inf or times == int(times) >= 1, f"a fault comes a whole number of times, not {times}")
+        _require(times == math.inf or times == int(times) >= 1, f"times must be a whole number from 1 on, not {times}")
         first, last = self.first_worker, self.last_worker
-        _require(first is None or 1 <= first <= last, f"no worker is counted from {first} to {last}")
+        _require(first is None or 1 <= first <= last, f"workers are counted from 1 upwards, not from {first} to {last}")
 
     def __str__(self) -> str:
-        """The text form."""
+        """Return the text form."""
         text = f"{self.function}:{_write_action(self.action)}:{self.call}"
         if self.times != 1:
             text += f"*{_write_limit(self.times)}"
@@ -161,16 +161,16 @@ class Injection:
         return text
 
     def declared(self) -> Function:
-        """The function of a table that it is for. Raises `ValueError` if there is none."""
+        """Return the function of a table to which it applies. Raises `ValueError` if there is none."""
         for name in ("driver", *SIMULATED):
             table = importlib.import_module(f".{name}", __package__)
             found = getattr(table, self.function, None) or table.library.functions.get(self.function)
             if isinstance(found, Function):
                 return found
-        raise ValueError(f"the tables have no function {self.function!r}")
+        raise ValueError(f"the tables have no function {self.function!r}; give a C function's name")
 
     def is_for(self, worker: int | None) -> bool:
-        """Whether it is for the worker with this number; None is a process without one."""
+        """Tell whether it applies to the worker with this number; None is a process without one."""
         if self.first_worker is None:
             return True
         return worker is not None and self.first_worker <= worker <= self.last_worker
@@ -180,10 +180,10 @@ class Injection:
         """Read the text form of one fault. Raises `ValueError`."""
         found = _FAULT.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f"not a fault to inject (function:action:calls): {text!r}")
+            raise ValueError(f"{text!r} is not a fault to inject; write function:action:calls")
         action = _read_action(found["word"], found["value"])
         if found["sticky"]:
-            _require(isinstance(action, ReturnStatus), f"only a status can be sticky: {text!r}")
+            _require(isinstance(action, ReturnStatus), f"{text!r}: only a status can be sticky")
             action = Poison(action.status)
         first = found["first_worker"]
         return cls(
@@ -202,7 +202,7 @@ def parse(text: str) -> tuple[Injection, ...]:
 
 
 def asked_for(environment: Mapping[str, str]) -> tuple[Injection, ...]:
-    """The injections that an environment has for the process that it is of. Raises `ValueError`."""
+    """Return the injections in the environment of this process that apply to it. Raises `ValueError`."""
     number = environment.get(WORKER_VARIABLE)
     worker = int(number) if number else None
     return tuple(each for each in parse(environment.get(FAULTS_VARIABLE, "")) if each.is_for(worker))
@@ -214,7 +214,7 @@ _FAULT = re.compile(
     r"(@(?P<first_worker>\d+)-(?P<last_worker>\d+)?)?"
 )
 
-# The word of each action, and how its value is read; None for an action that has no value.
+# The word of each action, and the reader of its value; None for an action without a value.
 _WORDS: dict[str, tuple[type[Any], Callable[[str], Any] | None]] = {
     "return": (ReturnStatus, int),
     "poison": (Poison, int),
@@ -232,13 +232,14 @@ def _read_action(word: str, value: str | None) -> Any:
         word, value = "return", word
     kind, read = _WORDS.get(word, (None, None))
     if kind is None or (read is None) != (value is None):
-        raise ValueError(f"not an action: {word if value is None else f'{word}={value}'!r}; one of {', '.join(_WORDS)}")
+        given = word if value is None else f"{word}={value}"
+        raise ValueError(f"{given!r} is not an action; write one of {', '.join(_WORDS)}")
     if read is None or value is None:
         return kind()
     try:
         return kind(read(value))
     except KeyError:
-        raise ValueError(f"there is no signal {value!r}") from None
+        raise ValueError(f"there is no signal {value!r}; give a name, such as SIGKILL, or a number") from None
 
 
 def _write_action(action: Action) -> str:

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class cudaDataType(IntEnum):
-    """What an element is. ``R`` is real, ``C`` a pair of such numbers; I and U are integers with and without a sign."""
+    """The type of an element. ``R`` is real, ``C`` a pair of such numbers; I and U are signed and unsigned integers."""
 
     CUDA_R_32F = 0
     CUDA_R_64F = 1
@@ -59,7 +59,7 @@ class cudaDataType(IntEnum):
 
 
 class cudaEmulationStrategy(IntEnum):
-    """When a library emulates an arithmetic: by its own default, where that is faster, or wherever it can."""
+    """When a library emulates an arithmetic: by its own default, where that is faster, or wherever possible."""
 
     CUDA_EMULATION_STRATEGY_DEFAULT = 0
     CUDA_EMULATION_STRATEGY_PERFORMANT = 1
@@ -67,7 +67,7 @@ class cudaEmulationStrategy(IntEnum):
 
 
 class cudaEmulationMantissaControl(IntEnum):
-    """Who says how many bits of the mantissa an emulation keeps: the library, from the operands, or the caller."""
+    """The source of the number of mantissa bits in an emulation: the library, from the operands, or the caller."""
 
     CUDA_EMULATION_MANTISSA_CONTROL_DYNAMIC = 0
     CUDA_EMULATION_MANTISSA_CONTROL_FIXED = 1
@@ -83,7 +83,7 @@ class cudaEmulationSpecialValuesSupport(IntEnum):
 
 
 class libraryPropertyType(IntEnum):
-    """Which part of its version a library is asked for."""
+    """A part of a library's version."""
 
     MAJOR_VERSION = 0
     MINOR_VERSION = 1

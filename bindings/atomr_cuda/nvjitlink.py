@@ -1,12 +1,12 @@
 """The linker of device code (nvJitLink) as a ctypes table.
 
-Names and numbers are those of ``nvJitLink.h`` 13.5; every function of 12.x is among them. A function that came after
-12.4 says so (``since``); calling it on an older library raises ``SymbolMissing``. nvJitLink needs neither a GPU nor a
-driver.
+Names and numbers are those of ``nvJitLink.h`` 13.5; every function of 12.x is here. A function that is newer than 12.4
+has its version (``since``); calling it on an older library raises ``SymbolMissing``. nvJitLink needs neither a GPU nor
+a driver.
 
-The header sends each name to a symbol of its own version (``nvJitLinkCreate`` to ``__nvJitLinkCreate_13_5``), by inline
-functions, so that a program keeps the behaviour that it was compiled for. Every library exports the plain names too,
-12.4 as well as 13.5, and they mean its own version; the table binds those.
+The inline functions of the header map each name to a symbol of its own version (``nvJitLinkCreate`` to
+``__nvJitLinkCreate_13_5``), so that a program keeps the behaviour that it was compiled for. Every library from 12.4 to
+13.5 also exports the plain names, for its own version. The table binds the plain names.
 
 This file declares, and does nothing else: no library is loaded before the first call.
 """
@@ -22,7 +22,7 @@ nvJitLinkHandle = c_void_p
 
 
 class nvJitLinkResult(IntEnum):
-    """What an nvJitLink function returns; 0 is success."""
+    """The status that an nvJitLink function returns; 0 is success."""
 
     NVJITLINK_SUCCESS = 0
     NVJITLINK_ERROR_UNRECOGNIZED_OPTION = 1
@@ -46,7 +46,7 @@ class nvJitLinkResult(IntEnum):
 
 
 class nvJitLinkInputType(IntEnum):
-    """What kind of file an input is."""
+    """The kind of an input."""
 
     NVJITLINK_INPUT_NONE = 0
     NVJITLINK_INPUT_CUBIN = 1
@@ -60,7 +60,7 @@ class nvJitLinkInputType(IntEnum):
 
 
 def _describe(status: int) -> tuple[str, str]:
-    """The name of a status; the library has no function that tells it."""
+    """Return the name of a status; the library has no function for it."""
     known = {int(member): member.name for member in nvJitLinkResult}
     name = known.get(status, "NVJITLINK_ERROR_UNKNOWN")
     return name, name.removeprefix("NVJITLINK_").removeprefix("ERROR_").replace("_", " ").lower()
@@ -86,7 +86,7 @@ nvJitLinkAddData: Function = _nvjitlink("nvJitLinkAddData", nvJitLinkHandle, c_i
 nvJitLinkAddFile: Function = _nvjitlink("nvJitLinkAddFile", nvJitLinkHandle, c_int, c_char_p)
 nvJitLinkComplete: Function = _nvjitlink("nvJitLinkComplete", nvJitLinkHandle)
 
-# What was linked.
+# The results of a link.
 nvJitLinkGetLinkedCubinSize: Function = _nvjitlink("nvJitLinkGetLinkedCubinSize", nvJitLinkHandle, POINTER(c_size_t))
 nvJitLinkGetLinkedCubin: Function = _nvjitlink("nvJitLinkGetLinkedCubin", nvJitLinkHandle, c_void_p)
 nvJitLinkGetLinkedPtxSize: Function = _nvjitlink("nvJitLinkGetLinkedPtxSize", nvJitLinkHandle, POINTER(c_size_t))

@@ -1,8 +1,8 @@
 """The run-time compiler (NVRTC) as a ctypes table.
 
-Names, numbers and layouts are those of ``nvrtc.h`` 13.5; every function of 12.x is among them, except for what 13 no
-longer has (``nvrtcGetNVVM``, deprecated). A function that came after 12.0 says so (``since``); calling it on an older
-library raises ``SymbolMissing``. NVRTC needs neither a GPU nor a driver.
+Names, numbers and layouts are those of ``nvrtc.h`` 13.5; every function of 12.x is here, except the deprecated
+``nvrtcGetNVVM``, which 13 has removed. A function that is newer than 12.0 has its version (``since``); calling it on an
+older library raises ``SymbolMissing``. NVRTC needs neither a GPU nor a driver.
 
 This file declares, and does nothing else: no library is loaded before the first call.
 """
@@ -27,7 +27,7 @@ NVRTC_INSTALL_HEADERS_NO_WAIT = 0x2
 
 
 class nvrtcResult(IntEnum):
-    """What an NVRTC function returns; 0 is success."""
+    """The status that an NVRTC function returns; 0 is success."""
 
     NVRTC_SUCCESS = 0
     NVRTC_ERROR_OUT_OF_MEMORY = 1
@@ -51,7 +51,7 @@ class nvrtcResult(IntEnum):
 
 
 class nvrtcBundledHeadersInfo(Structure):
-    """What the library knows of the headers that it carries."""
+    """The state of the headers that the library carries."""
 
     _fields_ = [
         ("available", c_int),
@@ -64,7 +64,7 @@ class nvrtcBundledHeadersInfo(Structure):
 
 
 def _describe(status: int) -> tuple[str, str]:
-    """NVRTC's own text for a status, which is the status' name; it has no longer text."""
+    """Return NVRTC's own text for a status, which is its name; NVRTC has no longer text."""
     answer = nvrtcGetErrorString(status)
     text = answer.decode(errors="replace") if answer else "unknown status"
     known = {int(member): member.name for member in nvrtcResult}
@@ -78,7 +78,7 @@ _nvrtc = Library(
     extra="cu13",
     extra_without_gpu="sim",
     describe=_describe,
-    companions="libnvrtc-builtins.so.*",  # 13.0 looks for it by the loader's path alone
+    companions="libnvrtc-builtins.so.*",  # 13.0 searches for it by the loader's path alone
 )
 library: Library = _nvrtc
 
@@ -103,7 +103,7 @@ nvrtcGetLoweredName: Function = _nvrtc("nvrtcGetLoweredName", nvrtcProgram, c_ch
 nvrtcGetProgramLogSize: Function = _nvrtc("nvrtcGetProgramLogSize", nvrtcProgram, POINTER(c_size_t))
 nvrtcGetProgramLog: Function = _nvrtc("nvrtcGetProgramLog", nvrtcProgram, c_void_p)
 
-# What a program was compiled to.
+# The results of compiling a program.
 nvrtcGetPTXSize: Function = _nvrtc("nvrtcGetPTXSize", nvrtcProgram, POINTER(c_size_t))
 nvrtcGetPTX: Function = _nvrtc("nvrtcGetPTX", nvrtcProgram, c_void_p)
 nvrtcGetCUBINSize: Function = _nvrtc("nvrtcGetCUBINSize", nvrtcProgram, POINTER(c_size_t))

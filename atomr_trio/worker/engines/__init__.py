@@ -1,7 +1,7 @@
-"""The engines: one file per library. A file declares its verbs, then turns records into calls of its C library.
+"""The engines: one file for each library. A file declares its verbs, then turns records into calls of its C library.
 
-An engine may import its own bindings and nothing of the trio side; the facade in ``atomr_trio/actors`` imports the
-verbs declared here, which is why importing an engine must not load a library.
+An engine may import its own bindings, and nothing of the trio side. The facade in ``atomr_trio/actors`` imports the
+verbs that are declared here, so importing an engine must not load a library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (
     BlasLtEngine,
     solver_engine,
 )
-"""Adding a library is one line here."""
+"""The modules of the engines. To add a library, add one line here."""
 
 
 def build(services: WorkerServices) -> dict[int, Engine]:

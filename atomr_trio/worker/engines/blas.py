@@ -1,4 +1,4 @@
-"""Dense linear algebra by cuBLAS: its functions by name, and what a handle of it needs."""
+"""Dense linear algebra by cuBLAS: its functions by name, and the settings of its handles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # --- the records ------------------------------------------------------------------------------------------------------
 
 LETTERS = ("S", "D", "C", "Z")
-"""What the names of functions say of their element type: single and double precision, real and complex."""
+"""The element types that the letters in function names stand for: single and double precision, real and complex."""
 
 
 def _of(letters: str, *names: str, suffix: str = "_64") -> tuple[str, ...]:
@@ -43,27 +43,27 @@ _FUNCTIONS = (
 BLAS = CallTable("blas", 6, _FUNCTIONS)
 
 ATOMICS = 2
-"""A flag: sums may be made by atomics, which is faster and not the same bits every time (`cublasSetAtomicsMode`)."""
+"""A flag: sums may use atomics. This is faster, and the bits may differ from run to run (`cublasSetAtomicsMode`)."""
 MATH = 0b1100
-"""The bits of the flags that say how products are made (`cublasSetMathMode`)."""
+"""The bits of the flags that select how products are computed (`cublasSetMathMode`)."""
 MATH_MODES = {"default": 0, "pedantic": 2, "tf32": 3}
-"""The words of `cublasMath_t` that they have."""
+"""The values of `cublasMath_t` for these bits."""
 
 _MODES = {
     "cublasSetPointerMode": DEVICE_SCALARS,
     "cublasSetAtomicsMode": ATOMICS,
     "cublasSetMathMode": MATH,
 }
-"""By the functions that set a handle, the bits of the flags that each is for."""
+"""The functions that set a handle, each with the bits of the flags that it sets."""
 
 
 def flags(*, device_scalars: bool = False, atomics: bool = False, math: str = "default") -> int:
-    """The flags of a call."""
+    """Return the flags of a call."""
     return DEVICE_SCALARS * device_scalars | ATOMICS * atomics | MATH_MODES[math] * _unit(MATH)
 
 
 def _unit(bits: int) -> int:
-    """The lowest of them."""
+    """The lowest of these bits."""
     return bits & -bits
 
 
@@ -74,7 +74,7 @@ class _Handles(Handles):
     def __init__(self, cublas: Any) -> None:
         self._cublas = cublas
         self._flags: dict[int, int] = {}
-        """By a handle, how it is set now. One of which nobody knows is not there: setting it failed halfway."""
+        """The settings of each handle. A setting that failed halfway is missing, because it is unknown."""
 
     def create(self, lane: Lane) -> Any:
         handle = self._cublas.cublasHandle_t()

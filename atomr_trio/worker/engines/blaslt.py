@@ -1,8 +1,8 @@
-"""Products of matrices with all that is done to them, by cuBLASLt: the record of one, and the plans it is made by.
+"""Matrix products with their epilogues, by cuBLASLt: the record of a product, and the plans that compute it.
 
-A plan is what cuBLASLt is told before it is called: its descriptors, and the algorithm that the heuristics propose for
-them. All that matters to it is in its key: the whole problem, how the addresses are aligned, which of them there are,
-and whether C is D; so a call with other addresses finds the plan of the one before.
+A plan consists of cuBLASLt's descriptors and the algorithm that its heuristics propose for them. The key of a plan has
+all that the plan depends on: the whole problem, the alignment of the addresses, which of them there are, and whether C
+is D. So a call with other addresses finds the plan of the call before.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LAYOUT = struct.Struct("<HQQQQ")
 _PROBLEM = struct.Struct("<HHBBHHIQQQ")
 MATRICES = ("a", "b", "c", "d")
 SCALAR_BYTES = 16
-"""Room for alpha or beta of any type."""
+"""The size of alpha or beta of any type, in bytes."""
 
 
 class Layout(NamedTuple):
-    """A matrix of the library, column by column, or a batch of such; counted in elements."""
+    """A matrix of the library in column-major order, or a batch of such matrices; sizes are counted in elements."""
 
     type: int
     """``cudaDataType``."""
@@ -40,11 +40,11 @@ class Layout(NamedTuple):
     columns: int
     leading: int
     distance: int
-    """From one matrix of the batch to the next."""
+    """The distance from one matrix of the batch to the next."""
 
 
 def pack_layouts(*layouts: Layout) -> bytes:
-    """Layouts as a record has them."""
+    """The layouts in a record."""
     return b"".join(_LAYOUT.pack(*layout) for layout in layouts)
 
 
@@ -53,7 +53,7 @@ def _unpack_layouts(content: bytes) -> tuple[Layout, ...]:
 
 
 class Problem(NamedTuple):
-    """A product, all but its addresses and alpha and beta: ``D = epilogue(alpha op(A) op(B) + beta C)``."""
+    """A product without its addresses, alpha and beta: ``D = epilogue(alpha op(A) op(B) + beta C)``."""
 
     compute: int
     """``cublasComputeType_t``."""
@@ -68,23 +68,23 @@ class Problem(NamedTuple):
     batch: int
     bias_distance: int
     aux_leading: int
-    """In elements, which are bits where the auxiliary matrix is a mask."""
+    """The leading dimension in elements; these are bits where the auxiliary matrix is a mask."""
     aux_distance: int
     layouts: tuple[Layout, ...]
-    """Those of A, B, C and D."""
+    """The layouts of A, B, C and D."""
 
     def pack(self) -> bytes:
-        """The problem as a record has it."""
+        """Return the problem in the form of a record."""
         return _PROBLEM.pack(*self[:-1]) + pack_layouts(*self.layouts)
 
     @classmethod
     def unpack(cls, content: bytes) -> Problem:
-        """The problem that `pack` wrote."""
+        """Return the problem that `pack` wrote."""
         return cls._make((*_PROBLEM.unpack_from(content), _unpack_layouts(content[_PROBLEM.size :])))
 
 
 class Addresses(NamedTuple):
-    """Where everything is, on the device; 0 for what a call does not have."""
+    """The addresses on the device; 0 for what a call does not have."""
 
     a: int
     b: int
@@ -104,19 +104,19 @@ _MAX_ALIGNMENT = 256
 
 
 def _alignment(address: int) -> int:
-    """How many bytes an address is a multiple of; 0 for none."""
+    """Return the largest power of two, up to 256, that divides an address; 0 for no address."""
     return min(address & -address, _MAX_ALIGNMENT)
 
 
 def plan_key(problem: bytes, addresses: Addresses) -> Key:
-    """What a plan depends on. It is the same on both sides of the process boundary."""
+    """Return the key of a plan. It is the same on both sides of the process boundary."""
     return (problem, addresses.c == addresses.d, *map(_alignment, addresses))
 
 
 BLASLT = VerbTable("blaslt", 8)
 
 PLACE_OF_ADDRESSES = _PROBLEM.size + len(MATRICES) * _LAYOUT.size
-"""Where in the tail of a product's record the addresses begin, which are 64-bit words."""
+"""The offset of the addresses, which are 64-bit words, in the tail of a product's record."""
 
 _FIELDS = {
     "problem": f"{PLACE_OF_ADDRESSES}s",
@@ -127,7 +127,7 @@ _FIELDS = {
 MATMUL = BLASLT.verb("matmul", Mode.ENQUEUES, _FIELDS)
 
 FIRST_MATMUL = BLASLT.verb("first_matmul", Mode.BLOCKS, _FIELDS)
-"""The same, where the plan is to be made and its kernels are to be loaded."""
+"""The same product, when its plan must be made and its kernels must be loaded."""
 
 TRANSFORM = BLASLT.verb(
     "transform",
@@ -135,17 +135,17 @@ TRANSFORM = BLASLT.verb(
     {"scale": "H", "operation": "H", "batch": "I", "layouts": f"{2 * _LAYOUT.size}s", "source": "Q", "target": "Q"}
     | {"alpha": f"{SCALAR_BYTES}s"},
 )
-"""Copy matrices to others that lie in another way, transposed where `operation` says so; `alpha` is 1."""
+"""Copy matrices to others with another layout, transposed where `operation` says so; `alpha` is 1."""
 
 OPEN = BLASLT.verb("open", Mode.BLOCKS, {})
-"""Load the library and make its handle, ahead of the first product: a standby has the time."""
+"""Load the library and make its handle before the first product: a standby worker has the time."""
 
 
 PLANS = 256
-"""Plans that a lane keeps: those used last."""
+"""The number of plans that a lane keeps: those used last."""
 
 WORKSPACE_BYTES = 32 << 20
-"""What an algorithm may take, of the lane's one workspace. NVIDIA advises so much for the Hopper generation."""
+"""The size of a lane's one workspace, the limit for an algorithm. NVIDIA recommends this size for Hopper."""
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
@@ -163,13 +163,13 @@ _ZERO = bytes(SCALAR_BYTES)
 
 
 class _Plan:
-    """Descriptors and an algorithm, for one lane: nobody else sets the addresses in them meanwhile."""
+    """The descriptors and the algorithm of one lane: no other lane sets the addresses in them."""
 
     def __init__(self, library: Any, problem: Problem) -> None:
         self._library = library
         self._problem = problem
         self._addresses: tuple[int | None, ...] = (0,) * len(_POINTERS)
-        """Those in the product's descriptor; None for one that nobody knows, because setting it failed."""
+        """The addresses in the product's descriptor; None for an address that is unknown, because setting it failed."""
         self.layouts: list[Any] = []
         self.product = c_void_p()
         self.algorithm = library.cublasLtMatmulAlgo_t()
@@ -198,7 +198,7 @@ class _Plan:
         _set_all(self._library.cublasLtMatmulDescSetAttribute, self.product, values)
 
     def point(self, addresses: Addresses) -> None:
-        """Set the addresses in the product's descriptor, those that have changed."""
+        """Set the addresses in the product's descriptor that have changed."""
         given = addresses[_FIRST_POINTER:]
         if given != self._addresses:
             changed = zip(_POINTERS.values(), self._addresses, given, strict=True)
@@ -208,13 +208,13 @@ class _Plan:
             self._addresses = given
 
     def choose(self, handle: Any, addresses: Addresses) -> int:
-        """Take the algorithm that the heuristics think best, or return the status by which they say there is none."""
+        """Take the best algorithm by the heuristics, or return the status with which they report that there is none."""
         library = self._library
         preference, result, count = c_void_p(), library.cublasLtMatmulHeuristicResult_t(), c_int()
         library.cublasLtMatmulPreferenceCreate(byref(preference))
         try:
             a, b, c, d, *_ = addresses
-            matrices = zip(_ALIGNMENTS, (a, b, c or d, d), strict=True)  # a C that is not read may have no address
+            matrices = zip(_ALIGNMENTS, (a, b, c or d, d), strict=True)  # when C is not read, it may have no address
             values: dict[int, Any] = {number: c_uint32(_alignment(address)) for number, address in matrices}
             values[_WORKSPACE] = c_uint64(WORKSPACE_BYTES)
             _set_all(library.cublasLtMatmulPreferenceSetAttribute, preference, values)
@@ -229,13 +229,13 @@ class _Plan:
         return 0
 
     def destroy(self) -> None:
-        """Give the descriptors back; cuBLASLt has copied what the work under way needs of them."""
+        """Destroy the descriptors; cuBLASLt has copied what running work needs of them."""
         _destroy_matrices(self._library, self.layouts)
         self._library.cublasLtMatmulDescDestroy.status(self.product)
 
 
 def _describe_matrices(library: Any, layouts: tuple[Layout, ...], batch: int, made: list[Any]) -> None:
-    """Make the layouts' descriptors; `made` has those that there are, whatever happens."""
+    """Make the descriptors of the layouts; `made` holds those that were made, even after an error."""
     for layout in layouts:
         matrix = c_void_p()
         library.cublasLtMatrixLayoutCreate(byref(matrix), *layout[:-1])
@@ -250,13 +250,13 @@ def _destroy_matrices(library: Any, made: list[Any]) -> None:
 
 
 def _set_all(function: Any, descriptor: Any, values: dict[int, Any]) -> None:
-    """Set attributes of a descriptor by their numbers."""
+    """Set attributes of a descriptor, by their numbers."""
     for number, value in values.items():
         function(descriptor, number, byref(value), sizeof(value))
 
 
 class _LanePlans:
-    """What is kept for one lane."""
+    """The objects that are kept for one lane."""
 
     def __init__(self) -> None:
         self.plans: collections.OrderedDict[Key, _Plan] = collections.OrderedDict()
@@ -305,7 +305,7 @@ class BlasLtEngine:
             raise self._refusal(function, status, Problem.unpack(content), lane)
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
-        """A product whose plan there is, ready to be made; see `RepeatingEngine`."""
+        """Return a product whose plan exists, ready to be called; see `RepeatingEngine`."""
         kept = self._lanes.get(lane.index)
         if verb != MATMUL.number or kept is None:
             return None
@@ -326,7 +326,7 @@ class BlasLtEngine:
     def _words_of(
         self, plan: _Plan, addresses: Addresses, alpha: bytes, beta: bytes, kept: _LanePlans, lane: Lane
     ) -> tuple[Any, ...]:
-        """What the library's function takes."""
+        """Return the arguments of the library's function."""
         a, b, c, d = plan.layouts
         operands = (alpha, addresses.a, a, addresses.b, b, beta, addresses.c, c, addresses.d, d)
         place = (self._workspace(kept) if plan.workspace_bytes else None, plan.workspace_bytes, lane.stream)
@@ -367,7 +367,7 @@ class BlasLtEngine:
         self._open()
 
     def _open(self) -> Any:
-        """The handle, one for all lanes; their threads may want it at the same time."""
+        """Return the handle. It is one for all lanes; their threads may ask for it at the same time."""
         with self._making_handle:
             if self._handle is None:
                 handle = self._cublaslt.cublasLtHandle_t()
@@ -379,11 +379,11 @@ class BlasLtEngine:
         kept.plans[key] = plan
         if len(kept.plans) > PLANS:
             _, oldest = kept.plans.popitem(last=False)
-            self._services.forget_hot()  # some call may be ready to use it
+            self._services.forget_hot()  # another call may still be prepared to use it
             oldest.destroy()
 
     def _workspace(self, kept: _LanePlans) -> Any:
-        """The lane's workspace: what runs on a lane runs in order, so all its plans share it."""
+        """Return the lane's workspace. A lane runs its work in order, so all its plans share the workspace."""
         if kept.workspace is None:
             workspace = self._driver.CUdeviceptr()
             self._driver.cuMemAlloc(byref(workspace), WORKSPACE_BYTES)
@@ -391,16 +391,16 @@ class BlasLtEngine:
         return kept.workspace.value
 
     def _refusal(self, function: Any, status: int, problem: Problem, lane: Lane) -> Exception:
-        """What a status means, with the combination that there is nothing for where that is what it says."""
+        """Return the text of a status, with the problem where the status says that there is no algorithm."""
         if status != _NOT_SUPPORTED:
             return refusal(self._driver, function.library, status, function.symbol, lane)
         plain = function.library.error(status, function.symbol)
-        text = f"{plain.text}: there is no algorithm for {self._words(problem)}"
+        text = f"{plain.text}: cuBLASLt has no algorithm for {self._words(problem)}"
         error: Exception = self._services.cuda_error(status, plain.name, text, plain.library, function.symbol)
         return error
 
     def _words(self, problem: Problem) -> str:
-        """A problem as the library's header spells it."""
+        """Return a problem in the words of the library's header."""
         names = self._cublaslt
         operations = ("N", "T", "C")
         done = (operations[problem.operation_a], operations[problem.operation_b], "N", "N")
@@ -419,7 +419,7 @@ class BlasLtEngine:
         )
 
     def forget_lane(self, index: int) -> list[Callable[[], object]]:
-        """Let go of what belongs to a lane that is closed; the calls that give it back."""
+        """Forget the objects of a lane that is closed, and return the calls that give them back."""
         kept = self._lanes.pop(index, None)
         if kept is None:
             return []

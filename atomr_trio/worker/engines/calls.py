@@ -1,7 +1,7 @@
-"""Calls of a library of C functions, by record: what the engines of the mathematical libraries share.
+"""Calls of a library of C functions, by record: the common code of the engines of the mathematical libraries.
 
-A record names a function and gives its arguments one by one, so there is no code for any single function here: what a
-function takes is known from its declaration in the bindings. Whoever sends the record has checked it.
+A record names a function and gives its arguments one by one, so there is no code for any single function here: its
+declaration in the bindings has the types of its arguments. The sender has checked the record.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ DEVICE_SCALARS = 1
 """The one flag that all engines have: the scalars of the call, those it reads and those it answers, are on the GPU."""
 
 ANSWER_BYTES = 4096
-"""Room of a lane for what a call answers, before it is copied to the host."""
+"""The bytes of a lane's memory for the results of calls, before they are copied to the host."""
 
 
 SIZE = -1
 
 
 class Workspace(NamedTuple):
-    """How much room a function needs, and where it is told of it: all by the places of its words."""
+    """The workspace that a function needs, and the words of the call that describe it, all by their places."""
 
     query: str
     """The function that says how much, for the device, and for the host where the call wants room there as well."""
     takes: tuple[int, ...]
-    """What the query takes: words of the call by their places, and `SIZE` where it answers a size."""
+    """The arguments of the query: words of the call by their places, and `SIZE` for a size that it returns."""
     place: int
     """The word with the address; the size is in the next. A workspace on the host comes behind in the same way."""
     unit: int = 1
-    """In so many bytes the size is counted."""
+    """The number of bytes in which the size is counted."""
     told: bool = True
-    """Whether the call is told the size."""
+    """True if the call takes the size."""
 
 
 class Option(NamedTuple):
-    """An object of the library that a call takes: where, and which of those that the lane keeps.
+    """An object of the library that a call takes: the place of its word, and the kind of object, kept for each lane.
 
-    In the record, the word at that place says how the object is to be set, as the library's `Handles` understand it.
+    In the record, the word at that place is the object's setting, as the library's `Handles` understand it.
     """
 
     place: int
@@ -111,14 +111,14 @@ class Bound:
         self.numbers_on_host: tuple[tuple[int, Any], ...] = tuple(
             (place, kind._type_) for place, kind in enumerate(kinds) if hasattr(kind, "contents")
         )
-        """What it answers at once, and nobody wants: how many of something there are that the result tells anyway.
+        """The words for counts that the function returns on the host, and that also follow from its other results.
 
-        The word of the record says how many such numbers there are, where it is more than one.
+        The word of the record is the number of such counts, if there is more than one.
         """
 
     @property
     def takes_words_alone(self) -> bool:
-        """Whether the words of the record are all that it takes."""
+        """Tell whether the record's words are all of its arguments."""
         return self.option is None and self.workspace is None and not self.numbers_on_host
 
 
@@ -151,7 +151,7 @@ def made_ready(prepare: Callable[[], None], call: Callable[[], int], error_of: C
 
 
 class LaneHandle:
-    """What a library keeps for one lane: its handle, whose stream is the lane's from the beginning, and the answers."""
+    """The objects of a library for one lane: its handle, whose stream is always the lane's, and the results."""
 
     __slots__ = ("answers", "flags", "host_room", "options", "room", "room_bytes", "settings", "value")
 
@@ -160,17 +160,17 @@ class LaneHandle:
         self.answers: int = answers
         self.options: dict[str, Any] = {}
         self.settings: dict[str, int] = {}
-        """How the options are set now."""
+        """The present settings of the options."""
         self.room: Any = None
         """The workspace on the device, which grows and is never given back before the lane is closed."""
         self.room_bytes: int = 0
         self.host_room: Any = None
         self.flags: int | None = None
-        """How it is set now; None when nobody knows."""
+        """The present setting; None when it is unknown."""
 
 
 class Handles:
-    """How a library's handles are made, set and destroyed."""
+    """The functions that make, set and destroy a library's handles."""
 
     def create(self, lane: Lane) -> Any:
         """A handle whose work goes to the lane's stream."""
@@ -248,7 +248,7 @@ class CallEngine:
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
-        """A call whose words are the same each time, ready to be made; see `RepeatingEngine`."""
+        """Return a call whose words are the same each time, ready to be made; see `RepeatingEngine`."""
         number, flags, scalars, answers, *_ = HEAD.unpack_from(payload)
         bound, handle = self._bound.get(number), self._lanes.get(lane.index)
         if bound is None or handle is None or answers or not bound.takes_words_alone:
@@ -288,7 +288,7 @@ class CallEngine:
         return option
 
     def _make_room(self, bound: Bound, workspace: Workspace, handle: LaneHandle, words: list[Any], lane: Lane) -> None:
-        """Ask how much room the call needs, have it, and say so in the call's words."""
+        """Query the workspace that the call needs, provide it, and write it into the call's words."""
         kinds = zip(workspace.takes, bound.query.argtypes[1:], strict=True)
         asked = [kind._type_() if place == SIZE else words[place] for place, kind in kinds]
         bound.query(handle.value, *asked)
@@ -305,7 +305,7 @@ class CallEngine:
 
     def _room(self, handle: LaneHandle, size: int, lane: Lane) -> Any:
         if size > handle.room_bytes:
-            self._driver.cuStreamSynchronize(lane.stream)  # what runs may still use the old one
+            self._driver.cuStreamSynchronize(lane.stream)  # running work may still use the old one
             self._give_room_back(handle)
             room = self._driver.CUdeviceptr()
             self._driver.cuMemAlloc(byref(room), size)
@@ -333,7 +333,7 @@ class CallEngine:
         return handle
 
     def forget_lane(self, index: int) -> list[Callable[[], object]]:
-        """Let go of what belongs to a lane that is closed; the calls that give it back."""
+        """Forget the objects of a lane that is closed, and return the calls that give them back."""
         handle = self._lanes.pop(index, None)
         if handle is None:
             return []
@@ -353,7 +353,7 @@ class CallEngine:
 
 
 def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> Exception:
-    """What a status means. Where the library only says that something went wrong, the driver knows what."""
+    """Return the text of a status. If the library only reports a failure, the text is the driver's."""
     if classify(status, library.name) is StatusClass.POISONS:
         query = driver.cuStreamQuery
         driver_status = query.status(lane.stream)

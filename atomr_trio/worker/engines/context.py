@@ -7,29 +7,29 @@ from ..protocol import Mode, VerbTable
 CONTEXT = VerbTable("context", 0)
 
 CLOSE = CONTEXT.verb("close", Mode.BLOCKS, {})
-"""Everything asked for is done: give the context back and exit."""
+"""Give the context back and exit, when all requests are done."""
 
 RESET = CONTEXT.verb("reset", Mode.BLOCKS, {})
-"""Everything asked for is done: give all of it back but the context, say ``hello``, and wait to be adopted again."""
+"""Give back everything but the context when all requests are done, say ``hello``, and wait to be adopted again."""
 
 MAP_CHUNK = CONTEXT.verb("map_chunk", Mode.ENQUEUES, {"address": "Q", "size": "Q"})
-"""To a standby: map the chunk behind the record's descriptor, which the worker in service has just made."""
+"""To a standby worker: map the chunk behind the record's descriptor, which the worker in service has just made."""
 
 UNMAP_CHUNK = CONTEXT.verb("unmap_chunk", Mode.ENQUEUES, {"address": "Q"})
-"""To a standby: let go of a chunk that the device no longer has."""
+"""To a standby worker: unmap a chunk that the device no longer has."""
 
 EXPORT_CHUNK = CONTEXT.verb("export_chunk", Mode.ENQUEUES, {"address": "Q"})
-"""Send the descriptor of a chunk once more: the user's process had no place for it."""
+"""Send the descriptor of a chunk again: the user's process had no room for it."""
 
 OPEN_LANE = CONTEXT.verb("open_lane", Mode.BLOCKS, {"lane": "Q", "priority": "q"})
-"""Make one more lane, with a priority as ``cuStreamCreateWithPriority`` has it."""
+"""Make one more lane, with a priority as for ``cuStreamCreateWithPriority``."""
 
 CLOSE_LANE = CONTEXT.verb("close_lane", Mode.BLOCKS, {"lane": "Q"})
-"""Give a lane back whose commands are all finished."""
+"""Close a lane whose commands are all finished."""
 
 PROBE = CONTEXT.verb("probe", Mode.ENQUEUES, {})
-"""Ask every stream for a fault, and answer ``probed`` if there is none."""
+"""Query every stream for a fault, and answer ``probed`` if there is none."""
 
 INJECT = CONTEXT.verb("inject", Mode.ENQUEUES, {})
-"""Simulator only: make calls of the driver fail. The payload is JSON: `faults`, in ``atomr_cuda.injection``'s words,
-and `instead`, whether those asked for before are withdrawn."""
+"""Simulator only: make calls of the driver fail. The payload is JSON. `faults` has the form of
+``atomr_cuda.injection``; `instead` tells whether earlier faults are withdrawn."""

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 EVENT = VerbTable("event", 5)
 
 MARK = EVENT.verb("mark", Mode.ENQUEUES, {})
-"""Do nothing: its ticket says that everything before it on the lane is done, and its waits order what comes after."""
+"""Do nothing. The ticket tells that everything before it on the lane is done, and later work waits for its waits."""
 
 RECORD = EVENT.verb("record", Mode.ENQUEUES, {"event": "Q"})
-"""Have the GPU note the time when the lane gets here."""
+"""Record the time on the GPU when the lane gets here."""
 
 ELAPSED = EVENT.verb("elapsed", Mode.ENQUEUES, {"earlier": "Q", "later": "Q"})
-"""Answer with the milliseconds between two times that were noted; both events' tickets have been reached."""
+"""Answer with the milliseconds between two recorded times; the tickets of both events have been reached."""
 
 DROP = EVENT.verb("drop", Mode.ENQUEUES, {"event": "Q"})
 
@@ -53,7 +53,7 @@ class EventEngine:
         }
 
     def _mark(self, command: Command, lane: Lane) -> None:
-        """The lane itself does what there is to do."""
+        """Do nothing: the lane itself does the work."""
 
     def _record(self, command: Command, lane: Lane) -> None:
         (number,) = RECORD.struct.unpack(command.payload)
@@ -71,7 +71,7 @@ class EventEngine:
     def _drop(self, command: Command, lane: Lane) -> None:
         (number,) = DROP.struct.unpack(command.payload)
         event = self._events.pop(number, None)
-        if event is not None:  # or it could not be made
+        if event is not None:  # or it could not be created
             self._giving_back.make([partial(self._driver.cuEventDestroy, event)])
 
     def forget_lane(self, index: int) -> tuple[()]:

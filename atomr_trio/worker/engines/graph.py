@@ -1,8 +1,8 @@
-"""Graphs: commands that are described once and launched together.
+"""Graphs: commands that are described once, and launched together.
 
-A graph is described by steps. A step is one or several records of other engines, one after the other, and the steps
-that it comes after; what it does to arrays is known to the user's process alone, which has made edges of that. The
-graph is built node by node and never by capturing a stream: a capture forbids calls that other lanes may be making.
+A graph is described by steps. A step has one or several records of other engines, in order, and the steps that it comes
+after. Only the user's process knows which arrays a step uses, and has made the edges from that. The graph is built node
+by node, without capturing a stream: a capture forbids calls that other lanes may be making.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 GRAPH = VerbTable("graph", 16)
 
 BUILD = GRAPH.verb("build", Mode.BLOCKS, {"graph": "Q"})
-"""Build a graph of the steps in the record's descriptor, in the place of an older one with that number."""
+"""Build a graph of the steps in the record's descriptor. It replaces an older graph with the same number."""
 
 LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"})
 
 UPDATE = GRAPH.verb("update", Mode.ENQUEUES, {"graph": "Q"})
-"""Put the steps of the tail in the place of those with the same numbers. What they come after stays as it was."""
+"""Replace steps by those of the tail that have the same numbers. The edges stay."""
 
 DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})
 
 CAPTURABLE = (LAUNCH, COPY, FILL)
-"""The verbs that a step can be made of."""
+"""The verbs that a step can have."""
 
 _STEP = struct.Struct("<III")
-"""Its number, how many steps it comes after, how many records it has."""
+"""The step's number, the number of steps that it comes after, and the number of its records."""
 _RECORD = struct.Struct("<BBI")
-"""Engine, verb, bytes of the payload."""
+"""The engine, the verb, and the bytes of the payload."""
 
 
 class Step(NamedTuple):
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 def encode_steps(steps: Iterable[Step]) -> bytes:
-    """Steps as they cross to the worker."""
+    """Return steps in the form in which they are sent to the worker."""
     return b"".join(
         part
         for number, after, records in steps
@@ -68,12 +68,12 @@ def encode_steps(steps: Iterable[Step]) -> bytes:
 
 
 def encode_head(number: int, after: Sequence[int], records: int) -> bytes:
-    """A step but for its records, of which there are so many."""
+    """Return the head of a step that has this number of records."""
     return _STEP.pack(number, len(after), records) + struct.pack(f"<{len(after)}I", *after)
 
 
 def encode_records(records: Iterable[tuple[Verb, bytes]]) -> bytes:
-    """The records of a step."""
+    """Return the records of a step."""
     return b"".join(
         part
         for verb, payload in records
@@ -82,7 +82,7 @@ def encode_records(records: Iterable[tuple[Verb, bytes]]) -> bytes:
 
 
 def decode_steps(data: bytes) -> Iterator[Step]:
-    """The steps that `encode_steps` wrote."""
+    """Return the steps that `encode_steps` wrote."""
     at = 0
     while at < len(data):
         number, before, count = _STEP.unpack_from(data, at)
@@ -121,22 +121,22 @@ class _Kind(NamedTuple):
 
     add: Callable[..., Any]
     change: Callable[..., Any]
-    """Changes a node of an instantiated graph."""
+    """Change a node of an instantiated graph."""
     takes_context: bool
 
 
 class _Part(NamedTuple):
-    """One node of the driver's: its kind, its parameters, and what these point to."""
+    """One node of the driver: its kind, its parameters, and the memory that these point to."""
 
     kind: _Kind
     parameters: Any
     keep: object = None
     attributes: Sequence[Any] = ()
-    """Of a kernel: ``CUlaunchAttribute``. They stay with the node when its parameters change."""
+    """The ``CUlaunchAttribute`` array of a kernel. It stays with the node when its parameters change."""
 
 
 class _BuiltGraph:
-    """What the driver has of a graph: the nodes of each step, and the graph that is launched."""
+    """A graph in the driver: the nodes of each step, and the graph that is launched."""
 
     __slots__ = ("executable", "graph", "has_priorities", "nodes", "steps")
 
@@ -146,7 +146,7 @@ class _BuiltGraph:
         self.nodes: list[list[Any]] = []
         self.executable: Any = None
         self.has_priorities = False
-        """Whether a node has a priority of its own; the others then have that of a stream by default."""
+        """Tell whether a node has its own priority. The others then get the default priority of a stream."""
 
 
 class GraphEngine:
@@ -212,7 +212,7 @@ class GraphEngine:
         self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Give a graph back, if there is one. What was launched goes on; the driver waits for it by itself."""
+        """Give a graph back, if there is one. A launch that runs goes on; the driver waits for it."""
         built = self._graphs.pop(number, None)
         if built is not None:
             self._give_back(built.graph, built.executable)
@@ -244,7 +244,7 @@ class GraphEngine:
             executable = driver.CUgraphExec()
             driver.cuGraphInstantiate(byref(executable), graph, _USE_NODE_PRIORITY if built.has_priorities else 0)
             built.executable = executable
-            driver.cuGraphUpload(executable, lane.stream)  # or the first launch would take the time
+            driver.cuGraphUpload(executable, lane.stream)  # otherwise the first launch would take the time
         except BaseException:
             with contextlib.suppress(self._services.cuda_error):
                 self._give_back(graph, built.executable)
@@ -252,7 +252,7 @@ class GraphEngine:
         return built
 
     def _add_step(self, built: _BuiltGraph, step: Step) -> list[Any]:
-        """Add the nodes of a step, one after the other; the first comes after the last one of every step before."""
+        """Add the nodes of a step in order. The first one comes after the last node of every step before it."""
         before = [built.nodes[number][-1] for number in step.after]
         nodes: list[Any] = []
         for part in self._parts_of(step):
@@ -262,7 +262,7 @@ class GraphEngine:
                 self._driver.cuGraphKernelNodeSetAttribute(nodes[-1], attribute.id, byref(attribute.value))
                 built.has_priorities |= attribute.id == _CU_LAUNCH_ATTRIBUTE_PRIORITY
             before = nodes[-1:]
-        # A copy of no elements moves nothing, and keeps its place.
+        # A copy of no elements moves nothing, and keeps its place in the order.
         return nodes or [self._add(built.graph, self._driver.cuGraphAddEmptyNode, before)]
 
     def _add(self, graph: Any, add: Callable[..., Any], before: Sequence[Any], *arguments: Any) -> Any:
@@ -272,7 +272,7 @@ class GraphEngine:
         return node
 
     def _change(self, built: _BuiltGraph, step: Step) -> bool:
-        """Give the nodes of a step other parameters, in place; false when the driver does not take them so."""
+        """Change the parameters of a step's nodes in place; return false when the driver refuses them."""
         nodes, parts = built.nodes[step.number], list(self._parts_of(step))
         if len(nodes) != len(parts):
             return False
@@ -301,7 +301,7 @@ class GraphEngine:
     def _launch_parts(self, payload: bytes) -> Iterator[_Part]:
         _, gx, gy, gz, bx, by, bz, shared, _ = LAUNCH.struct.unpack_from(payload)
         function, offsets, attributes = self._modules.for_graph(payload)
-        # Not one buffer of all parameters, as for a launch: a node that has one takes no cooperative attribute.
+        # Not one buffer of all parameters, as for a launch: a node with such a buffer takes no cooperative attribute.
         buffer = create_string_buffer(payload, len(payload))
         first = addressof(buffer) + LAUNCH.struct.size
         pointers = (c_void_p * max(len(offsets), 1))(*(first + offset for offset in offsets))
@@ -324,7 +324,7 @@ class GraphEngine:
             yield self._copied((destination + at, width, 1), (source + at, width, 1), (width, 1, 1))
 
     def _copied(self, destination: _Triple, source: _Triple, extent: _Triple) -> _Part:
-        """Planes of rows, copied; each side is an address, a pitch, and the rows from one plane to the next."""
+        """Copy planes of rows. Each side is an address, a pitch, and the number of rows from one plane to the next."""
         box = self._driver.CUDA_MEMCPY3D()
         box.dstMemoryType = box.srcMemoryType = _CU_MEMORYTYPE_DEVICE
         box.dstDevice, box.dstPitch, box.dstHeight = destination
@@ -342,7 +342,7 @@ class GraphEngine:
             yield from self._fill_wide_parts(address, pitch, words, width, height)
 
     def _filled(self, address: int, pitch: int, word: bytes, width: int, height: int) -> _Part:
-        """`height` rows of `width` words of 1, 2 or 4 bytes, filled."""
+        """Fill `height` rows of `width` words of 1, 2 or 4 bytes."""
         value = int.from_bytes(word, "little")
         return _Part(
             self._memset, self._driver.CUDA_MEMSET_NODE_PARAMS(address, pitch, value, len(word), width, height)
@@ -351,7 +351,8 @@ class GraphEngine:
     def _fill_wide_parts(
         self, address: int, pitch: int, words: list[bytes], width: int, height: int
     ) -> Iterator[_Part]:
-        """The driver sets four bytes at a time: a first stretch is written word by word, and doubled by copies."""
+        """Fill with a wider pattern. The driver sets at most four bytes at a time, so the first part is written word by
+        word, and copies double it."""
         itemsize = 4 * len(words)
         total = width * itemsize
         done = min(total, _SEED_BYTES // itemsize * itemsize)

@@ -1,7 +1,7 @@
-"""The order between a lane and the streams of other libraries in the user's process.
+"""Ordering between a lane and the streams of other libraries in the user's process.
 
-Those streams write words of a page that both processes have registered, and a lane waits for such a word. The other way
-round they wait for the lane's own counter, which needs nothing here.
+Those streams write words of a page that both processes have registered, and a lane waits for such a word. In the other
+direction, they wait for the lane's own counter, which needs no code here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 INTEROP = VerbTable("interop", 20)
 
 ATTACH = INTEROP.verb("attach", Mode.BLOCKS, {"size": "Q"})
-"""Let the device see the page of words behind the record's descriptor."""
+"""Register the page of words behind the record's descriptor with the device."""
 
 WAIT = INTEROP.verb("wait", Mode.ENQUEUES, {"offset": "Q", "value": "Q"})
-"""What follows on the lane runs when the word at this offset of the page is `value` or more."""
+"""Let later work on the lane wait until the word at this offset of the page is at least `value`."""
 
 SETTLE = INTEROP.verb("settle", Mode.ENQUEUES, {})
-"""Nothing: once its ticket is reached, so is all that it was ordered after."""
+"""Do nothing. When its ticket is reached, so is everything that it was ordered after."""
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
@@ -79,11 +79,11 @@ class InteropEngine:
             offset, value = WAIT.struct.unpack(command.payload)
             self._driver.cuStreamWaitValue64(lane.stream, self._address + offset, value, _CU_STREAM_WAIT_VALUE_GEQ)
         except self._services.cuda_error as error:
-            # What follows would run before its time: better that nothing runs any more.
+            # Later work would run too early: it is better that nothing runs any more.
             self._services.lost(error, command.verb.operation)
 
     def _settle(self, command: Command, lane: Lane) -> None:
-        """Nothing to call."""
+        """There is nothing to call."""
 
     def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""

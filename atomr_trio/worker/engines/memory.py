@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MEMORY = VerbTable("memory", 1)
 
 CREATE_CHUNK = MEMORY.verb("create_chunk", Mode.BLOCKS, {"address": "Q", "size": "Q"})
-"""Make physical memory and map it. The tail lists (as 64-bit words) chunks that may be released if memory is short."""
+"""Make physical memory and map it. The tail lists chunks (as 64-bit words) that may be released if memory is short."""
 
 RELEASE_CHUNK = MEMORY.verb("release_chunk", Mode.BLOCKS, {"address": "Q"})
 
@@ -34,24 +34,28 @@ COPY_IN = MEMORY.verb(
 )
 COPY_OUT = MEMORY.verb("copy_out", Mode.ENQUEUES, {"source": "Q", "staging": "Q", "size": "Q"}, {"source": Role.READ})
 COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
-"""The tail is one `BOX`: from host memory, the staging area or one that was registered, to device memory."""
+"""Copy from host memory to device memory. The tail is one `BOX`. The host memory is the staging area, or an area that
+was registered."""
 
 COPY_OUT_BOX = MEMORY.verb("copy_out_box", Mode.ENQUEUES, {"area": "Q"})
 COPY = MEMORY.verb("copy", Mode.ENQUEUES, {})
-"""The tail is one `BOX`, on both sides in device memory."""
+"""Copy inside device memory. The tail is one `BOX`."""
 
 COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
-"""The tail is several of `BOX`. It waits for room in the driver's queue, which each of them takes a place in."""
+"""Copy several of `BOX`, which are the tail. Each takes a place in the driver's queue; the command waits for room
+there."""
 
 COPY_OUT_MANY = MEMORY.verb("copy_out_many", Mode.BLOCKS, {"area": "Q"})
 COPY_MANY = MEMORY.verb("copy_many", Mode.BLOCKS, {})
 
 _STREAM_FIELDS = {"address": "Q", "size": "Q", "piece": "Q", "first": "Q"}
 COPY_IN_STREAM = MEMORY.verb("copy_in_stream", Mode.BLOCKS, _STREAM_FIELDS)
-"""Copy `size` bytes in pieces, which pass through slots of the staging area in turn; the tail lists these as `SLOT`.
+"""Copy `size` bytes in pieces, which use the slots of the staging area in turn. The tail lists the slots as `SLOT`.
 
-The number of a piece is `first` plus how many are ahead of it. Whoever is done with it, the host or the GPU, writes the
-number into its own word of the slot; the GPU waits for the host's, and enqueues nothing else until then."""
+The number of a piece is `first` plus the number of pieces before it. When the host or the GPU is done with a piece, it
+writes this number into its own word of the slot. The GPU waits for the host's word, and nothing else is enqueued until
+then.
+"""
 
 COPY_OUT_STREAM = MEMORY.verb("copy_out_stream", Mode.BLOCKS, _STREAM_FIELDS)
 
@@ -61,10 +65,10 @@ FILL = MEMORY.verb(
     {"destination": "Q", "pitch": "Q", "itemsize": "Q", "width": "Q", "height": "Q", "pattern": "16s"},
     {"destination": Role.OVERWRITE},
 )
-"""`height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 of them)."""
+"""Fill `height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 bytes)."""
 
 REGISTER_HOST = MEMORY.verb("register_host", Mode.BLOCKS, {"area": "Q", "size": "Q"})
-"""Let the device use shared memory of the host, whose descriptor comes along. Once for an area, however often asked."""
+"""Register shared memory of the host, whose descriptor comes with the record. Once for an area, however often asked."""
 
 UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
 
@@ -72,16 +76,16 @@ STAGING_AREA = 0
 """The number of the staging area among the areas of host memory."""
 
 AREA_SHIFT = 40
-"""A ``staging`` field has the offset in the area below this bit, and from there on the number of the area."""
+"""The number of bits for the offset in a ``staging`` field. The bits above it are the number of the area."""
 
 _OFFSET_MASK = (1 << AREA_SHIFT) - 1
 
 BOX = struct.Struct("<9Q")
-"""Address or offset in the area, pitch and rows from plane to plane, of the destination; the same of the source; bytes
+"""For the destination, then for the source: address or offset in the area, pitch, rows from plane to plane. Then: bytes
 of a row, rows of a plane, planes."""
 
 SLOT = struct.Struct("<2Q")
-"""Offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
+"""The offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
@@ -104,7 +108,7 @@ _ENTRIES_OF_A_2D_FILL = 4
 
 
 class _Way(NamedTuple):
-    """Between which kinds of memory a copy goes, and what copies a single run of bytes."""
+    """The kinds of memory of a copy, and the function that copies a single run of bytes."""
 
     destination: int
     source: int
@@ -118,7 +122,7 @@ _ADDRESS_FIELDS = {_CU_MEMORYTYPE_HOST: "Host", _CU_MEMORYTYPE_DEVICE: "Device"}
 
 
 def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple[int, int]) -> None:
-    """Fill in what the driver's descriptions of rectangles and of boxes share: each side's address and pitch."""
+    """Fill in the fields that rectangles and boxes have in common: each side's address and pitch."""
     for prefix, memory, (address, pitch) in (("dst", way.destination, destination), ("src", way.source, source)):
         setattr(shape, f"{prefix}MemoryType", memory)
         setattr(shape, f"{prefix}{_ADDRESS_FIELDS[memory]}", address)
@@ -177,7 +181,7 @@ class MemoryEngine:
     # Chunks.
 
     def adopt_chunk(self, address: int, size: int, descriptor: int) -> None:
-        """Map a chunk that an earlier generation made, at the address it had; the descriptor is used up."""
+        """Map a chunk of an earlier generation at the same address. The descriptor is closed."""
         driver = self._driver
         handle = driver.CUmemGenericAllocationHandle()
         try:
@@ -189,7 +193,7 @@ class MemoryEngine:
         self._map(address, size, handle.value)
 
     def _map(self, address: int, size: int, handle: int) -> None:
-        """Map physical memory; if that is refused, nothing of it is left."""
+        """Map physical memory; if the driver refuses, nothing stays mapped."""
         driver = self._driver
         chunk = self._chunks[address] = _Chunk(size, handle)
         try:
@@ -205,12 +209,12 @@ class MemoryEngine:
             raise
 
     def _undo_chunk(self, address: int) -> None:
-        """Drop a chunk because something was refused. If that is refused too, whoever needs the addresses tries it."""
+        """Release a chunk after an error. If this is refused too, the next user of the addresses tries it again."""
         with contextlib.suppress(self._services.cuda_error):
             self.drop_chunk(address)
 
     def drop_chunk(self, address: int) -> None:
-        """Unmap a chunk and let go of it; the memory is freed with its last holder. What is refused can be repeated."""
+        """Unmap a chunk and release it; the last holder's release frees the memory. A refused call can be repeated."""
         chunk = self._chunks[address]
         if chunk.mapped:
             self._driver.cuMemUnmap(address, chunk.size)
@@ -219,7 +223,7 @@ class MemoryEngine:
         del self._chunks[address]
 
     def _make_way(self, address: int, size: int) -> None:
-        """Drop what is still mapped at addresses that the user's process has given to another chunk."""
+        """Unmap what is still mapped at addresses that the user's process has given to another chunk."""
         for other, chunk in list(self._chunks.items()):
             if other < address + size and address < other + chunk.size:
                 self._services.synchronize()
@@ -255,12 +259,12 @@ class MemoryEngine:
             except BaseException:
                 self._undo_chunk(address)
                 raise
-            # The descriptor is in the parent's hands before the ticket is: a finished write is never lost.
+            # The user's process has the descriptor before it sees the ticket: a finished write is never lost.
             self._services.post({"kind": "chunk", "address": address}, [descriptor.value])
             os.close(descriptor.value)
 
     def _release(self, spare: Iterable[int]) -> None:
-        """Drop chunks that the user's process can spare, and tell it which, whatever happens."""
+        """Release chunks that the user's process does not need, and tell it which, even after an error."""
         released: list[int] = []
         self._services.synchronize()
         try:
@@ -271,7 +275,7 @@ class MemoryEngine:
             self._services.post({"kind": "released", "chunks": released})
 
     def export_again(self, address: int) -> None:
-        """Send the descriptor of a chunk once more. The message has none if there is no chunk, or no descriptor."""
+        """Send the descriptor of a chunk again. The message has no descriptor if there is no chunk, or no room."""
         message = {"kind": "exported", "address": address}
         descriptor = c_int(-1)
         if address in self._chunks:
@@ -286,7 +290,8 @@ class MemoryEngine:
             os.close(descriptor.value)
 
     def _create_when_released(self, handle: Any, size: int, properties: Any) -> int:
-        """The memory is free once the user's process has closed its descriptors too; it was just told to."""
+        """Release a chunk. The memory is free once the user's process has closed its descriptors too; it was just told
+        to."""
         deadline = time.monotonic() + _RELEASE_SECONDS
         while True:
             status: int = self._driver.cuMemCreate.status(byref(handle), size, byref(properties), 0)
@@ -315,7 +320,7 @@ class MemoryEngine:
         address, size, piece, first = verb.struct.unpack_from(command.payload)
         slots = list(SLOT.iter_unpack(memoryview(command.payload)[verb.struct.size :]))
         count = -(-size // piece)
-        # The host may take a slot over only after the GPU, and the GPU needs what the host has just put there.
+        # The host may reuse a slot only after the GPU, and the GPU needs what the host has just written there.
         behind = 0 if way is _IN else len(slots)
         self._await_room(command, lane, 2 * count)
         for number in range(count):
@@ -346,7 +351,7 @@ class MemoryEngine:
                 getattr(self._driver, way.run)(destination[0], origin[0], width, lane.stream)
 
     def _await_room(self, command: Command, lane: Lane, count: int) -> None:
-        """The driver blocks whoever queues too much, the whole stream with it, so wait here until little is ahead."""
+        """Wait until the driver's queue is short. A full queue blocks the caller, and the whole stream with it."""
         while command.ticket - lane.finished > max(1, DRIVER_LIMIT // (4 * count)):
             time.sleep(_POLL_SECONDS)
 
@@ -367,7 +372,7 @@ class MemoryEngine:
         source: tuple[int, int, int],
         extent: tuple[int, int, int],
     ) -> None:
-        """Copy planes of rows; each side is an address, a pitch, and the rows from one plane to the next."""
+        """Copy planes of rows. Each side is an address, a pitch, and the number of rows from one plane to the next."""
         shape = self._driver.CUDA_MEMCPY3D()
         _describe(shape, way, destination[:2], source[:2])
         shape.dstHeight, shape.srcHeight = destination[2], source[2]
@@ -377,7 +382,7 @@ class MemoryEngine:
     # Pinned memory of the host.
 
     def staged(self, place: int) -> int:
-        """The address of a place in host memory, as a ``staging`` field names it."""
+        """Return the address of a place in host memory, from a ``staging`` field."""
         return self._host_address(place >> AREA_SHIFT) + (place & _OFFSET_MASK)
 
     def _host_address(self, area: int) -> int:
@@ -397,7 +402,7 @@ class MemoryEngine:
                     self._add_area(area, descriptor, size)
                     self._refused.pop(area, None)
             except (OSError, self._services.cuda_error) as refusal:
-                self._refused[area] = refusal.with_traceback(None)  # what was to be copied fails with the same words
+                self._refused[area] = refusal.with_traceback(None)  # the copy fails with the same text
                 raise
 
     def _add_area(self, area: int, descriptor: int, size: int) -> None:
@@ -462,7 +467,8 @@ class MemoryEngine:
             rows(address, pitch, value, width, height, lane.stream)
 
     def _fill_doubling(self, lane: Lane, address: int, itemsize: int, count: int, pattern: bytes) -> None:
-        """The driver sets at most four bytes at a time: write a first stretch word by word, then double it."""
+        """Fill with a wide pattern. The driver sets at most four bytes at a time: a first part is written word by word,
+        then doubled."""
         driver = self._driver
         total = count * itemsize
         seed = min(total, _SEED_BYTES // itemsize * itemsize)
@@ -483,7 +489,7 @@ class MemoryEngine:
             self.drop_chunk(address)
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of the device, as ``cuMemGetInfo`` says."""
+        """Return the free and total bytes of the device, from ``cuMemGetInfo``."""
         free, total = c_size_t(), c_size_t()
         self._driver.cuMemGetInfo(byref(free), byref(total))
         return free.value, total.value

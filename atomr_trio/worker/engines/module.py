@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 MODULE = VerbTable("module", 2)
 
 LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q", "image_bytes": "Q"})
-"""Load the image in the record's descriptor. Behind it is JSON: `kernels`, their names, or null for all that the driver
-can list, and `globals`, names of variables. The answer has what the driver tells about each kernel by its name, and
-address and bytes of each variable by its name behind an ampersand; a variable that is not there has no answer."""
+"""Load the image in the record's descriptor. The descriptor also holds JSON. `kernels` is a list of names, or null for
+all that the driver can list; `globals` is a list of variables. The answer has the attributes of each kernel by its
+name. It has the address and bytes of each variable by its name after an ampersand. A variable that does not exist has
+no answer."""
 
 UNLOAD = MODULE.verb("unload", Mode.BLOCKS, {"module": "Q"})
 
@@ -46,30 +47,31 @@ LAUNCH = MODULE.verb(
 )
 """Launch a kernel of a loaded module. The tail is the parameter block; each launch names the roles of its arrays.
 
-`options` is what `LaunchOptions.encode` makes of the rest: 0 for the ordinary launch, in a word that was padding
-before. It is one of the fields that are the same in every launch of a kind, so the worker takes it apart once."""
+`options` is the result of `LaunchOptions.encode`; 0 is an ordinary launch. It is the same in every launch of a kind, so
+the worker decodes it once.
+"""
 
 OCCUPANCY = MODULE.verb("occupancy", Mode.BLOCKS, {"kernel": "Q", "threads": "I", "shared": "I"})
-"""How many blocks of so many threads and bytes of dynamic shared memory a multiprocessor holds at a time."""
+"""Answer with the number of blocks of this size that a multiprocessor holds at a time."""
 
 SUGGEST_BLOCK = MODULE.verb("suggest_block", Mode.BLOCKS, {"kernel": "Q", "shared": "I"})
-"""How many threads a block should have, for the most warps on a multiprocessor."""
+"""Answer with the number of threads of a block that gives the most warps on a multiprocessor."""
 
 
 class LaunchOptions(NamedTuple):
-    """How a kernel is launched, besides its shape: the attributes of ``cuLaunchKernelEx``."""
+    """The options of a launch besides its shape: the attributes of ``cuLaunchKernelEx``."""
 
     cooperative: bool = False
-    """All blocks of the grid are on the device at once, so they may wait for each other."""
+    """All blocks of the grid are on the device at the same time, so they may wait for each other."""
     programmatic: bool = False
-    """It may begin before the kernel ahead of it in its stream has ended."""
+    """The kernel may begin before the kernel ahead of it in its stream has ended."""
     cluster: tuple[int, int, int] | None = None
-    """Blocks of a cluster, each less than 32."""
+    """The blocks of a cluster in each direction, each less than 32."""
     priority: int | None = None
-    """Less is more urgent; from -128 to 127."""
+    """The priority; a smaller number is more urgent; from -128 to 127."""
 
     def encode(self) -> int:
-        """The options as the 32 bits that a launch's record has for them; 0 if none is asked for."""
+        """Return the options as the 32 bits of a launch's record; 0 if no option is set."""
         word = self.cooperative | self.programmatic << 1
         if self.priority is not None:
             word |= 1 << 2 | (self.priority & 0xFF) << 8
@@ -79,18 +81,18 @@ class LaunchOptions(NamedTuple):
 
     @classmethod
     def decode(cls, word: int) -> LaunchOptions:
-        """The options that `encode` has written."""
+        """Return the options that `encode` has written."""
         x, y, z = (word >> 16 + 5 * place & 31 for place in range(3))
         priority = (word >> 8 & 0xFF ^ 0x80) - 0x80 if word & 4 else None
         return cls(bool(word & 1), bool(word & 2), (x, y, z) if x else None, priority)
 
 
 _KERNEL_BITS = 20
-"""Of a kernel's number: a module has fewer kernels than that many bits can count."""
+"""The bits of a kernel's number: a module has fewer kernels than these can count."""
 
 
 def kernel_number(module: int, index: int) -> int:
-    """The number of the kernel with this index among the names that a load has given or was given."""
+    """Return the number of the kernel with this index in the list of names of a load."""
     return module << _KERNEL_BITS | index
 
 
@@ -113,7 +115,7 @@ _FUNCTION_ATTRIBUTES = {
     "cluster_y": 12,
     "cluster_z": 13,
 }
-"""``CUfunction_attribute`` numbers of what a kernel tells about itself."""
+"""The ``CUfunction_attribute`` numbers of a kernel's attributes."""
 
 _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
@@ -123,13 +125,13 @@ _NOT_FOUND = 500
 _COOPERATIVE_LAUNCH_TOO_LARGE = 720
 _INVALID_CLUSTER_SIZE = 912
 PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every device with clusters can have."""
+"""The blocks of a cluster that every device with clusters supports."""
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024
 
 
 _DIMENSIONS = struct.Struct("<6I")
 _LAUNCH_FIELDS = struct.Struct(f"<Q{_DIMENSIONS.size}sII")
-"""A launch's fields, with the dimensions as one piece."""
+"""A launch's fields, with the dimensions as one piece of bytes."""
 
 _CU_LAUNCH_PARAM_BUFFER_POINTER = 1
 _CU_LAUNCH_PARAM_BUFFER_SIZE = 2
@@ -137,7 +139,7 @@ _MOST_PREPARED = 4096
 
 
 def _unless(answer: int, function: Any, *arguments: Any) -> bool:
-    """Call a function, one of whose statuses is the answer no; any other that is not 0 is raised."""
+    """Call a function for which one status means no. Every other status that is not 0 is raised."""
     status = function.status(*arguments)
     if status not in (0, answer):
         raise function.library.error(status, function.symbol)
@@ -145,16 +147,16 @@ def _unless(answer: int, function: Any, *arguments: Any) -> bool:
 
 
 _FATBIN = b"\x50\xed\x55\xba"
-"""How a fatbin begins."""
+"""The first bytes of a fatbin."""
 
 
 def may_print(image: bytes) -> bool:
-    """Whether kernels of an image may print. One that does calls ``vprintf``; a fatbin may be compressed."""
+    """Tell whether kernels of an image may print. Such a kernel calls ``vprintf``; a fatbin may be compressed."""
     return b"vprintf" in image or image.startswith(_FATBIN)
 
 
 class _LoadedKernel:
-    """A function, and what a launch of it needs, prepared once for each lane: lanes run in threads of their own."""
+    """A function, and the prepared data of its launches, for each lane: lanes run in their own threads."""
 
     __slots__ = ("function", "non_portable", "parameter_bytes", "parameter_offsets", "prepared", "shared_granted")
 
@@ -163,14 +165,14 @@ class _LoadedKernel:
         self.parameter_offsets = [offset for offset, _ in layout]
         self.parameter_bytes = max((offset + width for offset, width in layout), default=0)
         self.prepared: dict[tuple[int, bytes, int, int], _PreparedLaunch] = {}
-        """By the lane, the dimensions, the dynamic shared memory and the options."""
+        """The configurations, by the lane, the dimensions, the dynamic shared memory and the options."""
         self.shared_granted = _DEFAULT_DYNAMIC_SHARED
         self.non_portable = False
-        """Whether it may have clusters that not every device has."""
+        """True if it may have clusters that only some devices support."""
 
 
 class _PreparedLaunch:
-    """Everything of a launch but its parameters: the configuration, and where the driver is told to find those."""
+    """A launch without its parameters: the configuration, and the array from which the driver reads their address."""
 
     __slots__ = ("_extra", "_size", "attributes", "config", "config_address", "extra", "extra_address")
 
@@ -211,7 +213,7 @@ class ModuleEngine:
         from atomr_cuda import driver
 
         self._driver = driver
-        self._attribute = driver.CUlaunchAttributeID  # now, or the first launch would make the enumeration
+        self._attribute = driver.CUlaunchAttributeID  # now; otherwise the first launch would make the enumeration
         self._services = services
         self._modules: dict[int, tuple[Any, list[int]]] = {}
         self._kernels: dict[int, _LoadedKernel] = {}
@@ -251,7 +253,7 @@ class ModuleEngine:
         return facts
 
     def _kernel_names(self, module: Any) -> list[str]:
-        """The names of all kernels, in an order that every load of the image gives."""
+        """Return the names of all kernels, in the same order for every load of the image."""
         driver, count = self._driver, c_uint()
         driver.cuModuleGetFunctionCount(byref(count), module)
         functions = (driver.CUfunction * count.value)()
@@ -264,7 +266,7 @@ class ModuleEngine:
         return sorted(names)
 
     def _variables(self, module: Any, names: list[str]) -> dict[str, tuple[int, int]]:
-        """Address and bytes of those variables that the driver knows by name: one that nothing uses may be gone."""
+        """Return address and bytes of the variables that the driver knows by name. An unused variable may be gone."""
         address, size = self._driver.CUdeviceptr(), c_size_t()
         found = {}
         for name in names:
@@ -282,7 +284,7 @@ class ModuleEngine:
             os.close(descriptor)
 
     def _load_image(self, image: bytes) -> Any:
-        """``cuModuleLoadDataEx``; a refusal carries the log of the driver's own compiler."""
+        """Load the image with ``cuModuleLoadDataEx``; a refusal carries the log of the driver's own compiler."""
         driver = self._driver
         log = create_string_buffer(_LOG_BYTES)
         options = (c_int * 2)(_CU_JIT_ERROR_LOG_BUFFER, _CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
@@ -299,7 +301,7 @@ class ModuleEngine:
         return module
 
     def _layout(self, function: Any) -> list[tuple[int, int]]:
-        """Offset and size of each parameter; the driver ends the list by refusing the index after the last."""
+        """Return the offset and size of each parameter. The driver refuses the index after the last one."""
         layout: list[tuple[int, int]] = []
         offset, size = c_size_t(), c_size_t()
         call = self._driver.cuFuncGetParamInfo
@@ -364,7 +366,7 @@ class ModuleEngine:
         return prepared
 
     def _attributes_of(self, options: LaunchOptions) -> Any:
-        """The options as the driver takes them: an array of ``CUlaunchAttribute``."""
+        """Return the options in the driver's form: an array of ``CUlaunchAttribute``."""
         identity = self._attribute
         asked = {
             identity.CU_LAUNCH_ATTRIBUTE_COOPERATIVE: ("cooperative", options.cooperative or None),
@@ -383,7 +385,7 @@ class ModuleEngine:
         return attributes
 
     def _check_cluster(self, kernel: _LoadedKernel, config: Any, cluster: tuple[int, int, int]) -> None:
-        """A cluster of more blocks than every device can have is allowed here, and the device has its own limit."""
+        """Allow clusters with more blocks than every device supports; the device has its own limit."""
         blocks = cluster[0] * cluster[1] * cluster[2]
         if blocks <= PORTABLE_CLUSTER:
             return
@@ -395,11 +397,11 @@ class ModuleEngine:
         if blocks > most.value:
             self._refuse(
                 _INVALID_CLUSTER_SIZE,
-                f"a cluster has {blocks} blocks; of this kernel in this shape the device takes at most {most.value}",
+                f"a cluster has {blocks} blocks; the device allows at most {most.value} for this kernel and launch",
             )
 
     def _check_cooperative(self, kernel: _LoadedKernel, config: Any) -> None:
-        """Refuse, with the limit, what the driver would refuse without a word."""
+        """Refuse, with the limit, a launch that the driver would refuse without an explanation."""
         blocks = config.gridDimX * config.gridDimY * config.gridDimZ
         threads = config.blockDimX * config.blockDimY * config.blockDimZ
         each, device, multiprocessors = self._resident(kernel, threads, config.sharedMemBytes), c_int(), c_int()
@@ -418,7 +420,7 @@ class ModuleEngine:
         raise error
 
     def _resident(self, kernel: _LoadedKernel, threads: int, shared: int) -> int:
-        """Blocks that a multiprocessor holds at a time."""
+        """Return the number of blocks that a multiprocessor holds at a time."""
         blocks = c_int()
         self._grant_shared(kernel, shared)
         self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(blocks), kernel.function, threads, shared)
@@ -438,22 +440,24 @@ class ModuleEngine:
         return {"threads": block.value}
 
     def hot_launch(self, fields: bytes, length: int, lane: Lane) -> Callable[[int], int] | None:
-        """A function that launches what `fields` say with the parameter block at an address, and returns the status.
+        """Return a function that launches as `fields` say, with the parameter block at an address, and returns the
+        status.
 
-        None if a record of `length` bytes is no launch of that kernel: it is then refused like any other command.
+        Return None if a record of `length` bytes is not a launch of that kernel. It is then refused like any other
+        command.
         """
         if _LAUNCH_FIELDS.unpack_from(fields)[0] not in self._kernels:
             return None
         try:
             kernel, prepared = self._prepare(fields, lane)
         except self._services.cuda_error:
-            return None  # the general way is refused too, and tells
+            return None  # the general way refuses it too, and explains why
         if length != LAUNCH.struct.size + kernel.parameter_bytes:
             return None
         launch_kernel, extra = self._launch_kernel, prepared.extra
         config, function, where = prepared.config_address, kernel.function, prepared.extra_address
 
-        # What the addresses point to lives as long as the function, whoever forgets it elsewhere.
+        # What the addresses point to lives as long as the function does.
         def launch(address: int, _keep: _PreparedLaunch = prepared) -> int:
             extra[1] = address
             status: int = launch_kernel(config, function, None, where)
@@ -462,7 +466,7 @@ class ModuleEngine:
         return launch
 
     def launch_error(self, status: int) -> Exception:
-        """The exception for a launch that was refused."""
+        """Return the exception for a launch that was refused."""
         function = self._driver.cuLaunchKernelEx
         return function.library.error(status, function.symbol)
 
@@ -479,7 +483,8 @@ class ModuleEngine:
             kernel.shared_granted = shared
 
     def for_graph(self, payload: bytes) -> tuple[int | None, list[int], Any]:
-        """The function of a launch that becomes a node of a graph, where its parameters begin, and its attributes."""
+        """Return the function of a launch that becomes a node of a graph, the start of its parameters, and its
+        attributes."""
         number, dimensions, shared, word = _LAUNCH_FIELDS.unpack_from(payload)
         kernel = self._kernels[number]
         attributes = self._configured(kernel, None, dimensions, shared, word).attributes

@@ -1,4 +1,4 @@
-"""Dense solvers by cuSOLVER: its functions with the words that they take, and what a handle of it needs.
+"""Dense solvers by cuSOLVER: its functions with the words that they take, and the settings of its handles.
 
 A function is written down once, by its words, which are LAPACK's. From them follow where its workspaces and options
 are and what the query for its workspaces takes; the facade gives a value for each word by its name.

@@ -1,9 +1,9 @@
 """The enumerations of the driver API, with the names and numbers of ``cuda.h``.
 
-They are of 13.5, and what only 12.x has is here too; a driver that is older than a member answers "invalid value".
-Each is complete, except for the members that only count or bound the others (``CU_LIMIT_MAX``).
-Making all of them takes 5 to 15 milliseconds, and a program needs few. So they lie in files by topic, and ``driver``
-imports a file when one of its names is used for the first time.
+They are those of 13.5, with the members that only 12.x has. A driver that is older than a member answers "invalid
+value". Each is complete, except for the members that only count or bound the others (``CU_LIMIT_MAX``). Making all of
+them takes 5 to 15 milliseconds, and a program needs few of them. So there is a file for each topic, and ``driver``
+imports a file at the first use of one of its names.
 """
 
 from __future__ import annotations

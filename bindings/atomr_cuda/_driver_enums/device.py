@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class CUdevice_attribute(IntEnum):
-    """What ``cuDeviceGetAttribute`` can be asked; names that share a number are the same question."""
+    """Attributes of a device, for ``cuDeviceGetAttribute``. Names with the same number are the same attribute."""
 
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1
     CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2
@@ -178,7 +178,7 @@ class CUdevice_attribute(IntEnum):
 
 
 class CUdevice_P2PAttribute(IntEnum):
-    """What ``cuDeviceGetP2PAttribute`` can be asked of two devices."""
+    """Attributes of a pair of devices, for ``cuDeviceGetP2PAttribute``."""
 
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1
     CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2
@@ -213,20 +213,20 @@ class CUlimit(IntEnum):
 
 
 class CUexecAffinityType(IntEnum):
-    """What a context of ``cuCtxCreate_v4`` can be limited to."""
+    """Kinds of limits for a context of ``cuCtxCreate_v4``."""
 
     CU_EXEC_AFFINITY_TYPE_SM_COUNT = 0
 
 
 class CUcigDataType(IntEnum):
-    """What a context of ``cuCtxCreate_v4`` can share with a graphics library."""
+    """Kinds of data that a context of ``cuCtxCreate_v4`` shares with a graphics library."""
 
     CIG_DATA_TYPE_D3D12_COMMAND_QUEUE = 1
     CIG_DATA_TYPE_NV_BLOB = 2
 
 
 class CUdriverProcAddress_flags(IntEnum):
-    """Which streams the functions of ``cuGetProcAddress`` take for the default one."""
+    """The stream that the functions of ``cuGetProcAddress`` use as the default one."""
 
     CU_GET_PROC_ADDRESS_DEFAULT = 0
     CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1
@@ -234,7 +234,7 @@ class CUdriverProcAddress_flags(IntEnum):
 
 
 class CUdriverProcAddressQueryResult(IntEnum):
-    """What became of a query of ``cuGetProcAddress``."""
+    """Results of a query of ``cuGetProcAddress``."""
 
     CU_GET_PROC_ADDRESS_SUCCESS = 0
     CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1

@@ -45,7 +45,7 @@ class CUgraphInstantiate_flags(IntEnum):
 
 
 class CUgraphInstantiateResult(IntEnum):
-    """What became of an instantiation."""
+    """Results of an instantiation."""
 
     CUDA_GRAPH_INSTANTIATE_SUCCESS = 0
     CUDA_GRAPH_INSTANTIATE_ERROR = 1
@@ -56,7 +56,7 @@ class CUgraphInstantiateResult(IntEnum):
 
 
 class CUgraphExecUpdateResult(IntEnum):
-    """Why an instantiated graph could not be updated."""
+    """Reasons why an instantiated graph could not be updated."""
 
     CU_GRAPH_EXEC_UPDATE_SUCCESS = 0
     CU_GRAPH_EXEC_UPDATE_ERROR = 1
@@ -70,7 +70,7 @@ class CUgraphExecUpdateResult(IntEnum):
 
 
 class CUgraphMem_attribute(IntEnum):
-    """What ``cuDeviceGetGraphMemAttribute`` can be asked; all are 64-bit numbers of bytes."""
+    """Attributes for ``cuDeviceGetGraphMemAttribute``; all are 64-bit numbers of bytes."""
 
     CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0
     CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1
@@ -79,7 +79,7 @@ class CUgraphMem_attribute(IntEnum):
 
 
 class CUgraphDebugDot_flags(IntEnum):
-    """What ``cuGraphDebugDotPrint`` prints beside the nodes; values combine."""
+    """Additional output of ``cuGraphDebugDotPrint``; values combine."""
 
     CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1
     CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES = 2

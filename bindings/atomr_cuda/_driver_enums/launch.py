@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class CUfunction_attribute(IntEnum):
-    """What ``cuFuncGetAttribute`` can be asked and ``cuFuncSetAttribute`` can set."""
+    """Attributes that ``cuFuncGetAttribute`` gets and ``cuFuncSetAttribute`` sets."""
 
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0
     CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
@@ -29,7 +29,7 @@ class CUfunction_attribute(IntEnum):
 
 
 class CUfunc_cache(IntEnum):
-    """Which of L1 cache and shared memory a function would rather have."""
+    """The preference of a function for L1 cache or shared memory."""
 
     CU_FUNC_CACHE_PREFER_NONE = 0
     CU_FUNC_CACHE_PREFER_SHARED = 1
@@ -69,7 +69,7 @@ class CUlaunchAttributeID(IntEnum):
 
 
 class CUaccessProperty(IntEnum):
-    """How L2 keeps the memory of an access policy window."""
+    """The way L2 keeps the memory of an access policy window."""
 
     CU_ACCESS_PROPERTY_NORMAL = 0
     CU_ACCESS_PROPERTY_STREAMING = 1
@@ -77,7 +77,7 @@ class CUaccessProperty(IntEnum):
 
 
 class CUclusterSchedulingPolicy(IntEnum):
-    """How the blocks of a cluster are placed."""
+    """The placement of the blocks of a cluster."""
 
     CU_CLUSTER_SCHEDULING_POLICY_DEFAULT = 0
     CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1
@@ -93,7 +93,7 @@ class CUlaunchMemSyncDomain(IntEnum):
 
 
 class CUlaunchAttributePortableClusterMode(IntEnum):
-    """Whether a launch may use a cluster size that not every device has; since 13.2."""
+    """Permission for a launch to use a cluster size that only some devices support; since 13.2."""
 
     CU_LAUNCH_PORTABLE_CLUSTER_MODE_DEFAULT = 0
     CU_LAUNCH_PORTABLE_CLUSTER_MODE_REQUIRE_PORTABLE = 1
@@ -101,7 +101,7 @@ class CUlaunchAttributePortableClusterMode(IntEnum):
 
 
 class CUsharedMemoryMode(IntEnum):
-    """Whether a launch may use an amount of shared memory that not every device has; since 13.2."""
+    """Permission for a launch to use an amount of shared memory that only some devices support; since 13.2."""
 
     CU_SHARED_MEMORY_MODE_DEFAULT = 0
     CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE = 1

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class CUmemorytype(IntEnum):
-    """Where an operand of a 2D or 3D copy lies."""
+    """The kind of memory of an operand of a 2D or 3D copy."""
 
     CU_MEMORYTYPE_HOST = 1
     CU_MEMORYTYPE_DEVICE = 2
@@ -15,7 +15,7 @@ class CUmemorytype(IntEnum):
 
 
 class CUpointer_attribute(IntEnum):
-    """What ``cuPointerGetAttribute`` can be asked."""
+    """Attributes of a pointer, for ``cuPointerGetAttribute``."""
 
     CU_POINTER_ATTRIBUTE_CONTEXT = 1
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2
@@ -53,7 +53,7 @@ class CUmem_advise(IntEnum):
 
 
 class CUmemLocationType(IntEnum):
-    """Where physical memory lies."""
+    """The location of physical memory."""
 
     CU_MEM_LOCATION_TYPE_INVALID = 0
     CU_MEM_LOCATION_TYPE_NONE = 0
@@ -74,7 +74,7 @@ class CUmemAllocationType(IntEnum):
 
 
 class CUmemAllocationHandleType(IntEnum):
-    """How physical memory can be handed to another process; values combine."""
+    """Ways to share physical memory with another process; values combine."""
 
     CU_MEM_HANDLE_TYPE_NONE = 0
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
@@ -84,21 +84,21 @@ class CUmemAllocationHandleType(IntEnum):
 
 
 class CUmemAllocationCompType(IntEnum):
-    """Whether physical memory is compressible; a field of ``CUmemAllocationProp``."""
+    """Compression of physical memory; a field of ``CUmemAllocationProp``."""
 
     CU_MEM_ALLOCATION_COMP_NONE = 0
     CU_MEM_ALLOCATION_COMP_GENERIC = 1
 
 
 class CUmemAllocationGranularity_flags(IntEnum):
-    """Which granularity is asked for."""
+    """The minimum or the recommended granularity."""
 
     CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0
     CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1
 
 
 class CUmemAccess_flags(IntEnum):
-    """What a location may do with mapped memory."""
+    """The access of a location to mapped memory."""
 
     CU_MEM_ACCESS_FLAGS_PROT_NONE = 0
     CU_MEM_ACCESS_FLAGS_PROT_READ = 1
@@ -133,7 +133,7 @@ class CUmemcpyFlags(IntEnum):
 
 
 class CUmemcpySrcAccessOrder(IntEnum):
-    """When the source of a copy in a batch is read."""
+    """The time when the source of a copy in a batch is read."""
 
     CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0
     CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1

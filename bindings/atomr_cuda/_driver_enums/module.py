@@ -47,7 +47,7 @@ class CUjit_option(IntEnum):
 
 
 class CUjit_target(IntEnum):
-    """Values of ``CU_JIT_TARGET``; A stands for the features of one chip, F for those of a family."""
+    """Values of ``CU_JIT_TARGET``; A means the features of one chip, F those of a family."""
 
     CU_TARGET_COMPUTE_30 = 30
     CU_TARGET_COMPUTE_32 = 32
@@ -125,14 +125,14 @@ class CUlibraryOption(IntEnum):
 
 
 class CUmoduleLoadingMode(IntEnum):
-    """Whether functions are loaded with their module or when they are needed."""
+    """The time when functions are loaded: with their module, or at their first use."""
 
     CU_MODULE_EAGER_LOADING = 1
     CU_MODULE_LAZY_LOADING = 2
 
 
 class CUfunctionLoadingState(IntEnum):
-    """Whether a function was loaded yet."""
+    """The loading state of a function."""
 
     CU_FUNCTION_LOADING_STATE_UNLOADED = 0
     CU_FUNCTION_LOADING_STATE_LOADED = 1

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class CUresult(IntEnum):
-    """What a driver function returns; 0 is success."""
+    """The status that a driver function returns; 0 is success."""
 
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1

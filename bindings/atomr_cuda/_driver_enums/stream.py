@@ -33,14 +33,14 @@ class CUstreamAtomicReductionOpType(IntEnum):
 
 
 class CUstreamAtomicReductionDataType(IntEnum):
-    """What an atomic reduction in ``cuStreamBatchMemOp`` works on; since 13.1."""
+    """The element type of an atomic reduction in ``cuStreamBatchMemOp``; since 13.1."""
 
     CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32 = 14
     CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64 = 22
 
 
 class CUstreamCaptureMode(IntEnum):
-    """Which unsafe calls a capture forbids, and to whom."""
+    """The scope in which a capture forbids unsafe calls."""
 
     CU_STREAM_CAPTURE_MODE_GLOBAL = 0
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1
@@ -48,7 +48,7 @@ class CUstreamCaptureMode(IntEnum):
 
 
 class CUstreamCaptureStatus(IntEnum):
-    """How far the capture of a stream is."""
+    """The state of the capture of a stream."""
 
     CU_STREAM_CAPTURE_STATUS_NONE = 0
     CU_STREAM_CAPTURE_STATUS_ACTIVE = 1
@@ -56,14 +56,14 @@ class CUstreamCaptureStatus(IntEnum):
 
 
 class CUstreamUpdateCaptureDependencies_flags(IntEnum):
-    """Whether dependencies are added to a capture's or replace them."""
+    """Add dependencies to those of a capture, or replace them."""
 
     CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0
     CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1
 
 
 class CUsynchronizationPolicy(IntEnum):
-    """How the host waits for a stream."""
+    """The way the host waits for a stream."""
 
     CU_SYNC_POLICY_AUTO = 1
     CU_SYNC_POLICY_SPIN = 2

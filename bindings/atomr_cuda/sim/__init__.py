@@ -1,10 +1,10 @@
-"""A GPU for machines that have none: the tables of ``atomr_cuda`` in Python and numpy.
+"""A simulated GPU for machines that have none: the tables of ``atomr_cuda`` in Python and numpy.
 
-``install`` puts the simulated driver where libcuda stands, and simulated libraries where cuBLAS and its like stand.
-Everything above works as with a GPU: device memory is a memory file, so descriptors, mapping, and the death of a
-process mean what they mean on hardware; kernels are the PTX that NVRTC emits; a wild pointer is a status, and from then
-on the process is lost. ``inject`` asks for a fault by name, and ``withdraw`` takes that back; ``calls`` says how often
-each function of a library was called.
+``install`` replaces libcuda by the simulated driver, and cuBLAS and the other libraries by simulated ones. Everything
+above works as with a GPU. Device memory is a memory file, so descriptors, mapping and the end of a process work as on
+hardware. Kernels are the PTX that NVRTC emits. A wild pointer is a status, and from then on the process is lost.
+``inject`` injects a fault by name, and ``withdraw`` removes it. ``calls`` counts the calls of each function of a
+library.
 """
 
 from .driver import calls, inject, install, withdraw

@@ -1,6 +1,6 @@
-"""The statuses that the simulated driver gives, and how its functions say that they refuse.
+"""The statuses of the simulated driver, and the error with which its functions refuse.
 
-This file knows nothing of devices, memory or streams.
+This file does not depend on devices, memory or streams.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INVALID_CLUSTER_SIZE = int(CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE)
 NOT_SUPPORTED = int(CUresult.CUDA_ERROR_NOT_SUPPORTED)
 UNKNOWN = int(CUresult.CUDA_ERROR_UNKNOWN)
 
-# What cuGetErrorString says where the name alone would be poor.
+# The texts of cuGetErrorString where the name alone is not enough.
 _TEXTS = {
     SUCCESS: "no error",
     INVALID_VALUE: "invalid argument",
@@ -51,13 +51,13 @@ _TEXTS = {
     int(CUresult.CUDA_ERROR_ASSERT): "an assertion failed in device code",
     int(CUresult.CUDA_ERROR_MISALIGNED_ADDRESS): "a misaligned address was accessed",
     int(CUresult.CUDA_ERROR_LAUNCH_FAILED): "the launch failed: a trap, or an error in device code",
-    NOT_SUPPORTED: "the simulated driver does not do this",
+    NOT_SUPPORTED: "the simulated driver does not support this",
     UNKNOWN: "an error inside the simulated driver",
 }
 
 
 def text_of(status: CUresult) -> str:
-    """A sentence for a status."""
+    """Return a sentence for a status."""
     return _TEXTS.get(int(status)) or status.name.removeprefix("CUDA_ERROR_").replace("_", " ").lower()
 
 

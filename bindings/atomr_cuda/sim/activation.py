@@ -1,7 +1,8 @@
-"""A function being run by some lanes of a chunk: their registers, frames and groups, and what generated code calls.
+"""A function that some lanes of a chunk run: their registers, frames and groups, and the functions that generated code
+calls.
 
-Lanes sit in groups, one for each basic block that they have reached.  Which group runs next, and who waits for whom, is
-the chunk's business (`engine`).
+Lanes sit in groups, one for each basic block that they have reached. The chunk (`engine`) decides which group runs next
+and which lanes wait.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _NOBODY: Array = np.arange(0)
 
 FAIRNESS = 64
 PATIENCE = 0.75
-"""A loop over registers alone drops the lanes that have left it when fewer than this part of them are still there."""
+"""The share of lanes below which a loop over registers alone drops the lanes that have left it."""
 BARRIERS = 16
-"""As many as a thread block has."""
+"""The number of lanes of a thread block."""
 CALL_DEPTH = 256
 
 
 class Activation:
-    """One function run by some lanes.  Generated code sees it as `A`, and its lanes as indices from 0."""
+    """One function that some lanes run. Generated code has it as `A`, with its lanes as indices from 0."""
 
     def __init__(self, chunk: Chunk, code: Code, origin: Lanes, count: int, caller: Caller | None = None) -> None:
         launch = chunk.launch
@@ -48,7 +49,7 @@ class Activation:
         self.caller = caller
         self.depth: int = caller.activation.depth + 1 if caller else 0
         if self.depth > CALL_DEPTH:
-            raise DeviceFault(STACK_ERROR, f"more than {CALL_DEPTH} calls inside of each other")
+            raise DeviceFault(STACK_ERROR, f"more than {CALL_DEPTH} nested calls")
         self.memory: AddressSpace = launch.memory
         self.shape: dict[str, int] = launch.shape
         self.shared: dict[str, int] = launch.shared
@@ -75,11 +76,11 @@ class Activation:
     # Lanes and groups
 
     def indices(self, lanes: Lanes) -> Array:
-        """The lanes as an array of indices."""
+        """Return the lanes as an array of indices."""
         return np.arange(self.count) if lanes is None else np.asarray(lanes)
 
     def chunk_lanes(self, lanes: Array) -> Array:
-        """The same lanes as the chunk counts them."""
+        """Return the same lanes by their numbers in the chunk."""
         return lanes if self.origin is None else self.origin[lanes]
 
     def _whole(self, lanes: Lanes) -> Array:
@@ -94,7 +95,7 @@ class Activation:
             self.ages[number] = self.chunk.steps
 
     def take(self, oldest: bool) -> tuple[int, Lanes]:
-        """The group that runs next, as one sorted set of lanes."""
+        """Return the group that runs next, as one sorted set of lanes."""
         number = min(self.ages, key=self.ages.__getitem__) if oldest else min(self.pending)
         groups = self.pending.pop(number)
         del self.ages[number]
@@ -102,7 +103,7 @@ class Activation:
         if lanes is None or sum(group.size for group in groups if group is not None) == self.count:
             return number, None
         if len(groups) > 1:
-            # Each group is sorted, and a stable sort merges what is sorted already in linear time.
+            # Each group is sorted, and a stable sort merges sorted runs in linear time.
             lanes = np.sort(np.concatenate([self.indices(group) for group in groups]), kind="stable")
         return number, lanes
 
@@ -134,7 +135,7 @@ class Activation:
     # What generated code calls: control
 
     def split(self, predicate: Any, lanes: Lanes, taken: int, other: int) -> int | None:
-        """Send lanes to one of two blocks; the block to go on with, or None when both have lanes waiting."""
+        """Send lanes to one of two blocks. Return the block to go on with, or None when both have lanes waiting."""
         if isinstance(predicate, Affine):
             return taken if predicate.base else other
         if isinstance(predicate, Cut):
@@ -166,7 +167,7 @@ class Activation:
             self.post(following, lanes)
 
     def repeats(self, stay: Any, number: int) -> bool:
-        """Whether the lanes that stay in a block may go on with it at once: there are some, and no group is due."""
+        """Tell whether the lanes that stay in a block may go on at once: there are some, and no group is due."""
         steps = self.chunk.steps + 1
         due = steps % FAIRNESS == 0 or (self.pending and min(self.pending) <= number)
         if due or not stay.any():
@@ -177,7 +178,8 @@ class Activation:
     def part(self, stay: Any, alive: Any, lanes: Lanes, other: int, patient: bool) -> tuple[Array, Array, Array | None]:
         """Send the lanes that leave a loop to another block: those of the `alive` that do not stay.
 
-        These lanes, and their places in the group; and if the group is to be narrowed, the places of those that stay.
+        Return these lanes and their places in the group. If the group must be narrowed, return the places of those that
+        stay.
         """
         if isinstance(stay, Affine):
             return _NOBODY, _NOBODY, None
@@ -190,11 +192,11 @@ class Activation:
 
     @staticmethod
     def among(lanes: Lanes, places: Array) -> Array:
-        """The lanes at some places of a group."""
+        """Return the lanes at some places of a group."""
         return places if lanes is None else np.asarray(lanes)[places]
 
     def switch(self, index: Any, lanes: Lanes, targets: tuple[int, ...]) -> None:
-        """`brx.idx`: lanes go to the entry of a table."""
+        """`brx.idx`: send lanes to the entry of a table."""
         mine = self.indices(lanes)
         chosen: Array = np.broadcast_to(index, mine.shape)
         if int(chosen.max()) >= len(targets):
@@ -203,11 +205,11 @@ class Activation:
             self.post(targets[number], mine[chosen == number])
 
     def barrier(self, number: Any, count: Any, waits: bool, lanes: Lanes, target: int) -> int | None:
-        """`bar.sync` and `bar.arrive`: wait for the lanes of the block, or for as many as `count` says."""
+        """`bar.sync` and `bar.arrive`: wait for the lanes of the block, or for `count` lanes."""
         return self.chunk.barrier(self, number, count, waits, lanes, target)
 
     def meet(self, mask: Any, lanes: Lanes, target: int) -> int | None:
-        """`bar.warp.sync` and its like: wait for the lanes of the mask."""
+        """`bar.warp.sync` and similar instructions: wait for the lanes of the mask."""
         return self.chunk.meet(self, mask, lanes, target)
 
     def trap(self, lanes: Lanes) -> None:
@@ -216,12 +218,13 @@ class Activation:
         raise DeviceFault(LAUNCH_FAILED, f"trap in {self.position(first)}")
 
     def position(self, lane: Array) -> str:
-        """Where a lane of the chunk is in the grid, for messages."""
+        """Describe the place of a lane in the grid, for messages."""
         block, thread = (self.coordinates(lane, name)[0] for name in ("ctaid", "tid"))
         return f"block {block}, thread {thread}"
 
     def coordinates(self, lanes: Array, name: str) -> list[list[int]]:
-        """The three components of a special register, `tid` for example, for lanes as the chunk counts them."""
+        """Return the three components of a special register, `tid` for example, for lanes by their numbers in the
+        chunk."""
         return np.stack([self.chunk.special(f"{name}.{axis}")[lanes] for axis in "xyz"], axis=1).tolist()
 
     def leave(self, lanes: Lanes) -> None:
@@ -234,12 +237,12 @@ class Activation:
         self._left(mine.size)
 
     def exit(self, lanes: Lanes) -> None:
-        """Lanes end for good, however deep they are in calls."""
+        """End lanes, at any depth of calls."""
         self._left(self.count if lanes is None else lanes.size)
         self.chunk.retire(lanes if self.origin is None else self._whole(lanes))
 
     def _left(self, count: int) -> None:
-        """When the last lane is gone, those that returned go on together in the caller."""
+        """When the last lane is gone, let the lanes that returned go on together in the caller."""
         self.gone += count
         if self.gone < self.count:
             return
@@ -269,7 +272,7 @@ class Activation:
         for number in np.unique(addresses).tolist():
             name = self.chunk.launch.callable_at.get(number)
             if name is None:
-                raise DeviceFault(LAUNCH_FAILED, f"a call to {number:#x}, which is no function")
+                raise DeviceFault(LAUNCH_FAILED, f"a call to {number:#x}, which is not the address of a function")
             self.call(name, given, taken, mine[addresses == number], target)
 
     # What generated code calls: values
@@ -296,7 +299,7 @@ class Activation:
         return self.chunk.launch.parameters[offset : offset + dtype.itemsize].view(dtype)[0]
 
     def frame_address(self, offset: int, lanes: Lanes) -> Array:
-        """The address of a variable in the frame of each lane."""
+        """Return the address of a variable in the frame of each lane."""
         base = int(self.frame.ctypes.data) + offset
         return (self.indices(lanes) * self.frame.shape[1] + base).astype(np.uint64)
 
@@ -317,7 +320,7 @@ class Activation:
         self._column(offset, dtype)[slice(None) if lanes is None else self.indices(lanes)] = value
 
     def shared_access(self, offsets: Any, lanes: Lanes) -> SharedAccess | StridedSharedAccess:
-        """Offsets into the shared memory of each lane's block, checked."""
+        """Return offsets into the shared memory of each lane's block, checked."""
         if self.axes and not isinstance(lanes, np.ndarray) and not isinstance(offsets, np.ndarray):
             blocks = self.axes.blocks.part(lanes or self.axes.box)
             return self.chunk.shared.strided_access(offsets, blocks, lanes)
@@ -325,15 +328,15 @@ class Activation:
         return self.chunk.shared.access(offsets, where)
 
     def shared_addresses(self, offsets: Any, sizes: Any, lanes: Lanes) -> Array:
-        """The generic addresses of so many bytes of the shared memory of each lane's block, checked."""
+        """Return the generic addresses of this many bytes of the shared memory of each lane's block, checked."""
         return self.chunk.shared.addresses(offsets, sizes, self._whole(lanes))
 
     def shared_window(self, lanes: Lanes) -> Array:
-        """The address at which each lane's shared memory begins."""
+        """Return the address at which each lane's shared memory begins."""
         return self.chunk.shared.window(self._whole(lanes))
 
     def in_space(self, space: str, addresses: Any, lanes: Lanes) -> Array:
-        """`isspacep`: in which lanes the address lies in shared, local or global memory."""
+        """`isspacep`: the lanes whose address is in shared, local or global memory."""
         where = self._whole(lanes)
         addresses = np.broadcast_to(addresses, where.shape)
         shared = self.chunk.shared.holds(addresses, where)
@@ -356,7 +359,7 @@ class Activation:
         return self.chunk.layout.warps.vote(mode, self._whole(lanes), predicate, mask)
 
     def match(self, mode: str, value: Any, mask: Any, lanes: Lanes) -> tuple[Array, Array]:
-        """`match.sync`: which lanes of the warp hold the same value, and whether all do."""
+        """`match.sync`: the lanes of the warp that hold the same value, and whether all do."""
         return self.chunk.layout.warps.match(mode, self._whole(lanes), value, mask)
 
     def redux(self, mode: str, value: Any, mask: Any, lanes: Lanes) -> Array:
@@ -369,7 +372,7 @@ class Activation:
         return warps.bits(where)[warps.index[where]]
 
     def block_vote(self, mode: str, predicate: Any, number: Any, lanes: Lanes) -> Array:
-        """`bar.red`: over the lanes of each block that waited at the barrier of that number."""
+        """`bar.red`: a reduction over the lanes of each block that waited at the barrier of that number."""
         group = self.chunk.layout.block_of[self._whole(lanes)] * BARRIERS + np.asarray(number).astype(np.int64)
         held: Array = np.broadcast_to(predicate, group.shape)
         size = self.chunk.live.size * BARRIERS
@@ -379,7 +382,7 @@ class Activation:
         wanted = np.bincount(group, minlength=size) if mode == "and" else np.ones(size, np.int64)
         return (true >= wanted)[group]
 
-    # What generated code calls: functions that the device runtime has
+    # What generated code calls: functions of the device runtime
 
     def builtin(self, name: str, given: list[int], taken: list[int], lanes: Lanes, target: int) -> int:
         """Call a function of the device runtime, such as `malloc` or `vprintf`; returns the block to go on with."""
@@ -421,7 +424,7 @@ class Activation:
 
 @dataclass(slots=True)
 class Caller:
-    """Where a device function returns to."""
+    """The place to which a device function returns."""
 
     activation: Activation
     lanes: Array
@@ -440,7 +443,7 @@ class Caller:
 
 
 def _aligned_zeros(rows: int, columns: int) -> Array:
-    """Zeros in rows that begin at multiples of 16 bytes."""
+    """Return zeros in rows that begin at multiples of 16 bytes."""
     size = rows * columns
     memory: Array = np.zeros(size + 16, np.uint8)
     skipped = -memory.ctypes.data % 16

@@ -1,10 +1,10 @@
 """Values that are affine in the coordinates of a lane, kept as a base and strides instead of an array.
 
-The lanes of a chunk have coordinates: their block's in the chunk, and their own in the block.  Thread numbers, block
-numbers and most of what kernels make of them, addresses above all, are a base plus a stride for each coordinate.  Sums
-and multiples of such values are such values again, a comparison cuts the lanes along one axis, and memory that they
-lead to is a strided view.  So `Affine`, `Cut` and `Box` stand for arrays of integers, of predicates and of lanes, and
-become one (`array`) wherever somebody wants more of them than that.  What they stand for never changes.
+The lanes of a chunk have coordinates: their block's in the chunk, and their own in the block. Thread numbers, block
+numbers and most of what kernels make of them, addresses above all, are a base plus a stride for each coordinate. Sums
+and multiples of such values are such values again. A comparison cuts the lanes along one axis. Memory at such addresses
+is a strided view. So `Affine`, `Cut` and `Box` stand for arrays of integers, of predicates and of lanes, and become an
+array (`array`) for every other operation. Their values never change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 class Lazy(NDArrayOperatorsMixin):
-    """What stands for an array of one dimension.  An operation that does not know it gets the array."""
+    """A value that represents an array of one dimension. An operation that does not support it gets the array."""
 
     __slots__ = ("_array", "shape")
 
@@ -31,21 +31,21 @@ class Lazy(NDArrayOperatorsMixin):
 
     def __init__(self, shape: Shape) -> None:
         self.shape: Shape = shape
-        """How many lanes there are along each axis; the array has them all in a row."""
+        """The number of lanes along each axis; the array has them all in a row."""
         self._array: Array | None = None
 
     @property
     def size(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes."""
         return math.prod(self.shape)
 
     def written(self) -> Array:
-        """A new array of what it stands for."""
+        """Return a new array with its values."""
         raise NotImplementedError
 
     @property
     def array(self) -> Array:
-        """The array it stands for, which nobody may change."""
+        """Return the array with its values, which must not be changed."""
         if self._array is None:
             self._array = self.written()
             self._array.flags.writeable = False
@@ -75,9 +75,9 @@ class Lazy(NDArrayOperatorsMixin):
 
 
 class Affine(Lazy):
-    """Integers: a base, and for each axis what a step along it adds, modulo 2 to the width of the type.
+    """Integers: a base, and for each axis the stride along it, modulo 2 to the width of the type.
 
-    One that has no strides may be a predicate, too.
+    A value without strides may be a predicate, too.
     """
 
     __slots__ = ("base", "dtype", "strides")
@@ -108,7 +108,7 @@ class Affine(Lazy):
 
     @property
     def uniform(self) -> bool:
-        """Whether it is known to be the same in all lanes."""
+        """Tell whether it is known to be the same in all lanes."""
         return not any(self.strides)
 
     @property
@@ -119,7 +119,7 @@ class Affine(Lazy):
         return self.dtype.type(number - width if self.dtype.kind == "i" and number >= width // 2 else number)
 
     def any(self) -> bool:
-        """Whether it is anything but zero in some lane."""
+        """Tell whether it is nonzero in some lane."""
         return bool(self.base) if self.uniform else bool(self.array.any())
 
     def copy(self) -> Affine:
@@ -144,7 +144,7 @@ class Affine(Lazy):
         return self.array.astype(to)
 
     def span(self) -> tuple[int, int]:
-        """The smallest and the largest of the integers, if none of them wraps."""
+        """Return the smallest and the largest of the integers, if none of them wraps."""
         low = high = self.base
         for stride, count in zip(self.strides, self.shape, strict=True):
             if stride > 0:
@@ -154,7 +154,7 @@ class Affine(Lazy):
         return low, high
 
     def within(self) -> Affine | None:
-        """The same with a base for which none of the integers wraps; None if there is none such."""
+        """Return the same with a base for which none of the integers wraps; None if there is no such base."""
         width = 2 ** (8 * self.dtype.itemsize)
         smallest = -(width // 2) if self.dtype.kind == "i" else 0
         low, high = self.span()
@@ -164,12 +164,12 @@ class Affine(Lazy):
         return Affine(self.shape, self.base - down, self.strides, self.dtype) if down else self
 
     def part(self, box: Box) -> Affine:
-        """Those of some of the lanes."""
+        """Return the values of some of the lanes."""
         base = self.base + sum(map(operator.mul, self.strides, box.starts))
         return Affine(box.shape, base, self.strides, self.dtype)
 
     def distinct(self, size: int) -> bool:
-        """Whether items of `size` bytes at these addresses are known not to overlap."""
+        """Tell whether items of `size` bytes at these addresses are known not to overlap."""
         steps = sorted((abs(stride), count) for stride, count in zip(self.strides, self.shape, strict=True))
         for stride, count in steps:
             if count > 1 and stride < size:
@@ -179,22 +179,23 @@ class Affine(Lazy):
 
     @property
     def low_bits(self) -> int:
-        """The bits that are set in the distance of any two of the integers."""
+        """Return the bits that are set in the distance of any two of the integers."""
         return functools.reduce(operator.or_, map(abs, self.strides), 0)
 
     def window(self, memory: Array, offset: int, dtype: np.dtype[Any]) -> Array:
-        """The items at these offsets from one of `memory`, all inside of it and aligned: a view of many dimensions."""
+        """Return the items of `memory` at these offsets, all inside of it and aligned: a view of many dimensions."""
         return np.ndarray(self.shape, dtype, memory, offset + self.base, self.strides)
 
     def read(self, window: Array) -> Any:
-        """The items of a window, in the order of the lanes."""
+        """Return the items of a window, in the order of the lanes."""
         if self.uniform and window.dtype.kind in "iu":
             return Affine.same(self.shape, window.item(0), window.dtype)
         return window.flatten()
 
 
 class Cut(Lazy):
-    """Predicates that hold from `start` up to `stop` along one axis and nowhere else, or, inverted, the other way."""
+    """Predicates that are true from `start` up to `stop` along one axis and false elsewhere, or, inverted, the
+    opposite."""
 
     __slots__ = ("axis", "inverted", "start", "stop")
 
@@ -215,7 +216,7 @@ class Cut(Lazy):
         return Cut(self.shape, self.axis, self.start, self.stop, inverted=not self.inverted)
 
     def boxes(self, box: Box) -> tuple[list[Box], list[Box]]:
-        """The lanes of the box in which it holds, and the others."""
+        """Return the lanes of the box in which it is true, and the others."""
         ends = (0, self.start), (self.stop, self.shape[self.axis])
         outside = [box.between(self.axis, *bounds) for bounds in ends if bounds[0] < bounds[1]]
         inside = [box.between(self.axis, self.start, self.stop)]
@@ -236,11 +237,11 @@ class Box(Lazy):
         return np.ascontiguousarray(self.of(np.arange(math.prod(self.whole))))
 
     def of(self, values: Array) -> Array:
-        """What these lanes have in an array over all lanes, which may be a view of it."""
+        """Return the values of these lanes in an array over all lanes, which may be a view of it."""
         return self._places(values).reshape(-1)
 
     def put(self, values: Array, mine: Any) -> None:
-        """Change what these lanes have in an array over all lanes."""
+        """Set the values of these lanes in an array over all lanes."""
         self._places(values)[...] = laid_out(mine, self.shape)
 
     def _places(self, values: Array) -> Array:
@@ -248,7 +249,7 @@ class Box(Lazy):
         return values.reshape(self.whole)[tuple(slice(start, start + count) for start, count in ranges)]
 
     def between(self, axis: int, start: int, stop: int) -> Box:
-        """Those from one coordinate along an axis up to another, counted from its own beginning."""
+        """Return the lanes from one coordinate along an axis up to another, counted from the box's own beginning."""
         starts, shape = list(self.starts), list(self.shape)
         starts[axis] += start
         shape[axis] = stop - start
@@ -256,13 +257,13 @@ class Box(Lazy):
 
 
 def laid_out(value: Any, shape: Shape) -> Any:
-    """An array over the lanes with an axis for each of theirs; a scalar where there is one value."""
+    """Return an array over the lanes with one axis for each of theirs; a scalar if there is one value."""
     plain = _plain(value)
     return plain.reshape(shape) if np.ndim(plain) else plain
 
 
 def _plain(value: Any) -> Any:
-    """What numpy can compute with: a scalar where there is one value, else an array."""
+    """Return a value that numpy can compute with: a scalar if there is one value, else an array."""
     if isinstance(value, Affine) and value.uniform:
         return value.value
     return value.array if isinstance(value, Lazy) else value
@@ -280,7 +281,7 @@ def _of_one_value(shape: Shape, value: Any) -> Any:
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> int | None:
-    """The one integer that an operand of this type is in all lanes, if it is."""
+    """Return the one integer that an operand of this type is in all lanes, if it is."""
     if isinstance(value, Affine):
         return value.base if value.uniform and value.dtype == dtype else None
     if isinstance(value, int) or (isinstance(value, np.integer) and value.dtype == dtype):
@@ -339,7 +340,7 @@ def _inverse(value: Any) -> Cut | None:
 
 
 def _compared(kind: str, inverted: bool, a: Any, b: Any) -> Cut | Affine | None:
-    """`a < b`, `a <= b` or `a == b`, or, inverted, what is true where they are not."""
+    """`a < b`, `a <= b` or `a == b`, or, inverted, the opposite predicate."""
     if _one_value(a) and _one_value(b):
         return None
     first, second = (value.within() if isinstance(value, Affine) else value for value in (a, b))
@@ -386,4 +387,4 @@ _OPERATIONS: dict[np.ufunc, Callable[..., Any]] = {
     np.equal: lambda a, b: _compared("equal", False, a, b),
     np.not_equal: lambda a, b: _compared("equal", True, a, b),
 }
-"""What is known of affine values; None says that it takes the arrays."""
+"""The functions on affine values; None means that the function takes the arrays."""

@@ -1,7 +1,7 @@
 """Handlers of the instructions that compute: floats, integers, bits, comparisons.
 
-Families of opcodes share a handler; what differs between members is data.  The expressions that they write are over
-numpy and the helpers of `numeric`.
+Families of opcodes share a handler; the differences between members are data. The expressions that they write use numpy
+and the helpers of `numeric`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _inputs(emit: Emitter, instruction: Instruction, kind: str) -> list[str]:
 
 
 def float_result(emit: Emitter, instruction: Instruction, kind: str, expression: str) -> None:
-    """Define the first operand, with the modifiers that work on any float result."""
+    """Define the first operand, with the modifiers that apply to any float result."""
     if "ftz" in instruction.modifiers and kind != "f64":
         expression = f"flush({expression})"
     emit.define(instruction.operands[0], kind, _limited(instruction, expression))
@@ -171,10 +171,10 @@ def add_or_subtract(emit: Emitter, instruction: Instruction) -> None:
 def _carry_chain(
     emit: Emitter, instruction: Instruction, kind: str, a: str, b: str, sign: str, with_carry: bool
 ) -> None:
-    """a ± b with the carry of the one before; `.cc` keeps the carry of this one.
+    """a ± b with the carry of the instruction before; `.cc` keeps the carry of this one.
 
-    The hardware subtracts by adding: a - b is a + ~b + 1, and `subc` has the carry in the place of the 1. So after
-    `sub.cc` the flag says that there was no borrow. NVRTC's own code rests on that: it goes on with `addc`.
+    The hardware subtracts by adding: a - b is a + ~b + 1, and `subc` adds the carry instead of the 1. So after `sub.cc`
+    the flag is set if there was no borrow. NVRTC's own code relies on that: it goes on with `addc`.
     """
     if sign == "-" and with_carry:
         b = emit.temp(f"~{b}")
@@ -193,7 +193,7 @@ def _carry_chain(
 
 
 def _product(emit: Emitter, instruction: Instruction, kind: str) -> tuple[str, str]:
-    """The type and the expression of an integer product, as `.lo`, `.hi` or `.wide` says."""
+    """Return the type and the expression of an integer product, for `.lo`, `.hi` or `.wide`."""
     bits = WIDTHS[kind]
     if "wide" in instruction.modifiers:
         wide = f"{'s' if kind[0] == 's' else 'u'}{2 * bits}"
@@ -266,7 +266,7 @@ def divide(emit: Emitter, instruction: Instruction) -> None:
 
 
 def extreme(emit: Emitter, instruction: Instruction) -> None:
-    """`min` and `max`, of three f32 too; on integers, `.relu` stands behind the type."""
+    """`min` and `max`, of three f32 too; on integers, `.relu` follows the type."""
     need(instruction, 3, 4)
     bare = replace(instruction, modifiers=tuple(part for part in instruction.modifiers if part != "relu"))
     kind = kind_of(bare)
@@ -394,7 +394,7 @@ def bit_mask(emit: Emitter, instruction: Instruction) -> None:
 
 
 def extend(emit: Emitter, instruction: Instruction) -> None:
-    """`szext`: the lowest bits, as many as the second operand says, as a number with or without a sign."""
+    """`szext`: the number of lowest bits that the second operand gives, as a signed or unsigned number."""
     need(instruction, 3)
     value, count = emit.use(instruction.operands[1], kind_of(instruction)), emit.use(instruction.operands[2], "u32")
     bits = f"{count} & u32(31)" if "wrap" in instruction.modifiers else f"np.minimum({count}, u32(32))"

@@ -1,7 +1,7 @@
-"""Atomic instructions over many lanes: the lanes that meet at one word take their turns, all others go at once.
+"""Atomic instructions over many lanes: lanes at the same word take turns, all others go at once.
 
-The order among lanes is that of their numbers, which hardware does not promise.  Launches on other streams of this
-process are kept out by a lock; other processes are not.
+The order among lanes is that of their numbers; hardware does not guarantee it. A lock keeps out launches on other
+streams of this process, but not other processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _add(old: Any, value: Any, _: Any) -> Any:
 
 
 def _as_hardware(numbers: Any) -> Any:
-    """Sums with the NaN that a GPU makes; of an f64 it keeps the bits, as numpy does."""
+    """Return sums with the NaN of a GPU; for f64 it keeps the bits, as numpy does."""
     return one_nan(numbers) if numbers.dtype.kind == "f" and numbers.dtype.itemsize < 8 else numbers
 
 
@@ -51,7 +51,7 @@ COMBINE: dict[str, Combine] = {
     "add.bf16": lambda old, value, _: f32_to_bf16(bf16_to_f32(old) + bf16_to_f32(value)),
     **OPERATIONS,
 }
-"""What each operation leaves in memory, from what was there and its one or two operands."""
+"""The new value in memory for each operation, from the old one and its one or two operands."""
 
 _UNORDERED = {
     "add": np.add,
@@ -61,7 +61,7 @@ _UNORDERED = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-"""Operations that numpy can do to repeated indices when nobody asks for the old values."""
+"""Operations that numpy can do with repeated indices when the old values are not needed."""
 
 
 def atomic(
@@ -73,7 +73,7 @@ def atomic(
     first: Any,
     second: Any = None,
 ) -> Array | None:
-    """Do one atomic instruction for all lanes; with `keep`, the result is what each lane found."""
+    """Do one atomic instruction for all lanes; with `keep`, return the value that each lane found."""
     count = sum(index.size for _, _, index in targets)
     old: Array | None = np.empty(count, dtype) if keep else None
     first = np.broadcast_to(np.asarray(first, dtype), (count,))
@@ -105,7 +105,7 @@ def _on_one_view(view: Array, index: Array, operation: str, keep: bool, first: A
 
 
 def _add_in_order(view: Array, places: Array, order: Array, starts: Array, values: Array) -> Array:
-    """Integer sums do not depend on their grouping: each lane finds the old value plus what came before it."""
+    """Integer sums do not depend on their grouping: each lane finds the old value plus the sum before it."""
     values = values[order]
     sums = np.cumsum(values, dtype=values.dtype)
     lengths = np.diff(np.append(starts, places.size))
@@ -121,7 +121,7 @@ def _add_in_order(view: Array, places: Array, order: Array, starts: Array, value
 def _in_turns(
     view: Array, places: Array, order: Array, starts: Array, combine: Combine, first: Array, second: Array
 ) -> Array:
-    """The first lane at each word, then the second one at each word, and so on."""
+    """Yield the first lane at each word, then the second one at each word, and so on."""
     lengths = np.diff(np.append(starts, places.size))
     turn = np.arange(places.size) - np.repeat(starts, lengths)
     by_turn = np.argsort(turn, kind="stable")

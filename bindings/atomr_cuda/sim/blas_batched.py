@@ -1,4 +1,4 @@
-"""Factorizations of many small matrices in the simulated cuBLAS. How a signature is read stands in ``blas_calls``.
+"""Factorizations of many small matrices in the simulated cuBLAS. Signatures are described in ``blas_calls``.
 
 An info is that of LAPACK: 0, or the place, from 1, of the first zero on the diagonal of U.
 """
@@ -23,25 +23,25 @@ _LARGEST_INVERSE = 32
 
 @cache
 def _routine(name: str, kind: str) -> Any:
-    # Imported where it is needed: a worker that factorizes nothing starts sooner.
+    # Imported where it is needed: a worker that factorizes nothing starts faster.
     from scipy.linalg import lapack  # type: ignore[import-untyped, unused-ignore]
 
     return lapack.get_lapack_funcs(name, dtype=kind)
 
 
 def _lapack(name: str, *arguments: Any, **options: Any) -> Any:
-    """A function of LAPACK for the element type of its first argument."""
+    """Return a function of LAPACK for the element type of its first argument."""
     return _routine(name, arguments[0].dtype.char)(*arguments, **options)
 
 
 def _first_zero(factors: Array) -> int:
-    """The info of a factorization."""
+    """Return the info of a factorization."""
     zeros = np.flatnonzero(np.diagonal(factors) == 0)
     return int(zeros[0]) + 1 if zeros.size else 0
 
 
 def _factorized(values: Array) -> tuple[Array, Array]:
-    """L U in one matrix, and the row, from 0, that each row was exchanged with."""
+    """Return L U in one matrix, and for each row the row, from 0, with which it was exchanged."""
     if not values.size:
         return values, np.zeros(0, np.int32)
     factors, rows, _ = _lapack("getrf", values)
@@ -49,7 +49,7 @@ def _factorized(values: Array) -> tuple[Array, Array]:
 
 
 def _factorized_as_it_is(values: Array) -> Array:
-    """L U in one matrix, the rows left in their order. A zero on the diagonal stays."""
+    """Return L U in one matrix, without exchanging rows. A zero on the diagonal stays."""
     for at in range(len(values) - 1):
         if values[at, at] != 0:
             values[at + 1 :, at] /= values[at, at]
@@ -69,16 +69,16 @@ def _getrf(call: Any) -> None:
 
 
 def _rows(pivots: Any) -> Array:
-    """The row, from 0, that each row was exchanged with; itself, without pivots."""
+    """Return for each row the row, from 0, with which it was exchanged; without pivots the row itself."""
     (order,) = pivots.shape
     result: Array = np.arange(order, dtype=np.int32) if pivots.is_null else pivots.read() - 1
     if not ((result >= 0) & (result < order)).all():
-        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot that names no row of the matrix")
+        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot is not the number of a row of the matrix")
     return result
 
 
 def _solved(factors: Array, rows: Array, values: Array, word: int) -> Array:
-    """The X of op(A) X = values; infinities where A is singular."""
+    """Return the X of op(A) X = values; infinities where A is singular."""
     order = np.arange(len(rows))
     for at, other in enumerate(rows):
         order[[at, other]] = order[[other, at]]
@@ -111,7 +111,7 @@ def _matinv(call: Any) -> None:
 
 
 def _write_inverse(call: Any, factors: Array, rows: Array) -> None:
-    """What is singular has no inverse: C stays as it is, and info says so."""
+    """A singular matrix has no inverse: C is not changed, and info is its first zero pivot."""
     info = _first_zero(factors)
     if not info:
         call.C.write(_solved(factors, rows, np.eye(len(rows), dtype=factors.dtype), 0))

@@ -1,8 +1,8 @@
-"""How a call of cuBLAS is read: one line says what its arguments are, and what stands in that line is checked here.
+"""The arguments of a call of cuBLAS: one line, a signature, describes them, and they are checked here by it.
 
-The families differ in what they compute and in the roles of their arguments, and in nothing else. So each is a Python
-function of what its arguments mean (``blas_level1`` and the files after it), and a signature that says how the C
-arguments come to mean that. A signature lists them in the header's order, behind the handle:
+The families differ only in the computation and in the roles of their arguments. So each is a Python function of the
+meaning of its arguments (``blas_level1`` and the files after it), and a signature that maps the C arguments to these. A
+signature lists the C arguments in the header's order, after the handle:
 
     n                  a size, which must not be negative
     count              a size of which a negative one counts as nothing; the steps of its vectors may be zero
@@ -19,10 +19,10 @@ arguments come to mean that. A signature lists them in the header's order, behin
     info^              a number in host memory that says which argument is wrong, counted from 1 behind the handle
     batch              how many items there are: what is computed is computed for each
 
-A length is a Python expression over the words and sizes; ``m/k@trans`` is m where the word is 0 (not transposed, on the
-left), else k. ``!`` behind an operand says that its type comes with it, ``:R`` that its type is not that of elements
-but another of its letter (see ``LETTERS``). An operand of a typed call that has neither is of the type that the next
-one says.
+A length is a Python expression over the words and sizes. ``m/k@trans`` is m where the word is 0 (not transposed, on the
+left), else k. ``!`` after an operand means that its type follows it as an argument. ``:R`` means that its type is not
+that of the elements but another one of its letter (see ``LETTERS``). An operand of a typed call that has neither has
+the type of the next operand.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ LETTERS: dict[str, dict[str, Element]] = {
     "Cs": _letter(T.CUDA_C_32F, T.CUDA_R_32F, T.CUDA_R_32F),
     "Zd": _letter(T.CUDA_C_64F, T.CUDA_R_64F, T.CUDA_R_64F),
 }
-"""What the letters of a name say: the type of elements (E), of scalars (S), and of real parts (R); and integers, of 64
-bits (L) and of 32 (I), which are the same in all."""
-# Norms and sums are called after the type of their result, too; the index of an element, after where it is from 1.
+"""The meaning of the letters of a name: the type of elements (E), of scalars (S), and of real parts (R). The integers,
+of 64 bits (L) and of 32 (I), are the same in all."""
+# Names of norms and sums have the type of the result, too. Names of an element's index have the type of the elements,
+# after the I.
 LETTERS |= {"Sc": LETTERS["C"], "Dz": LETTERS["Z"]}
 LETTERS |= {f"I{letter.lower()}": LETTERS[letter] for letter in "SDCZ"}
 
@@ -106,7 +107,7 @@ class _Parameter:
     written: bool
     is_scalar: bool
     may_rest: bool
-    """Whether its step may be zero."""
+    """True if its step may be zero."""
 
     def take(self, arguments: Iterator[Any]) -> _Taken:
         """The C arguments of this entry."""
@@ -119,7 +120,7 @@ class _Parameter:
 
 @dataclass(frozen=True)
 class _Taken:
-    """What was passed for one entry of a signature: a number or an address, and what else belongs to an operand."""
+    """The argument for one entry of a signature: a number or an address, and the other arguments of an operand."""
 
     value: Any
     kind: int | None
@@ -130,7 +131,7 @@ class _Taken:
 def _read_token(text: str) -> _Parameter:
     found = _TOKEN.fullmatch(text)
     if not found:
-        raise ValueError(f"not an entry of a signature: {text!r}")
+        raise ValueError(f"{text!r} is not an entry of a signature")
     name, narrow, shape = found["name"], found["narrow"], found["shape"]
     words = frozenset(_OPERATIONS[letter] for letter in narrow) if narrow else _WORDS.get(name)
     lengths = [
@@ -155,12 +156,12 @@ _SIZES = frozenset(("count", "m", "n", "k", "kl", "ku", "nrhs", "batch"))
 
 
 def read_signature(text: str) -> tuple[_Parameter, ...]:
-    """The entries of a signature."""
-    # A length may hold a comma, and no blank.
+    """Return the entries of a signature."""
+    # A length may contain a comma, but no blank.
     return tuple(map(_read_token, text.split()))
 
 
-# What a handler is given.
+# The arguments of a handler.
 
 
 class Argument:
@@ -174,11 +175,11 @@ class Argument:
         self.is_null: bool = not operand.address
 
     def read(self) -> Array:
-        """A copy of the elements as numbers."""
+        """Return a copy of the elements as numbers."""
         return self._operand.read(self._space)
 
     def write(self, values: Any, where: Any = True) -> None:
-        """Put values into their places, each rounded once; ``where`` is a mask of those that are written."""
+        """Write values into their places, each rounded once; ``where`` is a mask of those that are written."""
         self._operand.write(self._space, values, where)
 
 
@@ -204,7 +205,7 @@ Scalar = Argument | _HostScalar
 
 
 class Call:
-    """A call whose arguments were checked: what its handler is given for each item of its batch."""
+    """A call whose arguments were checked: the arguments of its handler for each item of its batch."""
 
     def __init__(self, process: Process, handle: Handle, signature: tuple[_Parameter, ...], types: Types) -> None:
         self._space = process.regions.space
@@ -242,7 +243,7 @@ class Call:
         return tuple(eval(length, {"min": min}, self._numbers) for length in parameter.lengths)
 
     def _is_right(self, parameter: _Parameter, value: int) -> bool:
-        """Keep a size or a word; whether it is one."""
+        """Keep a size or a word; tell whether it is one."""
         self._numbers[parameter.name] = max(0, value)
         if parameter.allowed is not None:
             return value in parameter.allowed
@@ -250,13 +251,13 @@ class Call:
 
     @staticmethod
     def _check(wrong: Any, position: int, condition: object) -> None:
-        """Refuse unless the condition holds, and say which argument it is where the caller asks for that."""
+        """Refuse unless the condition holds, and tell which argument is wrong if the caller asks for it."""
         if wrong:
             wrong[0] = 0 if condition else -position
         require(condition)
 
     def _elements(self, taken: Mapping[str, _Taken]) -> dict[str, Element]:
-        """The element type of each operand."""
+        """Return the element type of each operand."""
         said = {each.name: taken[each.name].kind for each in self._signature}
         known = self._types({**{name: kind for name, kind in said.items() if kind is not None}, **self._numbers})
         elements: dict[str, Element] = {}
@@ -275,7 +276,7 @@ class Call:
     def _operand(
         self, parameter: _Parameter, taken: _Taken, element: Element, shape: tuple[int, ...]
     ) -> Callable[[int], Operand]:
-        """An operand by the number of the item that it is of."""
+        """Return an operand by the number of its item."""
         base = taken.value or 0
         distance = {"+": taken.distance, "#": shape[0]}.get(parameter.many, 0) * element.size
 
@@ -289,11 +290,11 @@ class Call:
         return at
 
     def _address(self, table: int, item: int) -> int:
-        """An address that lies in device memory, in a table of them."""
+        """Return an address in device memory, from a table of addresses."""
         return int(self._space.load(table + 8 * item, np.dtype(np.uint64), 8))
 
     def run(self, handler: Handler) -> None:
-        """Compute, for each item. Called when the stream comes to it."""
+        """Compute each item. Called when the stream comes to it."""
         inputs = {name: each if self._is_written(name) else _value(each) for name, each in self._scalars.items()}
         for item in range(self._numbers.get("batch", 1)):
             operands = {name: Argument(at(item), self._space) for name, at in self._operands.items()}
@@ -304,7 +305,7 @@ class Call:
 
     @property
     def answers(self) -> list[_HostScalar]:
-        """What must be in host memory when the call returns."""
+        """Write the results that must be in host memory when the call returns."""
         written = (self._scalars[each.name] for each in self._signature if each.written)
         return [scalar for scalar in written if isinstance(scalar, _HostScalar)]
 
@@ -320,12 +321,12 @@ def _step_is_right(parameter: _Parameter, shape: tuple[int, ...], step: int) -> 
     return step != 0 or parameter.may_rest
 
 
-# How a family enters the table.
+# The way a family enters the table.
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A function of the library: how its arguments are read, and what computes it."""
+    """A function of the library: the reader of its arguments, and the handler that computes it."""
 
     signature: tuple[_Parameter, ...]
     types: Types
@@ -333,13 +334,13 @@ class Operation:
     check: Handler | None = None
 
     def bound(self, process: Process, handle: Handle, arguments: tuple[Any, ...]) -> Call:
-        """The call with these arguments, or a refusal."""
+        """Return the call with these arguments, or refuse it."""
         call = Call(process, handle, self.signature, self.types)
         call.bind(arguments, self.check)
         return call
 
     def submit(self, process: Process, handle: Handle, call: Call) -> None:
-        """Queue a call, and wait for it where it answers to host memory."""
+        """Queue a call, and wait for it if its result goes to host memory."""
         answers = call.answers
         counterpart.submit(process, handle.stream, lambda: call.run(self.handler), wait=bool(answers))
         for answer in answers:
@@ -351,10 +352,9 @@ def operation(
 ) -> Callable[[Handler], Handler]:
     """Let a handler compute a family of functions.
 
-    ``pattern`` is the name of the C function, with ``{}`` for the letters that ``types`` lists; a call that says its
-    types has no letters, and ``types`` finds the elements of its operands. ``check`` refuses what a signature cannot
-    say, and gets each word and size by its name, and what was passed for each operand. What is in ``variant`` goes to
-    the handler.
+    ``pattern`` is the name of the C function, with ``{}`` for the letters that ``types`` lists. A typed call has no
+    letters, and ``types`` finds the elements of its operands. ``check`` refuses what a signature cannot describe. It
+    gets each word and size by its name, and the argument for each operand. The handler gets ``variant``.
     """
     parameters = read_signature(signature)
 
@@ -383,7 +383,7 @@ def _define(function: Any, what: Operation) -> None:
 
 
 def listed(*rows: Mapping[str, int]) -> Types:
-    """The types of a call that says them, which must be one of these rows: operands, words and what they are."""
+    """Return the types of a typed call, which must be one of these rows: operands, words and their values."""
 
     def find(said: Mapping[str, int]) -> dict[str, Element]:
         for row in rows:

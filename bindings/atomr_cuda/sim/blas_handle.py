@@ -1,7 +1,7 @@
-"""The simulated cuBLAS: its version, its handles, and how they are asked to work.
+"""The simulated cuBLAS: its version, its handles, and their settings.
 
-What a handle computes is in ``blas_level1`` and the files after it. The modes for speed (math mode apart, which rounds
-the inputs of products) change nothing here: they are kept and given back.
+The computations are in ``blas_level1`` and the files after it. The math mode rounds the inputs of products. The other
+modes for speed have no effect here: they are kept and returned.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ entry: Callable[..., Callable[[Implementation], Implementation]] = counterpart.e
 require: Callable[..., None] = counterpart.require
 
 VERSION = (DRIVER_VERSION // 1000, 1, 0)
-"""The oldest of its CUDA generation that has every function of the table."""
+"""The version: the oldest of its CUDA generation that has every function of the table."""
 
 _WORKSPACE_ALIGNMENT = 256
 
 
 @dataclass
 class Handle:
-    """What cublasCreate makes."""
+    """The object that cublasCreate makes."""
 
     stream: int | None = None
     workspace: tuple[int, int] | None = None
-    """Address and bytes, where the caller has given them; nothing is ever put there."""
+    """The address and bytes of the workspace, if the caller has given one; nothing is ever written there."""
     modes: dict[str, Any] = field(default_factory=dict)
-    """What was set to something else than the default, by the name of what is set."""
+    """The settings that differ from the default, by their names."""
 
     def mode(self, name: str) -> Any:
         return self.modes.get(name, _MODES[name].default)
 
 
 def the_handle(process: Process, number: int | None) -> Handle:
-    """The handle behind a number, or a refusal."""
+    """Return the handle behind a number, or refuse it."""
     return counterpart.handle(process, number, Handle)
 
 
@@ -110,7 +110,7 @@ def _set_workspace(process: Process, number: int | None, address: int | None, si
 
 @dataclass(frozen=True)
 class _Mode:
-    """Something that a handle can be asked to do: what it does unless asked, and what it can be asked."""
+    """A setting of a handle: its default, and its allowed values."""
 
     default: Any
     allowed: Container[int] | None = None
@@ -119,7 +119,7 @@ class _Mode:
 _MATH = frozenset(mode | reduced for mode in cublasMath_t for reduced in (0, 16))
 _COUNT = range(1 << 31)
 
-# By the names that stand behind cublasSet and cublasGet.
+# By the names that follow cublasSet and cublasGet.
 _MODES = {
     "PointerMode": _Mode(0, frozenset(cublas.cublasPointerMode_t)),
     "AtomicsMode": _Mode(0, frozenset(cublas.cublasAtomicsMode_t)),

@@ -1,4 +1,4 @@
-"""Vectors and rotations of the simulated cuBLAS. How a signature is read stands in ``blas_calls``."""
+"""Vectors and rotations of the simulated cuBLAS. Signatures are described in ``blas_calls``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .blas_matrices import scaled
 if TYPE_CHECKING:
     from .memory import Array
 
-# The types of a call that says them. Half precision is computed in single precision.
+# The types of a typed call. Half precision is computed in single precision.
 _REAL = ((T.CUDA_R_16F, T.CUDA_R_32F), (T.CUDA_R_16BF, T.CUDA_R_32F), (T.CUDA_R_32F,) * 2, (T.CUDA_R_64F,) * 2)
 _COMPLEX = ((T.CUDA_C_32F, T.CUDA_R_32F), (T.CUDA_C_64F, T.CUDA_R_64F))
 _ALL = (*_REAL, *((element, element) for element, _ in _COMPLEX))
@@ -65,7 +65,7 @@ def _dot(call: Any, conjugate: bool = False) -> None:
 
 
 def _parts(values: Array) -> Array:
-    """Real numbers as they are, complex ones as pairs of reals."""
+    """Return real numbers unchanged, complex ones as pairs of reals."""
     return np.stack((values.real, values.imag)) if np.iscomplexobj(values) else values[np.newaxis]
 
 
@@ -91,7 +91,7 @@ def _asum(call: Any) -> None:
 @operation("cublasIamaxEx_64", _WHERE, "count x~(count)! result>", best=np.argmax, worst=-math.inf)
 @operation("cublasIaminEx_64", _WHERE, "count x~(count)! result>", best=np.argmin, worst=math.inf)
 def _extreme(call: Any, best: Any, worst: float) -> None:
-    """The place of an extreme, from 1; 0 where there is nothing. A number that is not one is passed over."""
+    """Return the place of an extreme, from 1; 0 if there are no elements. NaN is skipped."""
     sizes = np.abs(_parts(call.x.read())).sum(axis=0)
     call.result.write(int(best(np.where(np.isnan(sizes), worst, sizes))) + 1 if sizes.size else 0)
 
@@ -140,13 +140,13 @@ def _rotg(call: Any) -> None:
 
 
 def _length(a: Any, b: Any) -> Any:
-    """The length of a vector of two numbers, without overflow on the way."""
+    """Return the length of a vector of two numbers, without overflow in between."""
     scale = abs(a) + abs(b)
     return scale * np.sqrt(abs(a / scale) ** 2 + abs(b / scale) ** 2) if scale else scale
 
 
 def _real_rotation(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
-    """r, z, c and s, as the reference BLAS has them: z is all that is needed to find c and s again."""
+    """Return r, z, c and s, as in the reference BLAS: c and s can be computed again from z alone."""
     r = np.copysign(_length(a, b), a if abs(a) > abs(b) else b)
     if r == 0:
         return r * 0, r * 0, 1, 0
@@ -157,14 +157,15 @@ def _real_rotation(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _complex_rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:
-    """r, c and s, as the reference BLAS has them."""
+    """Return r, c and s, as in the reference BLAS."""
     if a == 0:
         return b, 0, 1
     length, direction = _length(a, b), a / abs(a)
     return direction * length, abs(a) / length, direction * np.conj(b) / length
 
 
-# What the flag of a modified rotation makes of [h11, h21, h12, h22], which follow it: None is the one that is given.
+# The matrix that the flag of a modified rotation makes of [h11, h21, h12, h22], which follow it: None is the given
+# value.
 _GIVEN: dict[int, tuple[float | None, ...]] = {
     -2: (1, 0, 0, 1),
     -1: (None, None, None, None),
@@ -203,7 +204,7 @@ _Matrix2 = list[Any]
 
 
 def _modified_rotation(d1: Any, d2: Any, x1: Any, y1: Any) -> tuple[int, _Matrix2, tuple[Any, Any, Any]]:
-    """The flag, [h11, h21, h12, h22], and d1, d2 and x1 afterwards, as the reference BLAS has them."""
+    """Return the flag, [h11, h21, h12, h22], and the new d1, d2 and x1, as in the reference BLAS."""
     p1, p2 = d1 * x1, d2 * y1
     q1, q2 = p1 * x1, p2 * y1
     nothing: tuple[int, _Matrix2, tuple[Any, Any, Any]] = (-1, [0, 0, 0, 0], (0, 0, 0))
@@ -223,7 +224,7 @@ def _modified_rotation(d1: Any, d2: Any, x1: Any, y1: Any) -> tuple[int, _Matrix
 
 
 def _rescaled(flag: int, h: _Matrix2, d1: Any, d2: Any, x1: Any) -> tuple[int, _Matrix2, tuple[Any, Any, Any]]:
-    """Keep both weights between gamma**-2 and gamma**2, by powers of gamma that go into the rotation."""
+    """Keep both weights between gamma**-2 and gamma**2, by powers of gamma that become part of the rotation."""
     first, second = _powers(d1), _powers(d2)
     scale = np.float64(_GAMMA)
     if first or second:
@@ -234,7 +235,7 @@ def _rescaled(flag: int, h: _Matrix2, d1: Any, d2: Any, x1: Any) -> tuple[int, _
 
 
 def _powers(weight: Any) -> int:
-    """How often a weight must be multiplied by gamma squared."""
+    """Return how often a weight must be multiplied by gamma squared."""
     size, times = abs(float(weight)), 0
     while 0 < size <= _GAMMA**-2:
         size, times = size * _GAMMA**2, times + 1

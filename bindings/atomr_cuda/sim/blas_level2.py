@@ -1,4 +1,4 @@
-"""Products of a matrix and a vector in the simulated cuBLAS. How a signature is read stands in ``blas_calls``."""
+"""Products of a matrix and a vector in the simulated cuBLAS. Signatures are described in ``blas_calls``."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _syr2(call: Any, hermitian: bool = False) -> None:
 
 
 def _add(call: Any, update: Array, hermitian: bool) -> None:
-    """Add to one triangle of A; the diagonal of a Hermitian matrix ends up real."""
+    """Add to one triangle of A; the diagonal of a Hermitian matrix becomes real."""
     total = update + (real_diagonal(call.A.read()) if hermitian else call.A.read())
     call.A.write(real_diagonal(total) if hermitian else total, triangle(call.n, call.uplo == 0))
 

@@ -1,7 +1,7 @@
-"""Products of matrices in the simulated cuBLAS. How a signature is read stands in ``blas_calls``.
+"""Products of matrices in the simulated cuBLAS. Signatures are described in ``blas_calls``.
 
-A product is computed in the type that the arithmetic of the call accumulates in, and rounded once when it is stored.
-What an arithmetic for speed promises is done to the inputs: they are rounded to the numbers that tensor cores multiply.
+A product is computed in the accumulator type of the call's arithmetic, and rounded once when it is stored. For the fast
+arithmetics the inputs are rounded to the numbers that tensor cores multiply.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # The arithmetic of products.
 
-# Which types of A and B, and of C, an arithmetic multiplies, and in which type the factors are given: the table of
-# cublasGemmEx. What is not here is not supported.
+# The table of cublasGemmEx: the types of A and B, and of C, that an arithmetic multiplies, and the type of the factors.
+# Other combinations are not supported.
 _SINGLE = {(T.CUDA_R_32F, T.CUDA_R_32F): T.CUDA_R_32F, (T.CUDA_C_32F, T.CUDA_C_32F): T.CUDA_C_32F}
 _DOUBLE = {(T.CUDA_R_64F, T.CUDA_R_64F): T.CUDA_R_64F, (T.CUDA_C_64F, T.CUDA_C_64F): T.CUDA_C_64F}
 _MIXED = {
@@ -62,7 +62,7 @@ SUPPORTED: dict[int, dict[tuple[T, T], T]] = {
 
 
 def _product_types(said: Mapping[str, int]) -> dict[str, Element]:
-    """The elements of a product that says its types, or a refusal."""
+    """Return the element types of a typed product, or refuse them."""
     factor = SUPPORTED.get(said["compute"], {}).get((T(said["A"]), T(said["C"]))) if said["A"] == said["B"] else None
     if factor is None:
         raise Refused(counterpart.statuses.not_supported)
@@ -70,7 +70,7 @@ def _product_types(said: Mapping[str, int]) -> dict[str, Element]:
 
 
 def _to_tf32(values: Array) -> Array:
-    """Single precision with 10 bits of mantissa, rounded to nearest, and from the middle away from zero."""
+    """Round single precision to 10 bits of mantissa, to nearest, ties away from zero."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(values), rounded, values)
@@ -81,14 +81,14 @@ def _through(kind: T) -> Callable[[Array], Array]:
     return lambda values: element.widen(element.round(values)).astype(np.float32)
 
 
-# What an arithmetic does to single precision before it multiplies.
+# The rounding of single precision before an arithmetic multiplies it.
 _ROUNDING: dict[int, Callable[[Array], Array]] = {
     C.CUBLAS_COMPUTE_32F_FAST_TF32: _to_tf32,
     C.CUBLAS_COMPUTE_32F_FAST_16F: _through(T.CUDA_R_16F),
     C.CUBLAS_COMPUTE_32F_FAST_16BF: _through(T.CUDA_R_16BF),
 }
-# What the math mode of a handle makes of a product in single precision that does not name its arithmetic, or names
-# the plain one.
+# The arithmetic that the math mode of a handle selects for a product in single precision that names none, or names the
+# plain one.
 _BY_MATH_MODE: dict[int, int] = {
     cublasMath_t.CUBLAS_TENSOR_OP_MATH: C.CUBLAS_COMPUTE_32F_FAST_16F,
     cublasMath_t.CUBLAS_TF32_TENSOR_OP_MATH: C.CUBLAS_COMPUTE_32F_FAST_TF32,
@@ -104,7 +104,7 @@ def _arithmetic(call: Any) -> int:
 
 
 def _rounded(values: Array, arithmetic: int) -> Array:
-    """Inputs as an arithmetic multiplies them; the parts of a complex number each by themselves."""
+    """Return inputs as an arithmetic multiplies them; the parts of a complex number are rounded separately."""
     rounding = _ROUNDING.get(arithmetic)
     if rounding is None or values.dtype not in (np.float32, np.complex64):
         return values
@@ -116,7 +116,7 @@ def _rounded(values: Array, arithmetic: int) -> Array:
 
 
 def multiply(a: Array, b: Array, arithmetic: int, factor: np.dtype[Any]) -> Array:
-    """a b in an arithmetic, as numbers of the type of its factors."""
+    """Return a b in an arithmetic, as numbers of the type of its factors."""
     if factor.kind == "i":
         # The products of bytes and their sums are exact in double precision; an overflow wraps around.
         return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64).astype(factor)
@@ -163,7 +163,7 @@ _GROUP = Operation(read_signature(_BATCH), _product_types, gemm, _check_bytes)
 
 @entry(cublas.cublasGemmGroupedBatchedEx_64)
 def _gemm_grouped(process: Process, number: int | None, *arguments: Any) -> None:
-    """Each group is a batch with sizes and factors of its own; the last argument but two says how many there are."""
+    """Each group is a batch with its own sizes and factors; the third argument from the end is the number of groups."""
     handle = the_handle(process, number)
     require(not handle.mode("PointerMode"), counterpart.statuses.not_supported)
     require(arguments[-3] >= 0)
@@ -173,7 +173,7 @@ def _gemm_grouped(process: Process, number: int | None, *arguments: Any) -> None
 
 
 def _groups(*arguments: Any) -> Iterator[tuple[Any, ...]]:
-    """The arguments of each group's batch: host arrays are read at the group, tables of addresses where it begins."""
+    """Yield the arguments of each group's batch: host arrays at the group, tables of addresses at its beginning."""
     *operations, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, count, sizes, compute = arguments
     words = [(ctypes.c_int * count).from_address(each) for each in operations]
     m, n, k, lda, ldb, ldc, sizes = (
@@ -196,7 +196,7 @@ def _groups(*arguments: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _product(call: Any, a: Array, b: Array) -> Array:
-    """a b in the arithmetic that the math mode of the handle asks for."""
+    """Return a b in the arithmetic that the math mode of the handle selects."""
     return multiply(a, b, _arithmetic(call), a.dtype)
 
 
@@ -211,7 +211,7 @@ def _symm(call: Any, hermitian: bool = False) -> None:
 
 
 def _rank_k(words: str, operands: str) -> str:
-    """The signature of an update of one triangle of C."""
+    """Return the signature of an update of one triangle of C."""
     return f"uplo trans={words} n k {operands} C(n,n)"
 
 
@@ -262,7 +262,7 @@ _TRIANGLE = "side uplo trans diag m n alpha A{many}(m/n@side,m/n@side) B{many}(m
 
 
 def _of_triangle(call: Any, routine: str) -> Any:
-    """alpha op(A) B or its like; zero when alpha is, and then neither is read."""
+    """Return alpha op(A) B or similar; zero when alpha is zero, and then neither is read."""
     if call.alpha == 0:
         return 0
     arithmetic = _arithmetic(call)

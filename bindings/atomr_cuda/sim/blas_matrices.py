@@ -1,7 +1,7 @@
-"""What the matrices of BLAS are: transposed, symmetric, triangular, or of a band, from how they lie in memory.
+"""The matrices of BLAS, from their storage: transposed, symmetric, triangular, or banded.
 
-What a matrix does not have is never looked at: the other triangle, or the corners of a band's storage, may hold
-anything.
+Storage that is not part of the matrix is never used: the other triangle, or the corners of a band's storage, may have
+any content.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def scaled(factor: Any, values: Array) -> Array:
-    """A product that leaves infinities of complex numbers alone where the factor is one, and only there.
+    """A product that leaves complex infinities unchanged if the factor is one, and only then.
 
-    A real factor is a complex one to the library, as seen on an H200: an infinity gives NaN beside itself.
+    For the library a real factor is a complex one, as seen on an H200: an infinity then becomes a NaN in the other
+    part.
     """
     if factor == 1:
         return values
@@ -29,30 +30,30 @@ def scaled(factor: Any, values: Array) -> Array:
 
 
 def combined(alpha: Any, product: Callable[[], Array], beta: Any, target: Callable[[], Array]) -> Any:
-    """alpha product + beta target. A factor of zero means that what it stands before is not even read."""
+    """Return alpha product + beta target. If a factor is zero, its operand is not read."""
     first = scaled(alpha, product()) if alpha != 0 else 0
     return first + scaled(beta, target()) if beta != 0 else first
 
 
 def transposed(values: Array, word: int) -> Array:
-    """A matrix as it is (0), transposed (1), or transposed and conjugated (2)."""
+    """Return a matrix unchanged (0), transposed (1), or transposed and conjugated (2)."""
     return (values, values.T, values.conj().T)[word]
 
 
 def symmetric(values: Array, lower: bool, hermitian: bool = False) -> Array:
-    """The whole of a matrix of which one triangle is given. The diagonal of a Hermitian one is taken to be real."""
+    """Return the whole matrix from one triangle. The diagonal of a Hermitian one is assumed to be real."""
     whole = np.where(triangle(len(values), lower), values, values.conj().T if hermitian else values.T)
     return real_diagonal(whole) if hermitian else whole
 
 
 def real_diagonal(values: Array) -> Array:
-    """A square matrix without the imaginary parts of its diagonal, in its place."""
+    """Clear the imaginary parts of the diagonal of a square matrix, in place."""
     np.fill_diagonal(values, np.diagonal(values).real.copy())
     return values
 
 
 def from_band(stored: Array, rows: int, below: int, above: int) -> Array:
-    """A matrix of whose diagonals those are stored, each in a row: the highest is the first."""
+    """Return a matrix from the storage of its diagonals, each in a row: the highest is the first."""
     columns = stored.shape[1]
     whole = np.zeros((rows, columns), stored.dtype)
     for offset in range(-below, above + 1):

@@ -1,4 +1,4 @@
-"""Triangular matrices of BLAS, by scipy's: the one part of the products that numpy does not have."""
+"""Triangular matrices of BLAS, by scipy: numpy does not have these functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @cache
 def _routine(name: str, kind: str) -> Any:
-    # Imported where it is needed: a worker that multiplies no triangular matrix starts sooner.
+    # Imported where it is needed: a worker that multiplies no triangular matrix starts faster.
     from scipy.linalg import blas  # type: ignore[import-untyped, unused-ignore]
 
     return blas.get_blas_funcs(name, dtype=kind)
@@ -20,10 +20,11 @@ def _routine(name: str, kind: str) -> Any:
 def triangular(
     routine: str, matrix: Array, values: Array, lower: bool, word: int, unit: bool, *, right: bool = False
 ) -> Array:
-    """op(matrix) values ("trmm") or the solution of op(matrix) X = values ("trsm"); ``right``: the matrix stands there.
+    """Return op(matrix) values ("trmm") or the solution of op(matrix) X = values ("trsm"); with ``right`` the matrix is
+    on the right.
 
-    Only its triangle is read, without the diagonal where that is taken to be ones (``unit``). What cannot be solved
-    gives infinities, as from the library: no status says so.
+    Only its triangle is read, without the diagonal if that is assumed to be ones (``unit``). A singular system gives
+    infinities, as from the library: there is no status for it.
     """
     if values.size == 0:
         return values

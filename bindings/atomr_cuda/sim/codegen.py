@@ -1,11 +1,11 @@
 """PTX functions as Python: each basic block becomes a function of straight-line numpy over the lanes that are in it.
 
 A generated function is called as `block(A, L)`: `A` is the activation (see `activation`), `L` the indices of the active
-lanes, or None when they are all active.  Registers that a block needs are gathered once at its top, those that later
-blocks need are scattered once at its end; a value that is the same for all lanes stays a numpy scalar.  What follows is
+lanes, or None when they are all active. Registers that a block needs are gathered once at its top; those that later
+blocks need are scattered once at its end. A value that is the same for all lanes stays a numpy scalar. The result is
 the number of the next block, or None when the activation has taken the lanes.
 
-This file knows operands, registers and frames.  What an instruction computes is in `instructions`.
+This file handles operands, registers and frames. The instructions are in `instructions`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Namespace = dict[str, Any]
 
 
 def namespace() -> Namespace:
-    """What generated code may name: numpy, the types, and every helper of `numeric`."""
+    """The names that generated code may use: numpy, the types, and every helper of `numeric`."""
     helpers = {name: value for name, value in vars(numeric).items() if not name.startswith("_") and callable(value)}
     return (
         helpers | TYPES | DTYPES | {"np": np, "ROUNDINGS": numeric.ROUNDINGS, "one": lambda value: value.dtype.type(1)}
@@ -60,15 +60,15 @@ def namespace() -> Namespace:
 
 @dataclass(slots=True)
 class Frame:
-    """Where a function's `.local` and `.param` variables lie in the memory of each lane."""
+    """The places of a function's `.local` and `.param` variables in the memory of each lane."""
 
     offsets: dict[str, int] = field(default_factory=dict)
     size: int = 0
     exposed: bool = False
-    """The function takes an address in it, so it must be accessible memory."""
+    """True if the function takes an address in it, so it must be accessible memory."""
 
     def add(self, variable: Variable) -> None:
-        """Give a variable its place, as aligned as it asks for."""
+        """Give a variable its place, with the alignment that it asks for."""
         align = max(variable.align, 1)
         self.offsets[variable.name] = -(-self.size // align) * align
         self.size = self.offsets[variable.name] + variable.size
@@ -76,7 +76,7 @@ class Frame:
 
 @dataclass(slots=True)
 class Symbols:
-    """What names outside of a function stand for."""
+    """The meaning of names from outside of a function."""
 
     addresses: dict[str, int]
     shared: dict[str, Variable]
@@ -85,7 +85,7 @@ class Symbols:
 
 @dataclass(slots=True)
 class Code:
-    """A function, translated: the Python text of its blocks, and what an activation of it needs."""
+    """A function, translated: the Python text of its blocks, and the data for its activations."""
 
     function: Function
     flow: Flow
@@ -106,7 +106,7 @@ class Code:
     blocks: list[Any] = field(default_factory=list)
 
     def ready(self, helpers: Namespace) -> list[Any]:
-        """The blocks as Python functions; the text is compiled when they are first needed."""
+        """The blocks as Python functions; the text is compiled at their first use."""
         if not self.blocks:
             names = helpers | self.constants
             exec(compile(self.text, f"<ptx {self.function.name}>", "exec"), names)
@@ -115,7 +115,7 @@ class Code:
 
 
 def translate(function: Function, module: PtxModule, symbols: Symbols, emitter: Writer) -> Code:
-    """The code of one function; a `LoadError` names the instruction that cannot be run."""
+    """Return the code of one function; a `LoadError` names the instruction that cannot be run."""
     try:
         return Translator(function, module, symbols, emitter).run()
     except LoadError as error:
@@ -133,7 +133,7 @@ class Translator:
         self.code: Code = Code(function, analyse(function), Frame())
 
     def run(self) -> Code:
-        """The translated function."""
+        """Return the translated function."""
         code, flow = self.code, self.code.flow
         self._place_variables()
         crossing = sorted(set().union(*flow.live_in, *flow.live_out))
@@ -147,7 +147,8 @@ class Translator:
         return code
 
     def _place_variables(self) -> None:
-        """Parameters of a kernel lie in the launch's buffer, everything else in `.local` and `.param` in the frame."""
+        """Place the parameters of a kernel in the launch's buffer, and all other `.local` and `.param` variables in the
+        frame."""
         code = self.code
         if self.function.entry:
             buffer = Frame()
@@ -162,7 +163,7 @@ class Translator:
                 raise UnsupportedPtx(f"the module's .local variable {variable.name} is not simulated", variable.line)
 
     def constant(self, bits: int, kind: str) -> str:
-        """The name of a typed literal in the generated code's namespace."""
+        """Return the name of a typed literal in the generated code's namespace."""
         width = WIDTHS[kind]
         name = f"k_{kind}_{bits & ((1 << width) - 1):x}"
         if name not in self.code.constants:
@@ -175,7 +176,7 @@ _TEMPORARY = re.compile(r"\bt\d+\b")
 
 
 def _forgetting(body: list[str], rest: list[str]) -> Iterator[str]:
-    """The lines of a body, with each temporary deleted after its last use.
+    """Return the lines of a body, with each temporary deleted after its last use.
 
     The next array then takes the same memory, which the processor's cache still holds.
     """
@@ -192,12 +193,12 @@ def _forgetting(body: list[str], rest: list[str]) -> Iterator[str]:
 
 
 def shared_key(function: Function, name: str) -> str:
-    """How a `.shared` variable is called in a kernel's layout: two functions may each have one of the same name."""
+    """Return the name of a `.shared` variable in a kernel's layout: two functions may use the same name."""
     return f"{function.name}:{name}" if name in function.variables else name
 
 
 def storage(width: int) -> Any:
-    """The numpy type in which a register of that width is kept."""
+    """Return the numpy type in which a register of that width is kept."""
     return np.bool_ if width == 1 else TYPES[f"u{width}"]
 
 
@@ -222,7 +223,7 @@ class BlockEmitter:
         self.origin: dict[str, str] = {}
         """The array behind a variable that is only another view of it."""
         self.foreign: set[str] = set()
-        """Arrays that belong to somebody else, and must be copied before a register owns them."""
+        """Arrays with another owner, which must be copied before a register owns them."""
         self.changed: set[str] = set()
         self.once: dict[str, str] = {}
         self.touched_vector: bool = False
@@ -233,7 +234,7 @@ class BlockEmitter:
     # What handlers use
 
     def use(self, operand: Operand, kind: str) -> str:
-        """A variable or expression that holds the operand as `kind`."""
+        """Return a variable or expression that holds the operand as `kind`."""
         if kind == "bf16":
             return f"bf16_to_f32({self.use(operand, 'u16')})"
         kind = _as_unsigned(kind)
@@ -289,7 +290,7 @@ class BlockEmitter:
             self.define(operand, kind, self.use(source, kind))
 
     def temp(self, expression: str) -> str:
-        """Keep the value of an expression; returns the name it is kept by."""
+        """Keep the value of an expression; return the name of its variable."""
         self.counter += 1
         name = f"t{self.counter}"
         self.body.append(f"{name} = {expression}")
@@ -301,19 +302,19 @@ class BlockEmitter:
         self.body.append(text)
 
     def constant(self, bits: int, kind: str) -> str:
-        """The name of a typed literal, given by its bits."""
+        """Return the name of a typed literal, given by its bits."""
         return self.owner.constant(bits, kind)
 
     def width(self, operand: Operand) -> int:
-        """The width of an operand in bits; 64 for whatever is not a register."""
+        """Return the width of an operand in bits; 64 for an operand that is not a register."""
         return self.function.registers[operand.name] if isinstance(operand, Register) else 64
 
     def wanted(self, operand: Operand) -> bool:
-        """Whether anything reads this result."""
+        """Tell whether this result is read later."""
         return isinstance(operand, Register) and operand.name in self.wanted_names
 
     def vector(self) -> None:
-        """The result differs from lane to lane, whatever the operands are."""
+        """Note that the result differs from lane to lane, whatever the operands are."""
         self.touched_vector = True
 
     def copy(self, function: str, to: str, source: str, *sizes: str) -> None:
@@ -321,7 +322,7 @@ class BlockEmitter:
         self.statement(f"{function}(M, {', '.join((to, source, *sizes))})")
 
     def place(self, address: Address, instruction: Instruction) -> Place:
-        """Where the instruction's memory is."""
+        """Return the place of the instruction's access to memory."""
         spaces = [part for part in instruction.modifiers if part in ("global", "shared", "local", "const", "param")]
         base = address.base
         if spaces == ["shared"]:
@@ -409,7 +410,7 @@ class BlockEmitter:
         width = self.function.registers[register.name]
         if kind == "pred" or width == 1:
             if kind != "pred" or width != 1:
-                raise self._error(f"{register.name} is used as a wrong type")
+                raise self._error(f"{register.name} is used with a wrong type")
             return f"~{held['pred']}" if register.negated else held["pred"]
         if kind not in held:
             if WIDTHS[kind] == width:
@@ -425,7 +426,7 @@ class BlockEmitter:
         return held[kind]
 
     def _bits(self, register: Register, kind: str) -> str:
-        """A register's bits.  A result of float arithmetic gets the NaN that hardware makes here, and not before."""
+        """A register's bits. A result of float arithmetic gets the hardware's NaN here, and not before."""
         computed = self.code.flow.computed.get(register.name)
         if computed is None:
             return self._register(register, kind)
@@ -452,7 +453,7 @@ class BlockEmitter:
         return result
 
     def _load(self, name: str) -> None:
-        """Make sure that the register has a variable: gathered at the top of the block when it comes from outside."""
+        """Make sure that the register has a variable; a value from another block is gathered at the top."""
         if name in self.values:
             return
         width = self.function.registers[name]
@@ -506,7 +507,7 @@ class BlockEmitter:
         return self._derived(f"{value}.astype({kind})", value)
 
     def _symbol(self, symbol: Symbol, kind: str) -> str:
-        """A symbol's address."""
+        """Return a symbol's address."""
         name = symbol.name
         if name in self.code.parameters:
             return f"u64(A.parameter_base + {self.code.parameters[name]})"
@@ -533,7 +534,7 @@ class BlockEmitter:
     # The function
 
     def run(self) -> str:
-        """The Python text of the block."""
+        """Return the Python text of the block."""
         needed = self._needed()
         for instruction, wanted in zip(self.block.body, needed, strict=True):
             self.instruction, self.wanted_names = instruction, wanted
@@ -559,11 +560,11 @@ class BlockEmitter:
         try:
             OPCODES[instruction.opcode].handler(self, instruction)
         except (ValueError, TypeError, LookupError, StopIteration) as error:
-            # Handlers take the form of an instruction for granted; one of another form is not PTX.
+            # Handlers assume the form of an instruction; an instruction of another form is not PTX.
             raise PtxError(f"'{instruction.text}' is malformed", instruction.line) from error
 
     def _needed(self) -> list[set[str]]:
-        """For each instruction, the registers that are read after it."""
+        """Return for each instruction the registers that are read after it."""
         live = set(self.code.flow.live_out[self.block.number])
         assert self.block.end
         live.update(register.name for register in end_reads(self.block.end))
@@ -577,8 +578,8 @@ class BlockEmitter:
     def _repetition(self, end: End) -> list[str]:
         """In a block that branches to itself, the lanes that stay keep their registers in variables.
 
-        Those that leave put theirs back, and wait where they go next.  Where nothing but registers is at stake, the
-        others go on as if all were still there, until enough have left.
+        Lanes that leave put theirs back, and wait at their next block. If the block uses only registers, the others go
+        on as if all were still there, until enough have left.
         """
         number = self.block.number
         if end.kind != "branch" or end.operand is None or end.targets.count(number) != 1:
@@ -612,17 +613,18 @@ class BlockEmitter:
         return lines
 
     def _vector(self, name: str) -> str:
-        """A register's value in each lane of a group of which some stay in the block: one for each item of `P`."""
+        """Return a register's value in each lane of a group of which some stay in the block: one for each item of P."""
         width = self.function.registers[name]
         kind = "pred" if width == 1 else f"u{width}"
         variable = self._register(Register(name), kind)
         return f"np.full(P.size, {variable}, {kind})" if variable in self.scalars else variable
 
     def _stores(self) -> list[str]:
-        """Put back what later blocks read.  A register never shares its array: the next block may write parts of it."""
+        """Put back the registers that later blocks read. A register never shares its array: the next block may write
+        parts of it."""
         whole, part, common = [], [], []
         copied = []
-        """What was gathered may be seen through a register that is put back: it is copied before any of them is."""
+        """A gathered array may be visible through a register that is put back: it is copied before any of them is."""
         owned: set[str] = set()
         live = self.code.flow.live_out[self.block.number]
         for name in sorted(self.changed & live):
@@ -665,7 +667,7 @@ class BlockEmitter:
             return [f"return {taken} if {test} else {other}"]
         if predicate[0] == "~":
             predicate, taken, other = predicate[1:], other, taken
-        # Some may have left a block that branches to itself, so its lanes are not those that it was called with.
+        # Some lanes may have left a block that branches to itself, so its lanes are not those with which it was called.
         verb = "scatter" if self.block.number in end.targets else "split"
         return [f"return A.{verb}({predicate}, L, {taken}, {other})"]
 
@@ -693,7 +695,7 @@ class BlockEmitter:
         return [f"return A.meet({self.use(end.operand, 'u32')}, L, {end.targets[0]})"]
 
     def _end_call(self, end: End) -> list[str]:
-        """Arguments and results are already in, or go to, `.param` variables of the caller's frame."""
+        """Arguments and results are in, or go to, `.param` variables of the caller's frame."""
         assert end.instruction
         results, target, arguments = _call_parts(end.instruction)
         given = [self._frame_offset(item) for item in arguments]
@@ -723,11 +725,11 @@ class BlockEmitter:
 
 
 Writer = Callable[[Translator, Block], BlockEmitter]
-"""What makes the writer of a block's function."""
+"""The class that writes a block's function."""
 
 
 def _call_parts(instruction: Instruction) -> tuple[tuple[Operand, ...], Operand, tuple[Operand, ...]]:
-    """The results, the callee and the arguments of a call."""
+    """Return the results, the callee and the arguments of a call."""
     operands = list(instruction.operands)
     results: tuple[Operand, ...] = ()
     first = operands.pop(0) if operands else None
@@ -735,6 +737,6 @@ def _call_parts(instruction: Instruction) -> tuple[tuple[Operand, ...], Operand,
         results = first.items
         first = operands.pop(0) if operands else None
     if not isinstance(first, Register | Symbol):
-        raise PtxError(f"'{instruction.text}' calls nothing", instruction.line)
+        raise PtxError(f"'{instruction.text}' names no function to call", instruction.line)
     arguments = operands[0].items if operands and isinstance(operands[0], Group) else ()
     return results, first, arguments

@@ -1,4 +1,4 @@
-"""Copies that a lane asks for and does not wait for (`cp.async`); here they are done at once, each lane's in turn."""
+"""Copies that a lane starts and does not wait for (`cp.async`). Here they are done at once, one lane after another."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 from .memory import MISALIGNED_ADDRESS, AddressSpace, DeviceFault
 
 _BULK = 16
-"""Addresses and sizes of bulk copies are multiples of it."""
+"""The number of which addresses and sizes of bulk copies are multiples."""
 
 
 def copy_each(memory: AddressSpace, to: Any, source: Any, size: Any, given: Any) -> None:
-    """In each lane, `given` bytes from `source`, and zeros up to `size`.
+    """Copy in each lane `given` bytes from `source`, and zeros up to `size`.
 
-    What a GPU does when more bytes are given than are copied is undefined; one of capability 9.0 starts again from one.
+    On a GPU the result is undefined when more bytes are given than are copied; one of capability 9.0 starts again from
+    one.
     """
     for target, origin, whole, count in _lanes(to, source, size, given):
         view = memory.view(target, whole)
@@ -26,7 +27,7 @@ def copy_each(memory: AddressSpace, to: Any, source: Any, size: Any, given: Any)
 
 
 def copy_bulk(memory: AddressSpace, to: Any, source: Any, size: Any) -> None:
-    """In each lane, a block of memory: 16 bytes or a multiple of them."""
+    """Copy in each lane a block of memory: 16 bytes or a multiple of them."""
     for target, origin, count in _lanes(to, source, size):
         if (target | origin | count) % _BULK:
             message = f"bulk copy of {count} bytes from {origin:#x} to {target:#x}, not all multiples of {_BULK}"
@@ -36,5 +37,5 @@ def copy_bulk(memory: AddressSpace, to: Any, source: Any, size: Any) -> None:
 
 
 def _lanes(*columns: Any) -> Any:
-    """The values of one lane after another; what is the same for all lanes may come as a scalar."""
+    """Yield the values of one lane after another; a scalar is the same for all lanes."""
     return zip(*(column.tolist() for column in np.broadcast_arrays(*map(np.atleast_1d, columns))), strict=True)

@@ -1,7 +1,7 @@
 """The simulated cuBLAS: the functions of ``atomr_cuda.cublas``, on numpy and on scipy's BLAS and LAPACK.
 
-The files that this one gathers fill the table when they are imported. scipy is imported by the first call that needs
-it: a triangular matrix, or a factorization.
+The files that this one imports fill the table. scipy is imported by the first call that needs it: for a triangular
+matrix, or for a factorization.
 """
 
 from __future__ import annotations

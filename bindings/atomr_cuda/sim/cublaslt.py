@@ -1,9 +1,9 @@
 """The simulated cuBLASLt: handles, descriptors, heuristics, products and changes of layout.
 
-Descriptors are in ``cublaslt_descriptors``, what a product is and how it is computed in ``cublaslt_matmul``. There is
-one algorithm; the heuristics propose it in two configurations: with the sums cut in two, whose parts lie in the
-workspace, where that is allowed and the sums are long, and whole, without a workspace. The log, the cache of the
-heuristics, arrays of pointers and groups of matrices are not simulated.
+Descriptors are in ``cublaslt_descriptors``; products and their computation are in ``cublaslt_matmul``. There is one
+algorithm, which the heuristics propose in two configurations. One has the sums cut in two, with the parts in the
+workspace, if that is allowed and the sums are long. The other has whole sums and no workspace. The log, the cache of
+the heuristics, arrays of pointers and groups of matrices are not simulated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _get_property(process: Process, part: int, result: Any) -> None:
 
 @functools.cache
 def _string(status: int, which: int) -> Any:
-    """The name of a status, or what it means, in memory that stays."""
+    """Return the name of a status, or its meaning, in memory that stays."""
     return ctypes.create_string_buffer(cublas.describe_status(status)[which].encode())
 
 
@@ -94,7 +94,7 @@ def _get_status_string(process: Process, status: int) -> int:
 
 
 class _Light:
-    """What cublasLtCreate makes. A handle of cuBLAS is as good everywhere but in cublasLtDestroy."""
+    """The object that cublasLtCreate makes. A handle of cuBLAS can be used everywhere but in cublasLtDestroy."""
 
 
 @_entry(cublaslt.cublasLtCreate)
@@ -119,7 +119,7 @@ def _check_handle(process: Process, number: int | None) -> None:
 
 
 def _define_descriptor(kind: Kind, prefix: str, *given: str) -> None:
-    """The functions of one kind of descriptor; ``given`` are the attributes that it is made with."""
+    """The functions of one kind of descriptor; ``given`` are the attributes with which it is made."""
 
     @_entry(getattr(cublaslt, f"{prefix}Create"))
     def create(process: Process, result: Any, *values: int) -> None:
@@ -154,10 +154,10 @@ _define_descriptor(EMULATION, "cublasLtEmulationDesc")
 # Algorithms.
 
 _ALGORITHM = 0
-_PARTS, _CUT_FROM = 2, 32  # into how many parts long sums are cut, and from which length on
+_PARTS, _CUT_FROM = 2, 32  # the number of parts of long sums, and the length from which a sum is long
 _TILE = 128  # rows and columns of D that a multiprocessor computes at once
 
-# What an element of A is to the hardware, and by which instructions that is multiplied.
+# The type of an element of A for the hardware, and the instructions that multiply it.
 _INPUTS: dict[int, str] = {
     Type.CUDA_R_16F: "16F",
     Type.CUDA_R_16BF: "16BF",
@@ -179,7 +179,7 @@ _INSTRUCTIONS = {"32F": "FMA", "64F": "DMMA", "8I": "IMMA"}
 
 
 def _numerical_flags(types: tuple[int, ...]) -> int:
-    """What the numbers depend on: the instruction, the accumulator and the type of its inputs."""
+    """Return the instruction, the accumulator and the type of its inputs, on which the numerical result depends."""
     arithmetic, _, a, *_ = types
     accumulator = Compute(arithmetic).name.split("_")[2]
     inputs = _FAST_INPUTS.get(arithmetic, _INPUTS[a])
@@ -188,7 +188,7 @@ def _numerical_flags(types: tuple[int, ...]) -> int:
 
 
 def _make_algorithm(address: int | None, types: tuple[int, ...], parts: int = 1) -> None:
-    """Write the algorithm, cutting sums into so many parts."""
+    """Write the algorithm, which cuts sums into this number of parts."""
     scheme = Reduction.CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE if parts > 1 else 0
     room = ctypes.sizeof(cublaslt.cublasLtMatmulAlgo_t)
     beside = {"_alignment": granule(types), "_numerical_flags": _numerical_flags(types)}
@@ -196,7 +196,8 @@ def _make_algorithm(address: int | None, types: tuple[int, ...], parts: int = 1)
 
 
 def _parts_of(problem: Problem, algorithm: int | None) -> int:
-    """Into how many parts an algorithm cuts the sums; refuses one that is not good for the problem."""
+    """Return the number of parts into which an algorithm cuts the sums; refuse an algorithm that does not fit the
+    problem."""
     configured = ALGORITHM.read(algorithm)
     parts = int(configured.splitk_num)
     require(configured.id == _ALGORITHM and 1 <= parts <= problem.shape[2], INVALID_VALUE)
@@ -219,7 +220,7 @@ def _waves(problem: Problem, parts: int) -> float:
 
 
 def _proposals(problem: Problem, wanted: Descriptor) -> list[int]:
-    """The numbers of parts that a preference allows, the best first."""
+    """Return the numbers of parts that a preference allows, the best first."""
     require(wanted.search_mode == cublasLtMatmulSearch_t.CUBLASLT_SEARCH_BEST_FIT, NOT_SUPPORTED)
     for name, layout in zip("abcd", problem.layouts, strict=True):
         aligned = getattr(wanted, f"min_alignment_{name}_bytes")
@@ -293,7 +294,7 @@ def _get_configuration(
 _EPILOGUES = functools.reduce(int.__or__, (int(each) for each in cublaslt.cublasLtEpilogue_t))
 _ALIGNMENTS = tuple(Capability[f"CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_{name}_BYTES"] for name in "ABCD")
 
-# What is not named here is 0: the algorithm cannot do it.
+# Attributes that are not named here are 0: the algorithm does not support them.
 _CAPABILITIES: dict[int, int] = {
     Capability.CUBLASLT_ALGO_CAP_SPLITK_SUPPORT: 1,
     Capability.CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK: Reduction.CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
@@ -391,7 +392,7 @@ def _matrix_transform(
     counterpart.submit(process, stream, work)
 
 
-# The types of a matrix that a change of layout computes with, by the type of its scale.
+# The types of a matrix with which a change of layout computes, by the type of its scale.
 _TRANSFORMED: dict[int, tuple[int, ...]] = {
     Type.CUDA_R_32F: (
         Type.CUDA_R_8I,
@@ -422,7 +423,7 @@ def _term(
     layout_at: int | None,
     result: Descriptor,
 ) -> Callable[[AddressSpace], Any] | None:
-    """A matrix times its factor, or None where there is no matrix: its factor must be 0 then, or missing too."""
+    """Return a matrix times its factor, or None if there is no matrix: then its factor must be 0 or missing."""
     element = ELEMENT_TYPES[wanted.scale_type]
     on_host = wanted.pointer_mode == PointerMode.CUBLASLT_POINTER_MODE_HOST
     scale = (Factor.on_host if on_host else Factor.on_device)(element, factor) if factor else Factor()

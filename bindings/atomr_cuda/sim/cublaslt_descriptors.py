@@ -1,8 +1,8 @@
 """The descriptors of the simulated cuBLASLt: numbered attributes, each a value of fixed size.
 
-A descriptor lies in the structure that the header reserves for it, in memory of the library or of the caller, so it can
-be copied as its bytes, as the algorithms of the real library can. Which attributes a kind of descriptor has, their
-types and their defaults are the tables at the end of this file.
+A descriptor is in the structure that the header reserves for it, in memory of the library or of the caller. So its
+bytes can be copied, like the algorithms of the real library. The tables at the end of this file have the attributes of
+each kind of descriptor, their types and their defaults.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NULL = c_uint64(0)
 class Kind:
     """One kind of descriptor.
 
-    ``attributes`` gives each attribute its default, which says its type too. What begins with an underscore is no
-    attribute: it is kept beside them.
+    ``attributes`` gives each attribute its default, which also determines its type. A name that begins with an
+    underscore is not an attribute, but is kept beside them.
     """
 
     _marks = 0x5EED_0000_0000_0000
@@ -61,7 +61,7 @@ class Kind:
         result[0] = address
 
     def destroy(self, address: int | None) -> None:
-        """Give back what was made by ``create``; a descriptor in memory of the caller needs nothing."""
+        """Give back a descriptor of ``create``; one in memory of the caller needs nothing."""
         if address in self._created:
             self._created.pop(address)
 
@@ -75,7 +75,8 @@ class Kind:
             setattr(memory, name, default)
 
     def read(self, address: int | None) -> Descriptor:
-        """A copy of a descriptor as it is now: what is queued does not see later changes. Refuses what is none."""
+        """Return a copy of a descriptor as it is now, so that queued work does not see later changes. Refuses anything
+        else."""
         return self._structure.from_buffer_copy(self._at(address))
 
     def set(self, address: int | None, number: int, value: int | None, size: int) -> None:
@@ -85,7 +86,7 @@ class Kind:
         ctypes.memmove(start, value or 0, length)
 
     def get(self, address: int | None, number: int, value: int | None, size: int, written: Any) -> None:
-        """Copy an attribute to ``value``; with a size of 0 say its size alone."""
+        """Copy an attribute to ``value``; with a size of 0 only give its size."""
         start, length = self._place(address, number)
         put_attribute(ctypes.string_at(start, length), value, size, written)
 
@@ -96,7 +97,7 @@ class Kind:
         return memory
 
     def _place(self, address: int | None, number: int) -> tuple[int, int]:
-        """Where the value of an attribute lies, and how large it is."""
+        """Return the place and the size of an attribute's value."""
         memory = self._at(address)
         if number not in self._names:
             raise Refused(INVALID_VALUE)
@@ -105,7 +106,7 @@ class Kind:
 
 
 def put_attribute(data: bytes, value: int | None, size: int, written: Any) -> None:
-    """Answer a question for an attribute as every ``GetAttribute`` does: its bytes, or with a size of 0 how many."""
+    """Answer a query for an attribute as every ``GetAttribute`` does: its bytes, or with a size of 0 their number."""
     require(written if size == 0 else value and size == len(data), INVALID_VALUE)
     if size:
         ctypes.memmove(value or 0, data, size)
@@ -127,7 +128,7 @@ LAYOUT: Kind = Kind(
     plane_offset=c_int64(),
     batch_mode=c_uint32(),
 )
-"""How a matrix lies in memory."""
+"""The layout of a matrix in memory."""
 
 MATMUL: Kind = Kind(
     cublaslt.cublasLtMatmulDescOpaque_t,
@@ -167,7 +168,7 @@ MATMUL: Kind = Kind(
     d_out_scale_mode=c_int32(),
     emulation_descriptor=_NULL,
 )
-"""A product and all that is done to it."""
+"""A product with its epilogue."""
 
 TRANSFORM: Kind = Kind(
     cublaslt.cublasLtMatrixTransformDescOpaque_t,
@@ -193,7 +194,7 @@ EMULATION: Kind = Kind(
     fixedpoint_mantissa_bit_offset=c_int32(),
     fixedpoint_mantissa_bit_count_pointer=_NULL,
 )
-"""How a product is emulated by another arithmetic. The simulator keeps it, and always computes in the real one."""
+"""The emulation of a product by another arithmetic. The simulator keeps it, and always computes in the real one."""
 
 PREFERENCE: Kind = Kind(
     cublaslt.cublasLtMatmulPreferenceOpaque_t,
@@ -209,7 +210,7 @@ PREFERENCE: Kind = Kind(
     max_waves_count=c_float(),
     impl_mask=c_uint64(2**64 - 1),
 )
-"""What an algorithm may cost, and how its operands are aligned."""
+"""The preferences for an algorithm, and the alignment of its operands."""
 
 ALGORITHM: Kind = Kind(
     cublaslt.cublasLtMatmulAlgo_t,
@@ -228,4 +229,4 @@ ALGORITHM: Kind = Kind(
     _alignment=c_uint32(),
     _numerical_flags=c_uint64(),
 )
-"""How a product is computed."""
+"""The algorithm of a product."""

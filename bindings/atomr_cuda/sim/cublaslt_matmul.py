@@ -1,7 +1,7 @@
-"""How the simulated cublasLtMatmul computes.
+"""The computations of the simulated cublasLtMatmul.
 
-A ``Multiplication`` is one call. It adds in the accumulator of the arithmetic, goes on in the type of alpha and beta,
-and rounds once, when it stores:
+A ``Multiplication`` is one call. It adds in the accumulator type of the arithmetic, continues in the type of alpha and
+beta, and rounds once, when it stores:
 
     x = alpha * scaleA * scaleB * op(A) op(B) + beta * scaleC * C + bias
     D = scaleD * activation(x)                                               aux = scaleAux * x
@@ -50,7 +50,7 @@ def gelu_gradient(x: Array) -> Array:
 
 
 def store(operand: Operand, space: AddressSpace, values: Array) -> None:
-    """Write results: where numbers become integers, those are the nearest ones, and saturate."""
+    """Write results: integers are rounded to the nearest one, and saturate."""
     number = operand.element.number
     if number.kind == "i":
         values = to_integer(values, "rni", number.type) if values.dtype.kind == "f" else clamp(values, number.type)
@@ -58,7 +58,7 @@ def store(operand: Operand, space: AddressSpace, values: Array) -> None:
 
 
 def transposed(operation: int, values: Array) -> Array:
-    """What an operation makes of each matrix."""
+    """Return the result of an operation on each matrix."""
     if operation == Operation.CUBLAS_OP_N:
         return values
     values = values.swapaxes(-1, -2)
@@ -66,13 +66,13 @@ def transposed(operation: int, values: Array) -> Array:
 
 
 def scaled(factor: Any, values: Array) -> Array:
-    """A product that leaves values alone where all factors are one: a complex infinity stays itself."""
+    """A product that leaves values unchanged if all factors are one: a complex infinity stays the same."""
     return values if np.all(factor == 1) else factor * values
 
 
 @dataclass(frozen=True)
 class Multiplication:
-    """One call: a checked problem and what it was called with."""
+    """One call: a checked problem and the arguments of the call."""
 
     problem: Problem
     a: int
@@ -85,7 +85,7 @@ class Multiplication:
     workspace: int
 
     def run(self, space: AddressSpace) -> None:
-        """Compute, and write D and all that the epilogue writes."""
+        """Compute, and write D and all results of the epilogue."""
         problem, product = self.problem, self.problem.product
         number = ELEMENTS[product.scale_type].number
         a, b = self._factor(space, "a"), self._factor(space, "b")
@@ -98,13 +98,13 @@ class Multiplication:
         store(placed(problem.d, self.d), space, values.astype(number, copy=False))
 
     def _factor(self, space: AddressSpace, name: str) -> Array:
-        """op(A) or op(B), in the accumulator's type."""
+        """Return op(A) or op(B), in the accumulator's type."""
         values = placed(getattr(self.problem, name), getattr(self, name)).read(space)
         operation = getattr(self.problem.product, f"trans{name}")
         return transposed(operation, values.astype(self.problem.accumulator.number))
 
     def _sums(self, space: AddressSpace, a: Array, b: Array) -> Array:
-        """The product itself. An algorithm that cuts the sums keeps the parts in the workspace."""
+        """Return the product itself. An algorithm that cuts the sums keeps the parts in the workspace."""
         arithmetic, number = self.problem.product.compute_type, self.problem.accumulator.number
         pieces = np.array_split(np.arange(a.shape[-1]), self.splits)
         parts = np.stack([multiply(a[..., piece], b[:, piece], arithmetic, number) for piece in pieces])
@@ -128,7 +128,7 @@ class Multiplication:
         return Operand(_FLOAT, address, (1, 1, 1), (1, 1, 1)).read(space) if address else 1
 
     def _input_scale(self, space: AddressSpace) -> Any:
-        """The scales of A and B: a number for each, or one for each row of A and each column of B."""
+        """Return the scales of A and B: a number for each, or one for each row of A and each column of B."""
         product, (rows, cols, _) = self.problem.product, self.problem.shape
         if product.a_scale_mode == ScaleMode.CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F:
             return self._scale(space, product.a_scale_pointer) * self._scale(space, product.b_scale_pointer)
@@ -161,7 +161,7 @@ class Multiplication:
         return Operand(element, product.bias_pointer, shape, (product.bias_batch_stride, 1))
 
     def _gradient_of_bias(self, space: AddressSpace, a: Array, b: Array, values: Array) -> None:
-        """The sums over columns of the gradient, or over the inner dimension of a factor."""
+        """Return the sums over columns of the gradient, or over the inner dimension of a factor."""
         does = self.problem.product.epilogue
         for bit, summed, axis in ((Does.BGRAD, values, 2), (Does.BGRADA, a, 2), (Does.BGRADB, b, 1)):
             if does & bit:
@@ -169,14 +169,14 @@ class Multiplication:
                 self._bias(sums.shape[1]).write(space, sums)
 
     def _mask(self) -> Operand:
-        """The auxiliary matrix of bits, column by column, the lowest bit of a byte first."""
+        """Return the auxiliary matrix of bits, in column-major order, the lowest bit of a byte first."""
         product, d = self.problem.product, self.problem.d
         shape = (d.batch_count, d.cols, -(-d.rows // 8))
         strides = (product.epilogue_aux_batch_stride // 8, product.epilogue_aux_ld // 8, 1)
         return Operand(_BYTE, product.epilogue_aux_pointer, shape, strides)
 
     def _aux(self) -> Operand:
-        """The auxiliary matrix of the activation's arguments."""
+        """Return the auxiliary matrix of the activation's arguments."""
         product, d = self.problem.product, self.problem.d
         strides = (product.epilogue_aux_batch_stride, 1, product.epilogue_aux_ld)
         element = ELEMENT_TYPES[self.problem.aux_type]

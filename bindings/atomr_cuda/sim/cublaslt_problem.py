@@ -1,8 +1,8 @@
-"""What the simulated cublasLtMatmul takes: the types that go together, and what each of them asks for.
+"""The problems of the simulated cublasLtMatmul: the supported combinations of types, and the conditions of each.
 
-A ``Problem`` is a product as its descriptors say it. It refuses what the documentation of cublasLtMatmul does not list
-for a GPU of compute capability 9.0: those are the rules here whatever capability the driver reports, which only says
-what kernels may be loaded.
+A ``Problem`` is a product as its descriptors describe it. It refuses everything that the documentation of
+cublasLtMatmul does not list for a GPU of compute capability 9.0. These rules apply whatever capability the driver
+reports, which only determines the kernels that may be loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FP8 = (Type.CUDA_R_8F_E4M3, Type.CUDA_R_8F_E5M2)
 _FLOAT = ELEMENTS[Type.CUDA_R_32F]
 
 
-# Which types go together: (arithmetic, scale, A, B, C, D) to the bias, None where there is no epilogue.
+# The combinations of types: (arithmetic, scale, A, B, C, D) to the bias; None if there is no epilogue.
 
 _HALF = (Compute.CUBLAS_COMPUTE_16F, Compute.CUBLAS_COMPUTE_16F_PEDANTIC)
 _INTEGER = (Compute.CUBLAS_COMPUTE_32I, Compute.CUBLAS_COMPUTE_32I_PEDANTIC)
@@ -69,7 +69,7 @@ _REGULAR = (
     (_DOUBLE, Type.CUDA_C_64F, Type.CUDA_C_64F, Type.CUDA_C_64F, None),
 )
 
-# A and B, of 8 bits, and what D may be beside the type of C where that has 16 bits.
+# A and B, of 8 bits, and the types of D besides the type of C, if C has 16 bits.
 _NARROW = (
     (Type.CUDA_R_8F_E4M3, Type.CUDA_R_8F_E4M3, (Type.CUDA_R_8F_E4M3,)),
     (Type.CUDA_R_8F_E4M3, Type.CUDA_R_8F_E5M2, _FP8),
@@ -95,14 +95,14 @@ BIAS_TYPES: dict[_Types, int | None] = dict(_all_types())
 
 
 def granule(types: _Types) -> int:
-    """What pointers are multiples of, in bytes, and leading dimensions and strides too; 1 where any element will do."""
+    """The bytes of which pointers, leading dimensions and strides are multiples; 1 if any element is allowed."""
     arithmetic, _, a, *_ = types
     if a in _FP8:
         return 16
     return 4 if arithmetic in _INTEGER else 1
 
 
-# The epilogue, which is a mask of what it does.
+# The epilogue, which is a mask of its parts.
 
 
 class Does(IntFlag):
@@ -121,26 +121,26 @@ class Does(IntFlag):
     ACTIVATION = RELU | GELU | DRELU | DGELU
     GRADIENT = DRELU | DGELU
     BITS = RELU | DRELU
-    """The auxiliary matrix is one of bits."""
+    """The parts for which the auxiliary matrix has bits."""
     BIAS_GRADIENT = BGRAD | BGRADA | BGRADB
-    """The bias is a result."""
+    """The parts for which the bias is a result."""
 
 
 _EPILOGUES = frozenset(int(each) for each in Epilogue)
-# What the auxiliary leading dimension and stride are multiples of, and on what boundary the matrix lies.
+# The elements of which the auxiliary leading dimension and stride are multiples, and the boundary of the matrix in
+# memory.
 _MASK_GRANULE, _AUX_GRANULE, _AUX_ALIGNMENT = 128, 8, 16
 
 
 def placed(layout: Descriptor, address: int | None) -> Operand:
-    """The matrices of a layout in memory: an array of matrix, row, column."""
+    """Return the matrices of a layout in memory: an array of matrix, row, column."""
     steps = (1, layout.ld) if layout.order == Order.CUBLASLT_ORDER_COL else (layout.ld, 1)
     shape = (layout.batch_count, layout.rows, layout.cols)
     return Operand(ELEMENT_TYPES[layout.type], address or 0, shape, (layout.strided_batch_offset, *steps))
 
 
 def check_layout(layout: Descriptor, *, broadcast: bool = False) -> None:
-    """Refuse a matrix that cannot be, and one that lies in a way that is not simulated. ``broadcast`` allows a leading
-    dimension of 0."""
+    """Refuse an invalid matrix, and a layout that is not simulated. ``broadcast`` allows a leading dimension of 0."""
     rows_first = layout.order == Order.CUBLASLT_ORDER_COL
     require(layout.rows > 0 and layout.cols > 0 and layout.batch_count > 0, INVALID_VALUE)
     require(layout.order in (Order.CUBLASLT_ORDER_COL, Order.CUBLASLT_ORDER_ROW), NOT_SUPPORTED)
@@ -154,7 +154,7 @@ _OPERATIONS = (Operation.CUBLAS_OP_N, Operation.CUBLAS_OP_T, Operation.CUBLAS_OP
 
 
 def shape_of(operation: int, layout: Descriptor) -> tuple[int, int]:
-    """Rows and columns of what an operation makes of a matrix; refuses an operation that is not known."""
+    """Return rows and columns of the result of an operation on a matrix; refuse an unknown operation."""
     require(operation in _OPERATIONS, NOT_SUPPORTED)
     rows, cols = int(layout.rows), int(layout.cols)
     return (rows, cols) if operation == Operation.CUBLAS_OP_N else (cols, rows)
@@ -165,28 +165,28 @@ def shape_of(operation: int, layout: Descriptor) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Factor:
-    """Alpha or beta: a number that is known at the call, or one or more in memory of the device."""
+    """Alpha or beta: a number that is known at the call, or one or more numbers in memory of the device."""
 
     known: Any = 0
     memory: Operand | None = None
 
     @classmethod
     def on_host(cls, element: Element, address: int) -> Factor:
-        """One number in memory of the host, which is read now."""
+        """Return one number in memory of the host, which is read now."""
         return cls(host_values(element, address, 1)[0])
 
     @classmethod
     def on_device(cls, element: Element, address: int, count: int = 1, batches: int = 1, stride: int = 0) -> Factor:
-        """One number for all rows, or one for each, and for each matrix."""
+        """Return one number for all rows, or one for each row and for each matrix."""
         return cls(memory=Operand(element, address, (batches, count, 1), (stride, 1, 1)))
 
     @property
     def is_zero(self) -> bool:
-        """Whether it is known that what it multiplies is not read."""
+        """Tell whether the factor is known to be zero, so that its operand is not read."""
         return self.memory is None and self.known == 0
 
     def read(self, space: AddressSpace) -> Any:
-        """The factor, which numpy broadcasts over matrix, row, column."""
+        """Return the factor, which numpy broadcasts over matrix, row, column."""
         return self.known if self.memory is None else self.memory.read(space)
 
 
@@ -217,7 +217,7 @@ class Problem:
 
     @classmethod
     def read(cls, product: int | None, a: int | None, b: int | None, c: int | None, d: int | None) -> Problem:
-        """Copy the descriptors at these addresses. C lies as D does where nothing else is said."""
+        """Copy the descriptors at these addresses. C has the layout of D if no other is given."""
         problem = cls(MATMUL.read(product), *(LAYOUT.read(each) for each in (a, b, c or d, d)))
         problem._check()
         return problem
@@ -228,34 +228,34 @@ class Problem:
 
     @property
     def types(self) -> _Types:
-        """What the table of types is asked with."""
+        """The key of the table of types."""
         return self.product.compute_type, self.product.scale_type, *(layout.type for layout in self.layouts)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Rows and columns of D, and the length of the sums."""
+        """Return rows and columns of D, and the length of the sums."""
         return self.d.rows, self.d.cols, shape_of(self.product.transa, self.a)[1]
 
     @property
     def accumulator(self) -> Element:
-        """What sums are kept in. Those of half precision are rounded to it, and kept as single precision."""
+        """The type of the sums. Those of half precision are rounded to it, and kept as single precision."""
         if self.product.compute_type in _INTEGER:
             return ELEMENTS[Type.CUDA_R_32I]
         return _FLOAT if self.product.scale_type == Type.CUDA_R_16F else ELEMENTS[self.product.scale_type]
 
     @property
     def granule(self) -> int:
-        """What pointers, leading dimensions and strides are multiples of."""
+        """The bytes of which pointers, leading dimensions and strides are multiples."""
         return granule(self.types)
 
     @property
     def aux_type(self) -> int:
-        """The element type of an auxiliary matrix that is not one of bits."""
+        """The element type of an auxiliary matrix that does not have bits."""
         chosen: int = self.product.epilogue_aux_data_type
         return self.d.type if chosen < 0 else chosen
 
     def workspace(self, splits: int) -> int:
-        """Bytes that an algorithm needs which cuts the sums into parts."""
+        """The bytes of workspace for an algorithm that cuts the sums into parts."""
         rows, cols, _ = self.shape
         return splits * self.d.batch_count * rows * cols * self.accumulator.size if splits > 1 else 0
 
@@ -295,7 +295,8 @@ class Problem:
             require(all(by_row) or not any(by_row), NOT_SUPPORTED)
 
     def _check_tensor_core(self) -> None:
-        """What kernels for elements of 8 bits ask for: both factors lie along the sums, in pieces of a size."""
+        """Check the conditions of kernels for elements of 8 bits: both factors are contiguous along the sums, with
+        sizes that are multiples."""
         product = self.product
         form = product.transa, product.transb
         require(form == (Operation.CUBLAS_OP_T, Operation.CUBLAS_OP_N), NOT_SUPPORTED)
@@ -341,7 +342,7 @@ class Problem:
         require(product.epilogue_aux_data_type in self._aux_types(), INVALID_VALUE)
 
     def _aux_types(self) -> tuple[int, ...]:
-        """What may be said about the type of the auxiliary matrix; -1 says nothing."""
+        """Check the type of the auxiliary matrix; -1 means that it is not given."""
         if self.product.epilogue & Does.BITS:
             return (-1,)
         if self.d.type not in _FP8:
@@ -352,7 +353,7 @@ class Problem:
         return (-1, self.c.type, *((self.d.type,) if self.c.type == Type.CUDA_R_16F else ()))
 
     def _check_scales(self) -> None:
-        """Scales, and maxima of absolute values, are for elements of 8 bits; C may have a scale beside them."""
+        """Check scales, and maxima of absolute values. They need elements of 8 bits; C may then have a scale, too."""
         product = self.product
         takes_scales = self.a.type in _FP8
         stores_aux = product.epilogue & Does.GELU and product.epilogue & Does.AUX and self.aux_type in _FP8
@@ -381,10 +382,10 @@ class Problem:
         allowed = self.a.type in _FP8 and self.d.type not in _FP8
         require(modes == (scalar, scalar) or (modes == (outer, outer) and allowed), NOT_SUPPORTED)
 
-    # What only a call knows.
+    # Checks of a call.
 
     def check_pointers(self, a: int | None, b: int | None, c: int | None, d: int | None) -> None:
-        """Refuse matrices that are missing, lie askew, or whose C is D in another layout."""
+        """Refuse missing and misaligned matrices, and a C that is D with another layout."""
         require(a and b and d, INVALID_VALUE)
         for address, layout in zip((a, b, c, d), self.layouts, strict=True):
             require((address or 0) % ELEMENT_TYPES[layout.type].size == 0, INVALID_VALUE)
@@ -397,7 +398,7 @@ class Problem:
         require(self.product.epilogue_aux_pointer or not does & Does.AUX, INVALID_VALUE)
 
     def factors(self, alpha: int | None, beta: int | None) -> tuple[Factor, Factor]:
-        """Alpha and beta; those on the host are read now."""
+        """Return alpha and beta; those on the host are read now."""
         found = [self._factor(*each) for each in zip(_PLACES[self.product.pointer_mode], (alpha, beta), strict=True)]
         if self.product.scale_type == Type.CUDA_R_32I:
             require(all(factor.memory is not None or factor.known in (0, 1) for factor in found), NOT_SUPPORTED)

@@ -298,7 +298,7 @@ def _define(form: Form) -> None:
 
 
 def _reader(function: Symbol, words: str, data_type: int) -> Callable[[Process, tuple[Any, ...]], Call]:
-    """What makes a ``Call`` from the arguments of a function."""
+    """Return a function that makes a ``Call`` from the arguments of a function."""
     names = words.replace("*", "").split()
     pointers = frozenset(word[1:] for word in words.split() if word.startswith("*"))
     if len(names) + 1 != len(function.argtypes):

@@ -1,4 +1,4 @@
-"""What the simulated libraries of linear algebra share: their place in the process, and arrays in simulated memory.
+"""The common code of the simulated libraries of linear algebra: their tables, and arrays in simulated memory.
 
 A ``Counterpart`` stands where a library stands: a table of Python functions, with one gate in front of each that counts
 the call, strikes with an injected fault, and lets no exception cross into C. What a call computes is queued on a
@@ -71,7 +71,8 @@ class Counterpart:
         return mark
 
     def table(self, process: Process) -> dict[str, Callable[..., int]]:
-        """What takes the library's place in this process. A function that has no implementation is missing from it."""
+        """Return the table that replaces the library in this process. A function that has no implementation is missing
+        in it."""
         return {symbol: self._gate(process, symbol, each) for symbol, each in self._implementations.items()}
 
     def _gate(self, process: Process, symbol: str, implementation: Implementation) -> Callable[..., int]:
@@ -134,10 +135,10 @@ def _same(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Element:
-    """How one number lies in memory, and which type of numpy's computes with it.
+    """The storage of one number in memory, and the type of numpy that computes with it.
 
-    ``storage`` and ``number`` differ where numpy does not have the type (bfloat16) or would compute in it too coarsely
-    (float16); ``widen`` and ``round`` then lead from one to the other.
+    ``storage`` and ``number`` differ where numpy does not have the type (bfloat16), or would compute in it too coarsely
+    (float16). Then ``widen`` and ``round`` convert between them.
     """
 
     storage: np.dtype[Any]

@@ -1,7 +1,7 @@
 """The simulated device, and the driver's functions for initialisation, errors, devices and contexts.
 
-The device is described as one of compute capability 8.0, or what the environment says, with the limits of an A100. This
-file knows nothing of memory or modules beyond what a context owns.
+The device has compute capability 8.0, or that of the environment, and the limits of an A100. This file does not depend
+on memory or modules, except that a context owns them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .table import Needs, entry, give
 
 
 def _capability(text: str) -> tuple[int, int]:
-    """The compute capability that the environment asks for."""
+    """Return the compute capability that the environment asks for."""
     found = re.fullmatch(r"(\d+)\.(\d)", text)
     if not found:
-        raise ValueError(f"ATOMR_TRIO_SIM_CAPABILITY is {text!r}; it is a compute capability such as 9.0")
+        raise ValueError(f"ATOMR_TRIO_SIM_CAPABILITY is {text!r}; it must be a compute capability such as 9.0")
     return int(found[1]), int(found[2])
 
 
@@ -42,7 +42,7 @@ MULTIPROCESSORS = 1
 RESERVED_SHARED = 1024
 HAS_CLUSTERS = CAPABILITY >= (9, 0)
 
-# What is not named here is 0: the device does not have it.
+# Attributes that are not named here are 0: the device does not have them.
 ATTRIBUTES: dict[int, int] = {
     A.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: MAX_THREADS_PER_BLOCK,
     A.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X: MAX_BLOCK[0],
@@ -100,12 +100,12 @@ _LIMITS = {
     CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE: 8 << 20,
 }
 
-# C strings that the driver hands out live as long as the process.
+# C strings that the driver returns live as long as the process.
 _strings: dict[str, ctypes.Array[ctypes.c_char]] = {}
 
 
 def c_string(text: str) -> int:
-    """The address of a C string that stays where it is."""
+    """Return the address of a C string that is never freed."""
     if text not in _strings:
         _strings[text] = ctypes.create_string_buffer(text.encode())
     return ctypes.addressof(_strings[text])
@@ -118,7 +118,7 @@ def give_string(pointer: Any, text: str) -> None:
 
 
 def _give_text(address: int | None, room: int, text: str) -> None:
-    """Write text into a caller's buffer, cut to the room there is, as the driver does."""
+    """Write text into a caller's buffer, cut to its size, as the driver does."""
     require(address and room > 0)
     data = text.encode()[: room - 1] + b"\0"
     ctypes.memmove(address or 0, data, len(data))

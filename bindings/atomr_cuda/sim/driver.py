@@ -1,4 +1,4 @@
-"""The simulated driver: streams, events and memory, and the installation in libcuda's place.
+"""The simulated driver: streams, events and memory, and the function that installs it instead of libcuda.
 
 Devices and contexts are in ``device``, copies in ``transfers``, modules and launches in ``launches``, graphs in
 ``graphs``. ``install`` puts them all into the table of ``atomr_cuda.driver``; from then on that table works as on a
@@ -58,7 +58,7 @@ def _stream_create(process: Process, result: Any, flags: int) -> None:
 
 @entry(driver.cuStreamCreateWithPriority)
 def _stream_create_with_priority(process: Process, result: Any, flags: int, priority: int) -> None:
-    # All streams share the same processors and threads here: a priority is a wish that changes nothing.
+    # All streams share the same processors and threads here, so a priority has no effect.
     _new_stream(process, result, flags)
 
 
@@ -196,7 +196,7 @@ def _mem_free_host(process: Process, address: int | None) -> int | None:
 
 
 def _give_back(process: Process, kind: Kind, address: int) -> int | None:
-    """Free memory once nothing that was queued can still touch it."""
+    """Free memory when no queued work can use it any more."""
     region = process.regions.find(address)
     require(region is not None and region.kind is kind and region.address == address)
     status = process.current().synchronize()
@@ -228,7 +228,7 @@ def _mem_host_get_device_pointer(process: Process, result: Any, address: int | N
     give(result, address)
 
 
-# The width of each answer and where it comes from.
+# The width of each answer, and its source.
 _ON_HOST = (Kind.HOST, Kind.REGISTERED)
 _POINTER_ATTRIBUTES: dict[int, tuple[Any, Any]] = {
     CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT: (ctypes.c_uint64, lambda region, _: region.owner),
@@ -267,7 +267,7 @@ def _pointer_get_attribute(process: Process, result: int | None, attribute: int,
 
 
 def _check_properties(process: Process, properties: Any) -> tuple[int, bool]:
-    """The device that memory is asked for, and whether its descriptor can be exported."""
+    """Return the device for which memory is requested, and whether its descriptor can be exported."""
     require(properties)
     wanted = properties[0]
     handles = CUmemAllocationHandleType
@@ -360,7 +360,7 @@ def _mem_import(process: Process, result: Any, descriptor: int | None, kind: int
     give(result, process.regions.import_descriptor(descriptor or 0))
 
 
-# Taking libcuda's place.
+# Replacing libcuda.
 
 _ON_SCIPY = ("cusolver",)
 """The simulated libraries that can do nothing without scipy."""
@@ -369,12 +369,12 @@ _lock = threading.Lock()
 
 
 def install() -> None:
-    """Put the simulator in libcuda's place in this process; a second call changes nothing.
+    """Replace libcuda by the simulator in this process; a second call changes nothing.
 
-    The environment says how many devices there are (``ATOMR_TRIO_SIM_DEVICES``), how many bytes of memory each has
-    (``ATOMR_TRIO_SIM_MEMORY``), which compute capability they report (``ATOMR_TRIO_SIM_CAPABILITY``), which faults to
-    inject (``ATOMR_TRIO_SIM_FAULTS``, in the words of ``injection``), and what launches are watched for
-    (``ATOMR_TRIO_SIM_CHECK`` and ``ATOMR_TRIO_SIM_CHECK_FOLDER``, see ``checks``).
+    The environment gives the number of devices (``ATOMR_TRIO_SIM_DEVICES``), the bytes of memory of each
+    (``ATOMR_TRIO_SIM_MEMORY``), their compute capability (``ATOMR_TRIO_SIM_CAPABILITY``), the faults to inject
+    (``ATOMR_TRIO_SIM_FAULTS``, in the form of ``injection``), and the checks of launches (``ATOMR_TRIO_SIM_CHECK`` and
+    ``ATOMR_TRIO_SIM_CHECK_FOLDER``, see ``checks``).
     """
     global _process
     with _lock:
@@ -391,20 +391,20 @@ def install() -> None:
 
 
 def inject(text: str) -> None:
-    """Inject faults into this process, in the words of ``atomr_cuda.injection``; calls are counted from now on.
+    """Inject faults into this process, in the form of ``atomr_cuda.injection``; calls are counted from now on.
 
     ``inject("cuMemAlloc:2:3")`` makes the third call of ``cuMemAlloc`` return status 2 and do nothing else. Raises
-    ``ValueError`` for what cannot be read and for a function that is not in the table, ``RuntimeError`` where the
+    ``ValueError`` for text of another form and for a function that is not in the table. Raises ``RuntimeError`` if the
     simulator is not installed.
     """
     if _process is None:
-        raise RuntimeError("the simulated driver is not installed in this process")
+        raise RuntimeError("the simulated driver is not installed in this process; call sim.install() first")
     for injection in parse(text):
         _inject(_process, injection)
 
 
 def withdraw() -> None:
-    """Forget every fault that was injected into this process, also those that the environment asked for."""
+    """Withdraw every fault that was injected into this process, including those of the environment."""
     if _process is not None:
         _process.faults.withdraw()
 
@@ -418,12 +418,12 @@ def _table_of(name: str, process: Process) -> dict[str, Callable[..., int]]:
 
 
 def calls() -> dict[str, int]:
-    """How often each function of the libraries beside the driver was called in this process, by its C symbol.
+    """Return how often each function of the libraries besides the driver was called in this process, by its C symbol.
 
-    Raises ``RuntimeError`` where the simulator is not installed.
+    Raises ``RuntimeError`` if the simulator is not installed.
     """
     if _process is None:
-        raise RuntimeError("the simulated driver is not installed in this process")
+        raise RuntimeError("the simulated driver is not installed in this process; call sim.install() first")
     return dict(_process.calls)
 
 

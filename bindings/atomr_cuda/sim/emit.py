@@ -1,4 +1,4 @@
-"""What an instruction's handler and the code generator say to each other.
+"""The interface between an instruction's handler and the code generator.
 
 A handler asks the emitter for the values of its operands (`use`), and gives it the expression for its result
 (`define`).  It does not know which lanes are active, where registers live, or how blocks follow each other.
@@ -17,10 +17,10 @@ CARRY = Register("%cc")
 
 
 class Emitter(Protocol):
-    """What a handler may ask of the code generator.  Every `str` is the name of a variable or an expression."""
+    """The functions of the code generator for a handler. Every `str` is the name of a variable or an expression."""
 
     def use(self, operand: Operand, kind: str) -> str:
-        """An expression for the value of an operand, read as the given type."""
+        """Return an expression for the value of an operand, read as the given type."""
 
     def define(self, operand: Operand, kind: str, expression: str) -> None:
         """Give a register the value of an expression of the given type."""
@@ -29,33 +29,34 @@ class Emitter(Protocol):
         """Give a register the value of another operand, unchanged."""
 
     def temp(self, expression: str) -> str:
-        """Keep the value of an expression; returns the name it is kept by."""
+        """Keep the value of an expression; return the name of its variable."""
 
     def statement(self, text: str) -> None:
         """Add a line to the code of the block."""
 
     def constant(self, bits: int, kind: str) -> str:
-        """The name of a typed literal, given by its bits."""
+        """Return the name of a typed literal, given by its bits."""
 
     def width(self, operand: Operand) -> int:
-        """The width of an operand in bits; 64 for whatever is not a register."""
+        """Return the width of an operand in bits; 64 for an operand that is not a register."""
 
     def wanted(self, operand: Operand) -> bool:
-        """Whether anything reads this result."""
+        """Tell whether this result is read later."""
 
     def vector(self) -> None:
-        """Say that the result differs from lane to lane, whatever the operands are."""
+        """Note that the result differs from lane to lane, whatever the operands are."""
 
     def copy(self, function: str, to: str, source: str, *sizes: str) -> None:
-        """Copy bytes in each lane, by a function of `copies`: how many are written, and how many of them are read."""
+        """Copy bytes in each lane, by a function of `copies`: the number that is written, and the number of them that
+        is read."""
 
     def place(self, address: Address, instruction: Instruction) -> Place:
-        """Where the instruction's memory is."""
+        """Return the place of the instruction's access to memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a load or a store goes: source text of a load, of a store and of an atomic's targets.
+    """The place of an access to memory: source text of a load, of a store and of an atomic's targets.
 
     `{offset}`, `{kind}`, `{align}` and `{value}` are filled in by the handler.
     """
@@ -64,7 +65,7 @@ class Place:
     store: str
     target: str
     one: bool
-    """All lanes go to the same address."""
+    """True if all lanes access the same address."""
 
 
 Handler = Callable[[Emitter, Instruction], None]
@@ -72,19 +73,19 @@ Handler = Callable[[Emitter, Instruction], None]
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """How an opcode is translated, and what dataflow analysis may take for granted about it."""
+    """The translation of an opcode, and the facts about it for dataflow analysis."""
 
     handler: Handler
     pure: bool = True
-    """The result depends on the operands alone: equal operands in all lanes give equal results in all lanes."""
+    """True if the result depends on the operands alone: equal operands in all lanes give equal results in all lanes."""
     writes: bool = True
-    """The first operand is where the result goes."""
+    """True if the first operand is the destination of the result."""
     computes: bool = False
-    """A result that is an f16 or an f32 is a number that arithmetic made, and its NaN the one that hardware makes."""
+    """True if a result that is an f16 or an f32 comes from arithmetic, so its NaN is the hardware's."""
 
 
 def kind_of(instruction: Instruction) -> str:
-    """The type that the instruction ends in."""
+    """Return the type at the end of the instruction."""
     kind = instruction.modifiers[-1] if instruction.modifiers else ""
     if kind not in WIDTHS:
         raise unsupported(instruction)
@@ -92,7 +93,7 @@ def kind_of(instruction: Instruction) -> str:
 
 
 def unsupported(instruction: Instruction) -> UnsupportedPtx:
-    """The error for an instruction that the simulator cannot run."""
+    """Return the error for an instruction that the simulator cannot run."""
     return UnsupportedPtx(f"instruction '{instruction.text}' is not simulated", instruction.line)
 
 
@@ -103,16 +104,16 @@ def need(instruction: Instruction, *counts: int) -> None:
 
 
 def allow(instruction: Instruction, *modifiers: str) -> None:
-    """Every modifier but the type at the end must be one of these."""
+    """Check that every modifier but the type at the end is one of these."""
     if any(modifier not in modifiers for modifier in instruction.modifiers[:-1]):
         raise unsupported(instruction)
 
 
 def is_float(kind: str) -> bool:
-    """Whether a type is a floating-point one, packed pairs among them."""
+    """Tell whether a type is a floating-point one, packed pairs among them."""
     return "f" in kind
 
 
 def is_packed(kind: str) -> bool:
-    """Whether a type is a pair of 16-bit values in one register."""
+    """Tell whether a type is a pair of 16-bit values in one register."""
     return kind.endswith("x2")

@@ -1,14 +1,13 @@
-"""Running translated kernels: launches, chunks of thread blocks, the schedule, barriers and warps.
+"""The execution of translated kernels: launches, chunks of thread blocks, the schedule, barriers and warps.
 
-A **chunk** is as many whole thread blocks as fill some thousand lanes.  An **activation** is one function being run by
-some lanes of a chunk: the kernel itself, or a device function that they called together.  In an activation lanes sit in
-groups, one for each basic block that they have reached; the group at the lowest block runs next, so lanes that took
-different ways meet where the ways do.  Every so often the oldest group runs instead, so that a lane that waits for
-another one does not keep it from running.
+A **chunk** is a number of whole thread blocks with some thousand lanes. An **activation** is one function that some
+lanes of a chunk run: the kernel itself, or a device function that they called together. In an activation the lanes are
+in groups, one for each basic block that they have reached. The group at the lowest block runs next, so lanes on
+different paths meet where the paths join. From time to time the oldest group runs instead, so that a lane that waits
+for another one does not prevent it from running.
 
-A barrier takes its lanes out of their group until every lane of the thread block that has not exited is waiting too, or
-as many as the instruction says.
-Warp-wide instructions wait in the same way for the lanes in their mask.
+A barrier takes its lanes out of their group until all live lanes of the thread block are waiting too, or the number of
+lanes that the instruction gives. Warp-wide instructions wait in the same way for the lanes in their mask.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from .shared import SharedMemory
 
 
 class Heap(Protocol):
-    """What kernels take memory from."""
+    """The heap from which kernels allocate memory."""
 
     def allocate(self, size: int) -> int:
-        """The address of a new block of so many bytes; 0 when there is no room."""
+        """Return the address of a new block of this many bytes; 0 when there is no room."""
 
     def free(self, address: int) -> None:
         """Give a block back."""
@@ -41,19 +40,19 @@ class Heap(Protocol):
 
 CHUNK_LANES = 131072
 AFFINE_LANES = 16384
-"""In chunks of fewer lanes, it costs less to compute arrays than to know that they are affine."""
+"""The number of lanes in a chunk below which computing arrays costs less than tracking affine values."""
 CHUNK_BYTES = 128 << 20
-"""Shared memory, frames and registers of a chunk: what a launch takes is bounded, and so is how soon its process ends.
-"""
+"""The limit in bytes for shared memory, frames and registers of a chunk. It bounds what a launch takes, and the time
+until its process ends."""
 RESIDENT_CHUNKS = 2
-"""As many lanes as a large GPU holds at a time; blocks that wait for each other must fit in."""
+"""The number of chunks that run at a time: the lanes of a large GPU. Blocks that wait for each other must fit."""
 STEPS_PER_TURN = 2048
 MULTIPROCESSORS = 108
 
 
 @dataclass(slots=True)
 class Launch:
-    """One launch of a kernel: everything that its chunks share."""
+    """One launch of a kernel: the data that its chunks share."""
 
     name: str
     code: Code
@@ -70,7 +69,7 @@ class Launch:
     parameters: Array
     """The launch's buffer, which kernels can read through a pointer too."""
     shared: dict[str, int]
-    """Where each `.shared` variable begins."""
+    """The offset of each `.shared` variable."""
     shared_bytes: int
     output: Callable[[bytes], None]
     shape: dict[str, int]
@@ -81,7 +80,7 @@ class Launch:
         return self.block[0] * self.block[1] * self.block[2]
 
     def chunks(self) -> Iterator[Chunk]:
-        """All blocks of the grid, in order, a chunk at a time."""
+        """Yield all blocks of the grid, in order, a chunk at a time."""
         lane_bytes = self.code.frame.size + sum(np.dtype(dtype).itemsize for dtype in self.code.dtypes)
         block_bytes = self.shared_bytes + self.threads * lane_bytes
         most = max(1, min(CHUNK_LANES // self.threads, CHUNK_BYTES // max(1, block_bytes)))
@@ -97,7 +96,7 @@ class Launch:
         return Chunk(self, first, blocks)
 
     def run(self) -> None:
-        """Run the whole grid.  Chunks that do not end soon take turns, since one may wait for another."""
+        """Run the whole grid. Long chunks take turns, since one may wait for another."""
         waiting = self.chunks()
         running: deque[Chunk] = deque()
         try:
@@ -111,7 +110,7 @@ class Launch:
                     running.popleft().close()
                 else:
                     running.rotate(-1)
-                    # Nothing here ends soon, so let another thread have the interpreter.
+                    # No chunk ends soon, so let another thread have the interpreter.
                     time.sleep(0)
         finally:
             for chunk in running:
@@ -133,9 +132,9 @@ class Barrier:
     """One of the numbered barriers of the blocks of a chunk."""
 
     arrivals: Array
-    """How often each lane has come."""
+    """The number of times that each lane has arrived."""
     wanted: Array
-    """How many must come; 0 stands for every live lane."""
+    """The number of lanes that must arrive; 0 means every live lane."""
     parked: list[Parked]
 
 
@@ -148,7 +147,7 @@ class Chunk:
         self.first = first
         self.specials: dict[str, Array] = {}
         self.axes: Axes | None = None
-        """The axes of its lanes, if it is worth knowing what is affine."""
+        """The axes of its lanes, if tracking affine values is worth it."""
         if self.layout.lanes >= AFFINE_LANES:
             self.axes = Axes(launch, first, blocks)
         self.shared: SharedMemory = SharedMemory(launch.memory, blocks, launch.shared_bytes, self.layout.block_of)
@@ -172,7 +171,7 @@ class Chunk:
         self.shared.close()
 
     def special(self, name: str) -> Array:
-        """A special register over all lanes of the chunk."""
+        """Return a special register over all lanes of the chunk."""
         if name in OF_THREADS:
             return self.layout.special(name)
         found = self.specials.get(name)
@@ -182,7 +181,7 @@ class Chunk:
         return found
 
     def _of_blocks(self, name: str) -> Array:
-        """A special register that is the same in all lanes of a block, for each block."""
+        """Return a special register that is the same in all lanes of a block, for each block."""
         number = self.first + np.arange(self.layout.blocks)
         if name == "smid":
             return number % MULTIPROCESSORS
@@ -230,7 +229,7 @@ class Chunk:
             raise DeviceFault(fault.status, f"kernel {self.launch.name}: {fault.message}") from None
 
     def _choose(self) -> Activation | None:
-        """The innermost activation that can run; from time to time, the one with the oldest group."""
+        """Return the innermost activation that can run; from time to time, the one with the oldest group."""
         while True:
             runnable = [activation for activation in self.activations if activation.pending]
             if runnable:
@@ -238,7 +237,7 @@ class Chunk:
                     return min(runnable, key=lambda activation: min(activation.ages.values()))
                 return runnable[-1]
             if self.at_meeting:
-                # Whoever is missing can never come: undefined behaviour in CUDA.  Go on with those who are here.
+                # The missing lanes can never arrive: undefined behaviour in CUDA.  Go on with those that are here.
                 self._meet_again(force=True)
             elif any(barrier.parked for barrier in self.barriers.values()):
                 raise self.stuck()
@@ -246,7 +245,7 @@ class Chunk:
                 return None
 
     def stuck(self) -> DeviceFault:
-        """The fault of lanes that wait at a barrier for others that never come."""
+        """Return the fault of lanes that wait at a barrier for others that never arrive."""
         return DeviceFault(LAUNCH_FAILED, "lanes wait at a barrier that the others never reach")
 
     def resume(self, activation: Activation, target: int, lanes: Array) -> None:
@@ -258,7 +257,7 @@ class Chunk:
     def barrier(
         self, activation: Activation, number: Any, count: Any, waits: bool, lanes: Lanes, target: int
     ) -> int | None:
-        """Lanes arrive at a barrier.  The next block when nobody else is missing or they do not wait, else None."""
+        """Lanes arrive at a barrier. Return the next block when no lane is missing or they do not wait, else None."""
         whole = lanes is None and activation.origin is None and not self.exits
         if whole and waits and count is None and not np.ndim(number):
             return target
@@ -271,7 +270,7 @@ class Chunk:
         return None if waits else target
 
     def _arrive(self, number: int, parked: Parked, counts: Array, waits: bool) -> None:
-        """Lanes arrive at one barrier; `counts` has how many lanes each of them says that it is for, or 0."""
+        """Lanes arrive at one barrier; `counts` has the number of lanes that each of them gives for it, or 0."""
         if number >= BARRIERS:
             raise DeviceFault(LAUNCH_FAILED, f"there is no barrier {number}")
         barrier = self.barriers.get(number)
@@ -286,9 +285,10 @@ class Chunk:
         self._open(barrier)
 
     def _arrived(self, barrier: Barrier) -> Array:
-        """How many lanes of each block have come, as the block's barrier counts them.
+        """Return how many lanes of each block have arrived, as the block's barrier counts them.
 
-        One for so many lanes counts whole warps: those that a warp lacks, or that have exited, come with the others.
+        A barrier for a number of lanes counts whole warps: lanes that a warp lacks, or that have exited, count as
+        arrived with the others.
         """
         blocks = self.live.size
         arrived = np.bincount(self.layout.block_of, barrier.arrivals, blocks)
@@ -301,7 +301,7 @@ class Chunk:
         return arrived
 
     def _open(self, barrier: Barrier) -> None:
-        """Let the blocks go on of which as many lanes have arrived as must."""
+        """Let the blocks go on for which enough lanes have arrived."""
         wanted = np.where(barrier.wanted > 0, barrier.wanted, self.live)
         arrived = self._arrived(barrier)
         ready = (arrived >= wanted) & (arrived > 0)
@@ -335,7 +335,7 @@ class Chunk:
         return None
 
     def _complete(self, activation: Activation, lanes: Array, masks: Array) -> Array:
-        """For each lane, whether all live lanes of its mask are among `lanes`."""
+        """Return for each lane whether all live lanes of its mask are among `lanes`."""
         warps = self.layout.warps
         where = activation.chunk_lanes(lanes)
         present = warps.bits(where)
@@ -354,7 +354,7 @@ class Chunk:
             self.at_meeting.append(Parked(parked.activation, parked.target, parked.lanes[~going], parked.mask[~going]))
 
     def _meet_again(self, force: bool) -> None:
-        """Some lanes exited, or nothing else can run: look at those who wait again."""
+        """Check the waiting lanes again, after some lanes exited or when nothing else can run."""
         waiting, self.at_meeting = self.at_meeting, []
         for parked in waiting:
             if force:

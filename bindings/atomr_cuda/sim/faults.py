@@ -1,7 +1,7 @@
-"""The faults that a test has asked for, and what each of them does to the call that it is for.
+"""The faults that a test has injected, and their effects on the calls to which they apply.
 
-``injection`` says how they are asked for; ``table`` asks here before each call. This file knows functions by their C
-symbol alone.
+``injection`` has their text form; ``table`` calls this file before each call. It identifies functions by their C
+symbols alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .streams import Fate
 
 
 class _Armed:
-    """An injection, and the calls that it has seen."""
+    """An injection, and the number of calls that it has seen."""
 
     def __init__(self, injection: Injection) -> None:
         self.injection = injection
@@ -33,7 +33,7 @@ class _Armed:
 
 
 class Faults:
-    """What was asked for in this process, by C symbol."""
+    """The injections of this process, by C symbol."""
 
     def __init__(self, fate: Fate) -> None:
         self._fate = fate
@@ -47,19 +47,19 @@ class Faults:
             self._armed.setdefault(symbol, []).append(_Armed(injection))
 
     def withdraw(self) -> None:
-        """Forget every injection: no call of those that follow meets one."""
+        """Forget every injection: later calls are not affected."""
         with self._lock:
             self._armed.clear()
 
     def strike(self, symbol: str) -> int | None:
-        """Count a call of a function. The status that it must return at once, or None when it is to do its work."""
+        """Count a call of a function. Return the status that it must return at once, or None to let it do its work."""
         if symbol not in self._armed and ANY not in self._armed:
             return None
         action = self._due(symbol)
         return None if action is None else self._perform(symbol, action)
 
     def _due(self, symbol: str) -> Action | None:
-        """The action of this call; the oldest, where several injections name the same one."""
+        """Return the action of this call; the oldest, if several injections apply to it."""
         due: list[Action] = []
         with self._lock:
             for name in (symbol,) if symbol in WATCHING else (symbol, ANY):
@@ -86,12 +86,12 @@ class Faults:
             case Exit(status):
                 os._exit(status)
             case NoHostMemory():
-                self._thread.pending = MemoryError(f"{symbol}: injected want of host memory")
+                self._thread.pending = MemoryError(f"{symbol}: injected lack of host memory")
                 return UNKNOWN
         return None
 
     def raise_pending(self, result: int, function: object, arguments: object) -> int:
-        """Raise in the caller what the call itself could not: no exception crosses a C frame. A ctypes ``errcheck``."""
+        """Raise in the caller an exception that cannot cross the C frame of the call. A ctypes ``errcheck``."""
         pending: MemoryError | None = self._thread.__dict__.pop("pending", None)
         if pending is not None:
             raise pending

@@ -1,7 +1,7 @@
 """Floating point numbers of 8 bits, as tensor cores read and write them: E4M3 and E5M2.
 
-Every code widens to one number of a table. Rounding is to the nearest number, ties to the even code, and saturates:
-what is too large, an infinity too, becomes the largest finite number. NaN stays NaN.
+Every code widens to one number of a table. Rounding is to the nearest number, ties to the even code, and saturates: a
+number that is too large, or an infinity, becomes the largest finite number. NaN stays NaN.
 """
 
 from __future__ import annotations

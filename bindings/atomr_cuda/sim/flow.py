@@ -1,8 +1,8 @@
 """The control flow of one PTX function: basic blocks, the order in which they run, and which registers cross them.
 
-It knows where control goes and what is read and written, but not what any instruction computes.  Blocks are numbered
-in reverse postorder: the engine runs the group of lanes at the lowest number first, so that lanes meet again where
-their paths do.
+It uses the targets of branches and the operands that are read and written, but not what any instruction computes.
+Blocks are numbered in reverse postorder: the engine runs the group of lanes at the lowest number first, so that lanes
+meet again where their paths do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .ptx import (
 )  # fmt: skip
 
 BARRIER_VALUE = Register("%bar")
-"""What a lane brings to `bar.red`, kept until the whole block has come."""
+"""The predicate of a lane for `bar.red`, kept until the whole block has arrived."""
 
 UNIFORM_SPECIALS = frozenset(
     {f"{name}.{axis}" for name in ("ntid", "nctaid", "nclusterid", "cluster_nctaid") for axis in "xyz"}
@@ -41,7 +41,7 @@ _SYNCHRONIZING = frozenset({"shfl", "vote", "match", "redux", "elect"})
 
 @dataclass(slots=True)
 class End:
-    """How a block ends: `kind` is jump, branch, switch, leave, exit, trap, call, barrier or warp."""
+    """The end of a block: `kind` is jump, branch, switch, leave, exit, trap, call, barrier or warp."""
 
     kind: str
     targets: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class End:
 
 @dataclass(slots=True)
 class Block:
-    """Instructions that run one after the other, and how they end."""
+    """Instructions that run one after the other, and the end of the block."""
 
     number: int
     body: list[Instruction] = field(default_factory=list)
@@ -60,14 +60,14 @@ class Block:
 
 @dataclass(slots=True)
 class Flow:
-    """A function's blocks in running order, and what dataflow analysis found out about its registers."""
+    """A function's blocks in running order, and the results of dataflow analysis about its registers."""
 
     blocks: list[Block]
     live_in: list[set[str]]
     live_out: list[set[str]]
     uniform: set[str]
     computed: dict[str, str]
-    """Registers that hold nothing but results of float arithmetic: which type of float, by name."""
+    """Registers with only results of float arithmetic: the type of float, by name."""
 
 
 def analyse(function: Function) -> Flow:
@@ -109,7 +109,7 @@ class _Builder:
         return self.blocks
 
     def _table(self, name: str, end: End) -> list[str]:
-        """The labels of a `.branchtargets` list; they are those of the function's outermost scope."""
+        """Return the labels of a `.branchtargets` list; they are those of the function's outermost scope."""
         names = self.tables.get(name, [])
         if not names or any(label not in self.labels for label in names):
             raise PtxError(f"the table {name} of an indirect branch is not declared")
@@ -126,7 +126,7 @@ class _Builder:
         return self.blocks[-1]
 
     def _append(self, block: Block, instruction: Instruction) -> Block:
-        """Add one instruction; the result is the block in which the next one goes."""
+        """Add one instruction; return the block in which the next one goes."""
         if block.end:
             block = self._new()
         if instruction.guard and instruction.opcode == "bra":
@@ -231,10 +231,10 @@ def _name(operand: Operand, instruction: Instruction) -> str:
 
 
 def _ordered(blocks: list[Block]) -> list[Block]:
-    """The reachable blocks in reverse postorder, numbered anew.
+    """Return the reachable blocks in reverse postorder, with new numbers.
 
-    Of two successors the one that comes later in the text is visited first: it gets the higher number, so that a loop's
-    body comes before what follows the loop.
+    Of two successors the one that is later in the text is visited first. It gets the higher number, so a loop's body
+    comes before the code after the loop.
     """
     postorder: list[int] = []
     seen = {0}
@@ -263,7 +263,7 @@ def _successors(block: Block) -> Iterator[int]:
 
 
 def reads(instruction: Instruction) -> Iterator[Register]:
-    """The registers whose values the instruction needs."""
+    """Return the registers whose values the instruction needs."""
     operands = instruction.operands
     first = 1 if OPCODES[instruction.opcode].writes else 0
     for operand in operands[first:]:
@@ -275,7 +275,7 @@ def reads(instruction: Instruction) -> Iterator[Register]:
 
 
 def writes(instruction: Instruction) -> Iterator[Register]:
-    """The registers that the instruction gives a value."""
+    """Return the registers that the instruction gives a value."""
     operands = instruction.operands
     if OPCODES[instruction.opcode].writes and operands and not isinstance(operands[0], Address):
         yield from registers(operands[0])
@@ -284,7 +284,7 @@ def writes(instruction: Instruction) -> Iterator[Register]:
 
 
 def registers(operand: Operand | None) -> Iterator[Register]:
-    """The registers that an operand is made of."""
+    """Return the registers of an operand."""
     if isinstance(operand, Register):
         yield operand
     elif isinstance(operand, Address):
@@ -298,7 +298,7 @@ def registers(operand: Operand | None) -> Iterator[Register]:
 
 
 def end_reads(end: End) -> Iterator[Register]:
-    """The registers that a block's end reads."""
+    """Return the registers that a block's end reads."""
     yield from registers(end.operand)
     if end.kind in ("call", "barrier") and end.instruction:
         for operand in end.instruction.operands:
@@ -307,7 +307,7 @@ def end_reads(end: End) -> Iterator[Register]:
 
 
 def _liveness(blocks: list[Block]) -> tuple[list[set[str]], list[set[str]]]:
-    """For each block, the registers that are needed when it begins, and when it ends."""
+    """Return for each block the registers that are needed at its beginning, and at its end."""
     needs: list[set[str]] = []
     gives: list[set[str]] = []
     for block in blocks:
@@ -337,9 +337,9 @@ def _liveness(blocks: list[Block]) -> tuple[list[set[str]], list[set[str]]]:
 
 
 def _uniform(function: Function, blocks: list[Block]) -> set[str]:
-    """Registers that hold one value for all lanes of a launch, whoever computes it and when.
+    """Return registers that hold one value for all lanes of a launch, in every block and at every time.
 
-    Such a register is written by one instruction, which depends on nothing but other such values.
+    Such a register is written by one instruction, which depends only on other such values.
     """
     writers: dict[str, int] = {}
     candidates: list[Instruction] = []
@@ -364,9 +364,9 @@ def _uniform(function: Function, blocks: list[Block]) -> set[str]:
 
 
 def _computed(function: Function, blocks: list[Block]) -> dict[str, str]:
-    """Registers that hold nothing but results of float arithmetic, numbers, and copies of such registers."""
+    """Return registers that hold only results of float arithmetic, numbers, and copies of such registers."""
     sources: dict[str, set[str]] = {}
-    """For each register, where its values come from: a type of float, another register, or "" for anything else."""
+    """For each register, the source of its values: a type of float, another register, or "" for anything else."""
     for block in blocks:
         for instruction in block.body:
             for register in writes(instruction):
@@ -390,10 +390,10 @@ _NAN_BITS = {"f16": 0x7C00, "f32": 0x7F800000}
 
 
 def _float_sources(function: Function, target: Register, instruction: Instruction) -> set[str]:
-    """Where a register's value comes from, as `_computed` counts it; nowhere, if it is a number."""
+    """Return the source of a register's value, in the form of `_computed`; nothing for a number."""
     if OPCODES[instruction.opcode].computes:
         kinds = instruction.modifiers[-2:] if instruction.opcode == "cvt" else instruction.modifiers[-1:]
-        # A NaN that was an f64 or a bf16 keeps bits of its own.
+        # A NaN that was an f64 or a bf16 keeps its own bits.
         return {kinds[0] if kinds and kinds[0] in _NAN_BITS and kinds[-1] not in ("f64", "bf16") else ""}
     value = instruction.operands[-1] if instruction.opcode == "mov" else None
     width = function.registers.get(target.name, 0)

@@ -1,8 +1,9 @@
 """Graphs of the simulated driver: nodes and their edges, instantiated graphs, and their launches.
 
-A node's parameters are checked and copied when they are given, as the driver does. An instantiated graph keeps its own
-copy of them; it is one piece of work of the stream that it is launched on, and a fault in a node ends that stream as
-the fault of a launch does. Nodes that no edge puts in order run last added first, so that a missing edge shows.
+A node's parameters are checked and copied when they are given, as in the driver. An instantiated graph keeps its own
+copy of them. It is one piece of work of the stream on which it is launched, and a fault in a node ends that stream like
+the fault of a launch. Nodes that no edge orders run in the reverse order of their addition, so that a missing edge
+shows.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ _HARMLESS_FLAGS = (
     CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
     | CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 )
-"""Flags that change nothing here. Of the others, that for an upload is for ``cuGraphInstantiateWithParams`` alone."""
+"""Flags without an effect here. Of the others, the flag for an upload is for ``cuGraphInstantiateWithParams`` alone."""
 
 
 class Task:
-    """What a node does, with the parameters that it was given."""
+    """The work of a node, with the parameters that it was given."""
 
     def __init__(self, kind: CUgraphNodeType, work: Callable[[], None], extent: tuple[int, ...] = ()) -> None:
         self.kind = kind
         self.work = work
         self.extent = extent
-        """What an instantiated node cannot change; of a copy, whether it has more than one dimension."""
+        """The property that an instantiated node cannot change; for a copy, whether it has more than one dimension."""
 
     def replaceable_by(self, other: Task) -> bool:
-        """Whether an instantiated node with this task can be given another one."""
+        """Tell whether an instantiated node with this task can be given another one."""
         if self.kind is not other.kind:
             return False
         if self.kind is _MEMCPY:
@@ -57,7 +58,7 @@ class Task:
         return self.extent == other.extent
 
     def keeping_attributes_of(self, other: Task) -> Task:
-        """This task, with the attributes of the one that it takes the place of, if it is a kernel."""
+        """Return this task, for a kernel with the attributes of the task that it replaces."""
         if isinstance(self.work, PreparedKernel) and isinstance(other.work, PreparedKernel):
             return Task(self.kind, self.work.with_attributes(other.work.attributes))
         return self
@@ -79,7 +80,7 @@ class Graph:
         self.nodes: dict[int, Node] = {}
 
     def in_order(self) -> list[Node]:
-        """The nodes, each after those that come before it; refuses edges that run in a circle."""
+        """Return the nodes, each after those that come before it; refuse edges that form a cycle."""
         nodes = list(self.nodes.values())
         place = {node: -index for index, node in enumerate(nodes)}
         missing = {node: len(node.before) for node in nodes}
@@ -102,14 +103,14 @@ class Graph:
 
 
 class ExecutableGraph:
-    """A graph as it was when it was instantiated, and where it was launched last."""
+    """A graph as it was when it was instantiated, and the stream of its last launch."""
 
     def __init__(self, graph: Graph) -> None:
         self.tasks: dict[Node, Task] = {node: node.task for node in graph.in_order()}
         self._last: tuple[Stream, int] | None = None
 
     def launch(self, process: Process, stream_handle: int | None) -> None:
-        """Queue what the nodes do by now, behind the stream's work and behind the last launch of this graph."""
+        """Queue the present tasks of the nodes, after the stream's work and after the last launch of this graph."""
         tasks = list(self.tasks.values())
         stream = process.stream(stream_handle)
         if self._last is not None and self._last[0] is not stream:
@@ -122,11 +123,11 @@ class ExecutableGraph:
 def _run(process: Process, tasks: list[Task]) -> None:
     for task in tasks:
         if task.kind is _KERNEL and process.fate.status:
-            raise DeviceFault(process.fate.status, "a kernel of a graph came to its turn in a lost process")
+            raise DeviceFault(process.fate.status, "a kernel of a graph was due in a lost process")
         task.work()
 
 
-# What nodes do.
+# The tasks of nodes.
 
 
 def _kernel(process: Process, given: Any) -> Task:
@@ -148,7 +149,7 @@ def _set_attribute(process: Process, handle: int | None, number: int, value: Any
     require(isinstance(kernel, PreparedKernel))
     assert isinstance(kernel, PreparedKernel)
     attributes = kernel.attributes.having(number, value[0])
-    require(not (attributes.cooperative and kernel.in_one_buffer))  # so it is on an H200, for whatever reason
+    require(not (attributes.cooperative and kernel.in_one_buffer))  # as seen on an H200
     node.task = Task(_KERNEL, kernel.with_attributes(attributes))
 
 
@@ -176,13 +177,13 @@ def _memset(process: Process, given: Any, context: int | None) -> Task:
 
 
 def _checked_again(prepare: Callable[[], Callable[[], None]]) -> Callable[[], None]:
-    """What a node does each time: its memory may be gone since its parameters were checked."""
+    """Return the function that a node runs each time: its memory may be gone since its parameters were checked."""
 
     def work() -> None:
         try:
             move = prepare()
         except Refused:
-            raise DeviceFault(ILLEGAL_ADDRESS, "a node of a graph touches memory that is not there any more") from None
+            raise DeviceFault(ILLEGAL_ADDRESS, "a node of a graph uses memory that no longer exists") from None
         move()
 
     return work
@@ -213,7 +214,7 @@ def _graph_destroy(process: Process, handle: int | None) -> None:
 
 
 def _nodes(process: Process, graph: Graph, handles: Any, count: int) -> list[Node]:
-    """The nodes behind an array of handles, all of which must be of this graph."""
+    """Return the nodes behind an array of handles, all of which must be of this graph."""
     require(handles or not count)
     nodes = [process.handles.get(handles[at], Node, INVALID_VALUE) for at in range(count)]
     require(all(node.graph is graph for node in nodes))
@@ -259,7 +260,7 @@ def _instantiate(process: Process, result: Any, handle: int | None, flags: int) 
 @entry(driver.cuGraphExecDestroy)
 def _exec_destroy(process: Process, handle: int | None) -> None:
     _executable(process, handle)
-    process.handles.pop(handle)  # what was launched still runs
+    process.handles.pop(handle)  # a launch may still be running
 
 
 @entry(driver.cuGraphUpload)
@@ -274,7 +275,7 @@ def _launch(process: Process, handle: int | None, stream: int | None) -> None:
 
 
 def _exchange(process: Process, handle: int | None, node_handle: int | None, task: Task) -> None:
-    """Give an instantiated node another task; what was launched keeps the old one, and so does the graph."""
+    """Give an instantiated node another task; earlier launches and the graph keep the old one."""
     tasks = _executable(process, handle).tasks
     node = process.handles.get(node_handle, Node, INVALID_VALUE)
     require(node in tasks and tasks[node].replaceable_by(task))
@@ -282,7 +283,7 @@ def _exchange(process: Process, handle: int | None, node_handle: int | None, tas
 
 
 def _define_kind(name: str, make: Callable[..., Task]) -> None:
-    """The functions that add a node of one kind, and that change an instantiated one. Some take a context too."""
+    """Return the functions that add a node of one kind and change an instantiated one. Some take a context too."""
 
     @entry(getattr(driver, f"cuGraphAdd{name}Node"))
     def add(

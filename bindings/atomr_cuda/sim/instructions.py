@@ -1,6 +1,7 @@
-"""What each PTX instruction means: a table from opcode to a handler that writes one instruction as numpy.
+"""The meaning of each PTX instruction: a table from opcode to a handler that writes one instruction as numpy.
 
-The handlers that compute are in `arithmetic`; those that move, convert, load, store and talk to other lanes are here.
+The handlers that compute are in `arithmetic`; those that move, convert, load, store and communicate between lanes are
+here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def address_space(emit: Emitter, instruction: Instruction) -> None:
 
 
 def in_space(emit: Emitter, instruction: Instruction) -> None:
-    """`isspacep`: whether an address lies in the named space."""
+    """`isspacep`: tell whether an address is in the named space."""
     need(instruction, 2)
     emit.vector()
     emit.define(
@@ -85,14 +86,14 @@ def convert(emit: Emitter, instruction: Instruction) -> None:
         return
     need(instruction, 2)
     if to == "f64" and source in ("f16", "f32"):
-        # The one conversion to which the bits of a NaN make a difference.
+        # The only conversion for which the bits of a NaN make a difference.
         value = f"{emit.use(instruction.operands[1], f'u{WIDTHS[source]}')}.view({source})"
     else:
         value = emit.use(instruction.operands[1], source)
     if "ftz" in modifiers and source == "f32":
         value = f"flush({value})"
     if to != "f32":
-        # Only f32 are flushed: a subnormal f16 that comes out is kept.
+        # Only f32 are flushed: a subnormal f16 result is kept.
         instruction = replace(instruction, modifiers=tuple(part for part in modifiers if part != "ftz"))
     pair = (is_float(source), is_float(to))
     if pair == (False, False):
@@ -118,7 +119,7 @@ def _numpy(kind: str) -> str:
 
 
 def _integral(mode: str) -> str:
-    """The rounding to an integer, whether the `i` is written or not."""
+    """Return the rounding to an integer, whether the `i` is written or not."""
     return mode if mode.endswith("i") else f"{mode or 'rz'}i"
 
 
@@ -154,7 +155,7 @@ def _to_float8(emit: Emitter, instruction: Instruction) -> None:
 
 
 def _convert_float8(emit: Emitter, instruction: Instruction) -> None:
-    """Pairs of 8-bit floats, in the direction that the last two types say."""
+    """Pairs of 8-bit floats, in the direction that the last two types give."""
     to, source = instruction.modifiers[-2:]
     if (to, source in FLOAT8) != ("f16x2", True):
         _to_float8(emit, instruction)
@@ -177,7 +178,7 @@ def _convert_tf32(emit: Emitter, instruction: Instruction) -> None:
 
 
 def _convert_pack(emit: Emitter, instruction: Instruction) -> None:
-    """`cvt.pack`: two integers, clamped, in one register; shorter ones below what a third operand has."""
+    """`cvt.pack`: two integers, clamped, in one register; shorter ones are put below the bits of a third operand."""
     need(instruction, 3, 4)
     found = re.fullmatch(r"([us])(2|4|8|16)", instruction.modifiers[2])
     if not found or instruction.modifiers[1] != "sat" or instruction.modifiers[3] != "s32":
@@ -192,7 +193,7 @@ _CONVERSIONS = {
     "tf32": _convert_tf32,
     "pack": _convert_pack,
 }
-"""Conversions of a form of their own, by the modifier that tells them."""
+"""Conversions with their own form, by the modifier that identifies them."""
 
 
 def _convert_packed(emit: Emitter, instruction: Instruction, to: str, mode: str) -> None:
@@ -246,7 +247,7 @@ def store(emit: Emitter, instruction: Instruction) -> None:
 
 
 def _access_operands(instruction: Instruction) -> list[Operand]:
-    """The two operands of a load or a store; the policy of a cache says nothing here."""
+    """Return the two operands of a load or a store; the cache policy has no effect here."""
     if {"async", "bulk"} & set(instruction.modifiers):
         raise unsupported(instruction)
     operands = _without_hint(instruction)
@@ -256,7 +257,7 @@ def _access_operands(instruction: Instruction) -> list[Operand]:
 
 
 def _without_hint(instruction: Instruction) -> list[Operand]:
-    """The operands without the cache policy that comes last."""
+    """Return the operands without the cache policy at the end."""
     return instruction.operands[:-1] if "cache_hint" in instruction.modifiers else instruction.operands
 
 
@@ -289,11 +290,11 @@ _ATOMICS = {
 }
 
 _HELD_AS = {"f16x2": "u32", "bf16": "u16", "bf16x2": "u32"}
-"""Types that numpy lacks: their sums are operations of their own, on the bits."""
+"""Types that numpy lacks: their sums are separate operations, on the bits."""
 
 
 def atomic(emit: Emitter, instruction: Instruction) -> None:
-    """`atom`, and `red`, which has no result. A vector is as many atomics as it has elements."""
+    """`atom`, and `red`, which has no result. A vector is one atomic for each of its elements."""
     operands = _without_hint(instruction)
     if instruction.opcode == "red":
         operands = [Symbol("_"), *operands]
@@ -338,7 +339,7 @@ def _atomic(
 
 
 def memory_barrier(emit: Emitter, instruction: Instruction) -> None:
-    """`mbarrier`: atomic operations on its word, and questions to it."""
+    """`mbarrier`: atomic operations on its word, and queries of it."""
     operation, operands = instruction.modifiers[0], instruction.operands
     if operation == "pending_count":
         need(instruction, 2)
@@ -388,7 +389,7 @@ def _ask_memory_barrier(emit: Emitter, instruction: Instruction) -> None:
 
 
 def _generic(emit: Emitter, address: Operand, space: str, size: str) -> str:
-    """The addresses that an operand stands for, in all of memory; those of so many shared bytes are checked."""
+    """Return the addresses of an operand in all of memory; for this many bytes of shared memory they are checked."""
     assert isinstance(address, Address)
     width = emit.width(address.base) if space == "shared" else 64
     kind = "u32" if width == 64 and isinstance(address.base, Symbol) and space == "shared" else f"u{width}"
@@ -397,7 +398,7 @@ def _generic(emit: Emitter, address: Operand, space: str, size: str) -> str:
 
 
 def copy_async(emit: Emitter, instruction: Instruction) -> None:
-    """`cp.async`: the copy is done at once, so committing and waiting have nothing left to do."""
+    """`cp.async`: the copy is done at once, so committing and waiting have nothing to do."""
     operands, modifiers = _without_hint(instruction), instruction.modifiers
     if modifiers[0] != "async" or "tensor" in modifiers:
         raise unsupported(instruction)
@@ -407,7 +408,7 @@ def copy_async(emit: Emitter, instruction: Instruction) -> None:
         _copy_bulk(emit, instruction, operands)
     elif "mbarrier" in modifiers:
         need(instruction, 1)
-        # Otherwise the arrival that it makes later is one that it has added first.
+        # Otherwise the instruction first adds the arrival that it makes later.
         if "noinc" in modifiers:
             none, one = emit.constant(0, "u32"), emit.constant(1, "u32")
             _change_memory_barrier(emit, instruction, "arrive", Symbol("_"), operands[0], one, none)
@@ -416,7 +417,7 @@ def copy_async(emit: Emitter, instruction: Instruction) -> None:
 
 
 def _copy_some(emit: Emitter, instruction: Instruction, operands: list[Operand]) -> None:
-    """4, 8 or 16 bytes; of them, as many as a fourth operand says, or none where it is a true predicate, and zeros."""
+    """Copy 4, 8 or 16 bytes: as many as a fourth operand gives, or none if it is a true predicate, and then zeros."""
     to, source, size, *rest = operands
     if not isinstance(to, Address) or not isinstance(source, Address) or len(rest) > 1:
         raise unsupported(instruction)
@@ -440,7 +441,7 @@ def _copy_some(emit: Emitter, instruction: Instruction, operands: list[Operand])
 
 
 def _copy_bulk(emit: Emitter, instruction: Instruction, operands: list[Operand]) -> None:
-    """`cp.async.bulk` between shared and global memory; it tells an `mbarrier` how many bytes it brought."""
+    """`cp.async.bulk` between shared and global memory; it reports the number of bytes to an `mbarrier`."""
     to, source, size, *barrier = operands
     spaces = [part for part in instruction.modifiers if part in ("shared", "global")]
     if sorted(spaces) != ["global", "shared"] or {"multicast", "cp_mask", "ignore_oob"} & set(instruction.modifiers):
@@ -459,7 +460,7 @@ def cache_policy(emit: Emitter, instruction: Instruction) -> None:
 
 
 def nothing(emit: Emitter, instruction: Instruction) -> None:
-    """Fences, prefetches and naps: lanes see memory, and streams their launches, in program order anyway."""
+    """Fences, prefetches and sleeps: lanes access memory, and streams run their launches, in program order anyway."""
 
 
 # Warps and blocks
@@ -541,7 +542,7 @@ def elect(emit: Emitter, instruction: Instruction) -> None:
 
 
 def reduce_block(emit: Emitter, instruction: Instruction) -> None:
-    """What `bar.red` gives once all lanes of a block have come."""
+    """The result of `bar.red` when all lanes of a block have arrived."""
     target, value, number = instruction.operands
     mode = next(part for part in instruction.modifiers if part in ("popc", "and", "or"))
     expression = f"A.block_vote({mode!r}, {emit.use(value, 'pred')}, {emit.use(number, 'u32')}, L)"

@@ -143,7 +143,7 @@ class Argument:
         self.of(problem).write(self.space, values, where)
 
     def spoil(self, problem: int) -> None:
-        """What is left of a matrix that a function uses up: nothing that anybody should compute with."""
+        """Mark a matrix that a function uses up: its content is not to be used any more."""
         self.write(problem, np.nan)
 
 
@@ -162,7 +162,7 @@ class Call:
     pointers: frozenset[str] = frozenset()
     """The words of operands that are given as arrays of addresses."""
     host: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """What the call has for variables of the host, by word and index; it waits for them."""
+    """The results of the call for variables of the host, by word and index; the call waits for them."""
 
     def __post_init__(self) -> None:
         given = self.given
@@ -201,12 +201,12 @@ class Call:
 
     @property
     def jacobi(self) -> Jacobi | None:
-        """What a Jacobi method is told and tells."""
+        """The options of a Jacobi method, and its results."""
         return self.syevj or self.gesvdj
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to compute."""
+        """Tell whether there is nothing to compute."""
         return 0 in (self.m, self.n, self.nrhs)
 
     # Operands.
@@ -241,7 +241,7 @@ class Call:
         return float(host_values(self.real, value, 1)[0])
 
     def asks_for(self, word: str, value: Any = 0) -> bool:
-        """Whether the caller has variables on the host for results of this name; they get ``value`` at first."""
+        """Tell whether the caller has variables on the host for results of this name; they get ``value`` at first."""
         wanted = bool(self.given.get(word))
         if wanted:
             self.host.update({(word, problem): value for problem in range(self.batch)})
@@ -265,7 +265,7 @@ class Call:
     # Workspaces.
 
     def sizes(self, squares: int) -> dict[str, int]:
-        """How long the workspaces are, by the words that tell it. ``squares`` are copies of the smaller square part."""
+        """Return the lengths of the workspaces, by their words. ``squares`` are copies of the smaller square part."""
         m, n = self.given.get("m", self.n), self.n
         elements = (_BLOCK * max(1, m, n) + squares * min(m, n) ** 2) * max(1, self.batch)
         size = elements * self.element.size

@@ -1,4 +1,4 @@
-"""What the functions of the dense solver library compute, by LAPACK.
+"""The computations of the dense solver library, by LAPACK.
 
 An operation gets a ``Call``, refuses what cannot be, names its operands, and returns what is run on the stream for each
 problem of a batch. It is written once for all data types and for all functions that differ in their arguments only.
@@ -163,7 +163,7 @@ def _getrs(call: Call) -> Run:
 def _check_pivots(swaps: Array, order: int) -> None:
     """A pivot that names no row leads outside of the matrix, on a GPU as in LAPACK."""
     if not ((swaps >= 0) & (swaps < order)).all():
-        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot that names no row of the matrix")
+        raise DeviceFault(ILLEGAL_ADDRESS, "a pivot is not the number of a row of the matrix")
 
 
 @_operation("gesv", squares=1)
@@ -387,7 +387,7 @@ def _svd(call: Call, lefts: int, rights: int, count: int, *, uses_up: bool = Tru
 
 
 def _wanted(call: Call) -> tuple[bool, bool]:
-    """Whether left and right singular vectors are asked for."""
+    """Tell whether left and right singular vectors are requested."""
     if call.jobz is None:
         return call.jobu == _SOME, call.jobv == _SOME
     return bool(call.jobz), bool(call.jobz)
@@ -476,7 +476,8 @@ def _hermitian(matrix: Array, lower: bool) -> Array:
 
 
 def _eigenpairs(call: Call, a: Argument) -> Callable[[int, Array, Array], None]:
-    """What writes the eigenvalues that were asked for to the front of W, and their vectors to the first columns of A.
+    """Return a function that writes the requested eigenvalues to the front of W, and their vectors to the first columns
+    of A.
 
     The rest of A is used up.
     """
@@ -497,8 +498,8 @@ def _eigenpairs(call: Call, a: Argument) -> Callable[[int, Array, Array], None]:
 
 
 def _selection(call: Call) -> Callable[[Array], Array]:
-    """Which of the ascending eigenvalues are asked for, as a mask: all, those of a range of indices counted from 1, or
-    those in an interval that is open at its lower end."""
+    """Return a mask of the requested ones of the ascending eigenvalues: all, those of a range of indices counted from
+    1, or those in an interval that is open at its lower end."""
     if call.range == cusolverEigRange_t.CUSOLVER_EIG_RANGE_I:
         call.require(call.n == 0 or 1 <= call.il <= call.iu <= call.n)
         numbers = np.arange(1, call.n + 1)

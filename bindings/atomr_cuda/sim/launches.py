@@ -1,7 +1,7 @@
 """Modules, functions and launches of the simulated driver.
 
-A module is PTX text, read by ``simt``; machine code for a GPU is refused. A launch is checked as the driver checks it,
-its parameters are read before the call returns, and the kernel runs when its stream comes to it.
+A module is PTX text, read by ``simt``; machine code for a GPU is refused. A launch is checked as in the driver. Its
+parameters are read before the call returns, and the kernel runs when its stream comes to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)", re.MULTILINE)
 
 
 class _JitLog:
-    """The error log that a caller of cuModuleLoadDataEx may ask for."""
+    """The error log for which a caller of cuModuleLoadDataEx may ask."""
 
     def __init__(self, count: int, options: Any, values: Any) -> None:
         given = {options[at]: (values, at) for at in range(count)} if count else {}
@@ -57,7 +57,7 @@ class _JitLog:
         return (place[0][place[1]] or 0) if place else 0
 
     def write(self, text: str) -> None:
-        """Give the text, cut to the buffer, and its length in place of the size."""
+        """Write the text, cut to the buffer, and its length instead of the size."""
         room = self._value(self._size)
         data = text.encode()[: max(0, room - 1)] + b"\0"
         if self._buffer and room:
@@ -96,8 +96,8 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
     except Refused:
         raise
     except Exception as error:
-        # No check looks for every way in which a text can be damaged; a number in it may ask for any memory.
-        message = f"the text cannot be read: {error!r}"
+        # No check finds every kind of damage in a text; a number in it may ask for any amount of memory.
+        message = f"the PTX cannot be read: {error!r}"
         log.write(message)
         complain(f"a module was refused: {message}")
         raise Refused(OUT_OF_MEMORY if isinstance(error, MemoryError) else INVALID_PTX) from None
@@ -106,11 +106,11 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
 
 
 def _check_target(text: str, log: _JitLog) -> None:
-    """A GPU runs PTX of its own capability and of older ones only."""
+    """Check the target: a GPU runs only PTX of its own capability and of older ones."""
     major, minor = device.CAPABILITY
     found = _TARGET.search(text)
     if found and int(found[1]) > major * 10 + minor:
-        message = f"the PTX is for sm_{found[1]}, the simulated GPU has capability {major}.{minor}"
+        message = f"the PTX is for sm_{found[1]}, but the simulated GPU has capability {major}.{minor}"
         log.write(message)
         complain(f"a module was refused: {message}")
         raise Refused(INVALID_PTX)
@@ -145,7 +145,7 @@ def _module_get_function(process: Process, result: Any, handle: int | None, name
 
 
 def _function(process: Process, module: Module, name: str) -> int:
-    """The handle of a kernel that the module has."""
+    """Return the handle of a kernel of the module."""
     if name not in module.handles:
         function = Function(module.loaded.functions[name], module)
         module.handles[name] = process.handles.add(function, module.context.handle)
@@ -185,7 +185,7 @@ def _default_dynamic_shared(function: Function) -> int:
 
 
 def _dynamic_shared(function: Function) -> int:
-    """How much dynamic shared memory a launch may ask for."""
+    """Return the dynamic shared memory that a launch may ask for."""
     limit = function.dynamic_shared_limit
     return _default_dynamic_shared(function) if limit is None else max(limit, _default_dynamic_shared(function))
 
@@ -254,9 +254,9 @@ def _func_get_name(process: Process, result: Any, handle: int | None) -> None:
 # Occupancy.
 
 _REGISTER_UNIT = 256
-"""Registers are given to a warp in pieces of so many."""
+"""The unit in which registers are given to a warp."""
 _SHARED_UNIT = 128
-"""Shared memory is given to a block in pieces of so many bytes."""
+"""The unit, in bytes, in which shared memory is given to a block."""
 _PORTABLE_CLUSTER = 8
 _LARGEST_CLUSTER = 16
 
@@ -266,9 +266,12 @@ def _pieces(amount: int, unit: int) -> int:
 
 
 def resident_blocks(function: Function, threads: int, shared: int) -> int:
-    """How many blocks a multiprocessor holds: as many as its slots, its threads, its shared memory and its registers
-    suffice for, by the limits of the device that this one is described as. Registers are those that the simulator
-    estimates, and it runs as many blocks at a time as it likes: the number is for programs that ask for it."""
+    """Return how many blocks a multiprocessor holds.
+
+    This is the number for which its slots, its threads, its shared memory and its registers are enough, by the limits
+    of the device that is described. Registers are the simulator's estimate. The simulator itself runs any number of
+    blocks at a time: the result is for programs that ask for it.
+    """
     if threads > _thread_limit(function) or shared > _dynamic_shared(function):
         return 0
     warps = -(-threads // 32)
@@ -293,7 +296,7 @@ def _occupancy(process: Process, result: Any, handle: int | None, threads: int, 
 def _potential_block(
     process: Process, grid: Any, block: Any, handle: int | None, dynamic: Any, shared: int, limit: int
 ) -> None:
-    """The block with which a multiprocessor has the most threads; of several, the largest."""
+    """Return the block size with which a multiprocessor has the most threads; of several, the largest."""
     function = process.handles.get(handle, Function)
     most = min(_thread_limit(function), limit or device.MAX_THREADS_PER_BLOCK)
     resident = {
@@ -355,7 +358,7 @@ def _launch_kernel_ex(
 
 
 def _submit(process: Process, stream: int | None, kernel: PreparedKernel, attributes: Attributes) -> None:
-    """Queue a launch. Once there was a cooperative one, those after it in streams find its workspace, as on a GPU."""
+    """Queue a launch. After a cooperative launch, later ones in streams find its workspace, as on a GPU."""
     ready = kernel.with_attributes(replace(attributes, workspace=process.has_workspace or attributes.cooperative))
     process.has_workspace |= attributes.cooperative
     process.submit(stream, ready, kernel=True)
@@ -377,15 +380,15 @@ _HARMLESS_ATTRIBUTES = frozenset(
 
 @dataclass(frozen=True)
 class Attributes:
-    """What is special about a launch, of what makes a difference here."""
+    """The properties of a launch that make a difference here."""
 
     cooperative: bool = False
     cluster: Three | None = None
     workspace: bool = False
-    """Whether the kernel finds what the barrier of a grid needs."""
+    """True if the kernel gets the workspace for the barrier of a grid."""
 
     def having(self, number: int, value: Any) -> Attributes:
-        """The attributes with one more: a ``CUlaunchAttributeID`` and a ``CUlaunchAttributeValue``."""
+        """Return the attributes with one more: a ``CUlaunchAttributeID`` and a ``CUlaunchAttributeValue``."""
         if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
             return replace(self, cooperative=bool(value.cooperative), workspace=bool(value.cooperative))
         if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
@@ -397,7 +400,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class PreparedKernel:
-    """A kernel with its parameters as they were when it was prepared. Called, it runs."""
+    """A kernel with its parameters as they were when it was prepared. Call it to run the kernel."""
 
     function: Function
     grid: Three
@@ -406,7 +409,7 @@ class PreparedKernel:
     data: bytes
     say: Callable[[bytes], None]
     in_one_buffer: bool = False
-    """Whether the parameters came as one buffer (``extra``)."""
+    """True if the parameters came as one buffer (``extra``)."""
     attributes: Attributes = Attributes()
 
     def __call__(self) -> None:
@@ -415,7 +418,7 @@ class PreparedKernel:
         kernel.launch(self.grid, self.block, self.shared, self.data, self.say, cluster, attributes.workspace)
 
     def with_attributes(self, attributes: Attributes) -> PreparedKernel:
-        """The same with other attributes; refuses those that cannot be."""
+        """Return the same with other attributes; refuse invalid ones."""
         self._check_cluster(self._cluster(attributes))
         if attributes.cooperative:
             resident = resident_blocks(self.function, math.prod(self.block), self.shared) * device.MULTIPROCESSORS
@@ -445,7 +448,7 @@ def prepared(
     parameters: int | None,
     extra: int | None,
 ) -> PreparedKernel:
-    """A kernel ready to run; refuses a launch that cannot be."""
+    """Return a kernel ready to run; refuse an invalid launch."""
     function = process.handles.get(handle, Function)
     _check_shape(function, grid, block, shared)
     data = _parameter_block(function, parameters, extra)
@@ -463,7 +466,7 @@ def _check_shape(function: Function, grid: tuple[int, ...], block: tuple[int, ..
 
 
 def _parameter_block(function: Function, parameters: int | None, extra: int | None) -> bytes:
-    """The kernel's parameters, from an array of addresses or from one buffer, as they are now."""
+    """Return the kernel's parameters, from an array of addresses or from one buffer, as they are now."""
     kernel = function.kernel
     if not kernel.parameters:
         return b""
@@ -488,7 +491,7 @@ def _from_buffer(size: int, extra: int | None) -> bytes:
 
 
 def _pairs(extra: int) -> Iterator[tuple[int, int]]:
-    """The (name, value) pairs of ``extra``, up to the end mark."""
+    """Yield the (name, value) pairs of ``extra``, up to the end mark."""
     word = ctypes.sizeof(ctypes.c_void_p)
     while name := ctypes.c_uint64.from_address(extra).value:
         yield name, ctypes.c_uint64.from_address(extra + word).value

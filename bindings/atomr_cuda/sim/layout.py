@@ -1,4 +1,4 @@
-"""Where the lanes of a chunk are: in their blocks and warps, and along the axes over which values may be affine."""
+"""The places of a chunk's lanes: in their blocks and warps, and along the axes over which values may be affine."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ OF_THREADS: dict[str, Callable[[Array, tuple[int, int, int]], Array]] = {
     "lanemask_gt": lambda thread, _: ~((np.uint32(2) << (thread & np.uint32(31))) - np.uint32(1)),
     "lanemask_ge": lambda thread, _: ~((np.uint32(1) << (thread & np.uint32(31))) - np.uint32(1)),
 }
-"""Special registers that are the same in every block: from a thread's number in its block, and the block's extent."""
+"""Special registers that are the same in every block: functions of a thread's number in its block, and of the block's
+extent."""
 
 
 class Layout:
-    """What is the same in every chunk of as many blocks: where its lanes are in their blocks and warps."""
+    """The data that every chunk of this many blocks has: the places of its lanes in their blocks and warps."""
 
     def __init__(self, block: tuple[int, int, int], blocks: int) -> None:
         self.block = block
@@ -42,7 +43,7 @@ class Layout:
         self._specials: dict[str, Array] = {}
 
     def special(self, name: str) -> Array:
-        """A special register of `OF_THREADS`, over all lanes."""
+        """Return a special register of `OF_THREADS`, over all lanes."""
         found = self._specials.get(name)
         if found is None:
             of_block = OF_THREADS[name](np.arange(self.threads, dtype=np.uint32), self.block)
@@ -51,7 +52,7 @@ class Layout:
 
     @functools.cached_property
     def warps(self) -> Warps:
-        """The warps of the chunk; the last one of a block may have fewer lanes."""
+        """Return the warps of the chunk; the last one of a block may have fewer lanes."""
         each = -(-self.threads // 32)
         index = self.block_of * each + self.special("warpid")
         return Warps(index, self.special("laneid"), self.blocks * each)
@@ -59,14 +60,14 @@ class Layout:
 
 @functools.lru_cache(maxsize=8)
 def layout_of(block: tuple[int, int, int], blocks: int) -> Layout:
-    """Launches of the same extent share their layouts, which nothing changes."""
+    """Launches of the same extent share their layouts, which never change."""
     return Layout(block, blocks)
 
 
 class Axes:
     """The axes of a chunk: its lanes' blocks in the grid, then its lanes in their blocks.
 
-    There are up to six; those of one lane are left out.  What is affine over them is kept as such.
+    There are up to six; those of one lane are left out. Values that are affine over them are kept as such.
     """
 
     def __init__(self, launch: Launch, first: int, blocks: int) -> None:
@@ -76,13 +77,13 @@ class Axes:
         self.shape: Shape = tuple(counts[axis] for axis in self._kept)
         self.box: Box = Box(self.shape, (0,) * len(self.shape), self.shape)
         self.blocks: Affine = self._affine(0, (extent[0] * extent[1], extent[0], 1, 0, 0, 0))
-        """The number of each lane's block in the chunk."""
+        """Return the number of each lane's block in the chunk."""
 
     def _affine(self, base: int, strides: Shape) -> Affine:
         return Affine(self.shape, base, tuple(strides[axis] for axis in self._kept), np.uint32)
 
     def special(self, name: str) -> Affine | None:
-        """A special register over all lanes, if it is affine."""
+        """Return a special register over all lanes, if it is affine."""
         register, _, axis = name.partition(".")
         if register == "tid":
             return self._affine(0, tuple(int(f"tid.{each}" == name) for each in "...zyx"))
@@ -92,10 +93,10 @@ class Axes:
 
 
 def blocks_together(grid: tuple[int, int, int], most: int) -> tuple[int, int]:
-    """How many blocks, in order, make up a chunk, and at multiples of what number one ends in any case.
+    """Return the number of blocks in a chunk, and the number of blocks at whose multiples a chunk always ends.
 
-    Chunks are parts of rows of the grid, whole rows, or whole layers, and about as large as each other: the blocks of
-    one then fill a box of the grid.
+    Chunks are parts of rows of the grid, whole rows, or whole layers, and have about the same size. So the blocks of a
+    chunk fill a box of the grid.
     """
     unit, line = 1, grid[0]
     for count in grid[1:]:
@@ -106,7 +107,7 @@ def blocks_together(grid: tuple[int, int, int], most: int) -> tuple[int, int]:
 
 
 def blocks_in_rows(grid: tuple[int, int, int], first: int, blocks: int) -> tuple[Shape, Shape | None]:
-    """The extents of the box of a grid that such blocks fill, and where it begins; None if they do not fill one."""
+    """Return the extents of the box of a grid that these blocks fill, and its beginning; None if they fill no box."""
     width, height, _ = grid
     begin = first % width, first // width % height, first // (width * height)
     if begin[0] + blocks <= width:

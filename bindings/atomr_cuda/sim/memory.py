@@ -1,8 +1,8 @@
-"""Which bytes of this process a simulated GPU may touch, and how many lanes touch them at once.
+"""The bytes of this process that a simulated GPU may access, and accesses of many lanes at once.
 
-A simulated device address is a host address.  `AddressSpace` is the page table: a sorted list of ranges.  `Access` is
-what one instruction does with it: the addresses of all its lanes are range-checked and aligned-checked as a whole,
-then read or written by one numpy operation.  Nothing here knows PTX, kernels or streams.
+A simulated device address is a host address. `AddressSpace` is the page table: a sorted list of ranges. `Access` is the
+access of one instruction: the range and the alignment of all its lanes' addresses are checked together, then one numpy
+operation reads or writes. This file does not depend on PTX, kernels or streams.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LAUNCH_FAILED = 719
 
 LOCAL, PARAMETERS, SHARED = "local memory", "the launch's parameters", "shared memory"
 DEVICE, HEAP, MAPPED = "device memory", "memory that a kernel allocated", "mapped memory"
-"""Names for what is accessible, beside those that the callers of `AddressSpace.add` make up."""
+"""Names of accessible memory, besides those that the callers of `AddressSpace.add` choose."""
 
 
 class DeviceFault(Exception):
-    """What a kernel did that costs its process the context; `status` is CUDA's number for it."""
+    """An error of a kernel that costs the process its context; `status` is CUDA's number for it."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Span:
         self._views: dict[np.dtype[Any], tuple[Array, int]] = {}
 
     def view(self, dtype: np.dtype[Any]) -> tuple[Array, int]:
-        """The whole span as items of `dtype`, and the address of the first of them."""
+        """Return the whole span as items of `dtype`, and the address of the first of them."""
         found = self._views.get(dtype)
         if found is None:
             size = dtype.itemsize
@@ -69,7 +69,7 @@ class Span:
 
 
 class AddressSpace:
-    """Which byte ranges of this process a simulated GPU may touch.
+    """The byte ranges of this process that a simulated GPU may access.
 
     Lookups take no lock: they read one immutable table, which `add` and `remove` replace.  Regions that touch each
     other form one span, so an access may cross the seam between two mappings, as on a GPU.
@@ -85,7 +85,7 @@ class AddressSpace:
     def add(self, address: int, size: int, what: str = "memory") -> None:
         """Make `size` bytes at `address` accessible; they must be mapped until `remove`.  `what` is for messages."""
         if address <= 0 or size <= 0:
-            raise ValueError(f"not a region: {size} bytes at {address:#x}")
+            raise ValueError(f"{size} bytes at {address:#x} are not a region")
         with self._lock:
             starts, _ = self._table
             after = bisect.bisect_left(starts, address + size)
@@ -103,7 +103,7 @@ class AddressSpace:
             self._replace(address, address + size)
 
     def _replace(self, start: int, end: int) -> None:
-        """Build the spans anew between the neighbours of [start, end); the rest of the table is kept as it is."""
+        """Build the spans again between the neighbours of [start, end); the rest of the table is kept."""
         starts, spans = self._table
         first = bisect.bisect_left([span.end for span in spans], start)
         last = bisect.bisect_right(starts, end)
@@ -117,7 +117,7 @@ class AddressSpace:
         )
 
     def find(self, address: int) -> Span | None:
-        """The span that holds the byte at `address`."""
+        """Return the span that holds the byte at `address`."""
         starts, spans = self._table
         at = bisect.bisect_right(starts, address) - 1
         if at >= 0 and address < spans[at].end:
@@ -125,32 +125,32 @@ class AddressSpace:
         return None
 
     def require(self, address: int, size: int, verb: str = "access to") -> Span:
-        """The span that holds all of the bytes, or an illegal address."""
+        """Return the span that holds all of the bytes, or raise an illegal address."""
         span = self.find(address)
         if span is None or address + size > span.end:
             raise DeviceFault(ILLEGAL_ADDRESS, f"{verb} {size} bytes at {address:#x}, which is not accessible memory")
         return span
 
     def view(self, address: int, size: int) -> Array:
-        """A writable view of bytes that must all be accessible."""
+        """Return a writable view of bytes that must all be accessible."""
         span = self.require(address, size)
         view, base = span.view(np.dtype(np.uint8))
         return view[address - base : address - base + size]
 
     def load(self, address: int, dtype: np.dtype[Any], align: int) -> Any:
-        """One value that all lanes read."""
+        """Read one value for all lanes."""
         view, at = self._one(address, dtype, align, "read of")
         return view[at]
 
     def store(self, address: int, value: Any, dtype: np.dtype[Any], align: int) -> None:
-        """One address that all lanes write: the last of them wins."""
+        """Write one address from all lanes: the last lane's value stays."""
         if address % align:
             self._store_rounded(Access(self, np.array([address], np.uint64)), value, dtype, align)
         view, at = self._one(address, dtype, align, "write of")
         view[at] = value[-1] if getattr(value, "ndim", 0) else value
 
     def _store_rounded(self, access: Access, value: Any, dtype: np.dtype[Any], align: int) -> None:
-        """A misaligned store lands at the address rounded down before the fault is reported: seen on an H200."""
+        """Write at the address rounded down, as an H200 does before it reports the fault of a misaligned store."""
         with contextlib.suppress(DeviceFault):
             access.rounded(align).store(0, value, dtype, align)
 
@@ -161,10 +161,10 @@ class AddressSpace:
         return view, (address - base) // dtype.itemsize
 
     def written(self, address: int, size: int) -> None:
-        """The host or a copy is about to write these bytes; that is nothing to whoever keeps no account of it."""
+        """The host or a copy is about to write these bytes. Does nothing here; the checks override it."""
 
     def text(self, address: int, limit: int = 1 << 16) -> bytes:
-        """The C string at `address`."""
+        """Return the C string at `address`."""
         span = self.require(address, 1, "read of")
         view, base = span.view(np.dtype(np.uint8))
         piece = view[address - base : address - base + limit].tobytes()
@@ -175,7 +175,7 @@ class AddressSpace:
 
 
 def _joined(regions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted (address, size) pairs as (start, end) pairs in which neighbours that touch are one."""
+    """Merge sorted (address, size) pairs into (start, end) pairs; neighbours that touch become one."""
     joined: list[tuple[int, int]] = []
     for at, size in regions:
         if joined and joined[-1][1] == at:
@@ -195,12 +195,12 @@ _STRIDES = (1, 2, 4, 8, 16)
 
 @functools.cache
 def _steps(stride: int) -> Array:
-    """0, stride, 2 * stride ..., for one of `_STRIDES`."""
+    """Return 0, stride, 2 * stride ..., for one of `_STRIDES`."""
     return _COUNTING * np.uint64(stride)
 
 
 def _stride(addresses: Array) -> int:
-    """How far each address is from the one before if that is the same for all, and one of `_STRIDES`; else 0."""
+    """Return the distance from each address to the next, if it is the same for all and in `_STRIDES`; else 0."""
     count = addresses.size
     if not 1 < count <= _COUNTING.size:
         return 0
@@ -211,7 +211,7 @@ def _stride(addresses: Array) -> int:
 
 
 def access(space: AddressSpace, addresses: Any) -> Access | StridedAccess:
-    """The addresses one register holds over the active lanes."""
+    """The addresses that one register holds over the active lanes."""
     within = addresses.within() if isinstance(addresses, Affine) else None
     return Access(space, np.asarray(addresses)) if within is None else StridedAccess(space, within)
 
@@ -219,7 +219,7 @@ def access(space: AddressSpace, addresses: Any) -> Access | StridedAccess:
 class StridedAccess:
     """Affine addresses: the items there are a strided view of memory.
 
-    What goes wrong, or touches several spans, or writes to one address from several lanes, is left to `Access`.
+    Errors, accesses to several spans, and writes from several lanes to one address are left to `Access`.
     """
 
     __slots__ = ("_addresses", "_high", "_low", "_low_bits", "_space")
@@ -235,7 +235,7 @@ class StridedAccess:
         return Access(self._space, self._addresses.array)
 
     def load(self, offset: int, dtype: np.dtype[Any], align: int) -> Any:
-        """The values at every lane's address plus `offset`."""
+        """Return the values at every lane's address plus `offset`."""
         window = self._window(offset, dtype, align)
         return self._each.load(offset, dtype, align) if window is None else self._addresses.read(window)
 
@@ -260,10 +260,10 @@ class StridedAccess:
 
 
 class Access:
-    """The addresses one register holds over the active lanes, checked once and used by every load and store through it.
+    """The addresses that one register holds over the active lanes, checked once for every load and store through it.
 
-    All arithmetic is relative to the lowest address, so that `[register + offset]` costs no pass of its own: the offset
-    moves the window of memory instead of the indices.  Lanes that go to neighbouring items need no indices at all.
+    All arithmetic is relative to the lowest address, so `[register + offset]` costs no extra pass: the offset moves the
+    window of memory instead of the indices. Lanes that access neighbouring items need no indices at all.
     """
 
     __slots__ = ("_addresses", "_indices", "_stride", "count", "extent", "low", "low_bits", "space")
@@ -277,7 +277,8 @@ class Access:
         self.low: int
         self.extent: int
         self.low_bits: int
-        """The bits that are set in the distance of any address from the lowest one; the stride tells as much."""
+        """Return the bits that are set in the distance of any address from the lowest one; the stride has the same
+        bits."""
         if self._stride:
             self.low, self.extent, self.low_bits = int(addresses[0]), (self.count - 1) * self._stride, self._stride
         else:
@@ -287,11 +288,11 @@ class Access:
             self._indices[1] = relative.view(np.int64)
 
     def rounded(self, align: int) -> Access:
-        """The same addresses, each rounded down to a multiple of `align`."""
+        """Return the same addresses, each rounded down to a multiple of `align`."""
         return Access(self.space, self._addresses - self._addresses % np.uint64(align))
 
     def load(self, offset: int, dtype: np.dtype[Any], align: int) -> Array:
-        """The values at every lane's address plus `offset`."""
+        """Return the values at every lane's address plus `offset`."""
         window = self._window(offset, dtype, align, "read of")
         if window is None:
             return self._each(offset, dtype, None, "read of")
@@ -300,10 +301,10 @@ class Access:
         return window[run].copy() if run else window.take(self._index(dtype.itemsize), mode="clip")
 
     def store(self, offset: int, values: Any, dtype: np.dtype[Any], align: int) -> None:
-        """Write every lane's value; where lanes share an address the last lane wins."""
+        """Write every lane's value; if lanes share an address, the last lane's value stays."""
         try:
             window = self._window(offset, dtype, align, "write of")
-        except DeviceFault:  # misaligned: what is out of range is found below
+        except DeviceFault:  # misaligned: addresses out of range are found below
             shifted = Access(self.space, self._addresses + np.uint64(offset % 2**64))
             self.space._store_rounded(shifted, values, dtype, align)
             raise
@@ -313,14 +314,14 @@ class Access:
         window[self._run(dtype.itemsize) or self._index(dtype.itemsize)] = values
 
     def target(self, offset: int, dtype: np.dtype[Any]) -> list[tuple[Any, Array, Array]]:
-        """For atomics: (which lanes, memory, index of each of these lanes), one entry for each span that is touched."""
+        """For atomics: yield (lanes, memory, index of each of these lanes), once for each span that is accessed."""
         window = self._window(offset, dtype, dtype.itemsize, "atomic access to")
         if window is not None:
             return [(slice(None), window, self._index(dtype.itemsize))]
         return list(self._spans(offset, dtype, "atomic access to"))
 
     def _window(self, offset: int, dtype: np.dtype[Any], align: int, verb: str) -> Array | None:
-        """Memory from the lowest address on, when a single span holds everything; else None."""
+        """Return memory from the lowest address on, if a single span holds everything; else None."""
         first = self.low + offset
         if self.low_bits & (align - 1) or first % align:
             wrong = self._addresses[((self._addresses + np.uint64(offset % 2**64)) % np.uint64(align)) != 0][0]
@@ -332,12 +333,12 @@ class Access:
         return view[(first - base) // dtype.itemsize :]
 
     def _run(self, size: int) -> slice | None:
-        """Where the lanes' items of `size` bytes lie, if they lie at equal distances."""
+        """Return the place of the lanes' items of `size` bytes, if they are at equal distances."""
         step = self._stride // size
         return slice(0, (self.count - 1) * step + 1, step) if step else None
 
     def _index(self, size: int) -> Array:
-        """Where each lane's item of `size` bytes lies."""
+        """Return the place of each lane's item of `size` bytes."""
         found = self._indices.get(size)
         if found is None:
             relative = self._indices.get(1)
@@ -347,7 +348,7 @@ class Access:
         return found
 
     def _spans(self, offset: int, dtype: np.dtype[Any], verb: str) -> Iterable[tuple[Array, Array, Array]]:
-        """The lanes sorted by the span that they touch; an address outside of all of them is illegal."""
+        """Yield the lanes by the span that they access; an address outside of all spans is illegal."""
         remaining: Array = np.arange(self.count)
         addresses = self._addresses + np.uint64(offset % 2**64)
         found = []

@@ -1,4 +1,4 @@
-"""Floating point formats of 8 bits as tables of numbers: how a code widens, and how a number is rounded to one."""
+"""Floating point formats of 8 bits as tables of numbers: widening a code, and rounding a number to one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SIGN = np.uint8(0x80)
 class Format:
     """A format by the width of its mantissa and the bias of its exponent.
 
-    ``largest`` is the code of its largest finite number, ``beyond`` what the codes above it mean, ``nan`` the code of
-    the NaN that rounding makes.
+    ``largest`` is the code of its largest finite number, ``beyond`` are the values of the codes above it, ``nan`` is
+    the code of the NaN that rounding makes.
     """
 
     def __init__(self, mantissa: int, bias: int, largest: int, beyond: list[float], nan: int) -> None:
@@ -36,7 +36,7 @@ class Format:
         size = np.abs(numbers.astype(np.float64))
         below = np.searchsorted(self._midpoints, size, side="left")
         above = np.searchsorted(self._midpoints, size, side="right")
-        code = np.where(below % 2, above, below).astype(np.uint8)  # they differ in a tie alone
+        code = np.where(below % 2, above, below).astype(np.uint8)  # they differ only in a tie
         code = np.where(np.isnan(size), self._nan, code)
         return np.where(np.signbit(numbers), code | _SIGN, code)
 

@@ -1,8 +1,8 @@
 """The arithmetic of PTX that numpy lacks: exact fused multiply-add, directed rounding, wide products, bit fields.
 
-Every function takes typed numpy scalars or arrays, in any mix, and returns bits of a definite type.  Nothing here knows
-lanes or instructions.  The approximate functions (`ex2.approx` and its like) are exact to the last bit or so, where the
-hardware is not: compare with tolerances.
+Every function takes typed numpy scalars or arrays, in any mix, and returns bits of a definite type. This file does not
+depend on lanes or instructions. The approximate functions (`ex2.approx` and its like) are exact to the last bit or so,
+where the hardware is not: compare with tolerances.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def fma_f64(a: Value, b: Value, c: Value) -> Value:
     result = np.where(np.isfinite(exact) & (product != 0), exact, product + c)
     overflown = np.isinf(product)
     if np.any(overflown):
-        # The product is finite before it is rounded: it does not outweigh an infinite summand.
+        # The product is finite before it is rounded: it cannot outweigh an infinite summand.
         result = np.where(overflown & np.isfinite(a) & np.isfinite(b) & np.isinf(c), c, result)
     beyond = _beyond_splitting(a, b, c, product)
     return np.where(beyond, _fma_by_fractions(a, b, c, beyond)[0], result) if np.any(beyond) else result
 
 
 def _beyond_splitting(a: Value, b: Value, c: Value, product: Value) -> Value:
-    """Where the operands are finite, and `_two_product` is not exact."""
+    """Return where the operands are finite and `_two_product` is not exact."""
     size = np.abs(product)
     outside = ~((size > 1e-260) & (size < 1e290)) | (np.abs(a) > 1e290) | (np.abs(b) > 1e290)
     if np.any(outside):
@@ -83,7 +83,7 @@ def _beyond_splitting(a: Value, b: Value, c: Value, product: Value) -> Value:
 
 @np.vectorize(otypes=[F64, F64])
 def _fma_by_fractions(a: float, b: float, c: float, wanted: bool) -> tuple[float, float]:
-    """a * b + c, rounded to nearest, and the sign of the error that rounding made; zeros where it is not wanted."""
+    """a * b + c, rounded to nearest, and the sign of the error that rounding made; zeros if it is not requested."""
     if not wanted:
         return 0.0, 0.0
     total = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
@@ -108,7 +108,7 @@ def fma_f32(a: Value, b: Value, c: Value) -> Value:
     small = np.abs(rounded) <= _SMALLEST_NORMAL_F32
     if np.count_nonzero(small):
         small = small & (total != 0)
-    # In place, here and above: arrays of f64 are what overflows the processor's caches.
+    # In place, here and above: arrays of f64 overflow the processor's caches.
     cut_off = total.view(U64)
     cut_off &= U64(0x1FFFFFFF)
     doubtful = small | (cut_off == U64(0x10000000))
@@ -116,7 +116,7 @@ def fma_f32(a: Value, b: Value, c: Value) -> Value:
 
 
 def _through_odd(rounded: Value, doubtful: Value, *operands: Value) -> Value:
-    """The sums of f32 that are doubtful are done again, and rounded to odd first; all others stay as they are."""
+    """Compute the doubtful sums of f32 again, rounded to odd first; all others are kept."""
     a, b, c = (np.broadcast_to(value, np.shape(doubtful))[doubtful].astype(F64) for value in operands)
     result = np.asarray(rounded)
     result[doubtful] = _odd_sum(a * b, c).astype(F32)
@@ -141,7 +141,7 @@ def _odd_f32(value: Value) -> Value:
 
 
 def _directed(rounded: Value, error: Value, mode: str) -> Value:
-    """Move a nearest-even result by one unit where its error says that the wanted direction is the other one."""
+    """Move a nearest-even result by one unit if its error shows that the requested direction is the other one."""
     if mode == "rp":
         move, toward = error > 0, np.inf
     elif mode == "rm":
@@ -193,14 +193,14 @@ def fma_directed(a: Value, b: Value, c: Value, mode: str) -> Value:
 
 
 def _residual(a: Value, b: Value, c: Value) -> Value:
-    """a * b + c of f64; where it is too small for one, a number with its sign."""
+    """a * b + c of f64; if it is too small for one, a number with its sign."""
     result = fma_f64(a, b, c)
     lost = (result == 0) & (c != 0) & (np.abs(c) < 1e-290)
     return np.where(lost, _fma_by_fractions(a, b, c, lost)[1], result) if np.any(lost) else result
 
 
 def div_directed(a: Value, b: Value, mode: str) -> Value:
-    """a / b with the rounding `mode`; the remainder tells on which side of the quotient the truth lies."""
+    """a / b with the rounding `mode`; the remainder tells on which side of the quotient the exact value is."""
     quotient = a / b
     wide = a.dtype == F32
     remainder = a.astype(F64) - quotient.astype(F64) * b if wide else _residual(-quotient, b, a)
@@ -225,11 +225,11 @@ def flush(value: Value) -> Value:
 def saturate(value: Value) -> Value:
     """`.sat` on floats: into [0, 1], and NaN becomes 0."""
     one = value.dtype.type(1)
-    return np.fmin(np.fmax(value * one, value.dtype.type(0)), one)  # a signalling NaN is made quiet, see `_unless_nan`
+    return np.fmin(np.fmax(value * one, value.dtype.type(0)), one)  # a signalling NaN becomes quiet, see `_unless_nan`
 
 
 def relu(value: Value) -> Value:
-    """`.relu`: what is negative becomes 0, and NaN stays."""
+    """`.relu`: a negative number becomes 0, and NaN stays."""
     return np.where(value <= 0, value.dtype.type(0), value)
 
 
@@ -289,13 +289,14 @@ _NAN: dict[Any, Any] = {np.dtype(F32): U32(0x7FFFFFFF).view(F32), np.dtype(F16):
 
 
 def one_nan(value: Value) -> Value:
-    """A result of float arithmetic as hardware leaves it: whatever its operands were, a NaN is always the same one."""
-    # The largest of some numbers is NaN if any of them is, and is found faster than each of them is looked at.
+    """Return a result of float arithmetic as hardware gives it: a NaN is always the same one, whatever the operands
+    were."""
+    # The largest of some numbers is NaN if any of them is, and finding it is faster than checking each of them.
     return np.where(np.isnan(value), _NAN[value.dtype], value) if np.isnan(value.max()) else value
 
 
 def negated(value: Value) -> Value:
-    """`neg` of an f64: NaN is made quiet, and keeps its sign."""
+    """`neg` of an f64: NaN becomes quiet, and keeps its sign."""
     return np.where(np.isnan(value), value * F64(1), -value) if np.isnan(value.max()) else -value
 
 
@@ -309,9 +310,9 @@ def to_half(value: Value, kind: str, mode: str) -> Value:
 
 
 def _widened(value: Value, mode: str) -> Value:
-    """Any number as an f64 that a further rounding takes to the right result; only 64-bit integers do not fit."""
+    """Return any number as an f64 that one more rounding makes the right result; only 64-bit integers do not fit."""
     if value.dtype.kind == "f":
-        return value.astype(F64) * F64(1)  # which makes NaN a quiet one
+        return value.astype(F64) * F64(1)  # which makes NaN quiet
     if value.dtype.itemsize < 8:
         return value.astype(F64)
     if mode != "rn":
@@ -327,7 +328,7 @@ _HALVES: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = 
     "u16x2": (lambda bits: bits, lambda value: value),
     "s16x2": (lambda bits: bits.view(np.int16), lambda value: value.view(U16)),
 }
-"""How the bits of a half become a number that can be computed with, and how they come back."""
+"""The conversions from the bits of a half to a number, and back."""
 
 
 def halves(operation: Any, kind: str, *packed: Value) -> Value:
@@ -368,7 +369,7 @@ def to_float8(kind: str, high: Value, low: Value) -> Value:
 
 
 def from_float8(kind: str, codes: Value) -> tuple[Value, Value]:
-    """The two numbers, the upper one first, as f16, which hold every 8-bit float."""
+    """Return the two numbers, the upper one first, as f16, which can hold every 8-bit float."""
     widen = FLOAT8[kind].widen
     return widen(codes >> U16(8)).astype(F16), widen(codes & U16(0xFF)).astype(F16)
 
@@ -380,7 +381,7 @@ _TF32 = ~U32(0x1FFF)
 def to_tf32(value: Value, mode: str) -> Value:
     """An f32 with its mantissa rounded to the 10 bits that tensor cores read; `rna` takes ties away from zero.
 
-    A NaN loses its low bits: with `rna`, where it may be an infinity then, only those; else it is always the same one.
+    A NaN loses its low bits: with `rna` only those, and it may then be an infinity; else it is always the same one.
     """
     bits = np.asarray(value).view(U32)
     up: Value = {"rna": U32(0x1000), "rn": U32(0xFFF) + ((bits >> U32(13)) & U32(1)), "rz": U32(0)}[mode]
@@ -392,18 +393,18 @@ _LARGEST: dict[str, Any] = {"f16": F16(65504), "bf16": F32(2.0**128 - 2.0**120)}
 
 
 def finite(value: Value, kind: str) -> Value:
-    """`.satfinite`: what is beyond the range of the type becomes its largest number; NaN stays."""
+    """`.satfinite`: a number beyond the range of the type becomes its largest number; NaN stays."""
     return np.clip(value, -_LARGEST[kind], _LARGEST[kind])
 
 
 def finite_tf32(value: Value) -> Value:
-    """`.satfinite` of a tf32: an infinity becomes the largest number, by a step down that NaN takes as well."""
+    """`.satfinite` of a tf32: an infinity becomes the largest number, by a step down that is made for NaN too."""
     bits = value.view(U32)
     return np.where(np.isfinite(value), bits, bits - U32(0x2000)).view(F32)
 
 
 def pack_integers(high: Value, low: Value, above: Value, bits: int, signed: bool) -> Value:
-    """`cvt.pack`: two integers, each clamped to so many bits, below what `above` has in its low bits."""
+    """`cvt.pack`: two integers, each clamped to this many bits, above them the low bits of `above`."""
     smallest, largest = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
     parts = [np.clip(value, smallest, largest).view(U32) & U32((1 << bits) - 1) for value in (high, low)]
     return (above << U32(2 * bits) if bits < 16 else U32(0)) | parts[0] << U32(bits) | parts[1]
@@ -412,12 +413,12 @@ def pack_integers(high: Value, low: Value, above: Value, bits: int, signed: bool
 def to_integer(value: Value, mode: str, dtype: Any) -> Value:
     """A float as an integer: rounded as `mode` says, and clamped to the type.
 
-    NaN becomes 0, or, where either type has 64 bits, the number that has the topmost bit alone.
+    NaN becomes 0, or, if either type has 64 bits, the number with only the topmost bit.
     """
     rounded = ROUNDINGS[mode](value.astype(F64))
     limits = np.iinfo(dtype)
     unknown = dtype(limits.min or limits.max // 2 + 1) if limits.bits == 64 or value.dtype == F64 else dtype(0)
-    # The top of a 64-bit range is no f64: everything from its successor on is clamped.
+    # The top of a 64-bit range is not an f64: everything from its successor on is clamped.
     above = rounded >= F64(float(limits.max) + 1.0 if limits.bits < 64 else 2.0 ** (limits.bits - (limits.min < 0)))
     below = rounded < F64(limits.min)
     safe = np.where(above | below | np.isnan(rounded), F64(0), rounded)
@@ -448,7 +449,7 @@ def integer_to_float(value: Value, dtype: Any, mode: str) -> Value:
         return result
     if value.dtype.itemsize < 8:
         return _directed(result, value.astype(F64) - result.astype(F64), mode)
-    # 64-bit integers: compare as integers; where the float went beyond the type it is too large.
+    # 64-bit integers: compare as integers; a float beyond the range of the type is too large.
     beyond = result >= result.dtype.type(2.0**64 if value.dtype.kind == "u" else 2.0**63)
     back = np.where(beyond, result.dtype.type(0), result).astype(value.dtype)
     error = np.where(beyond, -1.0, (value.astype(S64) - back.astype(S64)).astype(F64))
@@ -456,14 +457,14 @@ def integer_to_float(value: Value, dtype: Any, mode: str) -> Value:
 
 
 def divide(a: Value, b: Value) -> Value:
-    """Integer division toward zero; by zero it gives all ones, as the hardware does."""
+    """Integer division toward zero; division by zero gives all ones, as on hardware."""
     safe = np.where(b == 0, b.dtype.type(1), b)
     quotient = a // safe if a.dtype.kind == "u" else (a - np.fmod(a, safe)) // safe
     return np.where(b == 0, ~a.dtype.type(0), quotient)
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """What integer division toward zero leaves; by zero that is all ones, as on hardware."""
+    """The remainder of integer division toward zero; for zero it is all ones, as on hardware."""
     return np.where(b == 0, ~a.dtype.type(0), np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
 
 
@@ -485,13 +486,13 @@ def multiply_high(a: Value, b: Value) -> Value:
 
 
 def shift_left(a: Value, count: Value) -> Value:
-    """Zero from the width on."""
+    """Shift; the result is zero from the width on."""
     bits = a.dtype.itemsize * 8
     return np.where(count >= bits, a.dtype.type(0), a << np.minimum(count, U32(bits - 1)).astype(a.dtype))
 
 
 def shift_right(a: Value, count: Value) -> Value:
-    """Arithmetic for signed types; from the width on, only the sign is left."""
+    """Shift, arithmetically for signed types; from the width on, only the sign is left."""
     bits = a.dtype.itemsize * 8
     shifted = a >> np.minimum(count, U32(bits - 1)).astype(a.dtype)
     return shifted if a.dtype.kind == "i" else np.where(count >= bits, a.dtype.type(0), shifted)
@@ -518,7 +519,7 @@ def count_leading_zeros(a: Value) -> Value:
 
 
 def find_leading_bit(a: Value, as_shift: bool) -> Value:
-    """The position of the highest bit that differs from the sign; all ones where there is none."""
+    """The position of the highest bit that differs from the sign; all ones if there is none."""
     bits = a.dtype.itemsize * 8
     magnitude = np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a
     zeros = count_leading_zeros(np.asarray(magnitude).view(U32 if bits == 32 else U64))
@@ -538,7 +539,7 @@ def reverse_bits(a: Value) -> Value:
 
 
 def extract_bits(a: Value, position: Value, length: Value) -> Value:
-    """`bfe`: bits beyond the top read as the sign (or as zero, for unsigned types)."""
+    """`bfe`: bits beyond the top are the sign (or zero, for unsigned types)."""
     bits = a.dtype.itemsize * 8
     position = np.minimum(position & U32(255), U32(255))
     length = length & U32(255)
@@ -570,7 +571,7 @@ def bit_mask(position: Value, length: Value, wrap: bool) -> Value:
 
 
 def find_nth_bit(mask: Value, base: Value, offset: Value) -> Value:
-    """`fns`: the place of the n-th set bit from `base` on, upwards or downwards; all ones where there is none."""
+    """`fns`: the place of the n-th set bit from `base` on, upwards or downwards; all ones if there is none."""
     left = np.maximum(np.abs(offset.astype(S64)) - 1, 0)
     result: Value = U32(0xFFFFFFFF)
     for step in range(32):

@@ -1,7 +1,7 @@
 """Pages of this process and memory files, by the calls of the C library.
 
 Simulated device memory is ordinary memory: anonymous pages, or a memory file that several processes can map. This file
-knows what the operating system does, and nothing of devices.
+only uses the operating system, and does not depend on devices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 PAGE = mmap.PAGESIZE
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-_NO_ACCESS = 0  # PROT_NONE, which the mmap module does not name
+_NO_ACCESS = 0  # PROT_NONE, which the mmap module does not define
 _FIXED = 0x10
 _NORESERVE = 0x4000
 _HUGE_PAGES = 14  # MADV_HUGEPAGE
@@ -47,30 +47,30 @@ def _map(address: int, size: int, protection: int, flags: int, descriptor: int =
 
 
 def up(size: int, granularity: int = PAGE) -> int:
-    """The next multiple of the granularity."""
+    """Return the next multiple of the granularity."""
     return -(-size // granularity) * granularity
 
 
 def allocate(size: int) -> int:
-    """Zeroed private pages. A page without access follows, so that neighbours in memory never touch.
+    """Allocate zeroed private pages. A page without access follows, so that neighbours in memory never touch.
 
-    Large pages are asked for, as numpy asks for its own arrays: a process that has filled many small ones takes longer
-    to be gone.
+    Large pages are requested, as numpy does for its own arrays: a process that has filled many small ones ends more
+    slowly.
     """
     length = up(size)
     address = _map(0, length + PAGE, _READ_WRITE, _ANONYMOUS)
-    _madvise(address, length, _HUGE_PAGES)  # a kernel that has none refuses, which changes nothing
+    _madvise(address, length, _HUGE_PAGES)  # a kernel without them refuses, which changes nothing
     _map(address + length, PAGE, _NO_ACCESS, _ANONYMOUS | _FIXED | _NORESERVE)
     return address
 
 
 def free(address: int, size: int) -> None:
-    """Give back what ``allocate`` gave for this size."""
+    """Give back the memory of ``allocate`` with this size."""
     release(address, up(size) + PAGE)
 
 
 def reserve(hint: int, size: int, alignment: int) -> int:
-    """Addresses without memory behind them: at the hint if all of them are free there, else elsewhere."""
+    """Reserve addresses without memory: at the hint if all of them are free there, else elsewhere."""
     flags = _ANONYMOUS | _NORESERVE
     if hint and hint % alignment == 0:
         try:
@@ -81,7 +81,7 @@ def reserve(hint: int, size: int, alignment: int) -> int:
         else:
             if address == hint:
                 return address
-            release(address, size)  # a kernel without MAP_FIXED_NOREPLACE takes the hint as a mere wish
+            release(address, size)  # a kernel without MAP_FIXED_NOREPLACE takes the hint only as a preference
     start = _map(0, size + alignment, _NO_ACCESS, flags)
     address = up(start, alignment)
     if address > start:
@@ -104,12 +104,12 @@ def place_file(address: int, size: int, descriptor: int, offset: int) -> None:
 
 
 def take_file_away(address: int, size: int) -> None:
-    """Make addresses reserved again, with nothing behind them."""
+    """Make addresses reserved again, without memory."""
     _map(address, size, _NO_ACCESS, _ANONYMOUS | _FIXED | _NORESERVE)
 
 
 def mapped(address: int, size: int) -> bool:
-    """Is something mapped at every page of this range?"""
+    """Tell whether every page of this range is mapped."""
     start = address // PAGE * PAGE
     asynchronous = 1  # MS_ASYNC: nothing is written, but a hole in the range is an error
     return bool(_msync(start, up(address + size - start), asynchronous) == 0)

@@ -1,4 +1,4 @@
-"""What kernels say: `printf` and `assert`, in the words and the layout of CUDA."""
+"""The output of kernels: `printf` and `assert`, in the format of CUDA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZES = {b"hh": 1, b"h": 2, b"": 4, b"l": 8, b"ll": 8, b"j": 8, b"z": 8, b"t": 
 
 
 class Arguments:
-    """The buffer that a kernel hands to `vprintf`: values one after another, each aligned to its own size."""
+    """The buffer that a kernel gives to `vprintf`: values one after another, each aligned to its own size."""
 
     def __init__(self, memory: AddressSpace, address: int) -> None:
         self.memory = memory
@@ -20,7 +20,7 @@ class Arguments:
         self.count: int = 0
 
     def take(self, layout: str) -> int | float:
-        """The next value, laid out as a `struct` format says."""
+        """Return the next value, in a `struct` format."""
         size = struct.calcsize(layout)
         self.address += -self.address % size
         data = self.memory.view(self.address, size).tobytes()
@@ -31,7 +31,7 @@ class Arguments:
 
 
 def format_text(memory: AddressSpace, pattern: bytes, address: int) -> tuple[bytes, int]:
-    """What one lane prints, and how many arguments it gave."""
+    """Return the text that one lane prints, and the number of its arguments."""
     arguments = Arguments(memory, address)
     text = _DIRECTIVE.sub(lambda found: _directive(memory, arguments, found), pattern)
     return text, arguments.count
@@ -65,7 +65,7 @@ def _directive(memory: AddressSpace, arguments: Arguments, found: re.Match[bytes
 
 
 def _integer(arguments: Arguments, length: bytes, signed: bool) -> int:
-    """The next integer.  Everything shorter than an int was promoted to one, and is cut to its length again."""
+    """Return the next integer. A type shorter than int was promoted to int, and is cut to its length again."""
     size = _SIZES[length]
     layout = "q" if size == 8 else "i"
     value = int(arguments.take(layout)) & ((1 << (8 * size)) - 1)
@@ -80,7 +80,7 @@ def _c_octal(text: bytes, flags: bytes, kind: bytes) -> bytes:
 def assertion_text(
     message: bytes, file: bytes, line: int, function: bytes, block: list[int], thread: list[int]
 ) -> bytes:
-    """The line that CUDA prints for a lane whose assertion failed."""
+    """Return the line that CUDA prints for a lane whose assertion failed."""
     at = ",".join(map(str, block)), ",".join(map(str, thread))
     return b"%s:%d: %s: block: [%s], thread: [%s] Assertion `%s` failed.\n" % (
         file, line, function, at[0].encode(), at[1].encode(), message,

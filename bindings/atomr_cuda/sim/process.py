@@ -1,6 +1,7 @@
-"""What one process knows of its simulated GPUs: devices, contexts, handles, and the faults a test has asked for.
+"""The state of the simulated GPUs in one process: devices, contexts, handles, and injected faults.
 
-Everything that a context owns ends with it. This file knows no function of the driver; ``driver`` is written on top.
+A context owns its objects, and they end with it. This file does not depend on the driver's functions; ``driver`` is
+written on top of it.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
 
 _DEFAULT_MEMORY = 2 << 30
 PRINTF_BYTES = 7 << 20
-"""What kernels may have printed unread, unless the limit is set; of more than that the oldest is lost."""
+"""The bytes of kernels' unread output that are kept, unless the limit is set; the oldest output is lost first."""
 _LEGACY_STREAM = 1
 CHECKS = "ATOMR_TRIO_SIM_CHECK"
 """The environment variable that names the checks."""
 
-# The line that a failed device assertion leaves; the driver writes it to stderr, and all else to stdout.
+# The line of a failed device assertion. The driver writes it to stderr, and other output to stdout.
 _ASSERTION = re.compile(rb": block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion ")
 
 _Object = TypeVar("_Object")
 
 
 class Module:
-    """A loaded module, its functions by name, and the handles that were given for them."""
+    """A loaded module, its functions by name, and their handles."""
 
     def __init__(self, loaded: LoadedModule, context: Context) -> None:
         self.loaded = loaded
@@ -56,7 +57,7 @@ class Module:
 
 
 class Function:
-    """A kernel of a module, with what the caller has set for it."""
+    """A kernel of a module, and the attributes that the caller has set for it."""
 
     def __init__(self, kernel: KernelFunction, module: Module) -> None:
         self.kernel = kernel
@@ -67,27 +68,27 @@ class Function:
 
 
 class Handles:
-    """Objects by the numbers that stand for them in C, none used twice. ``owner`` is a context's number."""
+    """Objects by the numbers that stand for them in C; no number is used twice. ``owner`` is a context's number."""
 
     def __init__(self, first: int) -> None:
         self._numbers = itertools.count(first, 16)
         self._objects: dict[int, tuple[Any, int]] = {}
 
     def add(self, thing: object, owner: int = 0) -> int:
-        """Keep an object; returns the number that stands for it."""
+        """Keep an object; return the number that stands for it."""
         number = next(self._numbers)
         self._objects[number] = (thing, owner)
         return number
 
     def get(self, number: int | None, kind: type[_Object], refusal: int = INVALID_HANDLE) -> _Object:
-        """The object behind a number, or a refusal."""
+        """Return the object behind a number, or refuse it."""
         thing, _ = self._objects.get(number or 0, (None, 0))
         if not isinstance(thing, kind):
             raise Refused(refusal)
         return thing
 
     def owner(self, number: int) -> int:
-        """The context that a number belongs to; 0 for none."""
+        """Return the context that a number belongs to; 0 for none."""
         return self._objects[number][1]
 
     def pop(self, number: int | None) -> None:
@@ -100,7 +101,7 @@ class Handles:
         return [self._objects.pop(number)[0] for number in numbers]
 
     def all(self, kind: type[_Object]) -> list[_Object]:
-        """Everything of one kind."""
+        """Return all objects of one kind."""
         return [thing for thing, _ in list(self._objects.values()) if isinstance(thing, kind)]
 
 
@@ -141,36 +142,36 @@ class Context:
         self.process.regions.free_all(self.handle)
 
     def new_stream(self, *, blocking: bool) -> Stream:
-        """A stream of this context."""
+        """Make a stream of this context."""
         stream = Stream(self.process.fate, blocking=blocking)
         with self._lock:
             self._streams = [*self.streams(), stream]
         return stream
 
     def streams(self) -> list[Stream]:
-        """All streams but the default one; those that were destroyed too, as long as they have work."""
+        """Return all streams but the default one, including destroyed ones that still have work."""
         with self._lock:
             self._streams = [stream for stream in self._streams if not stream.gone]
             return list(self._streams)
 
     def blocking_streams(self) -> list[Stream]:
-        """The streams that keep order with the default stream."""
+        """Return the streams that keep order with the default stream."""
         return [stream for stream in self.streams() if stream.blocking]
 
     def default_stream(self) -> DefaultStream:
-        """The stream with handle 0, made when it is first used."""
+        """Return the stream with handle 0, which is made at its first use."""
         with self._lock:
             if self._default_stream is None:
                 self._default_stream = DefaultStream(self.process.fate, self.blocking_streams)
             return self._default_stream
 
     def hold_back(self, stream: Stream) -> None:
-        """Keep a blocking stream behind what the default stream was given before."""
+        """Make a blocking stream wait for the earlier work of the default stream."""
         if stream.blocking and self._default_stream is not None:
             self._default_stream.hold_back(stream)
 
     def synchronize(self) -> int:
-        """Wait for all streams; returns the status."""
+        """Wait for all streams; return the status."""
         streams = self.streams()
         if self._default_stream is not None:
             streams.append(self._default_stream)
@@ -182,14 +183,14 @@ class Context:
         return self.process.fate.status
 
     def say(self, text: bytes) -> None:
-        """Take what a kernel printed. Assertions are told at once, the rest when the host synchronises."""
+        """Take the output of a kernel. Assertions are written at once, the rest when the host synchronises."""
         if _ASSERTION.search(text):
             _write(2, text if text.endswith(b"\n") else text + b"\n")
         else:
             self._keep(text)
 
     def _keep(self, text: bytes) -> None:
-        """Keep what was printed until the host synchronises. Where there is no room, the newest takes the oldest's."""
+        """Keep the output until the host synchronises. If there is no room, the newest replaces the oldest."""
         room = self.limits.get(CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, PRINTF_BYTES)
         with self._lock:
             self._output.append(text[-room:])
@@ -198,7 +199,7 @@ class Context:
                 self._output_bytes -= len(self._output.popleft())
 
     def flush_output(self) -> None:
-        """Write what kernels have printed since the last time."""
+        """Write the output of kernels since the last time."""
         with self._lock:
             text = b"".join(self._output)
             self._output.clear()
@@ -216,21 +217,21 @@ def _write(descriptor: int, text: bytes) -> None:
 
 
 class Process:
-    """The simulated driver's knowledge in this process."""
+    """The simulated driver's state in this process."""
 
     def __init__(self, device_count: int, memory: int, checks: Checks | None = None) -> None:
         self.fate: Fate = Fate()
         self.initialised = False
         self.device_count = device_count
         self.checks = checks
-        """What launches are watched for; None if for nothing."""
+        """The checks of launches; None if there are none."""
         self.regions: Regions = Regions(checks.space if checks else AddressSpace(), [memory] * device_count)
         self.handles: Handles = Handles(0x5200_0000_0010)
         self.faults: Faults = Faults(self.fate)
         self.calls: Counter[str] = Counter()
-        """How often each function of a library beside the driver was called, by its C symbol."""
+        """The number of calls of each function of a library besides the driver, by its C symbol."""
         self.has_workspace = False
-        """Whether there was a cooperative launch."""
+        """True if there was a cooperative launch."""
         self._thread = threading.local()
         self.primaries: list[Context] = [self._new_context(device, primary=True) for device in range(device_count)]
 
@@ -247,13 +248,13 @@ class Process:
         return context
 
     def create_context(self, device: int) -> Context:
-        """A context beside the primary one."""
+        """Make a context besides the primary one."""
         context = self._new_context(device, primary=False)
         context.active = True
         return context
 
     def primary(self, device: int) -> Context:
-        """The primary context of a device."""
+        """Return the primary context of a device."""
         require(0 <= device < self.device_count, INVALID_DEVICE)
         return self.primaries[device]
 
@@ -267,7 +268,7 @@ class Process:
         return found
 
     def current(self) -> Context:
-        """The context of the calling thread; refuses when there is none, or when it has ended."""
+        """Return the context of the calling thread; refuse if there is none, or if it has ended."""
         stack = self.stack
         if not stack:
             raise Refused(INVALID_CONTEXT)
@@ -276,7 +277,7 @@ class Process:
         return stack[-1]
 
     def synchronize_all(self) -> int:
-        """Wait for all work of all contexts; returns the status."""
+        """Wait for all work of all contexts; return the status."""
         for context in self.handles.all(Context):
             status = context.synchronize() if context.active else 0
             if status:
@@ -286,7 +287,7 @@ class Process:
     # Streams.
 
     def stream(self, handle: int | None) -> Stream:
-        """The stream behind a handle; 0 is the default stream of the current context."""
+        """Return the stream behind a handle; 0 is the default stream of the current context."""
         if not handle or handle == _LEGACY_STREAM:
             return self.current().default_stream()
         return self.handles.get(handle, Stream)
@@ -309,7 +310,7 @@ def _whole_number(variable: str, default: int, least: int, wanted: str) -> int:
 
 
 def _checks() -> Checks | None:
-    """The checks that the environment asks for; what they need is imported only then."""
+    """Return the checks that the environment asks for; their modules are imported only then."""
     if not os.environ.get(CHECKS):
         return None
     from .checks import Checks
@@ -318,5 +319,5 @@ def _checks() -> Checks | None:
 
 
 def complain(text: str) -> None:
-    """Tell whoever reads stderr what the simulator has to say."""
+    """Write a message of the simulator to stderr."""
     print(f"atomr simulated GPU: {text}", file=sys.stderr, flush=True)

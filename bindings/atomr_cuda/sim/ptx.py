@@ -1,8 +1,8 @@
 """PTX text as data: a module of variables and functions, a function as a list of instructions and labels.
 
-This file knows the grammar and the scoping rules.  It does not know what any instruction means; whether an opcode is
-supported is decided where its handler is looked up.  Registers come out as untyped bits of a width, with names that
-are unique in their function, so that both dialects of the compiler (typed registers or not) read the same.
+This file has the grammar and the scoping rules. It does not use the meaning of instructions; the search for an opcode's
+handler decides whether the opcode is supported. Registers become untyped bits of a width, with names that are unique in
+their function. So both dialects of the compiler (typed registers or not) give the same result.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ UNSUPPORTED_PTX_VERSION = 222
 NOT_SUPPORTED = 801
 
 SUPPORTED_VERSION = (9, 9)
-"""The newest `.version` that is read.  What a version adds to those before it is found instruction by instruction."""
+"""The newest `.version` that is read. The instructions that a version adds are handled one by one."""
 
 MOST_STATEMENTS = 1 << 18
 MOST_VALUES = 1 << 21
-"""How many semicolons and commas a text may have: what it takes to read and translate it is bounded by them."""
+"""The limits of semicolons and commas in a text, which bound the cost to read and translate it."""
 DEEPEST_GROUP = 8
 
 WIDTHS = {"pred": 1} | {f"{kind}{bits}": bits for kind in "busf" for bits in (8, 16, 32, 64)}
@@ -39,14 +39,14 @@ class LoadError(Exception):
         self.line = line
 
     def inside(self, entry: bool, name: str) -> LoadError:
-        """The same error, with the name of the function in which it was found."""
+        """Return the same error, with the name of the function in which it was found."""
         found = type(self)(f"{self.message} (in {'kernel' if entry else 'function'} {name})")
         found.line = self.line
         return found
 
 
 class PtxError(LoadError):
-    """Text that is not PTX, is cut off, or refers to something that it does not declare."""
+    """Text that is not PTX, is truncated, or refers to something that it does not declare."""
 
 
 class UnsupportedPtxVersion(LoadError):
@@ -56,7 +56,7 @@ class UnsupportedPtxVersion(LoadError):
 
 
 class UnsupportedPtx(LoadError):
-    """PTX that is right, and that the simulator cannot run."""
+    """PTX that is valid, but that the simulator cannot run."""
 
     status = NOT_SUPPORTED
 
@@ -71,7 +71,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal: an integer, or the bits of an f32 or f64 (`kind` says which)."""
+    """A literal: an integer, or the bits of an f32 or f64 (`kind` tells which)."""
 
     bits: int
     kind: str = "int"
@@ -95,7 +95,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A register that the hardware fills in, without its percent sign."""
+    """A register that the hardware sets, without its percent sign."""
 
     name: str
 
@@ -140,7 +140,7 @@ class Instruction:
 
 @dataclass(slots=True)
 class Label:
-    """A place in a function that branches name."""
+    """A place in a function that branches refer to."""
 
     name: str
     line: int
@@ -172,7 +172,7 @@ class Function:
     returns: list[Variable]
     limits: dict[str, tuple[int, ...]] = field(default_factory=dict)
     registers: dict[str, int] = field(default_factory=dict)
-    """The width in bits of each register that an instruction names."""
+    """Return the width in bits of each register that an instruction names."""
     variables: dict[str, Variable] = field(default_factory=dict)
     body: list[Instruction | Label] = field(default_factory=list)
     defined: bool = False
@@ -208,19 +208,19 @@ _INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _HEX_FLOAT = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$")
 _COORDINATES = re.compile(r"\[[^\]]*[,{]")
-"""An address with coordinates behind it: only textures, surfaces and tensor maps have any."""
+"""An address followed by coordinates: only textures, surfaces and tensor maps have them."""
 _PREDEFINED = {"WARP_SZ": Immediate(32)}
 _NUMBERED = re.compile(r"%?[A-Za-z_$][\w$]*\d$")
 _DIGITS = "0123456789"
 _MOST_DIGITS = 10
-"""Of a register's number."""
+"""The most digits of a register's number."""
 _SUM = re.compile(rf"({_NAME}|-?\d\w*)\s*(?:([+-])\s*(-?\w+))?$")
 _THREEFOLD = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _SPECIALS = frozenset(f"{name}.{axis}" for name in _THREEFOLD for axis in "xyz") | frozenset(
     [
         "cluster_ctarank",
         "cluster_nctarank",
-        # Where the workspace of a cooperative launch lies: what cooperative_groups reads for its grid's barrier.
+        # The place of a cooperative launch's workspace, which cooperative_groups reads for its grid's barrier.
         "envreg1",
         "envreg2",
         "laneid",
@@ -252,17 +252,17 @@ _SPECIALS = frozenset(f"{name}.{axis}" for name in _THREEFOLD for axis in "xyz")
 
 
 def parse(text: str) -> PtxModule:
-    """The module that `text` describes; a `LoadError` that names the line when it is none."""
+    """Return the module that `text` describes; raise a `LoadError` that names the line if the text is not valid."""
     reader = _Reader(text)
     try:
         return reader.module()
     except (ValueError, OverflowError) as error:
-        # A number of thousands of digits, where a declaration has one.
+        # A number of thousands of digits in a declaration.
         raise PtxError(f"the text cannot be read: {error}", reader.cursor.line) from None
 
 
 def literal(text: str, line: int) -> Immediate | None:
-    """The number that `text` writes, or None when it is not a number."""
+    """Return the number that `text` writes, or None when it is not a number."""
     if found := _INTEGER.match(text):
         digits = found[2]
         octal = len(digits) > 1 and digits.startswith("0") and digits.isdigit()
@@ -283,7 +283,7 @@ def literal(text: str, line: int) -> Immediate | None:
 
 
 def split(text: str) -> list[str]:
-    """The parts of an operand list: commas inside brackets of any kind do not count."""
+    """Return the parts of an operand list: commas inside brackets of any kind do not count."""
     if not text:
         return []
     if "{" not in text and "(" not in text:
@@ -322,7 +322,7 @@ class _Cursor:
         return line
 
     def peek(self) -> str:
-        """The next character that is not a space; empty at the end."""
+        """Return the next character that is not a space; empty at the end."""
         found = _SPACE.match(self.text, self.at)
         self.at = found.end() if found else self.at
         return self.text[self.at : self.at + 1]
@@ -335,9 +335,9 @@ class _Cursor:
         return found
 
     def until(self, stop: str) -> str:
-        """Everything up to the character `stop`, which is consumed too; strings are skipped over."""
+        """Return everything up to the character `stop`, which is consumed too; strings are skipped."""
         begin, at = self.at, self.text.find(stop, self.at)
-        # Without its end a search for a quote would go through the rest of the text, for each statement anew.
+        # If a string has no end, each statement would search for a quote through the rest of the text again.
         while (quote := self.text.find('"', begin, max(at, 0))) >= 0:
             closing = self.text.find('"', quote + 1)
             if closing < 0:
@@ -351,7 +351,7 @@ class _Cursor:
         return piece.strip()
 
     def skip_block(self) -> None:
-        """Pass over a balanced pair of braces."""
+        """Skip a balanced pair of braces."""
         self.until("{")
         depth = 1
         while depth:
@@ -400,7 +400,7 @@ class _Reader:
         for what, separator, most in (("statements", ";", MOST_STATEMENTS), ("values", ",", MOST_VALUES)):
             count = self.cursor.text.count(separator)
             if count > most:
-                raise UnsupportedPtx(f"a module of {count} {what} is not simulated; {most} are the most")
+                raise UnsupportedPtx(f"a module of {count} {what} is not simulated; the limit is {most}")
 
     def _context(self) -> str:
         return self.cursor.text[self.cursor.at : self.cursor.at + 30].split("\n")[0]
@@ -469,7 +469,7 @@ class _Reader:
 
 
 def _variable(space: str, text: str, line: int) -> Variable:
-    """A declaration after its space: alignment, type, name, extents, values."""
+    """Read a declaration after its space: alignment, type, name, extents, values."""
     found = _VARIABLE.match(text)
     if not found:
         raise PtxError(f"not a variable: {text[:60]!r}", line)
@@ -486,7 +486,7 @@ def _variable(space: str, text: str, line: int) -> Variable:
     count = 1
     for extent in extents:
         count *= int(extent) if extent else len(values or [])
-    # After `.ptr` an alignment is that of what the pointer points to.
+    # After `.ptr` an alignment is that of the memory that the pointer points to.
     declared = _ALIGN.findall(found["attributes"].split(".ptr")[0])
     unsized = extents[:1] == [""] and not values
     align = int(declared[0]) if declared else item
@@ -494,7 +494,7 @@ def _variable(space: str, text: str, line: int) -> Variable:
 
 
 def _values(text: str, line: int) -> list[Immediate | Address]:
-    """The values of an initialiser; a symbol is an address."""
+    """Return the values of an initialiser; a symbol is an address."""
     return [_value(part, line) for part in split(text.strip().replace("{", "").replace("}", "")) if part]
 
 
@@ -546,7 +546,7 @@ class _Body:
         return None
 
     def read(self) -> None:
-        """The statements up to the closing brace; then labels are resolved."""
+        """Read the statements up to the closing brace; then resolve labels."""
         waiting: list[tuple[Instruction, list[dict[str, str]]]] = []
         while True:
             character = self.cursor.peek()
@@ -632,7 +632,7 @@ class _Body:
         if _COORDINATES.search(found[5]):
             raise UnsupportedPtx(f"instruction '{' '.join(text.split())}' is not simulated", line)
         modifiers = tuple(part for part in re.split(r"\.|::", found[4]) if part)
-        if modifiers[-1:] == ("ftz",):  # behind the type, which ptxas allows, and cuRAND's headers use
+        if modifiers[-1:] == ("ftz",):  # after the type, which ptxas allows, and cuRAND's headers use
             modifiers = (*modifiers[:-2], "ftz", *modifiers[-2:-1])
         return Instruction(
             found[3], modifiers, self._operands(found[5].strip(), line), line, " ".join(text.split()), guard
@@ -677,7 +677,7 @@ class _Body:
         return Address(base, _offset(found, line))
 
     def _register(self, text: str, line: int) -> Register | None:
-        """The register of that name in the innermost scope, or of a numbered family such as `%r<9>`."""
+        """Return the register of that name in the innermost scope, or of a numbered family such as `%r<9>`."""
         declared = self._find(text)
         if declared is not None:
             return Register(declared) if declared in self.function.registers else None
@@ -691,7 +691,7 @@ class _Body:
         return Register(text)
 
     def _family(self, text: str) -> tuple[int, int, int] | None:
-        """Width and size of the family that a name such as `%r9` belongs to, and its number there."""
+        """Return width and size of the family that a name such as `%r9` belongs to, and its number there."""
         # The shortest prefix first: a family may itself end in a digit.
         for cut in range(max(len(text.rstrip(_DIGITS)), len(text) - _MOST_DIGITS), len(text)):
             family = self.families.get(text[:cut])
@@ -700,7 +700,7 @@ class _Body:
         return None
 
     def _resolve(self, instruction: Instruction, labels: list[dict[str, str]]) -> None:
-        """Put the unique name of the label in place of the one that the text has."""
+        """Replace the label in the text by its unique name."""
         at = 0 if instruction.opcode == "bra" else 1
         target = instruction.operands[at] if len(instruction.operands) > at else None
         if not isinstance(target, Symbol):
@@ -713,12 +713,12 @@ class _Body:
 
 
 def _unknown_special(text: str, line: int) -> LoadError:
-    """A register that is declared nowhere is an error; one of the hardware's that we lack is a gap."""
+    """Return the error for an undeclared register; a special register of the hardware may only be missing here."""
     if _NUMBERED.match(text) and not text.startswith(("%envreg", "%pm", "%reserved")):
         return PtxError(f"register {text} is not declared", line)
     return UnsupportedPtx(f"the special register {text} is not simulated", line)
 
 
 def instructions(function: Function) -> Iterator[Instruction]:
-    """The instructions of a function without its labels."""
+    """Return the instructions of a function without its labels."""
     return (item for item in function.body if isinstance(item, Instruction))

@@ -1,11 +1,11 @@
 """The memory of the simulated GPUs in one process: allocations, physical memory, reservations, mappings.
 
-Physical memory is a memory file (``memfd``), so that its descriptor can be handed to another process, outlives this
-one, and can be mapped at the same address again. How much of a device is in use is counted in each process by itself:
-what it created or imported and still holds.
+Physical memory is a memory file (``memfd``). So its descriptor can be sent to another process, outlives this one, and
+can be mapped at the same address again. Each process counts on its own how much of a device is in use: the memory that
+it created or imported and still holds.
 
-This file turns what the driver's memory functions ask for into pages and into entries of the ``AddressSpace`` that the
-engine checks against. It knows nothing of contexts, streams or handles of any other kind.
+This file turns the requests of the driver's memory functions into pages and into entries of the ``AddressSpace`` that
+the engine checks. It does not depend on contexts, streams or other kinds of handles.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FILE_NAME = "atomr-simulated-gpu-"
 
 
 def _copied(descriptor: int) -> int:
-    """Another descriptor of the same file."""
+    """Return another descriptor of the same file."""
     try:
         return os.dup(descriptor)
     except OSError:
@@ -48,7 +48,7 @@ def _copied(descriptor: int) -> int:
 
 
 class Kind(Enum):
-    """What a region of memory is."""
+    """The kind of a region of memory."""
 
     DEVICE = "device memory of cuMemAlloc"
     HOST = "host memory of cuMemAllocHost"
@@ -62,11 +62,11 @@ _NAMES = {
     Kind.REGISTERED: "registered host memory",
     Kind.MAPPED: MAPPED,
 }
-"""What accessible memory is called in messages."""
+"""The names of accessible memory in messages."""
 
 
 class Region:
-    """A range of accessible, or at least mapped, addresses. ``owner`` is the context whose end is also its end."""
+    """A range of accessible, or at least mapped, addresses. The region ends with the context ``owner``."""
 
     __slots__ = ("accessible", "address", "device", "kind", "owner", "physical", "size")
 
@@ -95,7 +95,7 @@ class Physical:
 
 
 class Regions:
-    """All memory that the simulated driver knows in this process. Safe to use from several threads."""
+    """All memory of the simulated driver in this process. Safe to use from several threads."""
 
     def __init__(self, space: AddressSpace, totals: list[int]) -> None:
         self.space = space
@@ -109,22 +109,22 @@ class Regions:
         self._numbers = itertools.count(0x5100_0000_0001)
         self._lock = threading.RLock()
 
-    # What is where.
+    # Lookups.
 
     def find(self, address: int) -> Region | None:
-        """The region that holds the byte at this address."""
+        """Return the region that holds the byte at this address."""
         with self._lock:
             at = bisect.bisect_right(self._starts, address) - 1
             region = self._regions[self._starts[at]] if at >= 0 else None
             return region if region is not None and address < region.address + region.size else None
 
     def known(self, address: int, size: int) -> bool:
-        """May a copy engine reach all of this range?"""
+        """Tell whether a copy engine can access all of this range."""
         span = self.space.find(address)
         return span is not None and address + size <= span.end
 
     def free_bytes(self, device: int) -> int:
-        """How much of a device is not in use by this process."""
+        """Return the bytes of a device that this process does not use."""
         with self._lock:
             return max(0, self.totals[device] - self._used[device])
 
@@ -160,7 +160,7 @@ class Regions:
     # Plain, host and registered memory.
 
     def allocate(self, kind: Kind, size: int, device: int, owner: int = 0) -> int:
-        """New zeroed memory of the kind DEVICE or HOST; returns its address."""
+        """Allocate new zeroed memory of the kind DEVICE or HOST; return its address."""
         require(size > 0)
         with self._lock:
             charged = pages.up(size, _ROUNDING) if kind is Kind.DEVICE else 0
@@ -185,7 +185,7 @@ class Regions:
                 self._used[region.device] -= pages.up(region.size, _ROUNDING)
 
     def register(self, address: int, size: int, device: int, owner: int = 0) -> None:
-        """Let the GPU reach host memory of the caller, at the same address."""
+        """Let the GPU access host memory of the caller, at the same address."""
         require(address and size > 0)
         with self._lock:
             before = bisect.bisect_left(self._starts, address + size) - 1
@@ -214,7 +214,7 @@ class Regions:
     # Physical memory.
 
     def create(self, size: int, device: int, shareable: bool) -> int:
-        """New physical memory; returns its handle."""
+        """Make new physical memory; return its handle."""
         require(size > 0 and size % GRANULARITY == 0)
         with self._lock:
             self._charge(device, size)
@@ -237,7 +237,7 @@ class Regions:
         return handle
 
     def physical(self, handle: int) -> Physical:
-        """The physical memory behind a handle."""
+        """Return the physical memory behind a handle."""
         with self._lock:
             physical = self._physicals.get(handle)
             if physical is None:
@@ -245,14 +245,14 @@ class Regions:
             return physical
 
     def export(self, handle: int) -> int:
-        """A descriptor of the physical memory, which the caller owns."""
+        """Return a descriptor of the physical memory, which the caller owns."""
         with self._lock:
             physical = self.physical(handle)
             require(physical.shareable)
             return _copied(physical.descriptor)
 
     def import_descriptor(self, descriptor: int) -> int:
-        """A handle of physical memory from a descriptor, which stays the caller's. The same memory counts once."""
+        """Return a handle of physical memory from a descriptor of the caller's. The same memory counts once."""
         try:
             name = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
         except OSError:
@@ -267,12 +267,12 @@ class Regions:
                 known.handles += 1
                 return self._handle(known)
             physical = Physical(_copied(descriptor), status.st_size, int(ordinal), shareable=True)
-            # Memory that exists already cannot be refused for want of memory.
+            # Memory that already exists cannot be refused for lack of memory.
             self._used[int(ordinal)] += status.st_size
             return self._adopt(physical)
 
     def release(self, handle: int) -> None:
-        """Give a handle back; the memory goes when no mapping needs it either."""
+        """Give a handle back; the memory is freed when no mapping needs it either."""
         with self._lock:
             physical = self.physical(handle)
             del self._physicals[handle]
@@ -290,7 +290,7 @@ class Regions:
     # Addresses and mappings.
 
     def reserve(self, hint: int, size: int, alignment: int) -> int:
-        """Addresses of their own, at the hint when they are free there."""
+        """Reserve addresses, at the hint if they are free there."""
         alignment = alignment or GRANULARITY
         require(size > 0 and size % GRANULARITY == 0 and hint % GRANULARITY == 0)
         require(alignment % GRANULARITY == 0 and alignment & (alignment - 1) == 0)
@@ -303,21 +303,21 @@ class Regions:
             return address
 
     def free_reservation(self, address: int, size: int) -> None:
-        """Give back addresses that nothing is mapped at any more."""
+        """Give back addresses at which nothing is mapped any more."""
         with self._lock:
             require(self._reservations.get(address) == size and not self._mappings(address, size))
             del self._reservations[address]
             pages.release(address, size)
 
     def _mappings(self, address: int, size: int) -> list[Region]:
-        """The regions that touch this range, in order."""
+        """Yield the regions that overlap this range, in order."""
         first = bisect.bisect_right(self._starts, address) - 1
         last = bisect.bisect_left(self._starts, address + size)
         around = (self._regions[start] for start in self._starts[max(0, first) : last])
         return [region for region in around if region.address + region.size > address]
 
     def map(self, address: int, size: int, offset: int, handle: int) -> None:
-        """Put physical memory behind reserved addresses. Nobody may access it before ``set_access``."""
+        """Map physical memory at reserved addresses. It is not accessible before ``set_access``."""
         require(size > 0 and not (address % GRANULARITY or size % GRANULARITY or offset % GRANULARITY))
         with self._lock:
             physical = self.physical(handle)
@@ -331,7 +331,7 @@ class Regions:
             self._insert(region)
 
     def _whole_mappings(self, address: int, size: int) -> list[Region]:
-        """The mappings that fill this range exactly, or a refusal."""
+        """Return the mappings that fill this range exactly, or refuse."""
         regions = self._mappings(address, size)
         at = address
         for region in regions:
@@ -341,7 +341,7 @@ class Regions:
         return regions
 
     def unmap(self, address: int, size: int) -> None:
-        """Take the physical memory away again; the addresses stay reserved."""
+        """Unmap the physical memory; the addresses stay reserved."""
         with self._lock:
             for region in self._whole_mappings(address, size):
                 self._discard(region)
@@ -352,7 +352,7 @@ class Regions:
                 self._drop_unused(physical)
 
     def set_access(self, address: int, size: int, readable: bool, writable: bool) -> None:
-        """Say what the GPU may do with mapped memory: everything or nothing."""
+        """Set the GPU's access to mapped memory: everything or nothing."""
         require(readable == writable, NOT_SUPPORTED)
         with self._lock:
             for region in self._whole_mappings(address, size):

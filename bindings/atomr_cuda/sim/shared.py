@@ -12,7 +12,8 @@ from .memory import ILLEGAL_ADDRESS, MISALIGNED_ADDRESS, SHARED, AddressSpace, A
 
 
 class SharedMemory:
-    """`.shared` addresses are offsets in a block's slice; generic ones are host addresses, so the slices are mapped."""
+    """Shared memory of some blocks. `.shared` addresses are offsets in a block's slice; generic ones are host
+    addresses, so the slices are mapped."""
 
     def __init__(self, space: AddressSpace, blocks: int, size: int, block_of: Array) -> None:
         self.space = space
@@ -29,7 +30,7 @@ class SharedMemory:
 
     @functools.cached_property
     def bases(self) -> Array:
-        """Where the slice of each lane's block begins."""
+        """Return the beginning of the slice of each lane's block."""
         return self._block_of * self.stride
 
     def close(self) -> None:
@@ -38,18 +39,18 @@ class SharedMemory:
             self.space.remove(self.address)
 
     def view(self, dtype: Any) -> Array:
-        """All bytes as an array of the given type."""
+        """Return all bytes as an array of the given type."""
         found = self._views.get(dtype)
         if found is None:
             found = self._views[dtype] = self.bytes.view(dtype)
         return found
 
     def access(self, offsets: Any, lanes: Array | None) -> SharedAccess:
-        """The given offsets, each in the slice of its lane's block; None means all lanes."""
+        """Return the given offsets, each in the slice of its lane's block; None means all lanes."""
         return SharedAccess(self, self.bases if lanes is None else self.bases[lanes], offsets)
 
     def strided_access(self, offsets: Any, blocks: Affine, lanes: Any) -> SharedAccess | StridedSharedAccess:
-        """The same for affine offsets, or a scalar; `blocks` are the numbers of the lanes' blocks."""
+        """Return the same for affine offsets, or a scalar; `blocks` are the numbers of the lanes' blocks."""
         if not isinstance(offsets, Affine):
             offsets = Affine.same(blocks.shape, offsets, offsets.dtype)
         within = offsets.within()
@@ -58,11 +59,11 @@ class SharedMemory:
         return StridedSharedAccess(self, within, blocks, lanes)
 
     def window(self, lanes: Array) -> Array:
-        """The address at which each lane's slice begins."""
+        """Return the address at which each lane's slice begins."""
         return (self.bases[lanes] + self.address).view(np.uint64)
 
     def addresses(self, offsets: Any, sizes: Any, lanes: Array) -> Array:
-        """The addresses of so many bytes at the given offsets, each in the slice of its lane's block."""
+        """Return the addresses of this many bytes at the given offsets, each in the slice of its lane's block."""
         top = int((np.asarray(offsets).astype(np.uint64) + np.asarray(sizes).astype(np.uint64)).max())
         if top > self.size:
             raise DeviceFault(ILLEGAL_ADDRESS, f"access to shared memory up to {top}, of {self.size} bytes")
@@ -70,13 +71,14 @@ class SharedMemory:
         return found
 
     def holds(self, addresses: Array, lanes: Array) -> Array:
-        """In which lanes the address lies in the lane's own slice."""
+        """Tell for each lane whether the address is in its own slice."""
         start = self.window(lanes)
         return (addresses >= start) & (addresses < start + np.uint64(self.size))
 
 
 class SharedAccess:
-    """The offsets one register holds over the active lanes, checked once: as `memory.Access`, in shared memory.
+    """The offsets that one register holds over the active lanes, checked once, as in `memory.Access`, for shared
+    memory.
 
     A distance from the register moves the window of memory instead of the indices, unless the sum wraps somewhere in
     the register's width.
@@ -93,7 +95,7 @@ class SharedAccess:
         self._indices: dict[int, Array] = {}
 
     def _place(self, offset: int, dtype: Any, align: int) -> tuple[Array, Array]:
-        """The memory from a fixed distance on, and the index of each lane's value in it."""
+        """Return the memory from a fixed distance on, and the index of each lane's value in it."""
         size: int = dtype.itemsize
         if offset and (offset % align or (self._top + offset) >> (8 * self._offsets.itemsize)):
             moved = self._offsets + self._offsets.dtype.type(offset)
@@ -112,7 +114,7 @@ class SharedAccess:
     def load(self, offset: int, dtype: Any, align: int) -> Array:
         """Read a value in each lane, at a fixed distance from its offset."""
         window, index = self._place(offset, dtype, align)
-        return window.take(index, mode="clip")  # checked already, and this is faster than checking again
+        return window.take(index, mode="clip")  # checked before, and this is faster than checking again
 
     def store(self, offset: int, values: Any, dtype: Any, align: int) -> None:
         """Write a value in each lane, at a fixed distance from its offset."""
@@ -125,7 +127,7 @@ class SharedAccess:
 
 
 class StridedSharedAccess:
-    """Affine offsets, as `memory.StridedAccess`.  What is not simple is left to `SharedAccess`."""
+    """Affine offsets, as in `memory.StridedAccess`. Other cases are left to `SharedAccess`."""
 
     __slots__ = ("_high", "_lanes", "_low", "_low_bits", "_memory", "_offsets", "_places")
 

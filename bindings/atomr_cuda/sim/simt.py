@@ -1,7 +1,7 @@
 """A PTX module in host memory, and its kernels, ready to be launched.
 
-This is the face of the engine: text goes in, kernels come out.  Everything that cannot be run is found here, when the
-module is loaded, and named.  Streams, contexts and handles belong to the simulated driver.
+This is the interface of the engine: from text to kernels. Everything that cannot be run is found and named here, when
+the module is loaded. Streams, contexts and handles belong to the simulated driver.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _GAP = 64
 _HEAP_BYTES = 8 << 20
 _MAX_REGISTERS = 255
 _WORKSPACE_BYTES = 64
-"""What a cooperative launch has for the barrier of its grid."""
+"""The name of a cooperative launch's workspace for the barrier of its grid."""
 
 # glibc gives memory back to the kernel above thresholds that begin at 128 KiB, and raises them to the largest block
-# that it has seen freed.  The engine's temporaries are just above: without this, each of them costs page faults.
+# that it has seen freed.  The engine's temporaries are just above: without this, each of them would cost page faults.
 np.empty(16 << 20, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a module is translated and launched with; those of `checks` watch what its kernels do."""
+    """The classes with which a module is translated and launched; those of `checks` check what its kernels do."""
 
     emitter: Writer
     launch: Callable[..., Launch]
@@ -54,14 +54,14 @@ PLAIN = Tools(BlockEmitter, Launch)
 
 
 class LoadedModule:
-    """A module whose variables are in memory and whose functions are translated."""
+    """A module with its variables in memory and its functions translated."""
 
     def __init__(self, text: str, memory: AddressSpace, tools: Tools = PLAIN) -> None:
         self.memory = memory
         self.tools = tools
         self._parsed = ptx.parse(text)
         self.reserved_shared_bytes: int = RESERVED_SHARED if "%reserved_smem_offset_" in text else 0
-        """Shared memory behind that of each block's own, in which cooperative_groups keeps what its tiles need."""
+        """Shared memory after each block's own, in which cooperative_groups keeps the data of its tiles."""
         self.heap: Heap = Heap(memory)
         self._registered: list[int] = []
         self._place()
@@ -83,14 +83,14 @@ class LoadedModule:
         }
 
     def unload(self) -> None:
-        """Make the module's variables, and what its kernels allocated, inaccessible.  A second call does nothing."""
+        """Make the module's variables and its kernels' allocated memory inaccessible. A second call does nothing."""
         for address in self._registered:
             self.memory.remove(address)
         self._registered.clear()
         self.heap.close()
 
     def _stored(self) -> Iterable[Variable]:
-        """The variables that live in global memory: those of the module, and the static ones of its functions."""
+        """Return the variables in global memory: those of the module, and the static ones of its functions."""
         scopes = [self._parsed.variables, *(function.variables for function in self._parsed.functions.values())]
         for variables in scopes:
             yield from (variable for variable in variables.values() if variable.space in ("global", "const"))
@@ -99,7 +99,7 @@ class LoadedModule:
         return {name: variable for name, variable in self._parsed.variables.items() if variable.space == "shared"}
 
     def _place(self) -> None:
-        """Give every variable an address, and every function one that only a call can use."""
+        """Give every variable an address, and every function an address that only a call can use."""
         offset = 0
         offsets: dict[str, int] = {}
         for variable in self._stored():
@@ -148,7 +148,7 @@ class LoadedModule:
         return struct.pack(_FORMATS[width], value.bits & ((1 << width) - 1))
 
     def reachable(self, code: Code) -> list[Code]:
-        """The function and everything that it can call."""
+        """Return the function and everything that it can call."""
         found = {code.function.name: code}
         waiting = [code]
         while waiting:
@@ -161,7 +161,7 @@ class LoadedModule:
         return list(found.values())
 
     def shared_layout(self, code: Code) -> tuple[dict[str, int], int]:
-        """Where each `.shared` variable that the kernel can reach lies, and how many bytes the fixed ones take."""
+        """Return the place of each `.shared` variable that the kernel can use, and the bytes of the fixed ones."""
         variables: dict[str, Variable] = {}
         for part in self.reachable(code):
             for variable in (*part.function.variables.values(), *self._shared_variables().values()):
@@ -215,7 +215,7 @@ class KernelFunction:
         cluster: tuple[int, int, int] = (1, 1, 1),
         workspace_given: bool = False,
     ) -> None:
-        """Run the whole grid in this thread.  A `DeviceFault` ends it; what was written before stays written."""
+        """Run the whole grid in this thread. A `DeviceFault` ends it; earlier writes stay."""
         if len(parameters) != self.parameter_bytes:
             raise ValueError(f"{self.name} takes {self.parameter_bytes} bytes of parameters, not {len(parameters)}")
         if min(*grid, *block) < 1:
@@ -263,7 +263,7 @@ Three = tuple[int, int, int]
 
 
 def _shape(grid: Three, block: Three, cluster: Three, dynamic: int, total: int) -> dict[str, int]:
-    """The special registers that are the same for every lane of a launch."""
+    """Return the special registers that are the same for every lane of a launch."""
     threads = block[0] * block[1] * block[2]
     shape = {
         "envreg1": 0,
@@ -284,13 +284,13 @@ def _shape(grid: Three, block: Three, cluster: Three, dynamic: int, total: int) 
 
 
 def _reserved(begin: int, size: int) -> dict[str, int]:
-    """The special registers that tell where the shared memory is that does not belong to the program."""
+    """Return the special registers for the shared memory that does not belong to the program."""
     places = {"begin": begin, "end": begin + size, "cap": size, "0": begin, "1": begin + 16}
     return {f"reserved_smem_offset_{name}": value for name, value in places.items()}
 
 
 def _thread_limit(function: Function) -> int:
-    """What `__launch_bounds__` allows, else what the device does."""
+    """Return the limit of `__launch_bounds__`, else that of the device."""
     for directive in ("reqntid", "maxntid"):
         if directive in function.limits:
             return int(np.prod(function.limits[directive]))
@@ -298,14 +298,15 @@ def _thread_limit(function: Function) -> int:
 
 
 def _register_estimate(code: Code) -> int:
-    """How many 32-bit registers a compiler would need: the most that are live at once at a block's border, and some."""
+    """Estimate the 32-bit registers that a compiler would need: the most that are live at once at a block's border, and
+    some."""
     widths = code.function.registers
     live = [sum(-(-widths[name] // 32) for name in names if widths[name] > 1) for names in code.flow.live_in]
     return min(_MAX_REGISTERS, max([0, *live]) + 10)
 
 
 class Heap:
-    """Memory that kernels take with `malloc`; a kernel gets null where CUDA's default heap would be full."""
+    """Memory that kernels allocate with `malloc`; a kernel gets null when CUDA's default heap would be full."""
 
     def __init__(self, memory: AddressSpace) -> None:
         self._memory = memory
@@ -313,7 +314,7 @@ class Heap:
         self._used = 0
 
     def allocate(self, size: int) -> int:
-        """The address of a new block of so many bytes, aligned to 16; 0 when there is no room."""
+        """Return the address of a new block of this many bytes, aligned to 16; 0 when there is no room."""
         if not 0 < size <= _HEAP_BYTES - self._used:
             return 0
         block: Array = np.zeros(size + 32, np.uint8)
@@ -325,7 +326,7 @@ class Heap:
         return address
 
     def free(self, address: int) -> None:
-        """Give a block back; freeing null, or what is no block, does nothing."""
+        """Give a block back; freeing null, or an address that is not a block, does nothing."""
         if address in self._blocks:
             self._memory.remove(address)
             self._used -= self._blocks.pop(address)[1]

@@ -1,13 +1,13 @@
-"""Streams and events of the simulated GPU: ordered queues, each run by a thread of its own.
+"""Streams and events of the simulated GPU: ordered queues, each with its own thread.
 
-A stream counts what was submitted to it and what it has completed, so that "this piece of work is done" is a comparison
-of two numbers; events, waiting and the rules of the default stream all stand on it.
+A stream counts the work that was submitted and the work that is complete. So "this piece of work is done" is a
+comparison of two numbers. Events, waiting and the rules of the default stream all use it.
 
-A fault is a matter of the whole process (``Fate``). The stream whose kernel faulted stops where it is: nothing queued
-behind that kernel ever runs. Other streams go on with copies and memory operations, as a GPU's copy engines do, but
-they stop at the next kernel. Whoever waits on the host is woken and told.
+A fault concerns the whole process (``Fate``). The stream whose kernel faulted stops there: nothing that is queued after
+that kernel ever runs. Other streams go on with copies and memory operations, as a GPU's copy engines do, but they stop
+at the next kernel. Host threads that wait are woken, and their calls return the fault's status.
 
-This file knows nothing of memory, modules or handles: a piece of work is a Python function.
+This file does not depend on memory, modules or handles: a piece of work is a Python function.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_PENDING = 1021
 
 
 class Fate:
-    """Whether this simulated process has been lost to a fault: the status that every call returns from then on."""
+    """The state of the simulated process: after a fault, the status that every call returns from then on."""
 
     def __init__(self) -> None:
         self.status: int = SUCCESS
@@ -52,7 +52,7 @@ class Fate:
                 print(f"atomr simulated GPU: {message}", file=sys.stderr, flush=True)
 
     def watch(self, stream: Stream) -> None:
-        """Wake this stream's waiters when the process is lost."""
+        """Wake the waiters of this stream when the process is lost."""
         with self._lock:
             self._waiting.add(stream)
 
@@ -97,12 +97,12 @@ class Stream:
             return self.submitted
 
     def reached(self, place: int) -> bool:
-        """Is the work at this place, and all before it, done?"""
+        """Tell whether the work at this place, and all before it, is done."""
         return self.completed >= place
 
     @property
     def gone(self) -> bool:
-        """Was it destroyed, and is all that was submitted done?"""
+        """Tell whether it was destroyed, and all submitted work is done."""
         return self._closing and self.reached(self.submitted)
 
     def query(self) -> int:
@@ -128,13 +128,13 @@ class Stream:
                 self._changed.wait()
 
     def close(self) -> None:
-        """Let the thread end when the queue is empty; what was submitted still runs."""
+        """Let the thread end when the queue is empty; submitted work still runs."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Make everybody who waits on this stream look again."""
+        """Wake every waiter of this stream, to check its condition again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -142,7 +142,7 @@ class Stream:
         while (item := self._next()) is not None:
             work, entries, kernel = item
             if (kernel and self._fate.status) or not self._perform(work) or (kernel and self._fate.status):
-                return  # the stream stops here for ever: nothing behind this work runs
+                return  # the stream stops here for ever: nothing after this work runs
             with self._changed:
                 self.completed += 1
                 self._pending -= entries
@@ -172,14 +172,14 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream. ``timed`` events also keep when the mark was passed."""
+    """A mark in a stream. ``timed`` events also keep the time when the mark was passed."""
 
     def __init__(self, *, timed: bool) -> None:
         self.timed = timed
         self._mark: _Mark | None = None
 
     def record(self, stream: Stream) -> None:
-        """Put the mark behind everything submitted to the stream so far; an older mark is forgotten."""
+        """Put the mark after everything submitted to the stream so far; an older mark is forgotten."""
         mark = _Mark(stream)
         mark.place = stream.submit(mark.stamp)
         self._mark = mark
@@ -190,7 +190,7 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """True when the mark was passed, or when there is none."""
+        """Tell whether the mark was passed, or there is none."""
         return self._mark is None or self._mark.stream.reached(self._mark.place)
 
     def synchronize(self, fate: Fate) -> int:
@@ -205,7 +205,7 @@ class Event:
             stream.submit(lambda: mark.stream.wait_inside(mark.place))
 
     def milliseconds_until(self, later: Event) -> float:
-        """Time between two passed marks."""
+        """Return the time between two passed marks."""
         if self._mark is None or later._mark is None:
             raise ValueError("an event was never recorded")
         return (later._mark.nanoseconds - self._mark.nanoseconds) / 1e6
@@ -224,7 +224,7 @@ class _Mark:
 
 
 class DefaultStream(Stream):
-    """The stream with handle 0: its work waits for all blocking streams, and theirs waits for it."""
+    """The stream with handle 0: its work waits for all blocking streams, and their work waits for it."""
 
     def __init__(self, fate: Fate, blocking_streams: Callable[[], Iterable[Stream]]) -> None:
         super().__init__(fate, blocking=False)
@@ -239,7 +239,7 @@ class DefaultStream(Stream):
         return super().submit(work, kernel=kernel, entries=entries)
 
     def hold_back(self, stream: Stream) -> None:
-        """Make a blocking stream wait for what was submitted here before."""
+        """Make a blocking stream wait for the work that was submitted here before."""
         place = self.submitted
         if not self.reached(place):
             stream.submit(lambda: self.wait_inside(place))

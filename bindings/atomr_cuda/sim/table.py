@@ -1,8 +1,8 @@
-"""How a Python function stands in for a function of libcuda.
+"""The table of Python functions that replace the functions of libcuda.
 
 ``entry`` marks the implementation of a C symbol; ``build`` makes the whole table, with one gate in front of every
-function: an injected fault, a lost process, a missing cuInit or context end the call there, and an exception never
-crosses into C. A declared function that nobody implements says so and returns "not supported".
+function. An injected fault, a lost process, a missing cuInit or context end the call there, and an exception never
+crosses into C. A declared function without an implementation returns "not supported", with a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Entry = Callable[..., int]
 
 
 class Needs(Enum):
-    """What must be there before a function does anything. CONTEXT also means that a lost process refuses it."""
+    """The condition for a function to do its work. CONTEXT also means that a lost process refuses it."""
 
     NOTHING = "callable at any time"
     INIT = "cuInit was called"
@@ -36,8 +36,8 @@ _implementations: dict[str, tuple[Implementation, Needs]] = {}
 
 
 def entry(function: Function, needs: Needs = Needs.CONTEXT) -> Callable[[Implementation], Implementation]:
-    """Mark the implementation of a declared function. It gets the process first, then what the C function gets, and
-    returns a status; None is success."""
+    """Mark the implementation of a declared function. It gets the process first, then the arguments of the C function,
+    and returns a status; None is success."""
 
     def mark(implementation: Implementation) -> Implementation:
         if function.symbol in _implementations:
@@ -49,12 +49,12 @@ def entry(function: Function, needs: Needs = Needs.CONTEXT) -> Callable[[Impleme
 
 
 def implemented() -> frozenset[str]:
-    """The C symbols that the simulator implements."""
+    """Return the C symbols that the simulator implements."""
     return frozenset(_implementations)
 
 
 def build(process: Process) -> dict[str, Entry]:
-    """The table for ``Library.replace``."""
+    """Return the table for ``Library.replace``."""
     table: dict[str, Entry] = {}
     for symbol in driver.library.functions:
         implementation, needs = _implementations.get(symbol) or (_unsupported(symbol), Needs.LIFE)
@@ -81,7 +81,7 @@ def _gate(process: Process, symbol: str, implementation: Implementation, needs: 
         except Refused as refused:
             return refused.status
         except BaseException:
-            # Past this frame is C code: an exception would be swallowed and the call would seem to succeed.
+            # The caller of this frame is C code: an exception would be swallowed and the call would seem to succeed.
             complain(f"{symbol} failed inside the simulator")
             traceback.print_exc()
             return UNKNOWN
@@ -96,7 +96,7 @@ def _unsupported(symbol: str) -> Implementation:
         nonlocal told
         if not told:
             told = True
-            complain(f"{symbol} is not supported")
+            complain(f"{symbol} is not supported by the simulated driver")
         return NOT_SUPPORTED
 
     return refuse

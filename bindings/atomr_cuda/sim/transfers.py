@@ -1,8 +1,8 @@
 """Copies, fills and the stream's own memory operations of the simulated driver.
 
-Ranges are checked when the call is made, as the driver does; the bytes move when the stream comes to them. Host memory
-that the driver does not know (pageable memory) is never touched later than the call: it is read before a copy to the
-device returns, and a copy to it is waited for.
+Ranges are checked at the call, as in the driver; the bytes are copied when the stream comes to them. Host memory that
+the driver does not know (pageable memory) is only accessed during the call. It is read before a copy to the device
+returns, and the call waits for a copy to it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _reachable(process: Process, address: int, size: int) -> None:
 
 
 def _copy(process: Process, to: int, source: int, size: int, stream: int | None, *, wait: bool) -> int | None:
-    """Copy bytes of which either side may be pageable host memory."""
+    """Copy bytes; either side may be pageable host memory."""
     if size == 0:
         return None
     require(to and source)
     keep = None
     if not process.regions.known(source, size):
-        require(process.regions.find(source) is None)  # the range begins in memory of ours and leaves it
+        require(process.regions.find(source) is None)  # the range begins in known memory and leaves it
         if not wait:
             keep = ctypes.string_at(source, size)
     if not process.regions.known(to, size):
@@ -117,18 +117,18 @@ _define_copies()
 
 
 def _bytes(address: int, size: int) -> Array:
-    """Bytes of this process as an array."""
+    """Return bytes of this process as an array."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
 def _strided(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """Bytes in memory, in rows and layers that lie apart."""
+    """Return bytes in memory as an array of layers and rows at distances."""
     extent = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
     return np.lib.stride_tricks.as_strided(_bytes(address, extent), shape, strides)
 
 
 class _Side:
-    """One side of a copy: where its bytes lie, and whether that is pageable host memory."""
+    """One side of a copy: the place of its bytes, and whether that is pageable host memory."""
 
     def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D, side: str) -> None:
         memory = getattr(copy, f"{side}MemoryType")
@@ -139,7 +139,7 @@ class _Side:
         else:
             raise Refused(INVALID_VALUE)
         require(base)
-        # A copy of a rectangle is one layer of a box: it lacks the fields that speak of the third dimension.
+        # A copy of a rectangle is one layer of a box: it has no fields for the third dimension.
         width, height, depth = shape = copy.WidthInBytes, copy.Height, getattr(copy, "Depth", 1)
         x, y, z, level = (getattr(copy, f"{side}{field}", 0) for field in ("XInBytes", "Y", "Z", "LOD"))
         pitch = getattr(copy, f"{side}Pitch") or x + width
@@ -158,7 +158,7 @@ class _Side:
 
 
 class BoxCopy:
-    """A copy of a box or a rectangle, which must not be empty; refuses ranges that cannot be."""
+    """A copy of a box or a rectangle, which must not be empty; refuses invalid ranges."""
 
     def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> None:
         source, to = _Side(process, copy, "src"), _Side(process, copy, "dst")
@@ -169,7 +169,7 @@ class BoxCopy:
         process.regions.space.written(*to.extent)
 
     def read(self) -> None:
-        """Take the bytes now: what the caller does with its memory afterwards is not seen."""
+        """Read the bytes now: later changes of the caller's memory have no effect."""
         self._source = self._source.copy()
 
     def move(self) -> None:
@@ -188,7 +188,7 @@ def _copy_box(process: Process, request: Any, stream: int | None, *, wait: bool)
 
 
 def is_empty(copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> bool:
-    """Whether there is nothing to copy."""
+    """True if there is nothing to copy."""
     return 0 in (copy.WidthInBytes, copy.Height, getattr(copy, "Depth", 1))
 
 
@@ -211,7 +211,7 @@ def _copy_3d_later(process: Process, request: Any, stream: int | None) -> int | 
 
 
 class Fill:
-    """What is to be filled: ``height`` rows of ``width`` items of ``size`` bytes, ``pitch`` bytes apart."""
+    """The memory to fill: ``height`` rows of ``width`` items of ``size`` bytes, ``pitch`` bytes apart."""
 
     def __init__(self, address: int, size: int, width: int, height: int = 1, pitch: int = 0) -> None:
         self.address: int = address
@@ -222,11 +222,11 @@ class Fill:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to fill."""
+        """True if there is nothing to fill."""
         return self.width == 0 or self.height == 0
 
     def prepared(self, process: Process, value: int) -> Callable[[], None]:
-        """What writes the items; refuses a range that cannot be. There must be something to fill."""
+        """Return a function that writes the items; refuse an invalid range. There must be something to fill."""
         address, size, width, height, pitch = self.address, self.size, self.width, self.height, self.pitch
         require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
         extent = pitch * (height - 1) + width * size
@@ -278,7 +278,7 @@ def _define_fill(size: int, plain: Any, queued: Any, plain_2d: Any, queued_2d: A
 _define_fills()
 
 
-# Words that a stream writes and waits for.
+# Words that a stream writes and for which it waits.
 
 
 def _word(process: Process, address: int, size: int) -> Array:
@@ -327,7 +327,7 @@ def _conditions(size: int) -> dict[int, Callable[[int, int], bool]]:
 
 
 def _poll(arrived: Callable[[], bool]) -> None:
-    """Look again and again; another process may be the one that writes, so there is nothing to be woken by."""
+    """Wait by looking again and again: another process may write the word, and no event announces it."""
     sleep = _FIRST_SLEEP
     while not arrived():
         os.sched_yield()

@@ -1,6 +1,6 @@
-"""Instructions in which the lanes of a warp see each other: shuffles, votes, matches and reductions.
+"""Instructions in which the lanes of a warp exchange values: shuffles, votes, matches and reductions.
 
-Lanes are given as indices into a chunk.  Whether all lanes that take part are there is the scheduler's business.
+Lanes are given as indices into a chunk. The scheduler makes sure that all lanes that take part are there.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _REDUCE = {
 
 
 class Warps:
-    """The warps of a chunk: which one each lane is in, and at which place."""
+    """The warps of a chunk: the warp of each lane, and its place there."""
 
     def __init__(self, index: Array, place: Array, count: int) -> None:
         self.index: Array = index.astype(np.int64)
         self.place: Array = place.astype(np.int64)
         self.count = count
         self.full: Array = self.bits(np.arange(self.index.size))
-        """All lanes that each warp has."""
+        """A mask of all lanes of each warp."""
 
     def bits(self, lanes: Array) -> Array:
-        """For each warp, a mask of those of its lanes that are given."""
+        """Return for each warp a mask of the given lanes."""
         weights = (1 << self.place[lanes]).astype(np.float64)
         return np.bincount(self.index[lanes], weights, self.count).astype(np.uint32)
 

@@ -1,9 +1,9 @@
-"""What the simulator can watch for while kernels run: accesses outside of arrays, reads of what nobody wrote, data
-races, and barriers that a part of a block does not reach.
+"""The checks of the simulator while kernels run: accesses outside of arrays, reads of memory that was never written,
+data races, and barriers that a part of a block does not reach.
 
-All of it is off unless the environment asks for it (`ATOMR_TRIO_SIM_CHECK`) when the process begins.  Then modules are
-translated to other code (`emission`), which runs in other classes (`running`); what lanes do arrives at the launch's
-`Watch`, and what is wrong becomes a `Finding`.
+All of it is off unless the environment asks for it (`ATOMR_TRIO_SIM_CHECK`) when the process begins. Then modules are
+translated to other code (`emission`), which runs in other classes (`running`). The accesses of lanes are reported to
+the launch's `Watch`, and an error becomes a `Finding`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["FOLDER", "MODES", "Arrays", "Checks", "Finding", "Findings", "Watch"
 
 
 def modes_in(text: str) -> frozenset[str]:
-    """The modes that a text names; a `ValueError` for other words."""
+    """Return the modes in a text; raises `ValueError` for other words."""
     words = {word.strip() for word in text.split(",")} - {""}
     if unknown := sorted(words - {*MODES, "all"}):
         raise ValueError(f"{CHECKS}: there is no check {unknown[0]!r}; there are {', '.join(MODES)} and all")
@@ -39,7 +39,7 @@ def modes_in(text: str) -> frozenset[str]:
 
 
 class Checks:
-    """The checks of one process: which there are, and what they know of memory."""
+    """The checks of one process: their modes, and the state of memory."""
 
     def __init__(self, modes: frozenset[str], folder: Path | None = None) -> None:
         self.modes = modes
@@ -49,12 +49,12 @@ class Checks:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Checks:
-        """The checks that the environment asks for."""
+        """Return the checks that the environment asks for."""
         folder = environment.get(FOLDER)
         return cls(modes_in(environment.get(CHECKS, "")), Path(folder) if folder else None)
 
     def tools(self, text: str) -> Tools:
-        """What a module of this text is translated and launched with."""
+        """Return the classes with which a module of this text is translated and launched."""
         sites = Sites(text)
         emitter = OrderedEmitter if "races" in self.modes else CheckedEmitter
         return Tools(functools.partial(emitter, sites), functools.partial(CheckedLaunch, checks=self, sites=sites))

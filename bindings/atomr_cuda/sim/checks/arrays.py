@@ -1,7 +1,7 @@
-"""Which bytes of device memory are arrays: those that the user's process has allocated, and whatever else there is.
+"""The arrays in device memory: those that the user's process has allocated, and other memory.
 
-The user's process tells of its arrays in a file, one JSON line for each that is allocated or freed.  Without it every
-region that the driver gives out is an array of its own.  What was freed is remembered for a while.
+The user's process reports its arrays in a file, one JSON line for each one that is allocated or freed. Without the file
+every region of the driver is its own array. Freed arrays are remembered for a while.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from ..memory import DEVICE, HEAP, LOCAL, MAPPED, PARAMETERS, SHARED
 
 FILE = "arrays"
 _TRANSIENT = frozenset({LOCAL, PARAMETERS, SHARED})
-"""Memory that comes and goes with a launch, and is not remembered."""
+"""Memory that is allocated and freed with a launch, and is not remembered."""
 _EMPTY = frozenset({DEVICE, HEAP, SHARED})
-"""Memory that nobody has written when it is new; what else there is may have been written by the host."""
+"""Memory that is not written when it is new; other memory may have been written by the host."""
 _MOST_FREED = 4096
 _NEAR = 4096
 _REACH = 16 << 30
-"""How far, in bytes, an address may be from an array that the kernel was given, and be taken for one outside of it: as
+"""The greatest distance, in bytes, at which an address is reported as outside of an array that the kernel was given: as
 far as a 32-bit index goes wrong."""
 
 Index = int | tuple[int, ...]
-"""Of an item in an array: a number, or one for each of several dimensions."""
+"""The index of an item in an array: a number, or one for each of several dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """A range of which each block, or each lane, has a part of its own."""
+    """A range in which each block, or each lane, has its own part."""
 
     size: int
-    """Of a part, in bytes."""
+    """The size of a part, in bytes."""
     distance: int
-    """From the beginning of a part to that of the next, in bytes."""
+    """The distance from the beginning of a part to that of the next, in bytes."""
     owns: Callable[[Array, Array, int], Array]
-    """For lanes of the grid, the addresses they go to, and how many bytes: which of them go to what is their own."""
+    """A function of lanes of the grid, their addresses, and the number of bytes: which accesses go to the lane's own
+    part."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +56,11 @@ class Extent:
     size: int
     what: str
     shape: tuple[int, ...] | None = None
-    """None if it is nothing but bytes."""
+    """The shape of the array; None if the range is plain bytes."""
     shares: Shares | None = None
-    """How blocks or lanes share the range out among them, if they do."""
+    """The way blocks or lanes share the range, if they do."""
     written: Array | None = None
-    """For each byte, whether anybody wrote it; None if that is not known, or not asked."""
+    """For each byte, whether it was written; None if that is not known, or not checked."""
 
     @property
     def end(self) -> int:
@@ -67,7 +68,7 @@ class Extent:
 
     @property
     def private(self) -> bool:
-        """Each lane has a part that no other lane can see."""
+        """True if each lane has a part that no other lane can access."""
         return self.what == LOCAL
 
     def __str__(self) -> str:
@@ -75,11 +76,11 @@ class Extent:
         return self.what if self.shape is not None else f"{self.what} of {size:,} bytes"
 
     def distance(self, address: int, size: int) -> int:
-        """How many bytes are between the range and an access; 0 if they touch or overlap."""
+        """Return the number of bytes between the range and an access; 0 if they touch or overlap."""
         return max(0, self.start - (address + size), address - self.end)
 
     def index(self, address: int, size: int) -> Index:
-        """The item at an address; an access of `size` bytes is an item where the range is nothing but bytes."""
+        """Return the item at an address; in a range of plain bytes an access of `size` bytes is an item."""
         within = address - self.start
         flat = (within % self.shares.distance if self.shares else within) // self.item(size)
         if self.shape is None or len(self.shape) < 2 or not 0 <= flat < math.prod(self.shape):
@@ -87,7 +88,7 @@ class Extent:
         return tuple(map(int, np.unravel_index(flat, self.shape)))
 
     def item(self, size: int) -> int:
-        """The bytes of an item."""
+        """Return the bytes of an item."""
         return size if self.shape is None else max(1, self.size // max(1, math.prod(self.shape)))
 
 
@@ -100,18 +101,18 @@ class Table:
     ends: Array
 
     def find(self, low: int, high: int) -> Extent | None:
-        """The extent that holds all bytes from `low` to before `high`."""
+        """Return the extent that holds all bytes from `low` to before `high`."""
         at = int(np.searchsorted(self.starts, np.uint64(low), "right")) - 1
         return self.extents[at] if at >= 0 and high <= self.extents[at].end else None
 
     def places(self, addresses: Array, size: int) -> Array:
-        """For each access, the number of the extent that holds it; -1 where none does."""
+        """Return for each access the number of the extent that holds it; -1 if there is none."""
         found = np.searchsorted(self.starts, addresses, "right") - 1
         inside = (found >= 0) & (addresses <= self.ends[found] - np.uint64(size)) & (self.ends[found] >= size)
         return np.where(inside, found, -1)
 
     def around(self, address: int) -> list[Extent]:
-        """The extents before and after an address."""
+        """Return the extents before and after an address."""
         at = int(np.searchsorted(self.starts, np.uint64(address), "right"))
         return self.extents[max(0, at - 1) : at + 1]
 
@@ -130,7 +131,7 @@ class Arrays:
 
     @property
     def table(self) -> Table:
-        """All extents as they are now."""
+        """Return all extents at this moment."""
         with self._lock:
             if self._table is None:
                 extents = sorted(self._live.values(), key=lambda extent: extent.start)
@@ -139,7 +140,7 @@ class Arrays:
             return self._table
 
     def add(self, address: int, size: int, what: str) -> None:
-        """A region became accessible.  Of mapped memory the arrays in it are told one by one, if there is a file."""
+        """A region became accessible. If there is a file, the arrays in mapped memory are reported in it one by one."""
         if what != MAPPED or self._file is None:
             self._insert(Extent(address, size, what), empty=what in _EMPTY)
 
@@ -155,14 +156,14 @@ class Arrays:
                     del self._freed[next(iter(self._freed))]
 
     def at(self, address: int) -> Extent:
-        """The extent that begins at an address."""
+        """Return the extent that begins at an address."""
         return self._live[address]
 
     def _insert(self, extent: Extent, *, empty: bool) -> None:
         with self._lock:
             if self._shadowed and empty:
                 extent.written = np.zeros(extent.size, np.bool_)
-            if extent.what not in _TRANSIENT:  # what was there before is history
+            if extent.what not in _TRANSIENT:  # the extents that were there before are freed
                 reused = [
                     gone.start for gone in self._freed.values() if gone.start < extent.end and extent.start < gone.end
                 ]
@@ -189,7 +190,7 @@ class Arrays:
             self._insert(_told(event), empty=not event.get("written"))
 
     def written(self, address: int, size: int) -> None:
-        """The host, a copy or a library has had its hands on these bytes."""
+        """The host, a copy or a library may have written these bytes."""
         self.refresh()
         table = self.table
         first = max(0, int(np.searchsorted(table.starts, np.uint64(address), "right")) - 1)
@@ -199,20 +200,21 @@ class Arrays:
                 extent.written[max(0, address - extent.start) : max(0, address + size - extent.start)] = True
 
     def freed_at(self, address: int) -> Extent | None:
-        """What was freed last of all that held the byte at this address."""
+        """Return the last freed extent that held the byte at this address."""
         with self._lock:
             held = (extent for extent in reversed(self._freed.values()) if extent.start <= address < extent.end)
             return next(held, None)
 
     def nearest(self, address: int, size: int, given: Iterable[Extent]) -> Extent | None:
-        """The array that an access was most likely meant for: the nearest that the kernel was given, or a neighbour."""
+        """Return the array for which an access was most likely meant: the nearest that the kernel was given, or a
+        neighbour."""
         near = [extent for extent in self.table.around(address) if extent.distance(address, size) <= _NEAR]
         near += [extent for extent in given if extent.distance(address, size) <= _REACH]
         return min(near, key=lambda extent: extent.distance(address, size), default=None)
 
 
 def _told(event: dict[str, Any]) -> Extent:
-    """An array as the user's process describes it."""
+    """Describe an array in the words of the user's process."""
     shape = tuple(event.get("shape") or ())
     place = f" of {event['place']}" if event.get("place") else ""
     what = f"array {event.get('dtype', 'uint8')}{list(shape)}{place}"

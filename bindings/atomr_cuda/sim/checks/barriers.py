@@ -1,8 +1,8 @@
-"""Barriers of checked launches: what they put in order, and whether all lanes of a block meet at the same one.
+"""Barriers of checked launches: the order that they give, and the check that all lanes of a block meet at the same one.
 
-A barrier instruction that is *aligned* (`bar.sync`, `barrier.sync.aligned`: what `__syncthreads` is) must be one and
-the same for all lanes of a warp, and if it is for the whole block, for all of that.  Lanes that have exited are waited
-for by nobody.
+A barrier instruction that is *aligned* (`bar.sync`, `barrier.sync.aligned`, from `__syncthreads`) must be the same one
+for all lanes of a warp. If it is for the whole block, it must be the same one for all lanes of the block. No lane waits
+for lanes that have exited.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Meetings:
-    """The instructions of a launch at which lanes wait for each other, by the blocks in which they go on."""
+    """The instructions of a launch at which lanes wait for each other, by the block in which they continue."""
 
     def __init__(self) -> None:
         self._of_function: dict[str, dict[int, Instruction]] = {}
 
     def before(self, activation: Activation, target: int) -> Instruction:
-        """The instruction after which lanes go on in the block `target`."""
+        """Return the instruction after which lanes go on in the block `target`."""
         name = activation.code.function.name
         if name not in self._of_function:
             ends = (block.end for block in activation.code.flow.blocks)
@@ -38,26 +38,26 @@ class Meetings:
 
 
 def _aligned(instruction: Instruction) -> bool:
-    """Whether all lanes of a warp must be at this barrier instruction together."""
+    """Tell whether all lanes of a warp must be at this barrier instruction together."""
     return instruction.opcode == "bar" or "aligned" in instruction.modifiers
 
 
 def _for_all(instruction: Instruction) -> bool:
-    """Whether a barrier is for the whole block."""
+    """Tell whether a barrier is for the whole block."""
     return len(instruction.operands) == 1
 
 
 class WatchedChunk(Chunk):
-    """Blocks of a checked launch, whose barriers are watched."""
+    """The blocks of a checked launch, whose barriers are checked."""
 
     launch: CheckedLaunch
 
     def grid_lanes(self, lanes: Array) -> Array:
-        """Lanes of the chunk as the grid counts them."""
+        """Return lanes of the chunk by their numbers in the grid."""
         return lanes + self.first * self.launch.threads
 
     def synchronised(self, lanes: Array, scope: Scope, *, release: bool = False, acquire: bool = False) -> None:
-        """Lanes of the chunk release what they have done, acquire what others have released, or both."""
+        """Lanes of the chunk release their accesses, acquire what others have released, or both."""
         if self.launch.watch.races:
             self.launch.watch.races.synchronised(self.grid_lanes(lanes), scope, release=release, acquire=acquire)
 
@@ -89,7 +89,7 @@ class WatchedChunk(Chunk):
         super().resume(activation, target, lanes)
 
     def _met(self, activation: Activation, target: int, lanes: Array) -> None:
-        """Lanes go on after a barrier, or after another instruction at which a warp meets."""
+        """Lanes go on after a barrier, or after another instruction at which the lanes of a warp meet."""
         instruction = self.launch.meetings.before(activation, target)
         if instruction.opcode in ("bar", "barrier"):
             of_warp = "warp" in instruction.modifiers
@@ -98,7 +98,7 @@ class WatchedChunk(Chunk):
             self.launch.watch.races.met(self.grid_lanes(lanes))
 
     def retire(self, lanes: Lanes) -> None:
-        """Lanes have exited: no barrier waits for them, and each that comes is taken to be after what they did."""
+        """Lanes have exited: no barrier waits for them, and each later barrier counts as after their accesses."""
         gone = np.arange(self.layout.lanes) if lanes is None else np.asarray(lanes)
         self.synchronised(gone, Scope.BLOCK, release=True)
         super().retire(lanes)
@@ -106,7 +106,7 @@ class WatchedChunk(Chunk):
     # Divergent barriers
 
     def _compare(self, instruction: Instruction, numbers: Any, lanes: Array) -> None:
-        """Report it if lanes arrive at another barrier instruction than others wait at who should be with them."""
+        """Report lanes that arrive at a barrier instruction while lanes that must be with them wait at another one."""
         if not _aligned(instruction):
             return
         arriving = np.broadcast_to(numbers, lanes.shape)
@@ -141,7 +141,7 @@ class WatchedChunk(Chunk):
         watch.report("barriers", sites.number(instruction.line), lane, text, 0, (other, place, "barrier"), times)
 
     def stuck(self) -> DeviceFault:
-        """The fault of lanes that wait at a barrier for others that never come."""
+        """Return the fault of lanes that wait at a barrier for others that never arrive."""
         if "barriers" not in self.launch.watch.modes:
             return super().stuck()
         barrier = next(barrier for barrier in self.barriers.values() if barrier.parked)
@@ -151,7 +151,7 @@ class WatchedChunk(Chunk):
         return DeviceFault(LAUNCH_FAILED, self.launch.watch.findings.summary)
 
     def _report_stuck(self, barrier: Barrier, parked: Parked, lane: int) -> None:
-        """Report a lane that waits at a barrier, how many have come, and one of those who wait somewhere else."""
+        """Report a lane that waits at a barrier, how many lanes have arrived, and one that waits somewhere else."""
         block = self.layout.block_of[lane]
         instruction = self.launch.meetings.before(parked.activation, parked.target)
         came, wanted = int(self._arrived(barrier)[block]), int(barrier.wanted[block] or self.live[block])
@@ -164,5 +164,5 @@ class WatchedChunk(Chunk):
                 self._report(lane, instruction, what, int(others[0]), there)
                 return
         site = self.launch.sites.number(instruction.line)
-        text = f"{what}, and no other thread of the block waits anywhere"
+        text = f"{what}, and no other thread of the block is waiting"
         self.launch.watch.report("barriers", site, int(self.grid_lanes(np.array(lane))), text, 0)

@@ -1,6 +1,6 @@
-"""Generated code that tells of each access to memory before it is made: which instruction, which lanes, where.
+"""Generated code that reports each access to memory before it is made: the instruction, the lanes, the addresses.
 
-Everything else is as in `codegen`.  What is told goes to the activation (`running`).
+Everything else is as in `codegen`. The reports go to the activation (`running`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..ptx import WIDTHS, Address, Immediate, Instruction, Register
 from .sites import Sites
 
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
-"""Modifiers of loads and stores that hardware keeps whole and in sight of others, as it does atomics."""
+"""Modifiers of loads and stores that hardware makes whole and visible to others, like atomics."""
 
 
 class CheckedEmitter(BlockEmitter):
-    """Writes one block's function in such a way that its accesses arrive at `CheckedActivation`."""
+    """Writes one block's function so that its accesses are reported to `CheckedActivation`."""
 
     def __init__(self, sites: Sites, owner: Any, block: Block) -> None:
         super().__init__(owner, block)
@@ -31,7 +31,7 @@ class CheckedEmitter(BlockEmitter):
         return self.sites.number(self.instruction.line)
 
     def place(self, address: Address, instruction: Instruction) -> Place:
-        """Where the instruction's memory is, and what to call to get there."""
+        """Return the place of the instruction's access to memory."""
         self.manner: str = "strong " if _STRONG & set(instruction.modifiers) or instruction.opcode == "mbarrier" else ""
         self.updates: str = "strong write" if self._only_writes(instruction) else "atomic"
         if instruction.modifiers[-1] in WIDTHS:
@@ -39,12 +39,12 @@ class CheckedEmitter(BlockEmitter):
         return super().place(address, instruction)
 
     def _only_writes(self, instruction: Instruction) -> bool:
-        """Whether an atomic operation does not look at what was there."""
+        """True if an atomic operation does not read the old value."""
         exchange = "exch" in instruction.modifiers
         return "init" in instruction.modifiers or (exchange and not self.wanted(instruction.operands[0]))
 
     def copy(self, function: str, to: str, source: str, *sizes: str) -> None:
-        """Copy bytes in each lane in which they may be read and written."""
+        """Copy bytes in each lane for which they may be read and written."""
         self.statement(f"{function}(M, *A.copies(L, {self.site}, {', '.join((to, source, *sizes))}))")
 
     def _plain_place(self, address: Address) -> Place:

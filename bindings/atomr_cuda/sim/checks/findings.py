@@ -1,4 +1,4 @@
-"""What the checks of a launch have found, and how it is told: JSON lines in a file, and lines on stderr."""
+"""The findings of a launch's checks, and their output: JSON lines in a file, and lines on stderr."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..process import complain
 
 Three = tuple[int, int, int]
 MOST = 100
-"""Findings of one launch; what comes after them is only counted."""
+"""The number of findings of one launch that are described; further ones are only counted."""
 FILE = "findings"
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """The other lane of a race: who it is, what it did, and where."""
+    """The other lane of a race: its position, its access, and the place in the source."""
 
     block: Three
     thread: Three
@@ -29,7 +29,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a kernel did wrong at one place in its source, by the first lane that was seen to do it."""
+    """One error of a kernel at one place in its source, with the first lane for which it was seen."""
 
     check: str
     """`bounds`, `initialised`, `races` or `barriers`."""
@@ -42,9 +42,9 @@ class Finding:
     """One sentence."""
     address: int
     array: str | None = None
-    """The array that the address belongs to, or is nearest to; None where there is none."""
+    """The array that the address belongs to, or is nearest to; None if there is none."""
     index: int | tuple[int, ...] | None = None
-    """Of the item: one number past the ends of an array and in one of a single dimension, else one for each."""
+    """The index of the item: one number for each dimension; one number alone outside of an array."""
     other: Party | None = None
 
     def __str__(self) -> str:
@@ -53,20 +53,21 @@ class Finding:
 
 
 class Findings:
-    """What was found in one launch: one finding for each check and place (and, of a race, the other's place)."""
+    """The findings of one launch: one for each check and place (and, for a race, the other place)."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._found: dict[Any, Finding] = {}
         self._times: dict[Any, int] = {}
         self.omitted: int = 0
-        """How many findings there was no room for."""
+        """The number of findings for which there was no room."""
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def seen(self, key: Any, times: int = 1) -> bool:
-        """Count what was seen so many times now; true if it needs no description: there is one, or there is no room."""
+        """Count the times that a finding was seen now. Return true if it needs no description: it has one, or there is
+        no room."""
         if key in self._found:
             self._times[key] += times
             return True
@@ -82,28 +83,28 @@ class Findings:
 
     @property
     def all(self) -> list[Finding]:
-        """The findings in the order in which they were made, each of which says how often it was seen."""
+        """Return the findings in the order in which they were made, each with the number of times that it was seen."""
         return [_counted(finding, self._times[key]) for key, finding in self._found.items()]
 
     @property
     def summary(self) -> str:
-        """The first finding, and how many more there are."""
+        """Describe the first finding, and say how many more there are."""
         first, *others = self.all
         more = len(others) + self.omitted
         return f"{first}; {more} more finding{'s' if more > 1 else ''}" if more else str(first)
 
     def report(self) -> None:
-        """Append the findings to the file, if there is a folder for it, and tell them on stderr."""
+        """Append the findings to the file, if there is a folder for it, and write them to stderr."""
         found = self.all
         if self._folder:
             lines = "".join(f"{json.dumps(asdict(finding))}\n" for finding in found)
-            # Who made the folder may have deleted it, and waits for nothing any more; or the disk is full.
+            # The owner of the folder may have deleted it, and then nobody reads it; or the disk is full.
             with contextlib.suppress(OSError), (self._folder / FILE).open("a", encoding="utf-8") as file:
                 file.write(lines)
         for finding in found:
             complain(str(finding))
         if self.omitted:
-            complain(f"{self.omitted} more findings of this launch are not told")
+            complain(f"{self.omitted} more findings of this launch are not shown")
 
 
 def _counted(finding: Finding, times: int) -> Finding:

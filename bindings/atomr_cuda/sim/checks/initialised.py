@@ -1,6 +1,7 @@
-"""Reads of memory that nobody has written: of which bytes that is known is kept in the extents (`arrays`).
+"""Reads of memory that was never written: the extents (`arrays`) record which bytes were written.
 
-A read is wrong if none of its bytes was ever written.  One that a few bytes of padding share is not.
+A read is an error if none of its bytes was ever written. It is not an error if only some bytes, such as padding, were
+not written.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _WRITES = frozenset({"write", "strong write", "atomic"})
 
 
 def unwritten(extent: Extent, kind: Kind, addresses: Array, size: int) -> Array | None:
-    """The places of those accesses that read what nobody has written; then the extent counts the writes among them.
+    """Return the places of the accesses that read memory that was never written; then record the writes.
 
-    An access that is inside of the extent is taken for granted.  None stands for no such access.
+    An access that is inside of the extent is assumed to be valid. None means that there is no such access.
     """
     if extent.written is None:
         return None

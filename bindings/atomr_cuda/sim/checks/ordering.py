@@ -1,4 +1,4 @@
-"""Which instructions, beside barriers, put the accesses of lanes in order, and generated code that tells of them."""
+"""The instructions, besides barriers, that order the accesses of lanes, and generated code that reports them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .emission import CheckedEmitter
 from .races import Scope
 
 _LOOKING = frozenset({"volatile", "relaxed", "acquire", "mmio"})
-"""Modifiers of loads that see what others have done lately."""
+"""Modifiers of loads that see what others have written before."""
 _SHOWING = frozenset({"release", "acq_rel"})
 _SHOWING_PHASES = frozenset({"arrive", "arrive_drop", "expect_tx", "complete_tx"})
-"""What those do with an `mbarrier` who have something for others, and below, those who wait for it."""
+"""Operations on an `mbarrier` that release something for others; below, those that wait for it."""
 _LOOKING_PHASES = frozenset({"test_wait", "try_wait"})
 
 
 def releases(instruction: Instruction) -> Scope | None:
-    """To whom an instruction shows what its lane has done before; None if to nobody."""
+    """Return the scope in which an instruction releases what its lane has done before; None if it does not."""
     opcode, modifiers = instruction.opcode, set(instruction.modifiers)
     if opcode in ("fence", "membar") or (opcode in ("atom", "red", "st") and _SHOWING & modifiers):
         return _scope(modifiers)
@@ -29,9 +29,10 @@ def releases(instruction: Instruction) -> Scope | None:
 
 
 def acquires(instruction: Instruction) -> Scope | None:
-    """Whose work the lane can see after an instruction, if they have shown it; None if nobody's.
+    """Return the scope in which the lane acquires others' released work after an instruction; None if it does not.
 
-    An atomic is taken to do so whatever it says, since many programs put a fence behind it or rely on there being none.
+    An atomic is assumed to do so whatever its modifiers are, since many programs put a fence after it or rely on there
+    being none.
     """
     opcode, modifiers = instruction.opcode, set(instruction.modifiers)
     if opcode in ("fence", "membar", "atom") or (opcode == "ld" and _LOOKING & modifiers):
@@ -42,7 +43,7 @@ def acquires(instruction: Instruction) -> Scope | None:
 
 
 def shows_copies(instruction: Instruction) -> bool:
-    """Whether an instruction lets an `mbarrier` know of copies."""
+    """Tell whether an instruction reports copies to an `mbarrier`."""
     return instruction.opcode == "cp" and bool({"mbarrier", "complete_tx"} & set(instruction.modifiers))
 
 
@@ -55,13 +56,13 @@ def _phase_scope(modifiers: set[str]) -> Scope:
 
 
 class OrderedEmitter(CheckedEmitter):
-    """Generated code that tells of fences too, and of whatever works like one."""
+    """Generated code that reports fences too, and every instruction that works like one."""
 
     def place(self, address: Address, instruction: Instruction) -> Place:
-        """Where the instruction's memory is.
+        """Return the place of the instruction's access to memory.
 
-        A load that a compare-and-swap of the same address begins with may see anything: the swap says whether it was
-        right.  So it is taken to be relaxed, as the loops in NVIDIA's manual are not written but meant.
+        A load before a compare-and-swap of the same address may see any value: the swap tells whether it was right. So
+        it counts as relaxed; the loops in NVIDIA's manual are meant this way, although they are not written so.
         """
         if instruction.opcode == "ld" and address in self._swapped:
             instruction = replace(instruction, modifiers=("relaxed", *instruction.modifiers))
@@ -69,15 +70,15 @@ class OrderedEmitter(CheckedEmitter):
 
     @functools.cached_property
     def _swapped(self) -> set[Address]:
-        """The addresses at which the function compares and swaps."""
+        """Return the addresses at which the function compares and swaps."""
         body = (instruction for block in self.code.flow.blocks for instruction in block.body)
         swaps = (each.operands[1] for each in body if each.opcode == "atom" and "cas" in each.modifiers)
         return {address for address in swaps if isinstance(address, Address)}
 
     def _handle(self, instruction: Instruction) -> None:
-        """Write an instruction: what it releases was done before it, and what it acquires can be seen after it.
+        """Write an instruction: it releases what was done before it, and what it acquires is visible after it.
 
-        A copy is done at once here, so what it brought is released after it.
+        A copy is done at once here, so its bytes are released after it.
         """
         released, acquired = releases(instruction), acquires(instruction)
         if released is not None:

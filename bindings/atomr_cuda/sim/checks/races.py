@@ -1,25 +1,25 @@
-"""Data races in one launch: two lanes access the same memory, one of them writes, and nothing puts these in order.
+"""Data races in one launch: two lanes access the same memory, one of them writes, and nothing orders the two accesses.
 
-Everything that happens gets a **time**, a number that rises.  Of each granule of memory the last write is remembered,
-the last read, and the last read by another lane than that.  Two accesses conflict when they are of different lanes, at
+Every event gets a **time**, a number that rises. For each granule of memory three accesses are remembered: the last
+write, the last read, and the last read by a different lane. Two accesses conflict when they are of different lanes, at
 least one of them writes, and not both are *strong*: atomic, volatile, relaxed, acquire or release.
 
-Lanes put their accesses in order by synchronising, in a **scope**: the warp, the block or the device.  For each lane
-and scope it is remembered when the lane last *released* what it had done, for others of the scope to see, and when it
-last *acquired* what they had released.  An access at a time `t` comes before one that another lane makes now if the
-former lane has released and the latter has acquired at `t` or later, in the narrowest scope that holds both; whether
-the release was before the acquisition, and whether the two were about the same word, is not asked.  So races can be
-missed, but none is made up.
+Lanes order their accesses by synchronising, in a **scope**: the warp, the block or the device. For each lane and scope
+two times are remembered: when the lane last *released* its accesses to others of the scope, and when it last *acquired*
+what they had released. An access at a time `t` comes before one that another lane makes now under two conditions, in
+the narrowest scope that holds both: the former lane has released, and the latter has acquired, at `t` or later. It is
+not checked that the release was before the acquisition, or that the two were about the same word. So races can be
+missed, but none is reported wrongly.
 
-Lanes act for each other.  Who releases in a scope releases also what its warp and its block had released to it, and who
-acquires in a scope acquires also what others there had acquired from wider ones: so a single lane may speak for its
-block, between two barriers.  To synchronise in a scope is to do so in the narrower ones.
+Lanes act for each other. A lane that releases in a scope also releases what its warp and its block had released to it.
+A lane that acquires in a scope also acquires what others there had acquired from wider scopes. So a single lane may act
+for its block, between two barriers. Synchronising in a scope includes the narrower ones.
 
-Shuffles and their like make the lanes of a warp wait for each other, and order nothing that was written.  But what a
-lane has read before one comes before what others write after it: NVIDIA's own collectives rely on that.
+Shuffles and similar instructions make the lanes of a warp wait for each other, and do not order writes. But a lane's
+reads before one come before other lanes' writes after it: NVIDIA's own collectives rely on that.
 
-A write of what is there already is no race, since no order makes a difference; what shared memory holds before anybody
-has written it does not count.
+A write of the value that is already there is not a race, since the order makes no difference. The content of shared
+memory before the first write does not count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..memory import Array
 from .shadow import Shadow
 
 Kind = Literal["read", "write", "atomic", "strong read", "strong write"]
-"""What an access does.  The strong ones are volatile, relaxed, acquire and release loads and stores."""
+"""The kinds of accesses. The strong ones are volatile, relaxed, acquire and release loads and stores."""
 
 DEEDS: dict[Kind, str] = {
     "read": "read",
@@ -44,7 +44,7 @@ DEEDS: dict[Kind, str] = {
     "strong read": "volatile or atomic read",
     "strong write": "volatile or atomic write",
 }
-"""What the kinds are called in findings."""
+"""The names of the kinds in findings."""
 
 _Event = tuple[Kind, int]
 """The kind and the site of an access."""
@@ -55,7 +55,7 @@ MOST_LANES = 1 << 31
 MOST_TIMES = 1 << 31
 
 _TIME = np.int64(32)
-"""An access is remembered as one number: the time above this bit, then `_STRONG`, then the lane."""
+"""The first bit of the time in a remembered access, which is one number: time, then `_STRONG`, then the lane."""
 _STRONG = np.int64(1 << 31)
 _LANE = np.int64((1 << 31) - 1)
 
@@ -72,7 +72,7 @@ class Scope(IntEnum):
 class Race:
     """Conflicting accesses of one instruction with earlier ones of another, by the first pair of lanes that was seen.
 
-    Lanes are numbered over the whole grid, `times` says how many lanes were in such a conflict.
+    Lanes are numbered over the whole grid; `times` is the number of lanes with such a conflict.
     """
 
     kind: Kind
@@ -86,7 +86,7 @@ class Race:
 
 
 class Races:
-    """What the lanes of one launch have accessed, and how they have synchronised.
+    """The accesses of the lanes of one launch, and their synchronisation.
 
     `granule` is the smallest number of bytes that an instruction of the kernel accesses: a power of two.
     Raises MemoryError for a grid of too many lanes.
@@ -101,16 +101,16 @@ class Races:
         self._report = report
         self._shadow: Shadow = Shadow(granule, 3)
         self._events: list[_Event] = [_NO_ACCESS]
-        """What happened at each time."""
+        """The event of each time."""
         self._known: dict[_Event, _Event] = {}
         self._released: Array = np.zeros((len(Scope), self._lanes), np.int32)
         self._acquired: Array = np.zeros((len(Scope), self._lanes), np.int32)
         self._used: set[Scope] = set()
         """The scopes in which lanes have synchronised."""
         self._apart: set[Scope] = set()
-        """Those in which some lanes did while others of their block did not."""
+        """The scopes in which some lanes synchronised while others of their block did not."""
         self._met: Array = np.zeros(self._lanes, np.int32)
-        """When each lane last met others of its warp without releasing or acquiring anything."""
+        """The time when each lane last met others of its warp without releasing or acquiring anything."""
 
     # Accesses
 
@@ -126,9 +126,9 @@ class Races:
         *,
         blank: bool = False,
     ) -> None:
-        """Lanes access `size` bytes each.  A write may say what it writes, and what was there before.
+        """Lanes access `size` bytes each. A write may give the values that it writes, and the old ones.
 
-        `blank` memory holds nothing when a launch begins: the first write changes it, whatever it writes.
+        `blank` memory has no content when a launch begins: the first write changes it, whatever it writes.
         """
         if values is not None and kind == "write":
             self._compare_together(lanes, addresses, values, site)
@@ -146,7 +146,7 @@ class Races:
         self._take(kind, lanes, addresses, site)
 
     def _unwritten(self, addresses: Array) -> Array:
-        """Where no lane has written yet."""
+        """Return the places that no lane has written yet."""
         places = self._shadow.find(addresses)
         return self._shadow.columns[0][places] == 0
 
@@ -167,7 +167,7 @@ class Races:
         self._events.append(self._known.setdefault(event, event))
 
     def _remember_reads(self, places: Array, marks: Array) -> None:
-        """Of the lanes that read one granule now, the last is remembered, and one of the others, if there are any."""
+        """Of the lanes that read one granule now, remember the last one, and one of the others, if there are any."""
         _, read, read_too = self._shadow.columns
         earlier = read[places]
         read[places] = marks
@@ -179,7 +179,7 @@ class Races:
     def _compare(
         self, kind: Kind, marks: Array, addresses: Array, site: int, earlier: Array, *, of_reads: bool
     ) -> None:
-        """Report those of the earlier accesses that conflict with the present ones."""
+        """Report the earlier accesses that conflict with the present ones."""
         suspect = (earlier != 0) & ((earlier ^ marks) & _LANE != 0) & (earlier & marks & _STRONG == 0)
         at = np.flatnonzero(suspect)
         if not at.size:
@@ -190,7 +190,7 @@ class Races:
             self._tell(kind, lanes[racing], addresses[at[racing]], site, others[racing], times[racing])
 
     def _ordered(self, times: Array, others: Array, lanes: Array, of_reads: bool) -> Array:
-        """Whether what other lanes did at some times comes before what these lanes do now."""
+        """Tell whether what other lanes did at some times comes before what these lanes do now."""
         (block, warp), (other_block, other_warp) = self._position(lanes), self._position(others)
         same_block = block == other_block
         same_warp = same_block & (warp == other_warp)
@@ -237,7 +237,7 @@ class Races:
             self._events.append(_NO_ACCESS)
 
     def synchronised(self, lanes: Array, scope: Scope, *, release: bool, acquire: bool) -> None:
-        """Lanes release what they have done to the others of a scope, acquire what those have released, or both."""
+        """Lanes release their accesses to the others of a scope, acquire what those have released, or both."""
         if not lanes.size or len(self._events) >= MOST_TIMES:
             return
         self._used.add(scope)
@@ -278,22 +278,22 @@ class Races:
             self._acquired[wider, lanes] = np.maximum(self._acquired[wider, lanes], passed[group])
 
     def _whole_blocks(self, lanes: Array) -> bool:
-        """Whether these are all lanes of some neighbouring blocks."""
+        """Tell whether these are all lanes of some neighbouring blocks."""
         first = int(lanes.min())
         return first % self._threads == lanes.size % self._threads == 0 and int(lanes.max()) - first + 1 == lanes.size
 
     def _position(self, lanes: Array) -> tuple[Array, Array]:
-        """Each lane's block, and its warp in that."""
+        """Return each lane's block, and its warp in the block."""
         blocks = lanes // self._threads
         return blocks, (lanes - blocks * self._threads) // WARP_LANES
 
     def _groups(self, lanes: Array, scope: Scope) -> Array:
-        """Which warp or block of the grid each lane is in."""
+        """Return the warp or block of the grid that each lane is in."""
         blocks, warps = self._position(lanes)
         return blocks if scope is Scope.BLOCK else blocks * -(-self._threads // WARP_LANES) + warps
 
     def _members(self, groups: Array, scope: Scope) -> Array:
-        """The lanes of each of these groups, a row for each; where a warp has fewer than others, its last one again."""
+        """Return the lanes of each of these groups, a row for each; a warp with fewer lanes has its last one again."""
         if scope is Scope.BLOCK:
             return groups[:, None] * self._threads + np.arange(self._threads)
         block, warp = np.divmod(groups, -(-self._threads // WARP_LANES))

@@ -1,4 +1,4 @@
-"""Running checked kernels: launches, chunks and activations whose accesses arrive at the launch's `Watch`."""
+"""Checked kernels: launches, chunks and activations whose accesses are reported to the launch's `Watch`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CheckedLaunch(Launch):
         return CheckedChunk(self, first, blocks)
 
     def run(self) -> None:
-        """Run the whole grid; findings make it a fault, once it has come to its end."""
+        """Run the whole grid. Findings make the launch fail after it has ended."""
         self.checks.arrays.refresh()
         self.watch = Watch(self.checks, self)
         try:
@@ -47,7 +47,7 @@ class CheckedLaunch(Launch):
 
 
 class CheckedChunk(WatchedChunk):
-    """Blocks of a checked launch."""
+    """The blocks of a checked launch."""
 
     launch: CheckedLaunch
 
@@ -60,7 +60,7 @@ class CheckedChunk(WatchedChunk):
             self._fill_reserved(self.shared_extent)
 
     def _fill_reserved(self, shared: Extent) -> None:
-        """What the system keeps for itself of a block's shared memory holds zeros when the block begins."""
+        """Write zeros into the system's part of a block's shared memory when the block begins."""
         if shared.written is not None:
             begin, end = (self.launch.shape[f"reserved_smem_offset_{side}"] for side in ("begin", "end"))
             shared.written.reshape(-1, self.shared.stride)[:, begin:end] = True
@@ -70,17 +70,17 @@ class CheckedChunk(WatchedChunk):
         return CheckedActivation(self, code, origin, count, caller)
 
     def close(self) -> None:
-        """Give back the memory of the chunk, which another one may get."""
+        """Give back the memory of the chunk, which another chunk may get."""
         if self.launch.watch.races:
             self.launch.watch.races.forgotten(self.shared.address, self.shared.bytes.size)
         super().close()
 
     def chunk_lanes(self, lanes: Array) -> Array:
-        """Lanes of the grid as the chunk counts them; what is not in the chunk comes out negative or too large."""
+        """Return lanes of the grid by their numbers in the chunk; for lanes outside they are negative or too large."""
         return lanes - self.first * self.launch.threads
 
     def _own_shared(self, lanes: Array, addresses: Array, size: int) -> Array:
-        """Which accesses go to the slice of the lane's own block."""
+        """Tell which accesses go to the slice of the lane's own block."""
         mine = self.chunk_lanes(lanes)
         inside = (mine >= 0) & (mine < self.layout.lanes)
         start = self.shared.window(np.where(inside, mine, 0))
@@ -90,7 +90,7 @@ class CheckedChunk(WatchedChunk):
 
 
 class CheckedActivation(Activation):
-    """What checked code sees as `A`: it reaches memory by `reach` and `reach_shared`."""
+    """The object that checked code has as `A`: it accesses memory by `reach` and `reach_shared`."""
 
     chunk: CheckedChunk
 
@@ -103,18 +103,18 @@ class CheckedActivation(Activation):
             chunk.launch.checks.arrays.at(int(self.frame.ctypes.data)).shares = Shares(row, row, self._own_frame)
 
     def _own_frame(self, lanes: Array, addresses: Array, size: int) -> Array:
-        """Which accesses go to the lane's own row of the frame."""
+        """Tell which accesses go to the lane's own row of the frame."""
         row = (addresses - np.uint64(self.frame.ctypes.data)) // np.uint64(self.frame.shape[1])
         whose = self.chunk.grid_lanes(self.chunk_lanes(row.astype(np.int64)))
         own: Array = whose == lanes
         return own
 
     def synchronised(self, lanes: Lanes, scope: int, *, release: bool = False, acquire: bool = False) -> None:
-        """Lanes release what they have done, or acquire what others have released, by a fence or an atomic."""
+        """Lanes release their accesses, or acquire what others have released, by a fence or an atomic."""
         self.chunk.synchronised(self._whole(lanes), Scope(scope), release=release, acquire=acquire)
 
     def copies(self, lanes: Lanes, site: int, to: Any, source: Any, *sizes: Any) -> tuple[Array, ...]:
-        """Lanes are about to copy blocks of memory: the same addresses and sizes for those that may."""
+        """Lanes are about to copy blocks of memory. Return the addresses and sizes for the lanes that may."""
         whole = self.chunk.grid_lanes(self._whole(lanes))
         columns = tuple(np.broadcast_to(column, whole.shape) for column in (to, source, *sizes))
         admitted: Array = np.ones(whole.shape, np.bool_)
@@ -129,7 +129,7 @@ class CheckedActivation(Activation):
         return tuple(column[admitted] for column in columns)
 
     def _malloc(self, given: list[int], lanes: Lanes) -> Array:
-        """Memory from the heap; what other lanes have done with it before they gave it back is nobody's business."""
+        """Allocate from the heap; earlier accesses to the memory, before it was freed, are forgotten."""
         sizes = self.frame_load(given[0], np.dtype(np.uint64), lanes)
         addresses = super()._malloc(given, lanes)
         races = self.chunk.launch.watch.races
@@ -150,7 +150,7 @@ class CheckedActivation(Activation):
 
 
 class CheckedAccess:
-    """The addresses one register holds over the active lanes, as `memory.Access`; each access says what it is."""
+    """The addresses that one register holds over the active lanes, as `memory.Access`; each access names its kind."""
 
     def __init__(self, activation: CheckedActivation, lanes: Array, addresses: Array) -> None:
         self._space = activation.memory
@@ -161,12 +161,12 @@ class CheckedAccess:
     def _admitted(
         self, kind: Kind, offset: int, size: int, site: int, values: Array | None
     ) -> tuple[Array, Array | None]:
-        """The addresses, and which of them may be accessed; None stands for all."""
+        """Return the addresses, and which of them may be accessed; None means all."""
         at = self._addresses + np.uint64(offset % 2**64)
         return at, self._watch.access(kind, self._lanes, at, size, site, values)
 
     def load(self, offset: int, dtype: Any, align: int, kind: Kind, site: int) -> Array:
-        """Read a value in each lane; zero where that is not admitted."""
+        """Read a value in each lane; zero where the access is not allowed."""
         at, admitted = self._admitted(kind, offset, dtype.itemsize, site, None)
         if admitted is None:
             return Access(self._space, at).load(0, dtype, align)
@@ -176,7 +176,7 @@ class CheckedAccess:
         return found
 
     def store(self, offset: int, values: Any, dtype: Any, align: int, kind: Kind, site: int) -> None:
-        """Write a value in each lane, where that is admitted."""
+        """Write a value in each lane, where the access is allowed."""
         values = np.broadcast_to(values, self._lanes.shape)
         at, admitted = self._admitted(kind, offset, dtype.itemsize, site, values)
         if admitted is None:
@@ -185,7 +185,7 @@ class CheckedAccess:
             Access(self._space, at[admitted]).store(0, values[admitted], dtype, align)
 
     def target(self, offset: int, dtype: Any, kind: Kind, site: int) -> list[tuple[Any, Array, Array]]:
-        """For atomics, as `memory.Access.target`; lanes that are not admitted find zeros that nobody keeps."""
+        """For atomics, as `memory.Access.target`; lanes whose access is not allowed use zeros that are then dropped."""
         at, admitted = self._admitted(kind, offset, dtype.itemsize, site, None)
         if admitted is None:
             return Access(self._space, at).target(0, dtype)

@@ -1,6 +1,6 @@
-"""What is known of each granule of memory that a launch touches: columns of numbers, allocated page by page.
+"""The state of each granule of memory that a launch accesses: columns of numbers, allocated page by page.
 
-A page is found by its address in two steps, so that memory anywhere in the process costs what is touched of it.
+A page is found by its address in two steps, so the cost depends only on the memory that is accessed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Shadow:
         self._shift: int = granule.bit_length() - 1
         self._each: int = 1 << (_PAGE_BITS - self._shift)
         self._segments: dict[int, Array] = {}
-        """For each segment of the address space, where each of its pages is kept; 0 stands for nowhere."""
+        """For each segment of the address space, the place of each of its pages; 0 means that there is none."""
         self._free: list[int] = []
         self._used: int = 1
         self.columns: list[Array] = [np.zeros(_FIRST_PAGES * self._each, np.int64) for _ in range(columns)]
 
     def find(self, addresses: Array) -> Array:
-        """Where in the columns the granules of these addresses are; the columns may have moved afterwards."""
+        """Return the places of these addresses' granules in the columns; the columns may have moved afterwards."""
         addresses = addresses.view(np.int64)
         numbers = addresses >> _SEGMENT_BITS
         first = int(numbers[0])
@@ -62,7 +62,7 @@ class Shadow:
         return self._used - 1
 
     def clear(self, address: int, size: int) -> None:
-        """Make the numbers of a range of memory zero again."""
+        """Set the numbers of a range of memory to zero."""
         end = address + size
         while address < end:
             after = min(end, (address >> _PAGE_BITS) + 1 << _PAGE_BITS)

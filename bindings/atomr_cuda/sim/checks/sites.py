@@ -1,7 +1,7 @@
-"""Where in the source an instruction of a PTX module comes from.
+"""The source location of each instruction of a PTX module.
 
-The compiler says so with `.file` and `.loc` directives (`-lineinfo`), which the parser passes over: they are read here,
-from the same text, and found by the line of the PTX that an instruction is in.
+The compiler writes `.file` and `.loc` directives (`-lineinfo`), which the parser skips. They are read here from the
+same text, and found by the instruction's line in the PTX.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LOCATION = re.compile(
 )
 _FUNCTION = re.compile(r"^[^\n/]*\.(?:entry|func)\b", re.MULTILINE)
 PTX = "<PTX>"
-"""Stands for the file where the module says nothing of its source; the line is the one of the PTX then."""
+"""The name of the file when the module does not name its source; the line is then that of the PTX."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an instruction comes from, and where the function that it was inlined from is called, innermost first."""
+    """The location of an instruction, and where the function from which it was inlined is called, innermost first."""
 
     file: str
     line: int
@@ -36,13 +36,13 @@ class Site:
 
 
 class Sites:
-    """The sites of one module, each with a number: what generated code hands over."""
+    """The sites of one module, each with a number, which generated code passes on."""
 
     def __init__(self, text: str) -> None:
         self._files: dict[int, str] = {int(number): name for number, name in _FILE.findall(text)}
         self._lines: list[int] = []
         self._locations: list[Site | None] = []
-        """From each of `_lines` on: where the code comes from; None where the directives say nothing."""
+        """From each of `_lines` on: the location of the code; None where the directives do not tell."""
         self._known: list[Site] = []
         self._numbers: dict[Site, int] = {}
         self.granule: int = 4
@@ -53,7 +53,7 @@ class Sites:
         return self._known[number]
 
     def number(self, line: int) -> int:
-        """The number of the site to which this line of the PTX belongs."""
+        """Return the number of the site to which this line of the PTX belongs."""
         at = bisect.bisect_right(self._lines, line) - 1
         site = (self._locations[at] if at >= 0 else None) or Site(PTX, line)
         if site not in self._numbers:
@@ -62,7 +62,7 @@ class Sites:
         return self._numbers[site]
 
     def _read(self, text: str) -> None:
-        """Go through the directives in order; those of a function end where the next one begins."""
+        """Read the directives in order; those of a function end where the next one begins."""
         callers: dict[str, str | None] = {}
         counted = at = 0
         line = 1
@@ -80,7 +80,7 @@ class Sites:
                 self._locations.append(self._site(where, found[2] and " ".join(found[2].split()), callers))
 
     def _site(self, where: str, caller: str | None, callers: dict[str, str | None]) -> Site | None:
-        """The site of a location; line 0 is what the compiler gives code of its own."""
+        """Return the site of a location; line 0 is the compiler's own code."""
         file, line = self._place(where)
         chain: list[str] = []
         while caller and caller not in chain:

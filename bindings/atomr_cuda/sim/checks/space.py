@@ -1,4 +1,4 @@
-"""The address space of a process whose launches are checked: it tells what becomes accessible, and what is written."""
+"""The address space of a process whose launches are checked: it reports memory that becomes accessible or changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CheckedSpace(AddressSpace):
         self.arrays = arrays
 
     def add(self, address: int, size: int, what: str = "memory") -> None:
-        """Make bytes accessible, and an extent of their own."""
+        """Make bytes accessible, as their own extent."""
         super().add(address, size, what)
         self.arrays.add(address, size, what)
 
@@ -25,10 +25,10 @@ class CheckedSpace(AddressSpace):
         super().remove(address)
 
     def view(self, address: int, size: int) -> Array:
-        """A writable view of bytes: whoever asks for it may write them."""
+        """Return a writable view of bytes: its caller may write them."""
         self.written(address, size)
         return super().view(address, size)
 
     def written(self, address: int, size: int) -> None:
-        """The host, a copy or a library has these bytes in its hands."""
+        """The host, a copy or a library uses these bytes."""
         self.arrays.written(address, size)

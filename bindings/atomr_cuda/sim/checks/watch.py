@@ -1,4 +1,4 @@
-"""The one object of a checked launch at which everything arrives that its lanes do.
+"""The object of a checked launch to which all events of its lanes are reported.
 
 Lanes are numbered over the whole grid here: the block's number times the threads of a block, plus the thread's number
 in its block.
@@ -32,9 +32,9 @@ _VERBS: dict[Kind, str] = {
     "atomic": "atomic access to",
 }
 _CARELESS = "/cub/"
-"""A folder of headers whose code reads shared memory beyond what it has filled, and throws away what it gets."""
+"""A folder of headers whose code reads shared memory beyond the part that it has filled, and drops the values."""
 Other = tuple[int, int, str]
-"""The other lane of a race: its number in the grid, the site where it was, what it did."""
+"""The other lane of a race: its number in the grid, the site, and its access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class Spot:
 
     @classmethod
     def of(cls, extent: Extent | None, address: int, size: int) -> Spot:
-        """An address in or near an extent, for an access of so many bytes."""
+        """An address in or near an extent, for an access of this many bytes."""
         return cls(address, str(extent), extent.index(address, size)) if extent else cls(address, None, None)
 
     @property
     def position(self) -> str:
-        """The index as people read it."""
+        """The index as text."""
         return f"index {self.index:,}" if isinstance(self.index, int) else f"index {self.index}"
 
 
 class Watch:
-    """What the checks of one launch share."""
+    """The data that the checks of one launch share."""
 
     def __init__(self, checks: Checks, launch: CheckedLaunch) -> None:
         self.modes: frozenset[str] = checks.modes
@@ -83,14 +83,14 @@ class Watch:
             complain(f"a launch of {launch.name} is not checked for races: {error}")
             return None
 
-    # What arrives
+    # Events
 
     def access(
         self, kind: Kind, lanes: Array, addresses: Array, size: int, site: int, values: Array | None = None
     ) -> Array | None:
-        """Lanes are about to access `size` bytes each, at generic addresses; `values` are those that they write.
+        """Lanes are about to access `size` bytes each, at generic addresses; `values` are the values to write.
 
-        The result tells which of the accesses may be made; None stands for all of them.
+        The result tells which of the accesses may be made; None means all of them.
         """
         table = self.arrays.table
         extent = table.find(int(addresses.min()), int(addresses.max()) + size)
@@ -114,7 +114,7 @@ class Watch:
         return inside
 
     def outside_shared(self, kind: Kind, lanes: Array, offsets: Array, size: int, site: int, shared_bytes: int) -> None:
-        """Lanes are about to access `.shared` memory beyond what the block has."""
+        """Lanes are about to access `.shared` memory beyond that of the block."""
         key, offset = ("bounds", site), int(offsets[0])
         if not self.bounds:
             message = f"{_VERBS[kind]} {size} bytes of shared memory at {offset}, of {shared_bytes}"
@@ -127,7 +127,7 @@ class Watch:
     def note(
         self, extent: Extent, kind: Kind, lanes: Array, addresses: Array, size: int, site: int, values: Array | None
     ) -> None:
-        """Accesses to what is there and is theirs."""
+        """Lanes access memory that exists and belongs to them."""
         missing = unwritten(extent, kind, addresses, size)
         if missing is not None:
             self._uninitialised(extent, kind, lanes[missing], addresses[missing], size, site)
@@ -135,10 +135,10 @@ class Watch:
             before = None if values is None else Access(self.memory, addresses).load(0, values.dtype, 1)
             self.races.access(kind, lanes, addresses, size, site, values, before, blank=extent.what == SHARED)
 
-    # What is found
+    # Findings
 
     def _outside(self, kind: Kind, lanes: Array, addresses: Array, size: int, site: int) -> None:
-        """Accesses to what is no array.  Those to what is no memory at all end the launch."""
+        """Lanes access memory outside of arrays. An access to unmapped memory ends the launch."""
         key = ("bounds", site)
         if not self.findings.seen(key, lanes.size):
             where, spot = self._described(int(addresses[0]), size)
@@ -147,7 +147,7 @@ class Watch:
             self.memory.require(address, size, _VERBS[kind])
 
     def _described(self, address: int, size: int) -> tuple[str, Spot]:
-        """What is wrong with an address; the array that it belongs to, belonged to, or is nearest to."""
+        """Describe the error of an address, and the array that it belongs to, belonged to, or is nearest to."""
         freed = self.arrays.freed_at(address)
         if freed:
             spot = Spot.of(freed, address, size)
@@ -155,29 +155,29 @@ class Watch:
         nearest = self.arrays.nearest(address, size, self._given())
         spot = Spot.of(nearest, address, size)
         if nearest is None:
-            return f"at {address:#x}, where no array is near", spot
+            return f"at {address:#x}, which is not near any array", spot
         if nearest.shares and nearest.distance(address, size) == 0:
             return f"in {nearest.what} that is not the thread's own", spot
         return f"outside of {nearest}: {spot.position} of {nearest.size // nearest.item(size):,} items", spot
 
     def _given(self) -> list[Extent]:
-        """The arrays to which the kernel's parameters point."""
+        """Return the arrays to which the kernel's parameters point."""
         words = self._parameters[: self._parameters.size // 8 * 8].view(np.uint64)
         found = (self.arrays.table.find(int(word), int(word) + 1) for word in words)
         return [extent for extent in found if extent]
 
     def _uninitialised(self, extent: Extent, kind: Kind, lanes: Array, addresses: Array, size: int, site: int) -> None:
-        """Reads of what nobody has written."""
+        """Lanes read memory that was never written."""
         if extent.what == SHARED and _CARELESS in f"/{self.sites[site].file}":
             return
         key = ("initialised", site)
         if not self.findings.seen(key, lanes.size):
             spot = Spot.of(extent, int(addresses[0]), size)
-            what = f"{_VERBS[kind]} {size} bytes that nobody has written: {spot.position} of {extent}"
+            what = f"{_VERBS[kind]} {size} bytes that were never written: {spot.position} of {extent}"
             self._add(key, site, int(lanes[0]), what, spot, lanes.size)
 
     def _raced(self, race: Race) -> None:
-        """Two lanes access the same memory, and nothing puts them in order."""
+        """Two lanes access the same memory, and nothing orders the accesses."""
         block, thread = self.position(race.other_lane)
         what = (
             f"the {DEEDS[race.kind]} races with the {DEEDS[race.other_kind]} of block {list(block)}, "
@@ -196,7 +196,7 @@ class Watch:
         other: Other | None = None,
         times: int = 1,
     ) -> None:
-        """Take a finding at an address; those of the same check at the same place (and other place) are one."""
+        """Take a finding at an address; findings of the same check at the same place (and other place) are one."""
         key = (check, site, other and other[1])
         if not self.findings.seen(key, times):
             spot = Spot.of(self.arrays.table.find(address, address + 1), address, self.sites.granule)
@@ -212,7 +212,7 @@ class Watch:
         times: int,
         other: Other | None = None,
     ) -> None:
-        """Take a finding that was not seen before, of the check that its key begins with."""
+        """Take a finding that was not seen before; its key begins with the check."""
         where = self.sites[site]
         finding = Finding(
             key[0],
@@ -233,19 +233,19 @@ class Watch:
         return Party(*self.position(lane), where.file, where.line, what)
 
     def position(self, lane: int) -> tuple[Three, Three]:
-        """Block and thread of a lane of the grid."""
+        """Return block and thread of a lane of the grid."""
         number, thread = divmod(lane, self.threads)
         return _coordinates(number, self.grid), _coordinates(thread, self.block)
 
     def ended(self, fault: DeviceFault) -> DeviceFault:
-        """A fault has ended the launch: tell what was found until then, and say more of an illegal address."""
+        """Output the findings when a fault has ended the launch, and describe an illegal address further."""
         self.findings.report()
         if self.findings and fault.status == ILLEGAL_ADDRESS:
             return DeviceFault(fault.status, self.findings.summary)
         return fault
 
     def finish(self) -> None:
-        """Tell what was found at the end of the launch; it is a fault if that is anything."""
+        """Output the findings at the end of the launch; it is a fault if there are any."""
         if self.findings:
             self.findings.report()
             bounds = any(finding.check == "bounds" for finding in self.findings.all)
