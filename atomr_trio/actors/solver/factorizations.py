@@ -389,7 +389,7 @@ class FactorizationVerbs(SolverPlans):
 
 
 def _are_small(matrices: Matrix) -> bool:
-    """Whether the library is better asked to work on several of them at once."""
+    """Return whether the library is better asked to work on several of them at once."""
     return 0 < matrices.rows <= FACTOR_BATCH
 
 

@@ -108,7 +108,7 @@ class Routine:
     infos: DeviceArray | None
     """Where the infos of a stack are collected, which are read once; None where each call answers its own."""
     tolerant: bool
-    """Whether an info is no error."""
+    """True if an info is no error."""
 
     def each(self, **values: Argument | Sequence[int]) -> None:
         """Call it for each matrix of the stack; a list has a value for each of them."""
@@ -497,12 +497,12 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _has_repeats(array: DeviceArray) -> bool:
-    """Whether an axis repeats what is in one place."""
+    """Return whether an axis repeats what is in one place."""
     return any(not stride and length > 1 for length, stride in zip(array.shape, array.strides, strict=True))
 
 
 def _is_to_be_turned(source: DeviceArray, target: DeviceArray) -> bool:
-    """Whether matrices lie row by row and others column by column, and neither of the two in both ways."""
+    """Return whether matrices lie row by row and others column by column, and neither of the two in both ways."""
     ways = [matrix_of(each, by_rows) is not None for each in (source, target) for by_rows in (True, False)]
     return source.size > 0 and min(source.shape[-2:]) > 1 and ways == [True, False, False, True]
 

@@ -438,12 +438,12 @@ def _vector_kinds(matrices: DeviceArray, full: bool, adjoint: bool = True) -> tu
 
 
 def _is_dense(matrices: Matrix) -> bool:
-    """Whether several matrices lie one right behind the other, as the batched functions want them."""
+    """Return whether several matrices lie one right behind the other, as the batched functions want them."""
     return matrices.count > 1 and matrices.distance == matrices.leading * matrices.columns
 
 
 def _is_even(matrices: Matrix) -> bool:
-    """Whether they lie at equal distances, one behind the other."""
+    """Return whether they lie at equal distances, one behind the other."""
     return matrices.count <= 1 or (matrices.distance or 0) >= matrices.leading * matrices.columns
 
 
