@@ -631,7 +631,7 @@ def refused(dev: Any) -> dict[str, tuple[tuple[Any, Any], dict[str, Any]]]:
         "cannot fill float32 elements with 1j": ((a, b), {"alpha": 1j}),
         "alpha is 0 or 1 for products of int8": ((empty(16, 16, dtype=i1), empty(16, 16, dtype=i1).T), {"alpha": 2}),
         # Epilogues.
-        "epilogue='sigmoid': there are": ((a, b), {"epilogue": "sigmoid"}),
+        "epilogue='sigmoid' is not supported; use": ((a, b), {"epilogue": "sigmoid"}),
         "epilogue='bias' needs bias=": ((a, b), {"epilogue": "bias"}),
         "epilogue=None has no bias": ((a, b), {"bias": bias}),
         "epilogue='relu_aux' needs aux=": ((a, b), {"epilogue": "relu_aux"}),
