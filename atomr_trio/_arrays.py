@@ -464,8 +464,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
     async def fill(self, value: complex | np.generic) -> None:
         """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.
 
-        Raises `InvalidArgument` for a value that the dtype cannot hold or an array that was freed, `OutOfDeviceMemory`
-        if this is the first use of the array's memory and the GPU has no more, `ContextLost` if the context is lost
+        Raises `InvalidArgument` for a value that the dtype cannot hold or an array that was freed; `OutOfDeviceMemory`
+        if this is the first use of the array's memory and the GPU has no more; `ContextLost` if the context is lost
         meanwhile.
         """
         from .actors.memory import fill

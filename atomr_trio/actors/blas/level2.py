@@ -110,7 +110,7 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a symmetric matrix (``cublasSsymv``).
 
-        Of `a`, of shape (n, n), only the `lower` triangle is read, or else the upper one. `x` is of shape (n,), and so
+        `a` is of shape (n, n); only its `lower` triangle is read, or else the upper one. `x` is of shape (n,), and so
         is `out`, a new array if it is not given. All are of one dtype, which is that of the scalars `alpha` and `beta`
         too. A `beta` of zero means that `out` is not read. Without `deterministic` it is faster, and the bits may
         differ from call to call (``cublasSetAtomicsMode``).
@@ -178,8 +178,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a Hermitian band matrix (``cublasChbmv``).
 
-        `ab`, `x`, `alpha`, `beta`, `out`, `lower` and their shapes are those of `sbmv`, which this is for a real dtype;
-        the dtype may be complex64 or complex128, too. The imaginary parts of the main diagonal are taken to be zero.
+        `ab`, `x`, `alpha`, `beta`, `out`, `lower` and their shapes are those of `sbmv`. For a real dtype it is the
+        same; the dtype may be complex64 or complex128, too. The imaginary parts of the main diagonal are taken to be zero.
 
         Raises as `symv` does.
         """
@@ -233,8 +233,8 @@ class MatrixVectorVerbs(MatrixOperands):
     def her(self, x: DeviceArray, a: DeviceArray, alpha: float = 1, *, lower: bool = True) -> DeviceArray:
         """Add ``alpha * outer(x, conj(x))`` to one triangle of `a` in its place, and return `a` (``cublasCher``).
 
-        `x`, `a`, `lower`, their shapes and the dtype are those of `syr`, which this is for a real dtype; the scalar
-        `alpha` is a real number. The diagonal ends up real.
+        `x`, `a`, `lower`, their shapes and the dtype are those of `syr`. For a real dtype it is the same. The scalar
+        `alpha` is a real number. The resulting diagonal is real.
 
         Raises as `syr` does.
         """
@@ -258,8 +258,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """Add ``alpha * outer(x, conj(y))`` and its adjoint to one triangle of `a`, and return `a` (``cublasCher2``).
 
-        `x`, `y`, `a`, `alpha`, `lower`, their shapes and the dtype are those of `syr2`, which this is for a real dtype.
-        The diagonal ends up real.
+        `x`, `y`, `a`, `alpha`, `lower`, their shapes and the dtype are those of `syr2`. For a real dtype it is the
+        same. The resulting diagonal is real.
 
         Raises as `syr` does.
         """
@@ -280,8 +280,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``op_a(a) @ x``, the product of a triangular matrix and a vector (``cublasStrmv``).
 
-        Of `a`, of shape (n, n), only the `lower` triangle is read, or else the upper one, and with `unit_diagonal` not
-        the diagonal, which is taken to be ones. `op_a` is "N", "T" for transposed, or "C" for transposed and
+        `a` is of shape (n, n); only its `lower` triangle is read, or else the upper one. With `unit_diagonal` its
+        diagonal is not read, and taken to be ones. `op_a` is "N", "T" for transposed, or "C" for transposed and
         conjugated. `x` and `out` are of shape (n,); `out` may be `x` itself, and is a new array if it is not given. All
         are of one dtype.
 

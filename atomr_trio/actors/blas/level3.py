@@ -40,9 +40,9 @@ class MatrixVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ b + beta * out`` for a symmetric `a`, or ``b @ a`` if it is not `left` (``cublasSsymm``).
 
-        Of `a`, of shape (m, m), or (n, n) on the right, only the `lower` triangle is read, or else the upper one. `b`
+        `a` is of shape (m, m), or (n, n) on the right; only its `lower` triangle is read, or else the upper one. `b`
         and `out` are of shape (m, n), `out` a new array if it is not given. All are of one dtype, float32, float64,
-        complex64 or complex128; `alpha` and `beta` are numbers of it. A `b` whose order is not that of `out` is copied.
+        complex64 or complex128; `alpha` and `beta` are numbers of it. A `b` in another order than `out` is copied.
 
         `compute` selects the arithmetic: with "tf32" the tensor cores multiply float32 and complex64 numbers rounded to
         10 bits of mantissa; "pedantic" disables all such optimisations (``cublasSetMathMode``).
@@ -120,7 +120,7 @@ class MatrixVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * op(a) @ op(a).T + beta * out``, a symmetric matrix, one triangle of it (``cublasSsyrk``).
 
-        `op` is "N", for `a` of shape (n, k), or "T", for (k, n). Of `out`, of shape (n, n), only the `lower` triangle
+        `op` is "N", for `a` of shape (n, k), or "T", for (k, n). `out` is of shape (n, n). Only its `lower` triangle
         is read and written, or else the upper one; a new array, if `out` is not given, has zeros in the other one. All
         are of one dtype, float32, float64, complex64 or complex128; `alpha` and `beta` are numbers of it. `compute` is
         that of `symm`.

@@ -36,8 +36,8 @@ class TriangularVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * op_a(a) @ b`` for a triangular `a`, or ``b @ op_a(a)`` if it is not `left` (``cublasStrmm``).
 
-        Of `a`, of shape (m, m), or (n, n) on the right, only the `lower` triangle is read, or else the upper one, and
-        with `unit_diagonal` not the diagonal, which is taken to be ones. `op_a` is "N", "T" for transposed, or "C" for
+        `a` is of shape (m, m), or (n, n) on the right; only its `lower` triangle is read, or else the upper one. With
+        `unit_diagonal` its diagonal is not read, and taken to be ones. `op_a` is "N", "T" for transposed, or "C" for
         transposed and conjugated. `b` and `out` are of shape (m, n); `out` may be `b` itself, and is a new array if it
         is not given. All are of one dtype, float32, float64, complex64 or complex128; `alpha` is a number of it. A `b`
         whose order is not that of `out` is copied, and so is a complex `a` that would have to be conjugated without

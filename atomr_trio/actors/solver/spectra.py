@@ -196,7 +196,7 @@ class SpectrumVerbs(SolverPlans):
         overwrite_b: bool = False,
         out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
-        """Generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
+        """Return generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
 
         `a` is symmetric or Hermitian, `b` positive definite, of one shape (..., n, n) and one dtype. `kind` is 1 for
         ``a @ x = w * b @ x``, 2 for ``a @ b @ x = w * x``, 3 for ``b @ a @ x = w * x``. The results, `lower`,
@@ -320,8 +320,8 @@ class SpectrumVerbs(SolverPlans):
         diag(s) @ v^H``: s real and descending, of shape (..., k) with k = min(m, n), u and v of shapes (..., m, m) and
         (..., n, n), or (..., m, k) and (..., n, k) without `full_matrices`. Without `compute_uv` they are None. A stack
         of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` is the most sweeps of the
-        method: up to 10,000, and 100 for None. `overwrite_a` destroys `a`, which must then lie column by column. Without
-        `deterministic` it is faster, and the bits may differ from run to run. `out` takes all three results.
+        method: up to 10,000, and 100 for None. `overwrite_a` destroys `a`, which must then lie column by column.
+        Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes all three results.
 
         Raises `ConvergenceError` when the sweeps are not enough, except for a stack in one call, whose functions do not
         report it, and `InvalidArgument` for other arrays.
