@@ -179,7 +179,7 @@ class MatrixVectorVerbs(MatrixOperands):
         """``alpha * a @ x + beta * out`` for a Hermitian band matrix (``cublasChbmv``).
 
         `ab`, `x`, `alpha`, `beta`, `out`, `lower` and their shapes are those of `sbmv`. For a real dtype it is the
-        same; the dtype may be complex64 or complex128, too. The imaginary parts of the main diagonal are taken to be zero.
+        same; the dtype may be complex64 or complex128, too. The imaginary parts of the diagonal are taken to be zero.
 
         Raises as `symv` does.
         """
