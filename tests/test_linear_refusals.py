@@ -180,9 +180,9 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.swap", "belongs to another device", x, elsewhere[0]
 
     # A matrix and vectors.
-    yield "blas.gemv", "x has 3 elements, and the matrix 4", square, short
+    yield "blas.gemv", "x has 3 elements, and the matrix has 4", square, short
     yield "blas.gemv", "op_a is", square, x, {"op_a": "n"}
-    yield "blas.gemv", "out has 3 elements, and the result 4", square, x, {"out": short}
+    yield "blas.gemv", "out has 3 elements, and the result has 4", square, x, {"out": short}
     yield "blas.gemv", "different dtypes", square, x, {"out": doubles}
     yield "blas.gemv", "shares memory with an input", square, x, {"out": square[0]}
     yield "blas.gemv", "beta is a factor of out", square, x, {"beta": 1}
@@ -190,22 +190,22 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.gbmv", "kl is an int of at least 0, not nan", a, x, math.nan, 1
     yield "blas.gbmv", "ku is an int of at least 0, not None", a, x, 1, None
     yield "blas.gbmv", "rows is an int of at least 0, not '4'", a, x, 1, 1, {"rows": "4"}
-    yield "blas.gbmv", "ab has 3 rows, and the band 4 diagonals", a, x, 1, 2
+    yield "blas.gbmv", "ab has 3 rows, and the band has 4 diagonals", a, x, 1, 2
     yield "blas.sbmv", "complex64 is not supported", z[:2], zs
     yield "blas.symv", "a is square", a, x
-    yield "blas.ger", r"a has shape \(4, 4\), and the update \(4, 3\)", x, short, square
+    yield "blas.ger", r"a has shape \(4, 4\), and the update has shape \(4, 3\)", x, short, square
     yield "blas.ger", "shares memory with an input", square[0], x, square
     yield "blas.ger", "one of its axes must be contiguous", short, short, wide[::2, ::3][:, :3]
     yield "blas.her", "a complex number does not fit", zs, z, 1j
-    yield "blas.trsv", "x has 3 elements, and the matrix 4", square, short
+    yield "blas.trsv", "x has 3 elements, and the matrix has 4", square, short
 
     # Matrices.
     yield "blas.gemm", "a has 4 columns and b has 3 rows", a, a
-    yield "blas.gemm", "a has dtype float32 and b float64", square, double
+    yield "blas.gemm", "a has dtype float32 and b has float64", square, double
     yield "blas.gemm", "a is an array on the device, not", [[1.0, 2.0]], b
     yield "blas.gemm", "a has two axes or more, not 1", x, b
     yield "blas.gemm", "op_b is", a, b, {"op_b": "H"}
-    yield "blas.gemm", "compute='tf64': .* have \"pedantic\"", a, b, {"compute": "tf64"}
+    yield "blas.gemm", "compute='tf64': .* support \"pedantic\"", a, b, {"compute": "tf64"}
     yield "blas.gemm", "compute='tf32'", double, double, {"compute": "tf32"}
     yield "blas.gemm", "product of float32 to float16 is not supported", a, b, {"dtype": "float16"}
     yield "blas.gemm", r"out has shape \(4, 5\), which must be \(3, 5\)", a, b, {"out": b}
@@ -223,9 +223,9 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.trsm", "shares memory with an input", square, wide[:4, :4], {"out": wide[1:5, :4]}
     yield "blas.trmm", "a is square", a, b
     yield "blas.syrk", "op is T or N here, not C", z, {"op": "C"}
-    yield "blas.herk", "there is syrk", square
+    yield "blas.herk", "use syrk", square
     yield "blas.symm", "cannot be on the left of b", square, a
-    yield "blas.geam", r"a has shape \(3, 4\) and b \(4, 5\)", a, b
+    yield "blas.geam", r"a has shape \(3, 4\) and b has \(4, 5\)", a, b
     yield "blas.geam", "shares memory with an input", square, {"op_a": "T", "out": square}
     yield "blas.dgmm", "x has 3 elements, and a has shape", a, short
 
