@@ -1,24 +1,24 @@
 """Use NVIDIA GPUs from trio: a CUDA runtime that a program can crash without being hurt.
 
-A map of the house, in the order in which the files can be read:
+The files, in the order in which they can be read:
 
 - ``_errors``, ``_findings``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is
   known, as data;
-- ``_home``: the trio run that a device belongs to, and what calls from elsewhere get;
+- ``_home``: the trio run that a device belongs to, and the error for a call from elsewhere;
 - ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_memory``, ``_checked_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
 - ``_staging``, ``_pinned``, ``_batch_areas``, ``_crew``: host memory that copies use, and the threads that fill it;
-- ``_compiling/``: CUDA C++ to images, and what was compiled kept for the next process;
-- ``_parameters``: what images say of their kernels' parameters, and Python values to parameter blocks;
+- ``_compiling/``: CUDA C++ to images, and the cache that keeps compiled images for later processes;
+- ``_parameters``: kernel parameters as images describe them, and Python values to parameter blocks;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
-- ``_lanes``, ``_batch``: more orders of work, and many calls with one wait;
+- ``_lanes``, ``_batch``: lanes, whose work runs side by side, and many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
 - ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;
-- ``_dlpack``, ``_interop``: arrays in the hands of other libraries of this process;
+- ``_dlpack``, ``_interop``: arrays shared with other libraries of this process;
 - ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
-Names are exported lazily, so that a worker, which imports this package too, loads none of trio and numpy.
+Names are exported lazily, so that a worker, which imports this package too, loads neither trio nor numpy.
 """
 
 from __future__ import annotations

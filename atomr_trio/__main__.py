@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def _what_kernels_print() -> Iterator[None]:
-    """Show what kernels print and assert; say nothing of lost generations, which the commands report themselves."""
+    """Show what kernels print and assert, but not lost generations: the commands report those themselves."""
     device, supervision = logging.getLogger("atomr_trio.device"), logging.getLogger("atomr_trio.supervision")
     printer = logging.StreamHandler()
     device.addHandler(printer)
@@ -50,14 +50,14 @@ def _what_kernels_print() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. The result is its exit status: 0 done, 1 it failed, 2 it was asked for wrongly."""
+    """Run one command and return its exit status: 0 for success, 1 for a failure, 2 for wrong usage."""
     import trio
 
     import atomr_trio
     from atomr_trio.worker.machine import IN_PYTHON
 
     arguments = _parser().parse_args(argv)
-    # Whoever started this may have ignored it, which is inherited, and then no child of ours would leave its status.
+    # An ignored SIGCHLD is inherited from the parent, and would make the system drop the exit status of our children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         with _what_kernels_print():

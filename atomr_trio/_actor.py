@@ -1,7 +1,7 @@
 """The loop of one library actor: take a request, check, publish, go on to the next.
 
 The actor does not wait for the GPU. What it has published belongs to the timeline, which settles it; so an actor that
-crashes takes down one request, the one in its hands.
+crashes takes down one request, the one that it is handling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Defect(Request):
-    """Makes an actor crash by what has just happened in its place, so that its supervision hears of it."""
+    """Makes an actor crash with an error that occurred in a caller's task, so that its supervision handles it."""
 
     __slots__ = ("_bug",)
 
@@ -35,15 +35,15 @@ class _Defect(Request):
 
 
 class Actor:
-    """One library's actor. Its mailbox and the request in its hands outlive the generations it works in."""
+    """One library's actor. Its mailbox and its current request outlive the generations it works in."""
 
     def __init__(self, name: str, mailbox: Mailbox) -> None:
         self.name = name
         self.mailbox = mailbox
         self.scope: trio.CancelScope | None = None
-        """The cancel scope of its present life."""
+        """The cancel scope of its present run."""
         self.current: Request | None = None
-        """The request in its hands."""
+        """The request that it is handling."""
 
     def __repr__(self) -> str:
         return f"<Actor {self.name} with {self.current!r}>"
@@ -53,8 +53,8 @@ class Actor:
         """Serve the mailbox in `generation` until cancelled, or until the mailbox is closed and empty.
 
         A taken request is in `_current` at every checkpoint, so no cancellation loses it: if the generation ends
-        before it was begun, the next one begins with it. Raises what an `Exception` in our own code raised, after
-        settling the request with `ActorCrashed`.
+        before it was begun, the next one begins with it. An `Exception` of this library's own code is raised again,
+        after the request was settled with `ActorCrashed`.
         """
         if self.mailbox.closed:
             return
@@ -103,8 +103,8 @@ class Actor:
     def begin_nowait(self, request: Request, generation: Generation | None) -> None:
         """Begin a request in the caller's task, past the queue, so that it is in order with what the caller does next.
 
-        Other actors have queues of their own: a request that only waited in this one's could be overtaken there. Raises
-        `trio.WouldBlock` when the generation takes nothing now, and what refuses the request.
+        Other actors have their own queues: a request that waits in this actor's queue could be overtaken there. Raises
+        `trio.WouldBlock` when the generation takes nothing now, and the error that refuses the request.
         """
         if generation is None:
             raise trio.WouldBlock(BEING_REBUILT)
@@ -114,7 +114,7 @@ class Actor:
 
     @trio.lowlevel.enable_ki_protection
     def begin(self, request: Request, generation: Generation) -> None:
-        """The same for a request that the generation takes, as its caller has made sure. Raises what refuses it."""
+        """Begin a request that the generation takes, as the caller has checked. Raises the error that refuses it."""
         self.mailbox.accept(request)
         try:
             request.start(generation)
@@ -129,7 +129,7 @@ class Actor:
             raise crash from bug
 
     def close(self, make_error: outcome.Error) -> None:
-        """Settle the request in hand, if it was not begun, when no generation will come any more."""
+        """Settle the current request, if it was not begun, when no generation will come any more."""
         request, self.current = self.current, None
         if request is not None and request.open:
             request.settle(make_error)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64
-"""numpy's limit."""
+"""The limit of numpy."""
 
 
 def check_shape(shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int) -> tuple[int, ...]:
-    """A shape of elements of so many bytes, as a tuple of non-negative ints; raises `InvalidArgument`."""
+    """Return a shape as a tuple of non-negative ints; raises `InvalidArgument`. An element has `itemsize` bytes."""
     try:
         if isinstance(shape, Sequence):
             checked = tuple(operator.index(length) for length in shape)
@@ -45,21 +45,21 @@ def check_shape(shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int) -
     except TypeError:
         raise InvalidArgument(f"a shape is an int or a sequence of ints, not {shown(shape)}") from None
     if any(length < 0 for length in checked):
-        raise InvalidArgument(f"a shape has no negative lengths: {shown(checked)}")
-    # What is merely too large for the device is refused by the arena; numpy refuses it even without elements.
+        raise InvalidArgument(f"the lengths of a shape are at least 0, not {shown(checked)}")
+    # A shape that is only too large for the device is refused by the arena. numpy refuses it even without elements.
     largest = max(checked, default=0)
     if 0 in checked:
         largest = itemsize * math.prod(length for length in checked if length)
     if len(checked) > MAX_AXES or largest > sys.maxsize:
-        raise InvalidArgument(f"numpy has no such shape, which has {len(checked)} axes: {shown(checked)}")
+        raise InvalidArgument(f"numpy does not support this shape of {len(checked)} axes: {shown(checked)}")
     return checked
 
 
 def contiguous(
     shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """The shape, the strides and the bytes of a C-contiguous array; raises `InvalidArgument` as `check_shape` does."""
-    # Arrays are made often. What is an int or a tuple of ints, and nothing that only equals one, is checked at once.
+    """Return the shape, strides and bytes of a C-contiguous array; raises `InvalidArgument` as `check_shape` does."""
+    # Arrays are made often, so an exact int or tuple of ints takes this fast path.
     if type(shape) is int and 0 <= shape <= sys.maxsize:
         return (shape,), (itemsize,), shape * itemsize
     if type(shape) is tuple and len(shape) <= MAX_AXES:
@@ -78,18 +78,18 @@ def contiguous(
 
 
 def as_host(source: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The numpy array that numpy makes of something; raises `InvalidArgument` where it cannot."""
+    """Return `source` as a numpy array; raises `InvalidArgument` if numpy cannot convert it."""
     try:
         return np.asarray(source)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"numpy makes no array of this {type(source).__name__}: {error}") from None
+        raise InvalidArgument(f"numpy cannot convert this {type(source).__name__} to an array: {error}") from None
 
 
 def _check_index(part: object) -> Index:
-    """One part of an index, an int made of whatever stands for one. numpy must never be given an array here."""
+    """Return one part of an index, with ints as plain ints. numpy must never be given an array here."""
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
-    # numpy's arrays have an `__index__` too, and would be read as a list of elements to pick.
+    # numpy arrays have an `__index__` too, and would be read as a list of elements to pick.
     if not isinstance(part, bool | np.bool_ | np.ndarray) and hasattr(part, "__index__"):
         return operator.index(part)
     raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
@@ -118,14 +118,14 @@ class Storage:
         self.device._free(self.block)
 
     def check_shareable(self) -> None:
-        """Raise `InvalidArgument` for memory that no other library can be given."""
+        """Raise `InvalidArgument` if the memory cannot be given to another library."""
 
     async def placed(self) -> None:
-        """Wait until it is known where the memory is, for what is about to use it."""
+        """Wait until the address of the memory is known."""
 
 
 class ModuleStorage(Storage):
-    """Holds a variable of a module, which the module has for as long as it lives: in another block each generation."""
+    """Holds a variable of a module. It lives as long as the module does, in another block in each generation."""
 
     __slots__ = ("__weakref__", "module")
 
@@ -134,14 +134,14 @@ class ModuleStorage(Storage):
         self.module: Module = module
 
     def __del__(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to give back."""
 
     def free(self) -> None:
-        raise InvalidArgument("the array is a variable of a module and goes with that: `await module.unload()`")
+        raise InvalidArgument("a variable of a module cannot be freed alone: use `await module.unload()`")
 
     def check_shareable(self) -> None:
         raise InvalidArgument(
-            "the array is a variable of a module, whose memory has no descriptor: copy it to an array of its own"
+            "a variable of a module cannot be shared with another library: copy it to an array of its own first"
         )
 
     async def placed(self) -> None:
@@ -165,7 +165,7 @@ def _not_a_number(kind: str) -> TypeError:
 class DeviceArray(metaclass=NoPublicConstructor):
     """An array in the memory of a device, made by `Device.empty`, `zeros`, `full` or `to_device`.
 
-    It has the shape, the dtype and the row-major habits of a numpy array, and no arithmetic: that is what kernels are
+    It has a shape and a dtype and is row-major, like a numpy array. It has no arithmetic: that is what kernels are
     for. Slicing and `reshape` give views that share the memory. It survives the loss of a generation, except where work
     that was writing it was cut off (see `state`). `with array:` or `free()` give the memory back at a known place; if
     neither is used, it goes back when the last array that shares it is collected.
@@ -240,7 +240,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie one behind the other in C order, as a kernel that takes a pointer expects."""
+        """True if the elements are contiguous in C order, as a kernel that takes a pointer expects."""
         return _layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
 
     def __len__(self) -> int:
@@ -282,7 +282,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         raise _not_compared(">=")
 
     def __hash__(self) -> int:
-        """By identity: as a key of a dictionary the object is meant, not its elements."""
+        """Return the hash of the object's identity: a dictionary key is the object, not its elements."""
         return object.__hash__(self)
 
     def __contains__(self, value: object) -> NoReturn:
@@ -313,25 +313,25 @@ class DeviceArray(metaclass=NoPublicConstructor):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A DLPack capsule of the array's memory in this process, for ``from_dlpack`` of another library. No copy.
+        """Return a DLPack capsule of the array's memory in this process, for ``from_dlpack`` elsewhere. No copy.
 
-        `stream` is the number that the standard gives the consumer's stream (None and 1: the default stream, 2: that of
-        the thread, -1: no order is kept), or its handle. From now on commands on the array run in order with it, both
-        ways. The memory stays as it is until the consumer's deleter has run, even if the array is freed or the device
-        closed. `max_version` is the newest version that the consumer knows; `dl_device` and `copy` can only ask for
-        what is given anyway. The chunk's descriptor is imported by ``cuMemImportFromShareableHandle``.
+        `stream` is the consumer's stream: the standard's number (None and 1: the default stream, 2: that of the thread,
+        -1: no order is kept), or its handle. From now on the array's commands and that stream's work run in order.
+        The memory stays as it is until the consumer's deleter has run, even if the array is freed or the device
+        closed. `max_version` is the newest version that the consumer knows. `dl_device` and `copy` can only ask for
+        the array's own device and no copy. The chunk's descriptor is imported by ``cuMemImportFromShareableHandle``.
 
-        Raises `BufferError` if the array has not been written yet, a fault is just being recovered from, or, on the
-        simulator, commands on it are unfinished (`Device.share` sees to all three), and for what the standard says it
-        is for; `StaleArray` if the array is torn or lost; `InvalidArgument` if it was freed or `stream` is no stream;
-        `CommandFailed` if the driver refuses it in this process.
+        Raises `BufferError` if the array has not been written yet, during the recovery from a fault, and on the
+        simulator while commands on it are unfinished; `Device.share` waits for all three. It is also raised for the
+        requests that the standard names. Raises `StaleArray` if the array is torn or lost; `InvalidArgument` if it
+        was freed or `stream` is not a stream; `CommandFailed` if the driver refuses it in this process.
         """
         from ._interop import give_dlpack
 
         return give_dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's type and number of the device: kDLCUDA (2), counted as in this process; on the simulator kDLCPU (1).
+        """Return DLPack's device type and number: kDLCUDA (2) with this process's index; on the simulator kDLCPU (1).
 
         Raises `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
         """
@@ -339,7 +339,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array's memory in this process, in the words of the CUDA array interface, version 3. No copy.
+        """The array's memory in this process as a dictionary of the CUDA array interface, version 3. No copy.
 
         As `__dlpack__` with the default stream: the interface does not name the consumer's stream. It has no deleter
         either, so the memory stays until the array and its views are gone, which a consumer keeps.
@@ -353,7 +353,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     # --- views --------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> DeviceArray:
-        """A view: ints, slices, ``...`` and ``None``, with numpy's meaning. An int gives an array with fewer axes.
+        """Return a view for ints, slices, ``...`` and ``None``, with numpy's meaning. An int removes its axis.
 
         Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
         """
@@ -366,9 +366,9 @@ class DeviceArray(metaclass=NoPublicConstructor):
         return DeviceArray._create(self._storage, offset, view.shape, view.strides, self.dtype)
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> DeviceArray:
-        """A view of the same dtype with another shape of the same size: `shape` is its lengths, one of which may be -1.
+        """Return a view with another shape of the same size. `shape` is its lengths, one of which may be -1.
 
-        Raises `InvalidArgument` if the sizes differ, or if the elements do not lie so that a view can have the shape.
+        Raises `InvalidArgument` if the sizes differ, or if the strides of the array allow no view of that shape.
         """
         wanted: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
@@ -381,11 +381,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
         return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, self.dtype)
 
     def transpose(self, *axes: SupportsIndex) -> DeviceArray:
-        """A view of the same dtype with its axes, and so its shape, in another order, by default in reverse.
+        """Return a view of the same dtype with its axes in another order, by default reversed.
 
-        `axes` are the numbers of the axes in their new order.
+        `axes` are the numbers of the axes in their new order; the shape follows them.
 
-        Raises `InvalidArgument` for axes that are not each of the array's once.
+        Raises `InvalidArgument` if `axes` does not name each axis of the array once.
         """
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         try:
@@ -404,7 +404,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     # --- moving bytes -------------------------------------------------------------------------------------------------
 
     async def to_host(self) -> npt.NDArray[Any]:
-        """A new C-contiguous numpy array with the elements, of the same shape and dtype (``cuMemcpyDtoHAsync``).
+        """Return a new C-contiguous numpy array with the elements, of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
@@ -420,8 +420,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
     async def copy_to(self, out: npt.NDArray[Any]) -> None:
         """Copy the elements into a writable numpy array of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
-        Ordinary memory is left alone once this has returned or raised. Pinned memory (`Device.pinned_empty`) is written
-        by the GPU itself, which goes on with it if the caller is cancelled.
+        Ordinary memory is not written any more once this has returned or raised. Pinned memory (`Device.pinned_empty`)
+        is written by the GPU itself, which continues if the caller is cancelled.
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
@@ -430,7 +430,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         self._storage.device._home.check_task()
         check_host(self, out, writable=True)
         await self._storage.placed()
-        await copy_out(self, np.asarray(out))  # a matrix has rules of its own for shapes
+        await copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
@@ -455,7 +455,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
             await copy_on_device(source, self)
             return
         if not isinstance(source, np.ndarray):
-            await trio.lowlevel.checkpoint_if_cancelled()  # what it is made of may be code of the caller's
+            await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
         host = as_host(source)
         check_host(self, host)
         await self._storage.placed()
@@ -464,8 +464,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
     async def fill(self, value: complex | np.generic) -> None:
         """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.
 
-        Raises `InvalidArgument` for a value that the dtype cannot hold or an array that was freed, `OutOfDeviceMemory`
-        if this is the first use of the array's memory and the GPU has no more, `ContextLost` if the context is lost
+        Raises `InvalidArgument` for a value that the dtype cannot hold or an array that was freed; `OutOfDeviceMemory`
+        if this is the first use of the array's memory and the GPU has no more; `ContextLost` if the context is lost
         meanwhile.
         """
         from .actors.memory import fill
@@ -479,7 +479,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     def free(self) -> None:
         """Give the memory back now, for this array and every view of it. Freeing twice does nothing.
 
-        What is still running on it goes on undisturbed: whoever gets the memory next waits for that.
+        Work that still runs on it goes on undisturbed: the next owner of the memory waits for that work.
 
         Raises `InvalidArgument` for a variable of a module (`Module.global_`).
         """
@@ -503,12 +503,12 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
     @property
     def _covers_block(self) -> bool:
-        """Whether overwriting the array overwrites all that was asked for when its block was allocated."""
+        """True if overwriting the array overwrites every byte that was requested of its block."""
         return self.nbytes == self._storage.block.nbytes
 
 
 def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = False) -> None:
-    """Raise `InvalidArgument` for what is no numpy array of the same shape and dtype, writable if it has to be."""
+    """Raise `InvalidArgument` unless `host` is a numpy array of the same shape and dtype, and writable if needed."""
     if not isinstance(host, np.ndarray):
         raise InvalidArgument(f"expected a numpy array, not {type(host).__name__}")
     if host.shape != array.shape:
@@ -519,7 +519,7 @@ def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = F
             f"convert with .astype({spelling(array.dtype)})"
         )
     if writable and not host.flags.writeable:
-        raise InvalidArgument("the numpy array to copy to is read-only")
+        raise InvalidArgument("the numpy array to copy to is read-only: give a writable one")
 
 
 def check_like(array: DeviceArray, source: DeviceArray) -> None:

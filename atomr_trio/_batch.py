@@ -1,9 +1,9 @@
 """Many calls, one wait: `Device.batch`.
 
 A batch has the verbs of the device without ``await``. Each is checked and sent at once, in the caller's task; leaving
-the block waits for all of them. So a call costs what its record costs. The ordinary launch, of a kernel that is loaded,
-on arrays that only this lane has used since they were last looked at (`Block.fast`), goes straight from its arguments
-into the ring (``_launching.py``); everything else takes the way that an awaited call takes, minus the mailbox.
+the block waits for all of them. So a call costs only its record. The ordinary launch is of a loaded kernel, on arrays
+that only this lane has used since they were last checked (`Block.fast`). It goes straight from its arguments into the
+ring (``_launching.py``). Everything else takes the way of an awaited call, without the mailbox.
 
 A batch belongs to its generation. When that is lost, every later verb and the end of the block raise `ContextLost`.
 """
@@ -67,7 +67,7 @@ class _Mark(CommandRequest):
 
 
 class _ShortLaunches:
-    """Hears what became of the launches of a batch that went the short way."""
+    """Receives the outcomes of a batch's launches that went the short way."""
 
     __slots__ = ("_errors", "_mailbox")
 
@@ -76,17 +76,17 @@ class _ShortLaunches:
         self._errors = errors
 
     def launches_finished(self, count: int) -> None:
-        """Count them as those of their actor."""
+        """Count them for their actor."""
         self._mailbox.count_finished(count)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error for `flush`."""
         self._mailbox.count_finished(1, "failed")
-        self._mailbox.count_finished(-1)  # `launches_finished`, which follows, takes it for one that has not failed
+        self._mailbox.count_finished(-1)  # `launches_finished` follows, and counts it as one that has not failed
         self._errors.append(error)
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
-        """The end of the batch tells of the loss; the mark behind the launches is lost as well."""
+        """Count them: the end of the batch reports the loss, since the mark behind the launches is lost as well."""
         self._mailbox.count_finished(count, "lost")
         if not any(isinstance(each, ContextLost) for each in self._errors):
             self._errors.append(error)
@@ -97,8 +97,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     """Many calls and one wait for all of them, made by `Device.batch`.
 
     The verbs are those of the device, its kernels and arrays, without ``await``: each checks its arguments, is sent at
-    once, and is in order with everything else. What one returns is there when the block has been left, or `flush` has
-    returned. An error that only the worker can find is raised there too, and names the call.
+    once, and is in order with everything else. Results are valid when the block has been left, or `flush` has returned.
+    An error that only the worker can find is raised there too, and names the call.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._launched = False
         self._requests: collections.deque[CommandRequest] = collections.deque()
         self._calls = 0
-        """How many calls those are of."""
+        """The number of calls that sent those."""
         self._slots = BatchSlots(device._batch_areas)
         self._errors: list[DeviceError] = []
         self._short_launches = _ShortLaunches(device._module_mailbox, self._errors)
@@ -153,9 +153,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         self._device._home.check_task()
         if self._generation is not None:
-            raise InvalidArgument("a batch is entered once: make another one with dev.batch()")
+            raise InvalidArgument("a batch can be entered only once: make another one with dev.batch()")
         generation = await self._device._running_generation()
-        while generation.arena.quarantine:  # a verb of a batch could not wait for that
+        while generation.arena.quarantine:  # verbs of a batch cannot wait for that
             await self._device._generation_changed.wait()
             generation = await self._device._running_generation()
         self._generation = generation
@@ -170,7 +170,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Wait for everything, unless the block was left by an exception: what was sent then goes on by itself."""
+        """Wait for everything. If an exception leaves the block, do not wait: the calls that were sent go on."""
         self._device._home.check_task()
         try:
             if error is None:
@@ -189,10 +189,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def flush(self) -> None:
-        """Wait until everything that was sent so far is done, and there is room for more.
+        """Wait until every call sent so far is done, and there is room for more.
 
-        Raises the first error of a call that failed, which names it; `ContextLost` if the generation was lost. A call
-        whose error was raised is not heard of again.
+        Raises the first error of a call that failed, which names it; `ContextLost` if the generation was lost. Each
+        error is raised once.
         """
         self._device._home.check_task()
         generation = self._check()
@@ -225,9 +225,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             raise errors[0]
 
     def _check(self) -> Generation:
-        """The generation that takes a call now; raises what refuses it."""
+        """Return the generation that takes a call now. Raises an error if the batch takes none."""
         if self._generation is None or self._over:
-            raise InvalidArgument("a batch takes calls inside of its `async with` block", device=self._device.index)
+            raise InvalidArgument("a batch takes calls only inside its `async with` block", device=self._device.index)
         self._device._check_open()
         if self._generation.loss is not None:
             raise self._generation.loss.error(self._device.index, self._generation.number)
@@ -245,21 +245,21 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         shared_bytes: int = 0,
         **options: Unpack[LaunchKeywords],
     ) -> None:
-        """Launch a `kernel`, or make a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
+        """Launch a `kernel`, or a prepared launch, which takes no further arguments (``cuLaunchKernelEx``).
 
         `grid`, `block`, `arguments`, `shared_bytes` and the `options`, which are `touches`, `hang_timeout`,
         `cooperative`, `cluster`, `programmatic` and `priority`, are those of `Kernel.launch`; a cooperative grid is
-        checked as by `Kernel.launch_nowait`. Up to 16 launches that come in quick succession may share the ticket that
-        tells of their end, and only between those can a programmatic launch begin early; one that is given a
-        `hang_timeout` has its own. Launches with attributes are fastest when they are prepared.
+        checked as by `Kernel.launch_nowait`. Up to 16 launches in quick succession may share the ticket that reports
+        their end. Only between those can a programmatic launch begin early. A launch with a `hang_timeout` has its own
+        ticket. Launches with attributes are fastest when they are prepared.
 
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
         the batch's generation is lost; `trio.WouldBlock` when 4096 calls are unfinished: `await batch.flush()`.
         """
-        # Keywords with defaults would take a tenth of a launch's time, each time that they are not given.
+        # Keywords with defaults would cost a tenth of a launch's time, even when they are not given.
         try:
             launcher = self._launchers.get(kernel._key)
-        except AttributeError:  # it is no kernel, and is refused as such
+        except AttributeError:  # not a kernel: refused below
             launcher = None
         if (
             launcher is not None
@@ -306,8 +306,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if any(more.values()):
             given = " and ".join(name for name, is_given in more.items() if is_given)
             raise InvalidArgument(
-                "a prepared launch brings its grid, its block, its arguments and its options along, and here it was "
-                f"given {given}: leave that out, or prepare another launch"
+                "a prepared launch has its grid, block, arguments and options, and here it was given "
+                f"{given}: give nothing else, or prepare another launch"
             )
         self._check()
         own(self._device, prepared, PreparedLaunch, _LAUNCHED)
@@ -318,7 +318,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def launch_graph(self, graph: Graph) -> None:
-        """Launch a `graph`, on the compute lane whatever the batch's (``cuGraphLaunch``).
+        """Launch a `graph`, always on the compute lane, whatever the batch's lane is (``cuGraphLaunch``).
 
         Raises as `Graph.launch` does, and as `launch`.
         """
@@ -343,13 +343,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite `array` with `source`, of the same shape and dtype, on the host or on this device.
 
-        What is on the host is read now, unless it is pinned memory: the GPU reads that, when it gets there. Reading
-        holds up every task: some 0.2 ms for a MiB, or 3 to 8 ms if its elements do not lie in the order of the array's.
+        Host memory is read now, unless it is pinned memory, which the GPU reads when it reaches the copy. Reading
+        blocks every task: some 0.2 ms for a MiB, or 3 to 8 ms if the two memory orders differ.
         ``await array.copy_from(source)``, outside of the batch or in its block, reads in other threads.
 
         Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when 96 MiB of copies with the
-        host are unfinished; `OutOfHostMemory`; `InvalidArgument` for arrays of another device, for one copy with the
-        host that is larger, unless the memory is pinned, and between arrays that only go through the host: await those.
+        host are unfinished; `OutOfHostMemory`. Raises `InvalidArgument` for arrays of another device; for one copy with
+        the host above 96 MiB, unless the memory is pinned; and for arrays of one device whose copy has to go through
+        the host. Await those.
         """
         self._check()
         self._device._check_usable(array)
@@ -358,7 +359,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             check_like(array, source)
             requests = plan_copy(source, array, self._lane)
             if requests is None:
-                raise InvalidArgument("these arrays are copied through the host: use `await array.copy_from(source)`")
+                raise InvalidArgument(
+                    "a batch cannot copy between these arrays, because the copy goes through the host: "
+                    "use `await array.copy_from(source)`"
+                )
             self._send_all(requests)
             return
         host = as_host(source)
@@ -368,7 +372,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
-        """Copy `array` into the writable numpy array `out`, of the same shape and dtype: it has the bytes at the end.
+        """Copy `array` into the writable numpy array `out`, of the same shape and dtype. `out` is valid at the end.
 
         The end is that of the block, or of the next `flush`. Raises as `DeviceArray.copy_to` does, and as `copy_from`.
         """
@@ -380,7 +384,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
-        """A new numpy array of the shape and dtype of `array`, whose elements are there at the end; see `copy_to`.
+        """Return a new numpy array of the shape and dtype of `array`. It is valid at the end; see `copy_to`.
 
         Raises as `DeviceArray.to_host` does, and as `copy_from`.
         """
@@ -393,10 +397,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def to_device(self, source: npt.ArrayLike | DeviceArray) -> DeviceArray:
-        """A new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
+        """Return a new device array with a copy of `source`, of its shape and dtype; see `Device.to_device`.
 
-        What is on the host is read now, at the cost that `copy_from` says; ``await dev.to_device(source)`` reads in
-        other threads. Arrays of other libraries on the GPU are only taken by that.
+        A source on the host is read now, at the cost that `copy_from` gives; ``await dev.to_device(source)`` reads in
+        threads. Arrays of other libraries on the GPU are only taken by that.
 
         Raises as `Device.to_device` does, and as `copy_from`.
         """
@@ -414,7 +418,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def record(self) -> Event:
-        """An event behind what the batch's lane has been given so far. Raises as `Lane.record` does."""
+        """Return an event behind all work that the batch's lane has so far. Raises as `Lane.record` does."""
         self._check()
         return self._lane_held._record(self._send)
 
@@ -437,7 +441,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         return result
 
     def _send_launch(self, kernel: Kernel, request: CommandRequest) -> None:
-        """Launch what is not as usual: the next one may be."""
+        """Launch the general way; the next launch may go the short way."""
         generation = self._send(request)
         if self._path is not None:
             self._path.learn(kernel)
@@ -458,7 +462,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         return generation
 
     def _send_all(self, requests: Sequence[CommandRequest]) -> None:
-        """Send the commands of one call: all of them, or, by `WouldBlock`, none."""
+        """Send the commands of one call, all of them. If there is no room, send none and raise `WouldBlock`."""
         if len(requests) == 1:
             self._send(requests[0])
             return
@@ -482,7 +486,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             raise
 
     def _check_room(self, lane: int, count: int) -> Generation:
-        """Raise `trio.WouldBlock` unless one more call has room, of so many commands of a lane."""
+        """Return the generation if a call of `count` commands has room in the lane; else raise `trio.WouldBlock`."""
         generation = self._check()
         if self._requests and self._requests[0].answered:
             self._hear_answered()
@@ -493,13 +497,13 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         return generation
 
     def _refuse(self, generation: Generation, book: LaneBook, count: int) -> NoReturn:
-        """A call of so many commands of a lane has no room now, or can never have any."""
+        """Raise the error for a call of `count` commands that has no room in the lane now, or can never have any."""
         if count > BATCH_COMMANDS:
             raise InvalidArgument(
-                f"the call comes to {count} commands, and a batch takes {BATCH_COMMANDS} at a time",
+                f"the call needs {count} commands, and a batch takes at most {BATCH_COMMANDS} at a time",
                 device=self._device.index,
                 generation=generation.number,
-                advice="await it, outside of the batch, or give it less at a time.",
+                advice="await the call outside of the batch, or split it.",
             )
         raise trio.WouldBlock(
             f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of "
@@ -508,12 +512,12 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         )
 
     def _unfinished_calls(self, book: LaneBook) -> int:
-        """How many calls of the batch are unfinished, of those that it can have made in a lane."""
+        """Return the number of the batch's unfinished calls that may be in this lane."""
         own = {self._short_launches, *self._owners.values()}
         return self._calls + sum(launch[1] in own for launch in book.launches)
 
     def _begin(self, request: CommandRequest, generation: Generation) -> None:
-        """Begin a request, and keep it until its end has been heard of."""
+        """Begin a request, and keep it until its end is known."""
         generation.for_batch = True
         try:
             self._device._actor_of(request.verb).begin(request, generation)
@@ -524,14 +528,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             self._calls += 1
 
     def _hear_answered(self) -> None:
-        """Take what came of the oldest requests, which also gives their slots back, as far as that takes not long."""
+        """Take the outcomes of the oldest requests, which also gives their slots back, unless that takes long."""
         left = THREAD_BYTES
         while self._requests and self._requests[0].answered and self._requests[0].burden < left:
             left -= self._requests[0].burden
             self._hear_first()
 
     def _hear_first(self) -> None:
-        """The oldest request is settled and nobody waits for it: take what came of it."""
+        """Take the outcome of the oldest request, which is settled and which no task waits for."""
         request = self._requests.popleft()
         if not request.siblings or request.siblings[0] is request:
             self._calls -= 1
@@ -542,15 +546,15 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if error is None:
             try:
                 request.take()
-            except DeviceError as found:  # what the answer says of the call
+            except DeviceError as found:  # the answer reports an error of the call
                 self._errors.append(found)
-        elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # the same for all calls that it has ended
+        elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # one error for all calls that it has ended
             if not any(isinstance(each, type(error)) for each in self._errors):
                 self._errors.append(fresh(error))
         elif isinstance(error, DeviceError):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)
-        request.siblings = ()  # which hold it in turn
+        request.siblings = ()  # they refer to it in turn: break the cycle
 
 
 def _is_given(value: object) -> bool:
@@ -562,5 +566,5 @@ def _is_given(value: object) -> bool:
 
 
 def _are_ordinary(touches: object = (), hang_timeout: object = None, **attributes: Unpack[AttributeKeywords]) -> bool:
-    """Whether options that were given say what holds without them."""
+    """Return whether the given options are equal to the defaults."""
     return names_nothing(touches) and hang_timeout is None and _options(**attributes) is ORDINARY

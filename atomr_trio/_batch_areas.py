@@ -1,10 +1,10 @@
-"""Host memory of batches beside the staging area: where copies and answers go that it has no room for.
+"""Host memory of batches beside the staging area, for copies and answers that do not fit there.
 
-A batch cannot wait for a slot, because its verbs are plain functions, and it lets go of its slots only when it is
-flushed. So what it needs beyond its share of the staging area it cuts, piece by piece, from areas of its own. Workers
-learn of those as of pinned arrays: by a command ahead of the first copy. To pin memory takes longer than to copy it, so
-an area that nobody uses any more is kept for the next batch that needs one, until `trim`. The slots of a batch come and
-go together, so nothing more than a pointer is needed in an area.
+A batch cannot wait for a slot, because its verbs are plain functions, and it releases its slots only when it is
+flushed. So beyond its share of the staging area, it cuts slots from areas of its own. Workers learn of areas as they do
+of pinned arrays: by a command ahead of the first copy. Pinning memory takes longer than copying it, so an unused area
+is kept for the next batch that needs one, until `trim`. The slots of a batch are allocated and released together, so
+an area needs only a pointer.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FIRST_AREA, LARGEST_AREA = LARGE_SLOT, 8 * LARGE_SLOT
-"""The size of a batch's first area, which has room for the largest piece of a copy, and where doubling it ends. Each
-area takes two descriptors of either process."""
+"""The sizes of a batch's first area, which holds the largest piece of a copy, and of its largest: each is twice the one
+before. Each area takes two descriptors of either process."""
 
 BATCH_BYTES = 96 << 20
 """Bytes of unfinished copies and answers that a batch may have in areas: 64 MiB of copies, and thousands of answers."""
 
 
 class BatchArea:
-    """One area, which slots of one batch at a time are cut from."""
+    """One area. One batch at a time cuts slots from it."""
 
     def __init__(self, pool: StagingPool, area: PinnedArea, memory: npt.NDArray[np.uint8]) -> None:
         self.area: PinnedArea = area
         self.bytes: npt.NDArray[np.uint8] = memory
         self.closed: bool = False
         self.user: BatchSlots | None = None
-        """Who cuts slots from it."""
+        """The batch that cuts slots from it."""
         self.live: int = 0
-        """How many slots of it are held."""
+        """The number of its slots that are held."""
         self._pool = pool
         self._end = 0
 
     def cut(self, size: int) -> Slot | None:
-        """A slot of `size` bytes behind those that were cut before; None if there is no room."""
+        """Return a slot of `size` bytes behind those that were cut before; None if there is no room."""
         begin = self._end
         if begin + size > self.area.size:
             return None
@@ -59,7 +59,7 @@ class BatchArea:
         return slot
 
     def put_back(self, slot: Slot) -> None:
-        """Called by `Slot.release`."""
+        """Take a slot back. Called by `Slot.release`."""
         if self._pool.holds_back(slot):
             return
         slot.holders -= 1
@@ -73,7 +73,7 @@ class BatchArea:
 
 
 class BatchAreas:
-    """All areas of one device. `serving` gives the generation whose worker must hear when one is gone."""
+    """All areas of one device. `serving` gives the generation whose worker must be told when one is gone."""
 
     def __init__(self, pool: StagingPool, pinned: PinnedMemory, serving: Callable[[], Generation | None]) -> None:
         self.pool = pool
@@ -88,7 +88,7 @@ class BatchAreas:
         return sum(area.area.size for area in self._areas)
 
     def take(self, user: BatchSlots) -> BatchArea:
-        """An area that nobody uses, the larger the more the user has. Raises `OutOfHostMemory`."""
+        """Return an unused area; it is larger the more areas the user has. Raises `OutOfHostMemory`."""
         if self._idle:
             area = self._idle.pop()
         else:
@@ -100,12 +100,12 @@ class BatchAreas:
         return area
 
     def give_back(self, area: BatchArea) -> None:
-        """Nobody uses it any more."""
+        """Take back an area that no batch uses any more."""
         area.user = None
         self._idle.append(area)
 
     def trim(self) -> None:
-        """Give the areas that nobody uses back to the system. Their memory goes when the worker has let go of it."""
+        """Give unused areas back to the system. Their memory goes when the worker has released it."""
         while self._idle:
             area = self._idle.pop()
             self._areas.remove(area)
@@ -117,7 +117,7 @@ class BatchAreas:
             del area.bytes
 
     def close(self) -> None:
-        """Close every descriptor, and let go of the memory."""
+        """Close every descriptor, and release the memory."""
         for area in self._areas:
             _close(area)
         self._areas.clear()
@@ -139,15 +139,15 @@ class BatchSlots:
         self._held = 0
 
     def check(self, size: int) -> None:
-        """Raise `InvalidArgument` for a call whose slots would be more than a batch can ever have."""
+        """Raise `InvalidArgument` for a call that needs more bytes of slots than a batch can ever have."""
         if size > BATCH_BYTES:
             raise InvalidArgument(
-                f"the call copies {size:,} bytes between host and device, and a batch takes {BATCH_BYTES:,} at a time",
-                advice="await it, outside of the batch, give it less at a time, or use pinned memory.",
+                f"the call copies {size:,} bytes between host and device; a batch takes {BATCH_BYTES:,} at most",
+                advice="await the call outside of the batch, split it, or use pinned memory.",
             )
 
     def acquire(self, size: int) -> Slot:
-        """A slot of at least `size` bytes, at most `FIRST_AREA`.
+        """Return a slot of at least `size` bytes, at most `FIRST_AREA`.
 
         Raises `trio.WouldBlock` when the batch holds too much, `OutOfHostMemory` when the system has no more.
         """
@@ -167,13 +167,13 @@ class BatchSlots:
         return slot
 
     def was_released(self, area: BatchArea, size: int) -> None:
-        """A slot of this size is free again, in an area of this batch."""
+        """Note that a slot of this size, in an area of this batch, is free again."""
         self._held -= size
         if not area.live and area is not self._current:
             self._areas.give_back(area)
 
     def close(self) -> None:
-        """The batch is over; what it still holds comes back by itself."""
+        """End the batch. Slots that it still holds come back later by themselves."""
         current, self._current = self._current, None
         if current is not None and not current.live:
             self._areas.give_back(current)

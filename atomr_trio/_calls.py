@@ -1,9 +1,8 @@
-"""Verbs of the mathematical libraries: written down once, called in two ways.
+"""Verbs of the mathematical libraries: written once, called in two ways.
 
-A verb of a library is a function that checks its arguments, allocates its result, and puts down which functions of the
-library are to be called on what; it sends nothing. `verb` makes two things of it: on `dev.blas` a function to be
-awaited, and on the `blas` of a batch one that sends at once. How a call is written into a record is here too; what the
-records mean is in ``worker/engines/calls.py``.
+A verb of a library is a function that checks its arguments, allocates its result, and notes the library calls to make;
+it sends nothing. `verb` makes two functions of it: an awaited one on `dev.blas`, and one that sends at once on the
+`blas` of a batch. This file also writes a call into a record; ``worker/engines/calls.py`` gives the records' meaning.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Verdict = Callable[[npt.NDArray[Any]], "Exception | None"]
-"""What an answer says about the call: None if all is well."""
+"""A function from a call's answer to its error: None if all is well."""
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -59,7 +58,7 @@ class Scalar:
     @classmethod
     def of(cls, value: object, dtype: npt.DTypeLike) -> Scalar:
         """Return `value` as an element of `dtype`. Raises `InvalidArgument` if that cannot hold it."""
-        # Most calls have the same few numbers. 0.0 and -0.0 are equal, and two numbers.
+        # Most calls have the same few numbers. 0.0 and -0.0 are equal, but different numbers.
         is_plain = type(value) is int or (type(value) is float and value != 0)
         return (_known_scalar if is_plain else _scalar)(value, np.dtype(dtype))
 
@@ -81,7 +80,7 @@ class Answer:
 
 
 class Address(int):
-    """Where an array's first element is, on the device: the one word of a call that moves with the array."""
+    """The device address of an array's first element: the only word of a call that changes with the array."""
 
 
 Argument = int | Scalar | Answer
@@ -94,7 +93,7 @@ class _Written:
     """The arguments of a call as a record has them."""
 
     words: bytes
-    """One for each argument, and the contents of the scalars behind them."""
+    """A word for each argument, and behind them the contents of the scalars."""
     scalars: int
     answers: int
 
@@ -130,7 +129,7 @@ class _SlotRequest(CommandRequest):
         self._slot: Slot | None = None
 
     def give_slot(self, slot: Slot) -> None:
-        """Have it use this slot, which is its own now."""
+        """Give it this slot, which it owns from now on."""
         self._slot = slot
 
     def is_ready(self, device: Device) -> bool:
@@ -144,7 +143,7 @@ class _SlotRequest(CommandRequest):
             self.give_slot(acquire(self.slot_bytes))
 
     def start(self, generation: Generation) -> None:
-        """Publish the record, after that which makes the slot's memory known to the worker."""
+        """Publish the record, after the command that makes the slot's memory known to the worker."""
         if self._slot is not None:
             self._slot.introduce(generation, self._lane)
         super().start(generation)
@@ -163,7 +162,7 @@ class _SlotRequest(CommandRequest):
 
 
 class UploadRequest(_SlotRequest):
-    """Brings bytes of the host to a new, contiguous array, or a part of them, from `offset` on."""
+    """A copy of host bytes to a new, contiguous array or, from `offset` on, to a part of it."""
 
     __slots__ = ("_address", "_content")
 
@@ -178,7 +177,7 @@ class UploadRequest(_SlotRequest):
         return len(self._content)
 
     def start(self, generation: Generation) -> None:
-        """Put the bytes where the GPU reads them, and publish the record."""
+        """Write the bytes into the slot that the GPU reads, and publish the record."""
         slot = known(self._slot, "it was given before the request was sent")
         slot.bytes[: len(self._content)] = np.frombuffer(self._content, np.uint8)
         self._payload = COPY_IN.struct.pack(self._address, slot.place, len(self._content))
@@ -189,7 +188,7 @@ class UploadRequest(_SlotRequest):
 
 
 class CallRequest(_SlotRequest):
-    """One call of a library's function. What it answers comes to the host in a slot, which it holds until then."""
+    """One call of a library's function. Its answer comes to the host in a slot, which it holds until then."""
 
     __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written")
 
@@ -231,7 +230,7 @@ class CallRequest(_SlotRequest):
 
     @property
     def slot_bytes(self) -> int:
-        """How many bytes it answers."""
+        """The size of its answer in bytes."""
         return 0 if self._answer is None else self._answer.nbytes
 
     def start(self, generation: Generation) -> None:
@@ -249,7 +248,7 @@ class CallRequest(_SlotRequest):
         return HEAD.pack(*head) + written.words
 
     def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        """See `CommandRequest.places_of`. A word that points into the array, and is no `Address`, may be anything."""
+        """See `CommandRequest.places_of`. A word that points into the array, but is no `Address`, may be anything."""
         places = []
         for index, argument in enumerate(self._arguments):
             if isinstance(argument, Scalar | Answer) or not array._block.holds(argument):
@@ -264,7 +263,7 @@ class CallRequest(_SlotRequest):
             self.release()
 
     def take(self) -> None:
-        """Bring the answer where it belongs. Raises what it says of the call."""
+        """Copy the answer to its target. Raises the error that it reports."""
         if self._slot is not None and self._answer is not None:
             content = self._slot.bytes[: self._answer.nbytes].tobytes()
             self._answer[...] = np.frombuffer(content, self._answer.dtype).reshape(self._answer.shape)
@@ -275,10 +274,10 @@ class CallRequest(_SlotRequest):
 
 
 class Series:
-    """Calls of one function that differ in their arguments alone, each made when its turn comes to be sent.
+    """Calls of one function that differ only in their arguments. Each is made when it is its turn to be sent.
 
-    So a call for each matrix of a large stack holds up nobody while the verb is planned. For who asks what a verb still
-    has to write, it stands for those of its calls that are not made yet.
+    So the many calls of a large stack block no task while the verb is planned. Until they are made, the series stands
+    for them where a verb's pending writes are looked up.
     """
 
     __slots__ = ("_make", "_operands", "left", "sent")
@@ -287,7 +286,7 @@ class Series:
         self._make = make
         self._operands = operands
         self.left: int = count
-        """How many are not made yet."""
+        """The number of calls that are not made yet."""
         self.sent: bool = False
 
     def __iter__(self) -> Iterator[CommandRequest]:
@@ -297,7 +296,7 @@ class Series:
 
 
 STRETCH = 32
-"""Commands of an awaited verb that are made and begun at a time: others get their turn in between."""
+"""The number of commands of an awaited verb that are made and begun at a time: other tasks run in between."""
 
 
 class Outgoing:
@@ -311,31 +310,31 @@ class Outgoing:
         )
 
     def take(self, most: int | None = None) -> list[CommandRequest]:
-        """The next of them, so many at most."""
+        """Return the next commands, at most `most`."""
         some = list(itertools.islice(self._commands, most))
         self.made += some
         return some
 
     def all(self) -> list[CommandRequest | Series]:
-        """Those that were made, and what stands for the rest."""
+        """Return the commands that were made, and the series that stand for the rest."""
         made = set(map(id, self.made))
         rest = (each.left > 0 if isinstance(each, Series) else id(each) not in made for each in self._planned)
         return [*self.made, *itertools.compress(self._planned, rest)]
 
 
 _MOST_BOXES = 1 << 14
-"""A copy of more pieces than this would hold up its caller for tenths of a second."""
+"""The most pieces of a copy. More would block the caller for tenths of a second."""
 
 # --- one call of a verb -----------------------------------------------------------------------------------------------
 
 
 def check_usable(device: Device, array: DeviceArray) -> None:
-    """Refuse an array of another device, and one that was freed."""
+    """Raise `InvalidArgument` for an array of another device, and for one that was freed."""
     device._check_usable(array)
 
 
 class Operands:
-    """The arrays of a call, with what it does to each."""
+    """The arrays of a call, with its access to each."""
 
     __slots__ = ("_device", "_roles", "arrays")
 
@@ -345,12 +344,12 @@ class Operands:
         self.arrays: list[DeviceArray] = []
 
     def reads(self, *arrays: DeviceArray) -> None:
-        """It reads these."""
+        """Note that the call reads these."""
         for array in arrays:
             self._add(array, Role.READ)
 
     def writes(self, *arrays: DeviceArray, keeps: bool = True) -> None:
-        """It writes these; not `keeps` says that it writes every element, and reads none."""
+        """Note that the call writes these. Without `keeps` it writes every element, and reads none."""
         for array in arrays:
             self._add(array, Role.WRITE if keeps or not array._covers_block else Role.OVERWRITE)
 
@@ -361,14 +360,14 @@ class Operands:
         self.arrays.append(array)
 
     def roles(self) -> tuple[Operand, ...]:
-        """Each block once, with the most that is done to it."""
+        """Return each block once, with the strongest access to it."""
         return tuple(self._roles.items())
 
 
 class Library:
-    """What the verbs of one library have in common: the base of `dev.blas` and its like.
+    """The base class of `dev.blas` and its like, with what the verbs of one library have in common.
 
-    While a verb is planned `self` is an object of its own, which collects what is to be sent.
+    While a verb is planned, `self` is an object for that one call, which collects the commands to send.
     """
 
     __slots__ = ("_batch", "_device", "_lane", "_made", "_requests")
@@ -381,13 +380,13 @@ class Library:
         self._lane: int = LANE_COMPUTE if batch is None else batch._lane
         self._requests: list[CommandRequest | Series] = []
         self._made: list[DeviceArray] = []
-        """New arrays, for results and for what comes in between."""
+        """New arrays, for results and for intermediate values."""
 
     def __repr__(self) -> str:
         form = "" if self._batch is None else " of a batch"
         return f"<{type(self).__name__}{form} on device {self._device.index}>"
 
-    # What a verb is planned with.
+    # For the functions that plan a verb.
 
     def _operands(self) -> Operands:
         return Operands(self._device)
@@ -408,7 +407,7 @@ class Library:
         check: Verdict | None = None,
         table: CallTable | None = None,
     ) -> None:
-        """Have `function` called with `arguments`, those behind its handle; `table` is that of another library."""
+        """Plan a call of `function` with `arguments`, which follow its handle; `table` is that of another library."""
         if answer is not None and answer.nbytes > ANSWER_BYTES:
             raise ValueError(f"an answer of {answer.nbytes} bytes")
         if answer is not None:
@@ -428,7 +427,7 @@ class Library:
         flags: int = 0,
         table: CallTable | None = None,
     ) -> None:
-        """The same so many times, each with arguments of its own; for calls that answer nothing."""
+        """Plan `count` such calls, each with its own arguments; for calls without an answer."""
         roles = operands.roles()
 
         def make(index: int) -> CallRequest:
@@ -437,7 +436,7 @@ class Library:
         if count == 1:
             self._requests.append(make(0))
         elif count:
-            make(0)  # what the function does not take is refused now
+            make(0)  # so that wrong arguments are refused now
             self._requests.append(Series(count, make, roles))
 
     def _request(
@@ -466,19 +465,19 @@ class Library:
         )
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Have `source` copied to `target` before what follows."""
+        """Plan a copy of `source` to `target`, before the calls that follow."""
         from .actors.copies import plan_copy
 
         requests = plan_copy(source, target, self._lane, most=_MOST_BOXES)
         if requests is None:
             raise InvalidArgument(
-                f"{self._table.engine} takes no array of strides {source.strides}, which is too scattered to be copied "
-                "here, too: use `await contiguous.copy_from(array)` first"
+                f"{self._table.engine} takes no array of strides {source.strides}, and it has too many pieces to be "
+                "copied here: use `await contiguous.copy_from(array)` first"
             )
         self._requests += requests
 
     def _upload(self, numbers: npt.NDArray[Any]) -> DeviceArray:
-        """A new array that has these numbers before what follows: a table of addresses, say."""
+        """Return a new array that holds these numbers for the calls that follow, for example a table of addresses."""
         array = self._empty(numbers.shape, numbers.dtype)
         content, operation = numbers.tobytes(), f"{self._table.engine}.upload"
         for offset in range(0, len(content), LARGE_SLOT):
@@ -507,7 +506,7 @@ class Library:
         result = plan(planner, *arguments, **keywords)
         outgoing = Outgoing(planner._requests)
         waiting = collections.deque(outgoing.take(STRETCH))
-        if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough was done for one time
+        if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough for one turn
             await trio.lowlevel.checkpoint()
         while waiting:
             for request in await self._ask_some(waiting, outgoing):
@@ -519,9 +518,9 @@ class Library:
 
     @trio.lowlevel.enable_ki_protection
     async def _ask_some(self, waiting: collections.deque[CommandRequest], outgoing: Outgoing) -> list[CommandRequest]:
-        """Have as many of a verb's commands done as can begin at once, in one stretch: they wait for each other alone.
+        """Run as many of a verb's commands as can begin at once, in one stretch: they wait only for each other.
 
-        Returns them, done. One that must wait, for room or its actor, is asked for alone.
+        Returns them when they are done. A command that must wait, for room or its actor, is requested alone.
         """
         begun: list[CommandRequest] = []
         failed = None
@@ -537,7 +536,7 @@ class Library:
                 for failed in begun:
                     await failed.wait()
         except BaseException as error:
-            # The caller goes away from one that has not failed.
+            # The caller abandons one that has not failed.
             _tear_halves(outgoing.all(), error, failed if isinstance(error, Exception) else None)
             for request in begun:
                 request.drop()
@@ -568,7 +567,7 @@ class Library:
 
 
 def _flat(arguments: Iterable[object]) -> Iterator[object]:
-    """The arguments, and what is in those that are lists."""
+    """Yield the arguments, and the items of those that are lists."""
     for each in arguments:
         if isinstance(each, list | tuple):
             yield from each
@@ -597,7 +596,7 @@ class Batched(Library):
 
 
 class verb(Generic[P, T]):
-    """A method that plans, as two that do: awaited on `Awaited`, sent at once on `Batched`."""
+    """A decorator that makes two methods of one that plans: awaited on `Awaited`, sent at once on `Batched`."""
 
     def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None:
         self.plan = plan

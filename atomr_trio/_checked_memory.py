@@ -1,11 +1,10 @@
-"""The arena of a device whose kernels are checked: it tells the worker what is an array, and what has been freed.
+"""The arena of a device whose kernels are checked. It tells the worker which memory is an array, and which was freed.
 
-An array is made known when it is made, so before any command that uses it can be sent. That it was freed is told only
-when all that had been issued by then is done: a command that was sent before may use it rightly. After that its memory
-waits, so that a kernel which uses it wrongly is caught, until as much has been freed since as is kept waiting, or until
-the program needs the memory.
+The worker is told of an array when it is made, before any command that uses it. It is told of the freeing only when all
+commands issued by then are done: they may use the array correctly. After that the memory waits, so that a kernel that
+still uses it is caught. It waits until enough memory has been freed later, or until the program needs the memory.
 
-The next worker is told everything anew, since it knows nothing, and which arrays may have been written before its time.
+The next worker knows nothing, so it is told of everything again, and of the arrays that may have been written before.
 
 Pure bookkeeping, as ``_memory`` is: imports neither trio nor ctypes.
 """
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
 
 MOST_WAITING_BYTES: Final = 256 << 20
 MOST_WAITING: Final = 4096
-"""How much freed memory waits: bytes, and blocks."""
+"""The most freed memory that waits: bytes, and blocks."""
 
 BETWEEN_ARRAYS: Final = 512
-"""Bytes behind each array that are no array's, so that whatever goes past its end is caught."""
+"""Bytes behind each array that belong to no array, so that an access past its end is caught."""
 
 _BETWEEN: Final = (os.path.join(os.path.dirname(__file__), ""), contextlib.__file__, "<frozen ")
-"""How the names of files begin that may stand on the stack between a user's line and here."""
+"""The prefixes of file names that may be on the stack between a user's line and this file."""
 
 
 class Moment:
-    """All that had been issued on every lane of a generation when this was made."""
+    """The commands that were issued on every lane of a generation when this was made."""
 
     __slots__ = ("_open",)
 
@@ -51,48 +50,48 @@ class Moment:
 
     @property
     def over(self) -> bool:
-        """Whether all of it is done, as far as this process has noticed; once that is so, it stays so."""
+        """True if all of them are done, as far as this process has noticed. Once true, it stays true."""
         self._open = [(lane, ticket) for lane, ticket in self._open if _oldest(lane) <= ticket]
         return not self._open
 
 
 def _oldest(lane: LaneBook) -> float:
-    """The first ticket of a lane that is not settled."""
+    """Return the first ticket of a lane that is not settled."""
     commands = lane.in_flight[0].ticket if lane.in_flight else float("inf")
     return min(commands, lane.launches[0][0] if lane.launches else commands)
 
 
 class CheckedArena(Arena):
-    """An arena that a checked worker is told of, and that gives out freed memory late."""
+    """An arena that reports its arrays to a checked worker, and reuses freed memory late."""
 
     def __init__(self, base: int, extent: int, limit: int) -> None:
         super().__init__(base, extent, limit)
         self._folder: CheckFolder | None = None
         self._timeline: Timeline | None = None
         self._described: dict[Block, dict[str, Any]] = {}
-        """What the worker was told of each block, those too whose memory waits; the oldest first."""
+        """The facts about each block that the worker was told, waiting blocks included; the oldest first."""
         self._leaving: collections.deque[tuple[Block, Moment]] = collections.deque()
-        """Freed, but commands that were sent before may use it."""
+        """Freed blocks that earlier commands may still use, with the moment of freeing."""
         self._waiting: collections.deque[Block] = collections.deque()
-        """Freed, and the worker knows."""
+        """Freed blocks of which the worker was told."""
         self._waiting_bytes = 0
 
     # --- what the worker is told --------------------------------------------------------------------------------------
 
     def serve(self, folder: CheckFolder, timeline: Timeline) -> None:
-        """From now on a worker is in service that was told of nothing, with the commands of `timeline`."""
+        """Begin to report to a new worker, which was told of nothing, with the commands of `timeline`."""
         self._folder, self._timeline = folder, timeline
         waiting = set(self._waiting)
         for block, facts in self._described.items():
             self._tell({**facts, "written": block.written}, *([{"freed": block.address}] if block in waiting else ()))
 
     def dismiss(self) -> None:
-        """The worker in service is healthy and goes on for somebody else: nothing of this is an array any more."""
+        """Tell a healthy worker, which goes back to its pool, that no memory of this arena is an array any more."""
         self._tell(*({"freed": block.address} for block in self._described.keys() - set(self._waiting)))
         self._folder = None
 
     def describe(self, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        """A block has become the memory of an array."""
+        """Tell the worker that a block has become the memory of an array."""
         facts = self._described[block] = {
             "allocated": block.address,
             "size": block.nbytes,
@@ -104,7 +103,7 @@ class CheckedArena(Arena):
             self._tell(facts)
 
     def shown(self, block: Block) -> None:
-        """The program itself may write the block from now on, which no worker sees."""
+        """Tell the worker that the program itself may write the block from now on."""
         block.written = True
         with host_limits("the checks cannot be told of an array"):
             self._tell({**self._described[block], "written": True})
@@ -116,7 +115,7 @@ class CheckedArena(Arena):
     # --- what is given out, and when ----------------------------------------------------------------------------------
 
     def allocate(self, size: int, *, guarded: bool = False) -> Block:
-        """As an arena does, with a gap behind the block; what was freed lately only if the rest does not suffice."""
+        """Allocate as an arena does, with a gap behind the block. Recently freed memory is used last."""
         if self.orphans:
             self.collect()
         self._sweep()
@@ -131,7 +130,7 @@ class CheckedArena(Arena):
                 self._take_back(self._waiting.popleft())
 
     def free(self, block: Block) -> None:
-        """Take a block from the program: no array has it any more, and nobody gets it yet."""
+        """Take a block back from the program. It is not free memory yet."""
         if block.freed:
             return
         block.freed = True
@@ -145,20 +144,20 @@ class CheckedArena(Arena):
         self._sweep()
 
     def _sweep(self) -> None:
-        """Tell the worker of what was freed when all that could use it rightly is done; let go of the oldest."""
+        """Tell the worker of freed blocks once all commands that may use them are done. Release the oldest blocks."""
         while self._leaving and self._leaving[0][1].over:
             self._begin_waiting(self._leaving.popleft()[0])
         while self._waiting_bytes > MOST_WAITING_BYTES or len(self._waiting) > MOST_WAITING:
             self._take_back(self._waiting.popleft())
 
     def _begin_waiting(self, block: Block) -> None:
-        with contextlib.suppress(OSError):  # a full disk: a use of it will not be found
+        with contextlib.suppress(OSError):  # a full disk: a use of the block will not be found
             self._tell({"freed": block.address})
         self._waiting.append(block)
         self._waiting_bytes += block.size
 
     def _take_back(self, block: Block) -> None:
-        """A block has waited long enough: it is free memory."""
+        """Make a block free memory after it has waited."""
         self._waiting_bytes -= block.size
         self._described.pop(block, None)
         block.freed = False
@@ -167,13 +166,13 @@ class CheckedArena(Arena):
         super().free(block)
 
     def trim(self, keep: int) -> None:
-        """As an arena does: whoever asks wants the memory, so nothing waits any longer."""
+        """Trim as an arena does. The caller wants the memory, so no block waits any longer."""
         while self._waiting:
             self._take_back(self._waiting.popleft())
         super().trim(keep)
 
     def generation_lost(self, *, durable: bool, strict: bool, number: int) -> list[int]:
-        """As an arena does; nothing that was sent to that generation uses anything any more."""
+        """Decide as an arena does. No command of that generation uses any block any more."""
         self._folder = self._timeline = None
         for block, _ in self._leaving:
             self._begin_waiting(block)
@@ -184,18 +183,18 @@ class CheckedArena(Arena):
 def make_array(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> DeviceArray:
-    """What makes an array of a checked device: as ever, and the worker hears of it."""
+    """Return a new array of a checked device, and tell the worker of it."""
     arena = storage.device._arena
-    assert isinstance(arena, CheckedArena)  # the device was opened so
+    assert isinstance(arena, CheckedArena)  # the device was opened with `check`
     arena.describe(storage.block, shape, dtype)
     return DeviceArray._create(storage, offset, shape, strides, dtype)
 
 
 def _users_place() -> str | None:
-    """File and line of the program that is making an array; None where it is not on the stack."""
+    """Return the file and line of the program that is making an array; None if it is not on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
-    if frame is None or frame.f_globals.get("__name__", "").startswith("trio."):  # whoever calls a task of ours
+    if frame is None or frame.f_globals.get("__name__", "").startswith("trio."):  # trio has called our task
         return None
     return f"{from_here(frame.f_code.co_filename)}:{frame.f_lineno}"

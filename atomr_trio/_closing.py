@@ -1,7 +1,7 @@
-"""Gives memory back in a thread: closing its last descriptor or mapping takes as long as 0.1 s for a GiB.
+"""Releases memory in a thread: closing its last descriptor or mapping takes up to 0.1 s for a GiB.
 
-One thread of the process does it, in the order in which it is asked to, and ends when nothing is left. This file knows
-trio's threads and no devices.
+One thread of the process does it, in the order of the requests, and ends when nothing is left. This file knows trio's
+threads and no devices.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def close_in_thread(
 ) -> None:
     """Close descriptors, and take the pages out of mappings and drop them; `then` is called in trio's thread.
 
-    The list is emptied. Where the system has no thread all is done at once.
+    The list is emptied. If the system has no thread left, all is done at once.
     """
     token = trio.lowlevel.current_trio_token()
 
     def tell() -> None:
         if then is not None:
-            with contextlib.suppress(trio.RunFinishedError):  # nobody waits any more
+            with contextlib.suppress(trio.RunFinishedError):  # no task waits any more
                 token.run_sync_soon(then)
 
     with _lock:
@@ -56,14 +56,14 @@ def close_in_thread(
 
 
 async def closed(descriptors: Sequence[int]) -> None:
-    """Close descriptors in the thread, and wait until that, and all that it was given before, is done."""
+    """Close descriptors in the thread, and wait until they and all earlier ones are closed."""
     done = trio.Event()
     close_in_thread(descriptors, [], done.set)
     await done.wait()
 
 
 def wait_until_idle() -> bool:
-    """Wait, with the event loop, until all is closed: for who needs the memory at once and could not have it else.
+    """Block the event loop until all is closed, for a caller that needs the memory at once.
 
     Returns whether there was anything to close.
     """
@@ -90,17 +90,17 @@ def _work() -> None:
 
 
 def _empty(mapping: mmap.mmap) -> None:
-    """Take the pages out, some at a time: whoever maps memory meanwhile waits for one of these, and not for all."""
+    """Unmap the pages, some at a time: a thread that maps memory meanwhile waits for one piece, and not for all."""
     for start in range(0, len(mapping), PIECE):
         mapping.madvise(mmap.MADV_DONTNEED, start, min(PIECE, len(mapping) - start))
 
 
 def _nothing(_outcome: Any) -> None:
-    """Nobody waits for the thread to go."""
+    """Do nothing: no task waits for the end of the thread."""
 
 
 def _forget_in_child() -> None:
-    """In a forked child there is no such thread, and what it was to close is a copy."""
+    """Drop the work in a forked child: it has no such thread, and its descriptors are copies."""
     global _lock
     _lock = threading.Lock()
     _waiting.clear()

@@ -1,8 +1,8 @@
 """Threads that copy memory for the event loop, several at a time.
 
-A memcpy of a few megabytes takes long enough to hold up every task, and one thread moves a quarter of what the memory
-can do. A helper stays as long as there is work, so that a large copy costs a few thread starts and not one for each of
-its pieces; it tells the loop of each piece that it has finished. This file knows trio's threads and no devices.
+A memcpy of a few megabytes takes long enough to delay every task, and one thread uses a quarter of the memory's
+bandwidth. A helper stays as long as there is work, so a large copy starts a few threads and not one for each of its
+pieces. It tells the loop of each finished piece. This file knows trio's threads and no devices.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Protocol
 import trio
 
 MOST_HELPERS = 8
-"""On a machine of 16 cores more of them do not copy faster."""
+"""The most helpers. On a machine of 16 cores more of them do not copy faster."""
 
 
 class Job(Protocol):
     """A piece of work for a helper."""
 
     def run(self) -> bool | None:
-        """Do it, in the helper's thread; true to be run again, behind the jobs that wait. Must not raise."""
+        """Do the work, in the helper's thread. Return true to be run again, after the waiting jobs. Must not raise."""
 
     def ended(self) -> None:
         """Called in trio's thread, once, after the last `run`."""
@@ -34,7 +34,7 @@ class Crew:
 
     def __init__(self, size: int | None = None) -> None:
         self.size: int = size or max(2, min(MOST_HELPERS, len(os.sched_getaffinity(0)) - 1))
-        """How many pieces are copied at a time."""
+        """The number of pieces that are copied at a time."""
         self._token = trio.lowlevel.current_trio_token()
         self._lock = threading.Lock()
         self._waiting: collections.deque[Job] = collections.deque()
@@ -46,11 +46,11 @@ class Crew:
 
     @property
     def crowded(self) -> bool:
-        """Whether jobs wait for a helper: who has nothing to do for the moment should give way."""
+        """True if jobs wait for a helper: an idle job should return to let them run."""
         return bool(self._waiting)
 
     def submit(self, job: Job) -> None:
-        """Have a helper run the job as soon as one is free. Raises `RuntimeError` if the system has no thread."""
+        """Let a helper run the job as soon as one is free. Raises `RuntimeError` if the system has no thread."""
         with self._lock:
             self._waiting.append(job)
             if self._helpers == self.size:
@@ -65,7 +65,7 @@ class Crew:
                 raise
 
     def withdraw(self, job: Job) -> bool:
-        """Take back a job that no helper has begun; whether there was time for that. It will then never end."""
+        """Take back a job that no helper has begun. Returns whether that was possible; then `ended` is never called."""
         with self._lock:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -79,7 +79,7 @@ class Crew:
                     self._waiting.append(job)
                 continue
             self._finished.append(job)
-            with contextlib.suppress(trio.RunFinishedError):  # then nobody waits for it any more
+            with contextlib.suppress(trio.RunFinishedError):  # then no task waits for it any more
                 self._token.run_sync_soon(self._tell, idempotent=True)
 
     def _next(self) -> Job | None:
@@ -95,4 +95,4 @@ class Crew:
 
 
 def _nothing(_outcome: Any) -> None:
-    """Nobody waits for a helper to go."""
+    """Do nothing: no task waits for the end of a helper."""

@@ -1,16 +1,16 @@
 """`open_device`, `Device`, and the supervision of its generations.
 
-This is the only file that opens a nursery. What `async with open_device()` raises, before the code that does it:
+This is the only file that opens a nursery. `async with open_device()` raises:
 
 - the body's own exception, the same object, never wrapped;
 - `Cancelled`, when the scope around it was cancelled, after a bounded cleanup;
 - `DeviceFailed`, when the supervision gave up; a body exception is its context;
 - the error of the first start, plain, before the body ran;
-- `AtomrInternalError` for a defect of ours.
+- `AtomrInternalError` for an internal error.
 
-It never raises a group of ours. The body runs in the caller's task. The supervisor is a child task in a shielded scope,
-so that a cancellation from outside ends the body first and the body's ``finally`` can still use the device; the shield
-ends when the body does, and everything after that is bounded by `close_timeout`.
+It never raises an exception group of its own. The body runs in the caller's task. The supervisor is a child task in a
+shielded scope, so that a cancellation from outside ends the body first and the body's ``finally`` can still use the
+device. The shield ends when the body does, and everything after that is bounded by `close_timeout`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ MAILBOX_CAPACITY = 256
 DEFAULT_MEMORY_SHARE = 0.95
 MAX_DEVICES = 14
 RESTARTER = "the caller of restart()"
-"""By whom a loss is reported that was meant."""
+"""The reporter of a deliberate restart."""
 MAX_STANDBYS = 4
 DEFAULT_SPIN: Final[Mapping[Backend, float]] = MappingProxyType({"cuda": 1e-3, "sim": 1e-4})
 STANDBY_BYTES = 768 << 20
@@ -116,13 +116,13 @@ STANDBY_BYTES = 768 << 20
 
 
 class WorkerSource(Protocol):
-    """Where worker processes come from, and where they go after a clean end."""
+    """A source of worker processes, which takes them back after a clean end."""
 
     def take(self, backend: Backend, index: int) -> WorkerProcess:
-        """A worker process that nobody has adopted. Raises `OSError` when there is no room for one."""
+        """Return a worker process that no device has adopted. Raises `OSError` when the system has no room for one."""
 
     def give_back(self, process: WorkerProcess) -> None:
-        """Take back a worker process that has given up everything but its context, and can be adopted again."""
+        """Take back a worker process that has released everything but its context, and can be adopted again."""
 
 
 _FEWER_GUARDED = "free arrays, or make fewer guarded ones: each of those takes a chunk and addresses of its own"
@@ -142,9 +142,9 @@ _open_devices: Living[Device] = Living()
 class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
 
-    A request may fail in ways that the docstrings of the single verbs do not repeat: by `DeviceFailed` or
-    `DeviceClosed` once the device takes no requests, by `OutsideRun` when it does not come from the trio run that
-    opened the device, and by `ActorCrashed`, which is a bug of this library.
+    Every request may also raise errors that the docstrings of the single verbs do not repeat. These are `DeviceFailed`
+    or `DeviceClosed` once the device takes no requests; `OutsideRun` when the call does not come from the trio run that
+    opened the device; and `ActorCrashed`, an internal error of this library.
     """
 
     nvrtc: Nvrtc
@@ -152,7 +152,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     module: ModuleLoader
     """Loads images that were compiled elsewhere."""
     compute_lane: Lane
-    """The lane that every kernel runs on which is not given another."""
+    """The lane of every kernel launch that names no other."""
 
     _made_by = "`async with atomr_trio.open_device()`"
 
@@ -193,7 +193,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._events = EventHub(index, self._home)
         self._last_error: str | None = None
         self._standbys = Standbys(standby, restart_policy, self._events)
-        # What the actors and their mailboxes need.
+        # For the actors and their mailboxes.
         gate = _QuarantineGate(self)
         self._actors = tuple(Actor(name, Mailbox(name, MAILBOX_CAPACITY, gate)) for name in ACTORS)
         memory, module, nvrtc, *libraries = self._actors
@@ -207,7 +207,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._compiling: set[Request] = set()
         self._modules: Living[Module] = Living()
         self._programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-        """By the identity of what was compiled, the module that everybody shares who compiles the same."""
+        """The shared module of each compiled program, by the program's identity."""
         self._orphan_modules: collections.deque[int] = collections.deque()
         self._graphs: Living[Graph] = Living()
         self._orphan_graphs: collections.deque[int] = collections.deque()
@@ -257,12 +257,12 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @property
     def backend(self) -> Backend:
-        """What stands behind it: `"cuda"` for a GPU, however it was named, and `"sim"` for the simulator."""
+        """The backend: `"cuda"` for a GPU, however it was named, and `"sim"` for the simulator."""
         return self._backend
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """What the simulator checks of each kernel, as `open_device` was asked; empty for nothing."""
+        """The checks that the simulator makes of each kernel, as given to `open_device`; empty for none."""
         return self._checks
 
     @property
@@ -272,7 +272,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @property
     def state(self) -> DeviceState:
-        """Where it is in its life."""
+        """The state of the device."""
         return self._supervision.state
 
     @property
@@ -284,8 +284,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def wait_generation(self, *, after: int) -> int:
         """Wait until a generation newer than `after` is running, and return its number.
 
-        Raises `InvalidArgument` for what is no number of a generation, `DeviceFailed` or `DeviceClosed` if there will
-        be none.
+        Raises `InvalidArgument` if `after` is not a generation's number, `DeviceFailed` or `DeviceClosed` if there will
+        be no such generation.
         """
         self._home.check_task()
         await trio.lowlevel.checkpoint()
@@ -298,11 +298,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def wait_standby(self, count: int | None = None) -> None:
-        """Wait until `count` standby workers are ready to take over; by default all that `open_device` was asked for.
+        """Wait until `count` standby workers are ready to take over; by default all that `open_device` starts.
 
         Standbys are started in the background, after opening and after each takeover.
 
-        Raises `InvalidArgument` for more than `open_device` was asked for, `DeviceFailed` or `DeviceClosed` once the
+        Raises `InvalidArgument` for more than `open_device` starts, `DeviceFailed` or `DeviceClosed` once the
         device takes no requests.
         """
         self._home.check_task()
@@ -321,9 +321,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def restart(self, reason: str) -> int:
         """Give the context up deliberately and wait for the next generation; returns its number.
 
-        For a kernel that is known to hang, or to get rid of the state that a library keeps. It is a loss like any
-        other, with `reason` in every error, but it does not count against the `restart_policy`: what was started gets
-        `ContextLost`, what was queued runs in the next generation. While a rebuild is under way, this waits for it.
+        Use it for a kernel that is known to hang, or to discard the state that a library keeps. It is a loss like any
+        other, with `reason` in every error, but it does not count against the `restart_policy`. Started requests get
+        `ContextLost`, queued requests run in the next generation. While a rebuild is under way, this waits for it.
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
         """
@@ -337,17 +337,17 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return await self.wait_generation(after=lost)
 
     def events(self, *, buffer: int = 64) -> Subscription:
-        """What happens to the device, as an async iterator: `async with dev.events() as events: async for event in`.
+        """Return the device's events as an async iterator: `async with dev.events() as events: async for event in`.
 
-        A subscriber that is slower than `buffer` events loses the newest and is told by `EventsDropped`.
+        A subscriber that is more than `buffer` events behind loses the newest, and gets `EventsDropped`.
 
-        Raises `InvalidArgument` for a buffer that is no number of events, or below 1.
+        Raises `InvalidArgument` for a buffer that is not an int of at least 1.
         """
         return self._events.subscribe(buffer)
 
     @trio.lowlevel.enable_ki_protection
     def statistics(self) -> DeviceStatistics:
-        """Counters of this moment."""
+        """Return the present values of the device's counters."""
         self._home.check_thread()
         generation = self._generation
         lanes = []
@@ -400,18 +400,18 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def memory_map(self) -> MemoryMap:
-        """Where the arrays lie in device memory at this moment: a value that prints as a picture.
+        """Return where the arrays lie in device memory at this moment: a value that prints as a picture.
 
-        It takes about 3 us for an array, during which no other task runs: with thousands of them `await map_memory()`.
+        It takes about 3 us for an array, and no other task runs meanwhile: for thousands use `await map_memory()`.
         """
         self._home.check_thread()
         return map_of(self._index, known(self._arena, "a device that is open has an arena"))
 
     @trio.lowlevel.enable_ki_protection
     async def map_memory(self) -> MemoryMap:
-        """The same as `memory_map`, with other tasks running meanwhile.
+        """Return the same as `memory_map`, with other tasks running meanwhile.
 
-        What lies where is that of the moment of the call; an array may become torn or lost while its turn comes.
+        The places are those at the moment of the call. An array's state is read later, and may be torn or lost by then.
         """
         self._home.check_task()
         drawing = Drawing(self._index, known(self._arena, "a device that is open has an arena"))
@@ -424,12 +424,12 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def trim(self, keep: int = 0) -> int:
         """Give memory that no array holds back to the GPU (``cuMemUnmap``, ``cuMemRelease``); returns the bytes.
 
-        What goes back are whole chunks, after whatever still runs on them; arrays are never moved. At least `keep`
-        bytes of such chunks stay, if there are so many, for arrays to come. It is never needed for arrays of this
-        device, which take their memory from there; it is for other programs on the GPU. Pinned host memory that large
-        batches had needed beyond the staging area goes back to the system, and does not count here.
+        Whole chunks go back, after the work that still runs on them; arrays are never moved. At least `keep` bytes of
+        such chunks stay for later arrays, if there are so many. Arrays of this device never need this call: it is for
+        other programs on the GPU. Pinned host memory that large batches needed beyond the staging area goes back to
+        the system, and does not count here.
 
-        Raises `InvalidArgument` for a `keep` that is no number of bytes, `ContextLost` if the context is lost
+        Raises `InvalidArgument` for a `keep` that is not a number of bytes, `ContextLost` if the context is lost
         meanwhile, `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
         self._home.check_task()
@@ -450,16 +450,16 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         *,
         guarded: bool | None = None,
     ) -> DeviceArray:
-        """A new array whose elements are not set. Sends nothing and never blocks.
+        """Return a new array whose elements are not set. Sends nothing and never blocks.
 
-        `shape` is a length or a sequence of lengths, in elements; `dtype` is one of numpy's numbers or bool, in native
-        byte order, or bfloat16, float8_e4m3fn or float8_e5m2 of ml_dtypes, by name too. The GPU's memory is taken
-        (``cuMemCreate``, ``cuMemMap``) with the first use, which gets the error if there is none left.
-        A `guarded` array has memory of its own between addresses that are not mapped, so that an access past its end
-        (beyond the next multiple of 16 bytes) faults, instead of going astray into another array; it costs 2 MiB at
-        least. By default what `open_device` was given.
+        `shape` is a length or a sequence of lengths, in elements. `dtype` is a numpy number or bool in native byte
+        order, or bfloat16, float8_e4m3fn or float8_e5m2 of ml_dtypes; names are accepted too. The GPU's memory is taken
+        (``cuMemCreate``, ``cuMemMap``) with the first use, which raises the error if there is none left.
+        A `guarded` array has its own memory between unmapped addresses. An access past its end (beyond the next
+        multiple of 16 bytes) faults, instead of reaching another array. It takes at least 2 MiB. The default is
+        `open_device`'s.
 
-        Raises `InvalidArgument` for a shape or dtype that cannot be, `OutOfDeviceMemory` when the device's
+        Raises `InvalidArgument` for an invalid shape or dtype, `OutOfDeviceMemory` when the device's
         `memory_limit` does not allow it, `LibraryNotFound` for a dtype of ml_dtypes that is not installed, and
         `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
@@ -476,7 +476,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         *,
         guarded: bool | None = None,
     ) -> DeviceArray:
-        """A new array of zeros. Sends nothing: the zeros are written with its first use (``cuMemsetD32Async``).
+        """Return a new array of zeros. Sends nothing: the zeros are written with its first use (``cuMemsetD32Async``).
 
         `shape`, `dtype` and `guarded` are those of `empty`.
 
@@ -494,9 +494,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         *,
         guarded: bool | None = None,
     ) -> DeviceArray:
-        """A new array with every element set to `value`, a Python or numpy number.
+        """Return a new array with every element set to `value`, a Python or numpy number.
 
-        `shape` and `guarded` are those of `empty`, and so is `dtype`; without one it is numpy's for the value. Sends
+        `shape`, `dtype` and `guarded` are those of `empty`; without a `dtype` it is numpy's for the value. Sends
         nothing: the elements are written with the array's first use (``cuMemsetD32Async`` and its kin).
 
         Raises as `empty` does, and `InvalidArgument` for a value that the dtype cannot hold.
@@ -514,18 +514,18 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         pattern: bytes,
         guarded: bool | None,
     ) -> DeviceArray:
-        """A new array whose elements are `pattern` as soon as a command touches it."""
+        """Return a new array whose elements are set to `pattern` when a command first touches it."""
         array = self.empty(shape, dtype, guarded=guarded)
         if array.size:
             array._block.recipe = Recipe(dtype.itemsize, array.size, pattern)
         return array
 
     async def to_device(self, source: npt.ArrayLike | DeviceArray | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
-        """A new array with a copy of `source`: of a numpy array, or of anything that numpy makes an array of.
+        """Return a new array with a copy of `source`: a numpy array, or anything that numpy converts to one.
 
-        It has the shape and the dtype of that, and is C-contiguous; the copy is ``cuMemcpyHtoDAsync``. An array of this
-        device is copied as by `DeviceArray.copy_from`. An array of another library on the same GPU is copied there
-        (``cuMemcpyDtoDAsync``, in this process), after what that library has under way on it; it says where it is by
+        It has the shape and the dtype of that array, and is C-contiguous; the copy is ``cuMemcpyHtoDAsync``. An array
+        of this device is copied as by `DeviceArray.copy_from`. An array of another library on the same GPU is copied
+        on the GPU (``cuMemcpyDtoDAsync``, in this process), after that library's pending work on it. It is found by
         ``__dlpack__`` or ``__cuda_array_interface__``.
 
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
@@ -538,7 +538,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         elif not isinstance(source, np.ndarray):
             from ._interop import copy_foreign, from_host, is_foreign
 
-            await trio.lowlevel.checkpoint_if_cancelled()  # what it is made of may be code of the caller's
+            await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
             if is_foreign(source):
                 return await copy_foreign(self, source)
             source = from_host(source)
@@ -555,9 +555,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """Make an array ready for another library of this process, and return it: `torch.from_dlpack(await ...)`.
 
         The `array` is of this device, of any shape and dtype, and the same object is returned. Waits until its memory
-        is there, what it is to be filled with is written, and all that was submitted on it is done. An array that an
-        awaited command has written, and that nothing else is using, can do without. The first time on a device, a
-        context is made in this process too (``cuDevicePrimaryCtxRetain``), which other libraries then use.
+        exists, its initial contents are written, and all commands submitted on it are done. An array that an awaited
+        command has written, and that no other command uses, needs no `share`. The first call on a device makes a
+        context in this process too (``cuDevicePrimaryCtxRetain``), which other libraries then use.
 
         Raises `InvalidArgument` for an array of another device or one that was freed, `StaleArray` for one that is torn
         or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the context is lost meanwhile, and
@@ -570,7 +570,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return array
 
     def _shared(self) -> Interop:
-        """What other libraries use of the device; from the first time on every generation keeps order with them."""
+        """Return what shares arrays with other libraries. Once it is made, every generation keeps order with them."""
         self._check_open()
         if self._interop is None:
             from ._interop import Interop
@@ -586,9 +586,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """Record launches, copies and fills and build one graph of them (``cuGraphInstantiateWithFlags``).
 
         `record` is a function that is called once, at once, with a `GraphRecorder`; nothing runs before the graph is
-        launched. Its order counts only between nodes that touch the same array, one of them writing. A node costs about
-        10 us of its caller, and no other task runs meanwhile: a function that records thousands is better an async one,
-        with a checkpoint now and then (``await trio.lowlevel.checkpoint()``).
+        launched. The order of recording matters only between nodes that touch the same array, if one of them writes it.
+        A node costs about 10 us of its caller, and no other task runs meanwhile. To record thousands, give an async
+        function with a checkpoint now and then (``await trio.lowlevel.checkpoint()``).
 
         Raises what the recorder's verbs and `record` itself raise; `InvalidArgument` for a generator and for a
         recording without nodes; `OutOfDeviceMemory` if this is the first use of an array's memory and the GPU has no
@@ -604,17 +604,18 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     def pinned_empty(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike = np.float64
     ) -> npt.NDArray[Any]:
-        """A new numpy array, whose elements are not set, in host memory that the GPU reads and writes by itself.
+        """Return a new numpy array, whose elements are not set, in host memory that the GPU reads and writes directly.
 
-        `shape` and `dtype` are those of `empty`. Copies from and to the array, or a C-contiguous part of it, go at the
-        speed of the link, by one command that touches the array until it is done, also when the caller is cancelled
-        meanwhile; so does a copy that a fault cuts off, until `WorkerReaped`. The first copy of each generation has the
-        memory registered (``cuMemHostRegister``), which takes longer than the copy: up to 0.4 ms for a MiB. The memory
-        goes with the last view of the array, also after the device is closed. To another device it is ordinary memory.
+        `shape` and `dtype` are those of `empty`. Copies from and to the array, or a C-contiguous part of it, run at the
+        speed of the link. A copy is one command, which touches the array until it is done, even if the caller is
+        cancelled meanwhile. A copy that a fault cuts off may touch it until `WorkerReaped`. The first copy of each
+        generation registers the memory (``cuMemHostRegister``), which takes longer than the copy: up to 0.4 ms for a
+        MiB. The memory lasts as long as the last view of the array, also after the device is closed. To another device
+        it is ordinary memory.
 
-        Raises `InvalidArgument` for a shape or dtype that cannot be, `LibraryNotFound` for a dtype of ml_dtypes that is
-        not installed, `OutOfHostMemory` if the system has not so much or no file descriptor is left, and `DeviceClosed`
-        or `DeviceFailed` once the device takes no requests.
+        Raises `InvalidArgument` for an invalid shape or dtype, `LibraryNotFound` for a dtype of ml_dtypes that is
+        not installed, `OutOfHostMemory` if the system has too little memory or no file descriptor left, and
+        `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
         self._check_open()
         checked_dtype = check_dtype(dtype)
@@ -624,9 +625,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     # --- batches and lanes --------------------------------------------------------------------------------------------
 
     def batch(self, *, lane: Lane | None = None) -> Batch:
-        """Many calls and one wait: `async with dev.batch() as batch: batch.launch(...)`; see `Batch`.
+        """Return a batch, many calls and one wait: `async with dev.batch() as batch: batch.launch(...)`; see `Batch`.
 
-        `lane` is where its kernels run, and its copies and fills on the device; by default the compute lane.
+        Its kernels, and its copies and fills on the device, run on `lane`; by default the compute lane.
 
         Raises `InvalidArgument` for a lane of another device, or one that was closed.
         """
@@ -635,14 +636,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return Batch._create(self, self._lanes.chosen(lane))
 
     def lane(self, *, priority: int = 0, ordered: bool = True) -> Lane:
-        """One more lane: `async with dev.lane() as lane: await kernel.launch(..., lane=lane)`.
+        """Return a new lane: `async with dev.lane() as lane: await kernel.launch(..., lane=lane)`.
 
         Its work runs beside that of other lanes. `priority` is the CUDA stream's: among lanes with work that could run,
         the GPU prefers those with the lower number (``cuStreamCreateWithPriority``), from `DeviceInfo.highest_priority`
-        to `DeviceInfo.lowest_priority`. While it is `ordered`, work on the same arrays is in order across lanes, at the
-        cost of an event for each wait that is needed (`LaneStatistics.waits` counts them); if not, `Lane.wait_for` is
-        all the order there is. Even so no memory is given to another array while something runs on it. The lane is the
-        same in every generation.
+        to `DeviceInfo.lowest_priority`. With `ordered`, work on the same arrays is in order across lanes, at the cost
+        of an event for each wait that is needed (`LaneStatistics.waits` counts them). Without it, only `Lane.wait_for`
+        makes order; even then memory is given to another array only when no work runs on it. The lane exists in every
+        generation.
 
         Raises `InvalidArgument` for a priority that the device does not have, or when 13 lanes are open.
         """
@@ -651,7 +652,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _running_generation(self) -> Generation:
-        """The generation in service, once there is one."""
+        """Wait for a generation in service, and return it."""
         self._home.check_task()
         await trio.lowlevel.checkpoint()
         while self.state is not DeviceState.RUNNING or self._generation is None or self._generation.refusing:
@@ -661,7 +662,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return self._generation
 
     def _actor_of(self, verb: Verb) -> Actor:
-        """Whose work a verb of a batch is."""
+        """Return the actor that a verb of a batch belongs to."""
         return next((actor for actor in self._actors if actor.name == verb.engine), self._module_actor)
 
     def _lost_error(self, generation: int, operation: str) -> DeviceError:
@@ -703,7 +704,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     # --- checks for the actors ----------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        """Raise what a closed, failed or forked device raises, and what another thread gets."""
+        """Raise the error of a closed, failed or forked device, or of a call from another thread or run."""
         if self._closed_as is not None:
             raise fresh(self._closed_as)
         if not self._home.here():
@@ -718,7 +719,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             raise trio.WouldBlock(BEING_REBUILT)
 
     def _check_usable(self, array: DeviceArray) -> None:
-        """Raise for what is no array, one of another device, and one that was freed, before anything is sent."""
+        """Raise `InvalidArgument` unless this is an array of this device that was not freed."""
         self._check_open()
         if not isinstance(array, DeviceArray):
             raise InvalidArgument(f"expected a device array, not {type(array).__name__}", device=self._index)
@@ -732,14 +733,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return next(self._numbers)
 
     def _unload_orphans(self, generation: Generation) -> None:
-        """Tell the worker which graphs and modules nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says."""
+        """Tell the worker which graphs and modules are not referenced any more, at most `ORPHANS_AT_ONCE` at a time."""
         from .actors.module import publish_unload
 
-        # One that is lost, whose successor is not there yet, has nobody to tell.
+        # A lost generation without a successor yet has no worker to tell.
         everybody = {generation, self._generation or generation, *self._standbys.generations}
         holders = [holder for holder in everybody if holder.loss is None]
         for _ in range(min(len(self._orphan_graphs), ORPHANS_AT_ONCE)):
-            from .actors.graph import publish_destroy  # it is loaded: there were graphs
+            from .actors.graph import publish_destroy  # loaded already, since there were graphs
 
             number = self._orphan_graphs.popleft()
             for holder in holders:
@@ -765,18 +766,18 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             raise self._not_started(error) from error
 
     def _not_started(self, error: Exception) -> StartFailed:
-        """How a start fails that the system had no room for; the next one may find room."""
+        """Return the error of a start that failed because the system had no room; the next start may find room."""
         text = f"a worker for the device could not be started: {reason_of(error)}"
         return StartFailed(DeviceFailed(text, device=self._index), gone=False)
 
     def _checked_alike(self, process: WorkerProcess) -> WorkerProcess:
-        """A worker that somebody else has started, if it checks what this device was asked to."""
+        """Return a worker of the pool if it makes the checks of this device; else raise `InvalidArgument`."""
         if process.checks == self._checks:
             return process
         known(self._workers, "it came from there").give_back(process)
         has, wants = (", ".join(checks) or "nothing" for checks in (process.checks, self._checks))
         raise InvalidArgument(
-            f"the device is to check {wants}, and the workers that it was given check {has}",
+            f"the device was opened with check={wants}, and the workers of its pool with check={has}",
             device=self._index,
             advice="give the same `check` to open_device and to the WorkerPool.",
         )
@@ -785,9 +786,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def _build(
         self, process: WorkerProcess | None = None, show: Callable[[Generation], None] | None = None
     ) -> Generation:
-        """Make a process, started already or not, the next generation, or a standby that `show` is told of.
+        """Make a process, started or not, the next generation, or a standby, which is given to `show`.
 
-        Raises `StartFailed`; the process is then reaped. One that is cancelled meanwhile goes back to the pool.
+        Raises `StartFailed`; the process is then reaped. If this is cancelled, the process goes back to the pool.
         """
         try:
             process = process or self._spawn()
@@ -829,7 +830,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         process.close()
 
     async def _put_back(self, process: WorkerProcess) -> None:
-        """Part with a worker that was never adopted."""
+        """Give back or end a worker that was never adopted."""
         if self._workers is None:
             await self._discard(process)
         else:
@@ -837,7 +838,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _dismiss(self, generation: Generation) -> None:
-        """Part with a worker that is not needed and that no task watches."""
+        """Give back or end a worker that is not needed and that no task watches."""
         with trio.CancelScope(shield=True):  # bounded by `close_timeout` and by `reap` itself
             if await self._give_back(generation):
                 return
@@ -845,7 +846,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         generation.close()
 
     async def _give_back(self, generation: Generation) -> bool:
-        """Let the pool have a worker again, if it came from one and nothing is wrong with it; whether that was so."""
+        """Give a healthy worker that came from a pool back to it. Returns whether it was given back."""
         if self._workers is None or generation.loss is not None:
             return False
         if not await generation.reset(min(self._close_deadline, time.monotonic() + self._close_timeout)):
@@ -903,14 +904,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _supervise(self) -> None:
-        """Run one generation after the other until the device is closed or given up, with standbys beside them."""
+        """Run the generations one after the other until the device is closed or given up, with standbys beside them."""
         with trio.CancelScope(shield=True):
             try:
                 async with trio.open_nursery() as self._background:
                     await self._serve_generations(self._background)
                     self._standby_scope.cancel(reason=f"device {self._index} has ended")
             except Exception as bug:
-                if self._home.over:  # trio itself has failed, and what it left behind is being collected
+                if self._home.over:  # trio itself has failed, and its tasks are being collected
                     raise
                 log.critical("the supervisor of device %d crashed", self._index, exc_info=True)
                 await self._fail_by_bug(_alone(bug))
@@ -919,7 +920,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     generation.process.kill()
 
     def _all_generations(self) -> list[Generation]:
-        """Whoever may still have a worker process."""
+        """Return every generation that may still have a worker process."""
         serving = [] if self._generation is None else [self._generation]
         return [*serving, *self._standbys.generations, *self._dying]
 
@@ -930,7 +931,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         while self._generation is not None:
             generation = self._generation
             await generation.over.wait()
-            await trio.lowlevel.checkpoint_if_cancelled()  # it ended by a bug of ours: then so does the supervision
+            await trio.lowlevel.checkpoint_if_cancelled()  # it ended by an internal error: so does the supervision
             if generation.loss is None:
                 await self._close_worker(generation)
                 self._generation = None
@@ -942,7 +943,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _run_generation(self, generation: Generation) -> None:
-        """One generation, one nursery: the tasks that watch its worker and, once it is in service, its actors."""
+        """Run one generation in one nursery: the tasks that watch its worker and, once it is in service, its actors."""
         try:
             with generation.scope:
                 async with trio.open_nursery() as nursery:
@@ -965,7 +966,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _run_actor(self, generation: Generation, actor: Actor) -> None:
-        """One actor, started again after a bug of its own as long as the context is healthy."""
+        """Run one actor, and start it again after an internal error as long as the context is healthy."""
         while True:
             with trio.CancelScope() as actor.scope:
                 try:
@@ -989,7 +990,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _watch_closing(self, generation: Generation) -> None:
-        """After the body: let what was started finish, for `close_timeout` at most, then end the generation."""
+        """After the body, let started work finish, for `close_timeout` at most; then end the generation."""
         await self._closing.wait()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_in_time, generation)
@@ -1004,7 +1005,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _close_worker(self, generation: Generation) -> None:
-        """The clean end: nothing is running, so the worker may give everything back itself."""
+        """End the worker cleanly: nothing is running, so it may release everything itself."""
         if generation.timeline.idle:
             if await self._give_back(generation):
                 return
@@ -1022,7 +1023,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _recover(self, generation: Generation, background: trio.Nursery) -> Generation | None:
-        """What follows a loss: the decision, the fence, and the next generation, if there is to be one."""
+        """Handle a loss: decide, run the fence, and return the next generation, or None if there will be none."""
         loss = known(generation.loss, "nothing was lost")
         noticed = time.monotonic()
         generation.process.kill()
@@ -1048,13 +1049,13 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if isinstance(decision, GiveUp):
             error = lost()
             await self._fence(generation, lambda: self._give_up(decision.reason, error))
-            self._give_up(decision.reason, error)  # also when nothing was running that could hear of it
+            self._give_up(decision.reason, error)  # also when no running request could raise it
             return None
         if not isinstance(decision, Rebuild) or self._closing.is_set():
             await self._fence(generation, lost)
             return None
-        # Only when the driver itself has reported the loss is it known which work may still be landing. After a hang or
-        # a kill from outside, nothing may run before the reap.
+        # The pending writes are known only when the driver itself has reported the loss. After a hang or a kill from
+        # outside, nothing may run before the reap.
         if loss.kind is LossKind.FAULT and self.info.durable and self._standbys.ready:
             self._bury(background, generation, lost, noticed)
             process = None
@@ -1064,7 +1065,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         return await self._rebuild(process, noticed, background)
 
     def _bury(self, background: trio.Nursery, generation: Generation, lost: MakeError, noticed: float) -> None:
-        """Settle a lost generation at once, and leave alone what it was working on until it is reaped."""
+        """Settle a lost generation at once, and touch none of the memory that it was working on until it is reaped."""
         with self._staging.hold_back() as slots:
             reached = generation.settle_faulted(lost)
         arena = generation.arena
@@ -1091,7 +1092,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     async def _fence_while_starting(
         self, generation: Generation, lost: MakeError, noticed: float
     ) -> WorkerProcess | None:
-        """Run the fence; the process that is started meanwhile, if there is to be one.
+        """Run the fence. Returns the process that is started meanwhile, if there is to be one.
 
         The next process touches no memory before it is told to adopt.
         """
@@ -1113,7 +1114,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._events.publish(WorkerReaped(generation=generation.number, seconds=time.monotonic() - noticed))
 
     def _forget_generation(self, generation: Generation) -> None:
-        """Decide what survives the generation, all of whose commands are settled."""
+        """Decide which memory survives the generation. All of its commands are settled."""
         durable, number = self.info.durable, generation.number
         close_in_thread(generation.arena.generation_lost(durable=durable, strict=self._strict, number=number), [])
         self._launches.generation_lost()
@@ -1122,7 +1123,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _load_variables(self, generation: Generation) -> None:
-        """Have a generation that is to begin its service load the modules with variables: their addresses are new."""
+        """Load the modules with variables in a generation before it serves: the variables have new addresses."""
         moving = [module for module in self._modules if module._begins_anew(generation)]
         try:
             for module in moving:
@@ -1158,7 +1159,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                         return None
                     try:
                         self._begin_generation(generation)
-                    except OSError as error:  # the disk has no room for what a checked worker is told
+                    except OSError as error:  # the disk has no room for the files of the checks
                         await self._retire(generation)
                         raise self._not_started(error) from error
                     seconds = time.monotonic() - noticed
@@ -1199,7 +1200,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def _settled(self) -> None:
-        """Wait until a generation is in service and no lost one's worker is on the GPU any more."""
+        """Wait until a generation is in service and no lost generation's worker is on the GPU any more."""
         while self._dying or self.state is not DeviceState.RUNNING:
             await self._generation_changed.wait()
 
@@ -1249,7 +1250,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._body_scope.cancel(reason=f"device {self._index} failed: {failure}")
 
     async def _fail_by_bug(self, bug: Exception) -> None:
-        """A defect of ours has ended the supervision: nobody may wait for ever because of it."""
+        """End the device after an internal error of the supervision, so that no task waits for ever."""
         reason = f"the supervisor of device {self._index} crashed: {bug!r}"
         if self.state in (DeviceState.RUNNING, DeviceState.REBUILDING):
             self._supervision.fail(reason)
@@ -1268,11 +1269,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                 log.critical(text, generation.number, self._index, exc_info=True)
 
     def _end_error(self) -> DeviceError:
-        """A fresh copy of the reason why the device takes no requests any more."""
+        """Return a fresh copy of the error of a device that takes no requests any more."""
         return fresh(known(self._closed_as, "a device that has ended has a reason"))
 
     def _begin_closing(self) -> None:
-        """The body has been left: refuse new requests, settle queued ones, let started ones finish."""
+        """Begin the end after the body: refuse new requests, settle queued ones, let started ones finish."""
         if self._closed_as is None:
             self._closed_as = self._closed_error()
         self._settle_queued()
@@ -1295,14 +1296,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             request.settle(outcome.Error(self._end_error()))
 
     async def _give_memory_back(self) -> None:
-        """Have the memory of the arrays and of pinned arrays that are gone back with the system."""
+        """Give the memory of arrays, and of pinned arrays that were collected, back to the system."""
         self._pinned.collect(tell=False)
         if self._arena is not None:
             with trio.CancelScope(shield=True):  # for as long as the system takes
                 await closed(self._arena.part_with_descriptors())
 
     def _release(self) -> None:
-        """Close what outlived the generations."""
+        """Close the resources that outlive the generations."""
         self._home.leave()
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
@@ -1319,7 +1320,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         _open_devices.discard(self)
 
     def _abandon(self) -> None:
-        """The run has ended before the block was left, by a misuse of trio: nothing will ever be answered any more."""
+        """End the device, whose run has ended before the block was left, by a misuse of trio. It answers no request."""
         self._closed_as = DeviceClosed(
             "the trio run that opened the device has ended before the block of open_device was left",
             device=self._index,
@@ -1333,7 +1334,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             generation.process.kill()
 
     def _forget_in_child(self) -> None:
-        """In a forked child: the device belongs to the parent. Close our copies of its descriptors, settle nothing."""
+        """End the device in a forked child: it belongs to the parent. Close the child's descriptors, settle nothing."""
         self._closed_as = DeviceFailed(
             "this process was forked from the one that opened the device",
             device=self._index,
@@ -1355,7 +1356,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
 
 class _QuarantineGate:
-    """Keeps requests out of the mailboxes while a lost worker may still touch what they work on."""
+    """Keeps requests out of the mailboxes while a lost worker may still touch their memory."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -1369,7 +1370,7 @@ class _QuarantineGate:
 
 
 def _alone(error: Exception) -> Exception:
-    """What a nursery has wrapped, if it is a single exception."""
+    """Return the single exception that a nursery has wrapped, or `error` itself."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -1425,7 +1426,7 @@ def _check_spin(spin: object) -> None:
 
 def _check_workers(workers: object) -> None:
     if workers is not None and not (hasattr(workers, "take") and hasattr(workers, "give_back")):
-        raise InvalidArgument(f"workers is a WorkerPool, or what has take and give_back as that, not {shown(workers)}")
+        raise InvalidArgument(f"workers is a WorkerPool or has its methods take and give_back, not {shown(workers)}")
 
 
 @contextlib.asynccontextmanager
@@ -1445,7 +1446,7 @@ async def open_device(
     spin: float | None = None,
     check: Check | Collection[Check] | None = None,
 ) -> AsyncIterator[Device]:
-    """Open a GPU: what `_open.open_device` does once this module and all that it needs are imported."""
+    """Open a GPU: the work of `_open.open_device` once this module and its imports are loaded."""
     check_can_open(index)
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
@@ -1485,7 +1486,7 @@ async def open_device(
                 except BaseException as error:
                     body_error = error
                 device._begin_closing()
-                # Whatever is cancelled around us: the supervisor ends by itself, in bounded time.
+                # Shielded from every cancellation: the supervisor ends by itself, in bounded time.
                 nursery.cancel_scope.shield = True
         except BaseExceptionGroup as group:
             interrupts, others = group.split(KeyboardInterrupt)

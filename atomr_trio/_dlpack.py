@@ -1,8 +1,8 @@
-"""DLPack 1.x: how array libraries of one process hand memory to each other, as ctypes structures and capsules.
+"""DLPack 1.x, the protocol by which array libraries of one process share memory, as ctypes structures and capsules.
 
-A producer fills a structure and wraps its address in a capsule; the consumer renames the capsule, and calls the
-structure's deleter when it needs the memory no longer, in whatever thread that happens. Structures and numbers are
-those of ``dlpack.h`` 1.1. This file knows neither devices nor arrays of ours.
+A producer fills a structure and wraps its address in a capsule. The consumer renames the capsule, and calls the
+structure's deleter, in any thread, when it does not need the memory any more. Structures and numbers are those of
+``dlpack.h`` 1.1. This file knows neither devices nor arrays of this library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION: Final = (1, 1)
 
 
 class DeviceType(enum.IntEnum):
-    """``DLDeviceType``: what kind of device the memory belongs to."""
+    """``DLDeviceType``: the kind of device that the memory belongs to."""
 
     CPU = 1
     CUDA = 2
@@ -68,7 +68,7 @@ class DLTensor(Structure):
 
 
 class DLManagedTensor(Structure):
-    """``DLManagedTensor``, what there was before version 1."""
+    """``DLManagedTensor``, the structure before version 1."""
 
     _fields_ = (("dl_tensor", DLTensor), ("manager_ctx", c_void_p), ("deleter", c_void_p))
 
@@ -93,10 +93,10 @@ class DLManagedTensorVersioned(Structure):
 
 @attrs.frozen
 class Tensor:
-    """What a structure says, in Python's words."""
+    """The contents of a structure as Python values."""
 
     address: int
-    """Of the first element."""
+    """The address of the first element."""
     device: tuple[int, int]
     """`DeviceType` and number."""
     shape: tuple[int, ...]
@@ -110,10 +110,10 @@ class SupportsDLPack(Protocol):
     """An object that can hand its memory to another library."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
-        """A capsule."""
+        """Return a capsule."""
 
     def __dlpack_device__(self) -> tuple[Any, int]:
-        """Where the memory is."""
+        """Return the device type and number of the memory."""
 
 
 class SupportsCudaArray(Protocol):
@@ -121,7 +121,7 @@ class SupportsCudaArray(Protocol):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The description."""
+        """A dictionary of the interface."""
 
 
 # --- capsules ---------------------------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ _KINDS: tuple[tuple[bytes, bytes, type[Structure]], ...] = (
     (_VERSIONED, b"used_dltensor_versioned", DLManagedTensorVersioned),
     (_PLAIN, b"used_dltensor", DLManagedTensor),
 )
-"""The name of a fresh capsule, that of a consumed one, and what lies behind it."""
+"""The name of a fresh capsule, that of a consumed one, and the structure that they point to."""
 
 
 def _python(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of Python's own C interface, declared for this file alone."""
+    """Return a function of Python's C API, declared for this file alone."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
@@ -154,11 +154,11 @@ _Deleter: Final = ctypes.CFUNCTYPE(None, c_void_p)
 # --- giving -----------------------------------------------------------------------------------------------------------
 
 _given: dict[int, tuple[Any, Callable[[], None]]] = {}
-"""Every structure that a consumer, or a capsule nobody has consumed, may still read: by address, with its release."""
+"""The structures that a consumer, or a fresh capsule, may still read: by address, with their release functions."""
 
 
 def give(tensor: Tensor, release: Callable[[], None], *, versioned: bool) -> object:
-    """A capsule for one consumer. `release` is called once, in any thread: by its deleter, or if nobody consumes it."""
+    """Return a capsule for one consumer. `release` is called once, in any thread, by its deleter or its destructor."""
     managed: Any = DLManagedTensorVersioned() if versioned else DLManagedTensor()
     if versioned:
         managed.version.major, managed.version.minor = VERSION
@@ -193,7 +193,7 @@ _destructor = _Deleter(_destroy)
 
 @atexit.register
 def _outlive_python() -> None:
-    """A consumer that lets go after the interpreter has ended must not call into it: it may do without a deleter."""
+    """Clear the deleters: a consumer must not call into the interpreter after its end, and a deleter may be missing."""
     for managed, _release in list(_given.values()):
         managed.deleter = None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(managed))
@@ -213,19 +213,19 @@ class Taken:
                 _capsule_set_name(capsule, used)
                 break
         else:
-            raise ValueError("this is no DLPack capsule, or another consumer has taken it already")
+            raise ValueError("not a DLPack capsule, or a consumer has taken it already: ask the producer for a new one")
         self._closed = False
 
     def _check_version(self) -> None:
         if isinstance(self._managed, DLManagedTensorVersioned) and self._managed.version.major != VERSION[0]:
-            raise ValueError(f"DLPack of version {self._managed.version.major} is not known here")
+            raise ValueError(f"DLPack version {self._managed.version.major} is not supported; version 1 is")
 
     @property
     def tensor(self) -> Tensor:
-        """What the structure says. Raises `ValueError` for elements that are vectors."""
+        """Return the contents of the structure. Raises `ValueError` for elements that are vectors."""
         inner = self._managed.dl_tensor
         if inner.dtype.lanes != 1:
-            raise ValueError(f"its elements are vectors of {inner.dtype.lanes}")
+            raise ValueError(f"its elements are vectors of {inner.dtype.lanes}; give an array of scalar elements")
         shape = tuple(inner.shape[: inner.ndim])
         return Tensor(
             (inner.data or 0) + inner.byte_offset,
@@ -253,8 +253,8 @@ def _packed(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def take(producer: Any, stream: int | None) -> Taken:
-    """Ask an object for its memory by ``__dlpack__``, ordered before what `stream` is given next."""
+    """Ask an object for its memory by ``__dlpack__``, ordered before the next work of `stream`."""
     arguments = {} if stream is None else {"stream": stream}
-    with contextlib.suppress(TypeError):  # a producer from before version 1 does not know the word
+    with contextlib.suppress(TypeError):  # a producer from before version 1 does not have the argument
         return Taken(producer.__dlpack__(**arguments, max_version=VERSION))
     return Taken(producer.__dlpack__(**arguments))

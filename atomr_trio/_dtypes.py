@@ -1,7 +1,7 @@
-"""The types that an element can have: numpy's own numbers, and the narrow floats that ml_dtypes adds to numpy.
+"""The element types of arrays: numpy's own numbers, and the narrow floats that ml_dtypes adds to numpy.
 
-A type of ml_dtypes is known here by its name alone. ml_dtypes is imported when a program asks for one of them by name,
-and never otherwise: whoever brings such a dtype, scalar or array has imported it already.
+A type of ml_dtypes is known here by its name alone. ml_dtypes is imported only when a program asks for one of them by
+name: a program that gives such a dtype, scalar or array has imported it already.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ DTYPES: Final = tuple(
 
 @attrs.frozen
 class NarrowFloat:
-    """A float that CUDA C++ has as a class, so that PTX declares it as bytes."""
+    """A float that is a class in CUDA C++, so that PTX declares it as bytes."""
 
     package: str
     """The Python package whose type it is."""
     itemsize: int
     """Bytes."""
     cuda_name: str
-    """Its class in CUDA's headers."""
+    """The name of its class in CUDA's headers."""
     dlpack_code: int
-    """Its ``DLDataTypeCode``; those of 8 bits came with DLPack 1.1."""
+    """The ``DLDataTypeCode`` of the type; those of 8 bits came with DLPack 1.1."""
 
 
 NARROW_FLOATS: Final[Mapping[str, NarrowFloat]] = MappingProxyType(
@@ -45,22 +45,22 @@ NARROW_FLOATS: Final[Mapping[str, NarrowFloat]] = MappingProxyType(
         "float8_e5m2": NarrowFloat("ml_dtypes", 1, "__nv_fp8_e5m2", 12),
     }
 )
-"""By the name of the dtype. Another type of ml_dtypes is one more line."""
+"""The narrow floats by the name of the dtype. Another type of ml_dtypes is one more line."""
 
 DLPACK_CODES: Final[Mapping[str, int]] = MappingProxyType({"b": 6, "i": 0, "u": 1, "f": 2, "c": 5})
 """The ``DLDataTypeCode`` of numpy's own types, by numpy's letter for the kind of number."""
 
 _OF_NUMPY = frozenset(DTYPES)
 _AT_ONCE: Final[Mapping[object, np.dtype[Any]]] = {key: dtype for dtype in DTYPES for key in (dtype, dtype.type)}
-"""By what a program mostly names them. What equals a key and has its hash is, to numpy too, the same dtype."""
+"""The dtypes by their most common names. An object that equals a key, and has its hash, is that dtype to numpy too."""
 _OF_ML_DTYPES = frozenset(name for name, each in NARROW_FLOATS.items() if each.package == "ml_dtypes")
 
 
 def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """A dtype that arrays can have. Raises `InvalidArgument`, and `LibraryNotFound` where ml_dtypes is missing."""
+    """Return a dtype that arrays can have. Raises `InvalidArgument`, and `LibraryNotFound` without ml_dtypes."""
     try:
         return _AT_ONCE[dtype]
-    except (KeyError, TypeError):  # what cannot be hashed is never a key
+    except (KeyError, TypeError):  # an unhashable object is never a key
         pass
     if isinstance(dtype, str) and dtype in _OF_ML_DTYPES:
         return _imported(dtype)
@@ -89,22 +89,22 @@ def _imported(name: str) -> np.dtype[Any]:
 
 
 def is_of_ml_dtypes(dtype: np.dtype[Any]) -> bool:
-    """Whether this is one of ml_dtypes' types that an array can have; numpy sees most of them as opaque bytes."""
+    """Return whether an array can have this type of ml_dtypes. numpy sees most of them as opaque bytes."""
     return dtype.type.__module__ == "ml_dtypes" and dtype.type.__name__ in _OF_ML_DTYPES
 
 
 def number_kind(dtype: np.dtype[Any]) -> str:
-    """numpy's letter for a kind of number, "f" for a float of ml_dtypes too; what is no number has other letters."""
+    """Return numpy's letter for a kind of number, "f" for a float of ml_dtypes too. Other types have other letters."""
     return "f" if is_of_ml_dtypes(dtype) else dtype.kind
 
 
 def spelling(dtype: np.dtype[Any]) -> str:
-    """How a program writes this dtype."""
+    """Return the expression by which a program names this dtype."""
     return f"{'ml_dtypes' if is_of_ml_dtypes(dtype) else 'np'}.{dtype.name}"
 
 
 def narrow_floats(itemsize: int) -> str:
-    """In words, the floats of so many bytes that CUDA C++ has as a class, as a launch takes them; else nothing."""
+    """Return a text that names the class floats of this size, as a launch takes them; empty if there are none."""
     return ", ".join(
         f"{each.package}.{name}(x) for {each.cuda_name}"
         for name, each in NARROW_FLOATS.items()
@@ -113,13 +113,13 @@ def narrow_floats(itemsize: int) -> str:
 
 
 def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The ``DLDataTypeCode`` and the bits of an element."""
+    """Return the ``DLDataTypeCode`` and the bits of an element."""
     narrow = NARROW_FLOATS.get(dtype.name)
     return DLPACK_CODES[dtype.kind] if narrow is None else narrow.dlpack_code, 8 * dtype.itemsize
 
 
 def of_dlpack(code: int, bits: int) -> np.dtype[Any]:
-    """The dtype of elements that DLPack describes so. Raises as `check_dtype` does, for those that there are not."""
+    """Return the dtype for DLPack's code and bits. Raises as `check_dtype` does, and for unsupported elements."""
     for dtype in DTYPES:
         if dlpack_type(dtype) == (code, bits):
             return dtype

@@ -1,9 +1,9 @@
 """The short way from a launch's arguments to numbers, written for each kernel.
 
-A batch launches in about a microsecond, and going through the arguments in a loop would take as long by itself. So this
-writes, for a kernel's parameters, the function that somebody would write by hand who knew them: it takes the usual
-types apart without a call, and gives up on everything else, which `KernelSignature.pack` then converts or refuses. The
-text of the function is made of the numbers of the parameters alone; nothing that a user or a compiler named is in it.
+A batch launches in about a microsecond, and a loop over the arguments would take as long by itself. So this file
+generates, for a kernel's parameters, the function that one would write by hand. It converts the usual types without a
+call, and returns None for all others, which `KernelSignature.pack` then converts or refuses. The text of the function
+contains only the numbers of the parameters; it contains no name from a user or a compiler.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from ._arrays import DeviceArray
 from ._parameters import KernelSignature, ParameterKind
 
 Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
-"""Takes the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and ticket,
-which it notes in the blocks. Returns what `struct` packs for each parameter; None, without a trace, otherwise."""
+"""A function of the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and
+ticket, which it notes in the blocks. It returns the value that `struct` packs for each parameter; or None, with no
+effect."""
 
 _FLOAT = """
     if type(a{i}) is not float:
@@ -27,7 +28,7 @@ _NARROW = """
         return None
 """
 _LARGEST = {2: 65504.0, 4: (2 - 2**-23) * 2.0**127}
-"""The largest number of so many bytes: what does not fit must be seen before anything is noted in a block."""
+"""The largest float by its size in bytes. A number that does not fit must be found before a block is changed."""
 _INTEGER = """
     if type(a{i}) is not int or not {low} <= a{i} <= {mask}:
         return None
@@ -76,7 +77,7 @@ _PARTS = {
 
 
 def encoder(signature: KernelSignature) -> Encode:
-    """The function for the parameters of a kernel; kernels with the same kinds of parameters share one."""
+    """Return the function for the parameters of a kernel; kernels with the same kinds of parameters share one."""
     return _written(tuple((parameter.kind, parameter.size) for parameter in signature.parameters))
 
 

@@ -15,16 +15,16 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         SingularMatrixError        .pivot
         NotPositiveDefiniteError   .minor
         ConvergenceError           .unconverged
-      ActorCrashed               .actor; a bug in this library
+      ActorCrashed               .actor; an internal error of this library
       ContextLost                .status, .reason, .findings; may or may not have run
       DeviceFailed               also a trio.BrokenResourceError; leaves `async with open_device()`
       DeviceClosed               also a trio.ClosedResourceError
       LibraryNotFound            also an ImportError
-    AtomrInternalError           a bug in this library, not tied to a request
+    AtomrInternalError           an internal error of this library, not tied to a request
 
 Two rules hold for all of them. Every field but the message has a default, so that pickling and copying need no code of
-their own. An exception object belongs to one waiter: whoever settles several waiters gives each a copy made by
-`fresh`, because a traceback and a context are written into the object when it is raised.
+their own. An exception object belongs to one waiter. Code that settles several waiters gives each a copy made by
+`fresh`, because raising an exception writes a traceback and a context into it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
     "fresh",
 ]
 
-_REPORT: Final = "this is a bug in atomr_trio: please report it together with the traceback of the cause."
+_REPORT: Final = "this is an internal error: please report it together with the traceback of the cause."
 
 _CUDA_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -92,13 +92,13 @@ _CUDA_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
         710: "a device-side assert failed: its text is in the log `atomr_trio.device`.",
         714: "a kernel ran out of call stack: avoid deep recursion and large local arrays.",
         715: 'the kernel holds an instruction this GPU does not know: recompile with `arch="native"`.',
-        716: "a kernel used an address that is no multiple of the element's size: check casts between pointer types.",
+        716: "a kernel used an address that is not aligned to its element: check casts between pointer types.",
         717: "a kernel used a shared or local pointer as a global one, or the other way round.",
         718: "a kernel jumped to a wild address: check function pointers and overwritten local arrays.",
         719: "a kernel trapped or failed: look for `__trap()`, bad shared memory accesses and stack overflows with "
         "`compute-sanitizer`.",
         720: "launch fewer blocks: a cooperative grid has to fit on the GPU at once.",
-        801: "this GPU, driver or backend cannot do it: `python -m atomr_trio doctor` shows what each of them offers.",
+        801: "this GPU, driver or backend does not support it: `python -m atomr_trio doctor` shows what each offers.",
         802: "the system is still starting: check that the NVIDIA fabric manager runs.",
         803: "the driver's kernel module and its library differ in version: restart the machine after a driver update.",
         804: "CUDA's compatibility package does not support this GPU: update the driver instead.",
@@ -108,7 +108,7 @@ _CUDA_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
 
 
 class ErrorContext(TypedDict, total=False):
-    """Where an error comes from: the keyword arguments that every `DeviceError` takes."""
+    """The origin of an error: the keyword arguments that every `DeviceError` takes."""
 
     device: int | None
     generation: int | None
@@ -120,7 +120,7 @@ class ErrorContext(TypedDict, total=False):
 
 
 class DeviceError(Exception):
-    """Everything that goes wrong with a device or with a request to it.
+    """The base class of every error of a device or of a request to it.
 
     Abstract: catch it to catch all of them; it is never raised itself.
     """
@@ -129,7 +129,7 @@ class DeviceError(Exception):
     _default_advice: ClassVar[str | None] = None
 
     message: str
-    """What happened, in one sentence."""
+    """A sentence that says what happened."""
     device: int | None
     """Index of the device, as given to `open_device`."""
     generation: int | None
@@ -143,7 +143,7 @@ class DeviceError(Exception):
     operation: str | None
     """The verb whose call reported the status, for example "module.launch"; not always the one that caused it."""
     advice: str | None
-    """What the user can do about it. Known status codes bring their own."""
+    """A way to solve the problem. Known status codes have their own."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class DeviceError(Exception):
         return self._default_advice
 
     def _origin(self) -> str:
-        """Name who reported what, and where, from the fields that are known."""
+        """Return the status, the operation, the device and the generation, as far as they are known."""
         where = (
             f"on device {self.device}" if self.device is not None else "",
             f"generation {self.generation}" if self.generation is not None else "",
@@ -207,7 +207,7 @@ class DeviceError(Exception):
 class RequestError(DeviceError):
     """Only this request failed; the device, its memory and every other request go on.
 
-    Catch it to handle whatever can be wrong with a single request; what is raised is one of its subclasses.
+    Catch it to handle every error of a single request. Only its subclasses are raised.
     When the request failed together with everything else that was running, the error is `ContextLost`.
     """
 
@@ -215,15 +215,15 @@ class RequestError(DeviceError):
 class InvalidArgument(RequestError, ValueError):
     """An argument was refused before anything was sent: a shape, a dtype, a range, a limit, a freed array.
 
-    When the driver refuses what the checks let through, the error is `CommandFailed`; when the array was fine once and
-    a fault made it unusable, it is `StaleArray`.
+    When the driver refuses an argument that passed the checks, the error is `CommandFailed`. When a fault made the
+    array unusable, it is `StaleArray`.
     """
 
 
 class OutOfDeviceMemory(RequestError, MemoryError):
-    """There is no device memory for this: the budget of `memory_limit` is spent, or the GPU itself has no more.
+    """There is not enough device memory: the budget of `memory_limit` is spent, or the GPU itself has no more.
 
-    Cached memory has been released and the request tried once more before you get it.
+    Before this is raised, cached memory was released and the request was tried once more.
     When a launch wants more registers or shared memory than a multiprocessor has, the error is `CommandFailed`.
     """
 
@@ -232,11 +232,11 @@ class OutOfHostMemory(RequestError, MemoryError):
     """The host has no memory, file descriptor, process or thread left for this; the message names the limit.
 
     Nothing was lost, and the same request succeeds once there is room again.
-    When it is the GPU that has no memory, the error is `OutOfDeviceMemory`.
+    When the GPU has no memory, the error is `OutOfDeviceMemory`.
     """
 
     _default_advice: ClassVar[str | None] = (
-        "raise the limit that is named, or let go of what it counts: files, kernels, pinned and shared arrays, threads."
+        "raise the limit that is named, or release what it counts: files, kernels, pinned and shared arrays, threads."
     )
 
 
@@ -272,30 +272,31 @@ class StaleArray(RequestError):
 class StaleKernel(RequestError):
     """The kernel needs module globals or constants that were lost with their generation; write them again first.
 
-    Kernels without such state are loaded again by themselves, and in the mode `on_fault="stale"` never: there compile
-    or load the kernel anew.
+    Kernels without such state are loaded again automatically. With `on_fault="stale"` no kernel is: compile or load it
+    again yourself.
     """
 
 
 class CommandFailed(RequestError):
     """The driver or a library refused this one command, with a status that harms nothing else.
 
-    A status that costs the context gives `ContextLost`, want of memory gives `OutOfDeviceMemory`.
+    When the status means that the context is lost, the error is `ContextLost`; when memory is missing, it is
+    `OutOfDeviceMemory`.
     """
 
 
 class OutsideRun(RequestError, RuntimeError):
     """The call did not come from the trio run that opened the device: nothing was sent, and the device goes on.
 
-    A device belongs to one thread and to the trio run in it. Verbs without await are called in that thread, and verbs
-    that are awaited in a task of that run; not in another thread, another run, or a task of asyncio.
+    A device belongs to one thread and to the trio run in it. Call verbs without await in that thread, and awaited verbs
+    in a task of that run. Another thread, another run, and a task of asyncio are refused.
     When that run has ended, or the device was closed, the error is `DeviceClosed`; after a fork `DeviceFailed`.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "caller", "thread", "home")
 
     caller: str | None
-    """Where the call came from: "another thread", "another trio run", "asyncio", or "no task"."""
+    """The place that the call came from: "another thread", "another trio run", "asyncio", or "no task"."""
     thread: str | None
     """The name of the thread that the call came from."""
     home: str | None
@@ -319,9 +320,9 @@ class OutsideRun(RequestError, RuntimeError):
 class SingularMatrixError(RequestError):
     """The matrix has no inverse as computed: a pivot of its factorization is exactly zero, or its rank is not full.
 
-    What the call was to write is left as the library leaves it; a factorization itself is complete.
-    A matrix that is nearly singular raises nothing, as in numpy; one that is not square is `InvalidArgument`, and one
-    that has no Cholesky factor `NotPositiveDefiniteError`.
+    The outputs of the call hold what the library left in them; a factorization itself is complete.
+    A nearly singular matrix raises no error, as in numpy. When a matrix is not square, the error is `InvalidArgument`;
+    when it has no Cholesky factor, it is `NotPositiveDefiniteError`.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "pivot", "matrix")
@@ -330,7 +331,7 @@ class SingularMatrixError(RequestError):
     pivot: int | None
     """The index of the pivot on the diagonal, counted from 0."""
     matrix: tuple[int, ...] | None
-    """Which matrix of a stack it is: the index of its leading axes. None where there is one matrix."""
+    """The matrix's place in a stack: the index of its leading axes. None where there is one matrix."""
 
     def __init__(
         self,
@@ -346,21 +347,21 @@ class SingularMatrixError(RequestError):
 
 
 class NotPositiveDefiniteError(RequestError):
-    """The matrix is not positive definite, so it has no Cholesky factor; of its triangles only one was read.
+    """The matrix is not positive definite, so it has no Cholesky factor. Only one of its triangles was read.
 
-    What the call was to write is left as the library leaves it.
+    The outputs of the call hold what the library left in them.
     When a factorization that takes any square matrix meets a zero, the error is `SingularMatrixError`.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "minor", "matrix")
     _default_advice: ClassVar[str | None] = (
-        "check that the matrix is Hermitian and which triangle is meant; `eigh` and `solve` take indefinite matrices."
+        "check that the matrix is Hermitian and that `lower` names the right triangle; or use `eigh` or `solve`."
     )
 
     minor: int | None
-    """The order of the first leading minor that is not positive, a number of rows: 1 is the first element alone."""
+    """The order of the first leading minor that is not positive: its number of rows, 1 for the first element alone."""
     matrix: tuple[int, ...] | None
-    """Which matrix of a stack it is: the index of its leading axes. None where there is one matrix."""
+    """The matrix's place in a stack: the index of its leading axes. None where there is one matrix."""
 
     def __init__(
         self,
@@ -376,9 +377,9 @@ class NotPositiveDefiniteError(RequestError):
 
 
 class ConvergenceError(RequestError):
-    """An iteration for eigenvalues or singular values did not come to an end.
+    """An iteration for eigenvalues or singular values did not converge.
 
-    What the call was to write is left as the library leaves it.
+    The outputs of the call hold what the library left in them.
     When a generalized problem fails because its second matrix is not positive definite, the error is
     `NotPositiveDefiniteError`.
     """
@@ -387,9 +388,9 @@ class ConvergenceError(RequestError):
     _default_advice: ClassVar[str | None] = "check the matrix for NaN and infinities, or allow more Jacobi sweeps."
 
     unconverged: int | None
-    """How many off-diagonal elements are left; None for the Jacobi methods, which do not tell."""
+    """The number of off-diagonal elements that are left; None for the Jacobi methods, which do not report it."""
     matrix: tuple[int, ...] | None
-    """Which matrix of a stack it is: the index of its leading axes. None where there is one matrix."""
+    """The matrix's place in a stack: the index of its leading axes. None where there is one matrix."""
 
     def __init__(
         self,
@@ -405,7 +406,7 @@ class ConvergenceError(RequestError):
 
 
 class ActorCrashed(DeviceError):
-    """The library actor that held this request failed by a bug of its own; `__cause__` is that bug.
+    """The library actor that held this request failed with an internal error, which is `__cause__`. Please report it.
 
     The request may or may not have taken effect, and is not retried; the actor has been restarted.
     When the context did not survive the crash, the error is `ContextLost`; when the argument was at fault, it is
@@ -426,21 +427,21 @@ class ActorCrashed(DeviceError):
 class ContextLost(DeviceError):
     """The context was lost while this request was started: it may or may not have run, and is not retried.
 
-    `generation` is the generation that was lost, `status` what the driver reported (None when the worker was killed or
-    hung), `reason` why in words. Wait for the next generation with `dev.wait_generation(after=lost.generation)`.
+    `generation` is the generation that was lost. `status` is the driver's status (None when the worker was killed or
+    hung), and `reason` says why. Wait for the next generation with `dev.wait_generation(after=lost.generation)`.
     The fault may have been caused by another request that ran at the same time.
-    A request that was still queued is not lost, it runs in the next generation; there it gets `StaleArray` when it
-    needs an array that the fault has torn. When no next generation will come, the error is `DeviceFailed`.
+    A request that was still queued is not lost: it runs in the next generation. It gets `StaleArray` there if it needs
+    an array that the fault has torn. When no next generation will come, the error is `DeviceFailed`.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "reason", "findings")
 
     reason: str | None
-    """Why the context was lost, in words."""
+    """The cause of the loss, in words."""
     findings: tuple[Finding, ...]
-    """What the simulator has found wrong with the kernel, if the device was opened with `check`; else nothing."""
+    """The simulator's findings about the kernel, if the device was opened with `check`; else empty."""
 
-    # Whoever makes one knows the generation, so a user may pass it to `wait_generation` without asking for None.
+    # Always set here, so a user may pass it to `wait_generation` without a check for None.
     generation: int
 
     def __init__(
@@ -463,9 +464,9 @@ class ContextLost(DeviceError):
 
 
 class DeviceFailed(DeviceError, trio.BrokenResourceError):
-    """The device is given up: the restart budget is spent, or the hardware is gone. Also for the child of a fork.
+    """The device is given up: the restart budget is spent, or the hardware is gone. Also raised in a forked child.
 
-    Every request that is waiting gets it, and it leaves `async with open_device()`; `__cause__` is the last failure.
+    Every waiting request gets it, and `async with open_device()` raises it; `__cause__` is the last failure.
     While restarts are left, a fault gives `ContextLost`; after you left the block, requests get `DeviceClosed`.
     """
 
@@ -478,17 +479,17 @@ class DeviceClosed(DeviceError, trio.ClosedResourceError):
 
 
 class LibraryNotFound(DeviceError, ImportError):
-    """A library that this call needs, of CUDA or ml_dtypes for its dtypes, is not installed, or is too old for it.
+    """A library that this call needs is not installed, or is too old: one of CUDA's, or ml_dtypes for its dtypes.
 
-    The message names the extra to install and every place that was looked at.
-    When the library is there and no GPU is, the error is `DeviceFailed`.
+    The message names the extra to install and every place that was searched.
+    When the library was found and there is no GPU, the error is `DeviceFailed`.
     """
 
 
 class AtomrInternalError(Exception):
-    """Something happened that this library believes impossible. Please report it with its traceback.
+    """An internal error of this library. Please report it with its traceback.
 
-    When the bug costs just one request, the error is `ActorCrashed`.
+    When it fails only one request, the error is `ActorCrashed`.
     """
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""What happened to a device, told to whoever listens and to the log.
+"""The events of a device, for subscribers and for the log.
 
-The supervision publishes; it must never wait for a listener. So each subscriber has a buffer of its own, a slow one
+The supervision publishes; it must never wait for a listener. So each subscriber has its own buffer. A slow subscriber
 loses events, and is told how many. This file knows trio's memory channels and nothing of devices or processes.
 
 Events are news, not state: after `EventsDropped` read `dev.generation` and `dev.state` instead of guessing.
@@ -39,7 +39,7 @@ logger: Final = logging.getLogger("atomr_trio.supervision")
 
 @attrs.frozen(kw_only=True)
 class DeviceEvent:
-    """Something that happened to the device. What you receive is one of the subclasses."""
+    """The base class of all events. You receive one of its subclasses."""
 
 
 @final
@@ -51,22 +51,22 @@ class ContextWasLost(DeviceEvent):
     """The generation that was lost."""
 
     reason: str
-    """Why, in words."""
+    """The cause, in words."""
 
     status: int | None
     """The status code that the driver reported; None when the worker was killed, exited or hung."""
 
     reported_by: str
-    """Who noticed it: the call that the driver told, the operating system, or a task that watches the worker."""
+    """The source of the report: a call of the driver, the operating system, or a task that watches the worker."""
 
     in_flight: tuple[str, ...]
-    """The requests that had been started and not finished. One of them is the likely cause, whoever reported it."""
+    """The requests that were started and not finished. One of them is the likely cause, whichever reported it."""
 
     actors: tuple[str, ...]
     """The libraries that those belong to."""
 
     findings: tuple[Finding, ...] = ()
-    """What the simulator has found wrong with the kernel, if the device was opened with `check`."""
+    """The simulator's findings about the kernel, if the device was opened with `check`."""
 
 
 @final
@@ -81,7 +81,7 @@ class ContextRebuilt(DeviceEvent):
     """Time from noticing the loss to taking requests again, in seconds."""
 
     by_standby: bool
-    """Whether a standby took over, or a worker had to be started."""
+    """True if a standby took over, False if a worker had to be started."""
 
 
 @final
@@ -105,7 +105,7 @@ class StandbyReady(DeviceEvent):
     """Time from starting it, in seconds."""
 
     standbys: int
-    """How many are ready now."""
+    """The number of standbys that are ready now."""
 
 
 @final
@@ -114,25 +114,25 @@ class StandbyLost(DeviceEvent):
     """A standby worker could not be started, or ended while it stood by. Another is tried."""
 
     reason: str
-    """Why, in words."""
+    """The cause, in words."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class ActorRestarted(DeviceEvent):
-    """A library actor crashed by a bug of its own and was started again, in the same generation."""
+    """A library actor failed with an internal error and was started again, in the same generation."""
 
     actor: str
     """The name of the actor, for example "blas"."""
 
     error: BaseException
-    """The bug, with its traceback. Please report it."""
+    """The internal error, with its traceback. Please report it."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class CopyProgress(DeviceEvent):
-    """A copy between the host and the device takes longer than a second. It is told twice a second at most."""
+    """A copy between the host and the device takes longer than a second. Published at most twice a second."""
 
     bytes_done: int
     """Bytes that have arrived."""
@@ -141,58 +141,58 @@ class CopyProgress(DeviceEvent):
     """Bytes of the whole copy."""
 
     direction: Literal["to device", "to host"]
-    """Where they go."""
+    """The direction of the copy."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class CompileStarted(DeviceEvent):
-    """Somebody asked for a program. `CompileFinished` follows."""
+    """A program was requested. `CompileFinished` follows."""
 
     program: str
-    """What the source is called: `NvrtcOptions.name`."""
+    """The name of the source: `NvrtcOptions.name`."""
 
     target: str
-    """What it is compiled for: "compute_80", "sm_90"."""
+    """The target of the compilation: "compute_80", "sm_90"."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class CompileFinished(DeviceEvent):
-    """The program is there, or will not be."""
+    """The program is ready, or the compilation failed."""
 
     program: str
-    """What the source is called: `NvrtcOptions.name`."""
+    """The name of the source: `NvrtcOptions.name`."""
 
     target: str
-    """What it is compiled for."""
+    """The target of the compilation."""
 
     seconds: float
-    """Time since it was asked for, in seconds, the wait for a thread included."""
+    """Time since the request, in seconds, with the wait for a thread."""
 
     cached: Literal["memory", "disk"] | None
-    """Where it was found; None when NVRTC compiled it, for this request or one that it joined."""
+    """The cache that had it; None when NVRTC compiled it, for this request or for one that it joined."""
 
     error: str | None
-    """What went wrong, or "cancelled" when nobody waits for it any more; None when there is a program."""
+    """The error, or "cancelled" when no task waits for it any more; None when there is a program."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class DeviceGaveUp(DeviceEvent):
-    """Supervision gave up; `DeviceFailed` leaves the block of `open_device`. The last event."""
+    """The supervision gave up; the block of `open_device` raises `DeviceFailed`. The last event."""
 
     reason: str
-    """Why, in words."""
+    """The cause, in words."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class EventsDropped(DeviceEvent):
-    """You did not keep up: events that came after the previous one and before the next one were dropped."""
+    """The subscriber was too slow: events between the previous and the next one were dropped."""
 
     count: int
-    """How many."""
+    """The number of dropped events."""
 
 
 _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
@@ -222,7 +222,7 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
 
 
 def _log(device: int | None, event: DeviceEvent) -> None:
-    """Write an event to the log, its fields as attributes of the record."""
+    """Write an event to the log, with its fields as attributes of the record."""
     level, text = _LOG.get(type(event), (logging.INFO, "device %(device)s: %(event)r"))
     if not logger.isEnabledFor(level):
         return
@@ -232,7 +232,7 @@ def _log(device: int | None, event: DeviceEvent) -> None:
 
 
 class Home(Protocol):
-    """Where the publisher is at home, which refuses listeners from elsewhere."""
+    """The thread and trio run of the publisher. Refuses listeners from elsewhere."""
 
     def check_thread(self) -> None:
         """Raise in another thread."""
@@ -242,7 +242,7 @@ class Home(Protocol):
 
 
 class _Anywhere:
-    """Refuses nobody."""
+    """Accepts every caller."""
 
     def check_thread(self) -> None:
         """Raise nothing."""
@@ -322,9 +322,9 @@ class Subscription:
 
     def _offer(self, event: DeviceEvent) -> None:
         """Put an event into the buffer, or count it as dropped. Never waits."""
-        # While a count is owed, nothing may overtake it, or the gap would be told in the wrong place. It is queued
-        # together with the event that follows, so that counts alone never fill the buffer of a slow listener; a
-        # listener that has emptied its buffer takes the count by itself.
+        # While a count is owed, nothing may overtake it, or the gap would be reported in the wrong place. The count is
+        # queued together with the event that follows, so that counts alone never fill the buffer of a slow listener.
+        # A listener that has emptied its buffer takes the count by itself.
         needed = 2 if self._dropped else 1
         if self._buffer - self._waiting() < needed:
             self._dropped += 1
@@ -346,7 +346,7 @@ class Subscription:
 
 @final
 class EventHub:
-    """Where the supervision of one device publishes, and where listeners subscribe."""
+    """The hub of one device's events: its supervision publishes here, and listeners subscribe here."""
 
     def __init__(self, device: int | None = None, home: Home = _ANYWHERE) -> None:
         self._device = device
@@ -359,10 +359,10 @@ class EventHub:
         return f"<EventHub of device {self._device}: {state}, {len(self._subscriptions)} subscribers>"
 
     def subscribe(self, buffer: int = 64) -> Subscription:
-        """Return a context manager that gives an async iterator over what happens while its block runs.
+        """Return a context manager that gives an async iterator over the events while its block runs.
 
-        At most `buffer` events wait; more are dropped and told as one `EventsDropped`. The iterator ends when the hub
-        is closed, at once when it already is.
+        At most `buffer` events wait; more are dropped and reported as one `EventsDropped`. The iterator ends when the
+        hub is closed, at once when it already is.
         """
         if type(buffer) is not int or buffer < 1:
             raise InvalidArgument(f"buffer is an int of 1 or more, not {buffer!r}", device=self._device)

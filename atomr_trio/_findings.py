@@ -1,6 +1,6 @@
-"""What the simulator finds when it checks kernels: the words that ask for it, and a finding as a value.
+"""The findings of the simulator's kernel checks as values, and the names of the checks.
 
-What is checked, and how, is the business of ``atomr_cuda.sim.checks`` in the worker. This file knows no devices.
+The checks themselves are in ``atomr_cuda.sim.checks``, in the worker. This file knows no devices.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ._util import shown
 from .worker.checking import kept_lines
 
 Check: TypeAlias = Literal["bounds", "initialised", "races", "barriers", "all"]
-"""A word for something that the simulator checks, or for all of it: what `open_device` takes."""
+"""The name of a check of the simulator, or "all"; see `open_device`."""
 
 VARIABLE: Final = "ATOMR_TRIO_CHECK"
 EVERY: Final = tuple(word for word in get_args(Check) if word != "all")
 _LABELS: Final[Mapping[str, str]] = MappingProxyType(
     {"bounds": "bounds", "initialised": "uninitialised", "races": "race", "barriers": "barrier"}
 )
-"""What a finding of each check is called where a compiler would say "error"."""
+"""The word for a finding of each check, where a compiler would print "error"."""
 
 
 def chosen_checks(check: Check | Collection[Check] | None, backend: str) -> tuple[str, ...]:
-    """What `open_device` was asked to check, each word once, in the order of `EVERY`.
+    """Return the checks that were given to `open_device`, each once, in the order of `EVERY`.
 
-    Raises `InvalidArgument` for words that there are not, and where there is a real GPU.
+    Raises `InvalidArgument` for unknown names, and for a real GPU.
     """
     if check is None:
         words: list[object] = [word.strip() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()]
@@ -42,11 +42,11 @@ def chosen_checks(check: Check | Collection[Check] | None, backend: str) -> tupl
     for word in words:
         if word not in (*EVERY, "all"):
             known = ", ".join(map(repr, (*EVERY, "all")))
-            raise InvalidArgument(f"{origin} is made of {known}, and of no {shown(word)}")
+            raise InvalidArgument(f"{origin} takes {known}, not {shown(word)}")
     if words and backend != "sim":
         raise InvalidArgument(
-            f"{origin} asks for what the simulator alone can check, and the backend is {backend!r}",
-            advice="for a real GPU NVIDIA has compute-sanitizer, which runs the program under its control: "
+            f"{origin} needs the simulator, and the backend is {backend!r}",
+            advice="for a real GPU use NVIDIA's compute-sanitizer, which runs the program under its control: "
             "`compute-sanitizer --target-processes all python ...`; or open the device with backend='sim'.",
         )
     return tuple(word for word in EVERY if word in words or "all" in words)
@@ -54,13 +54,13 @@ def chosen_checks(check: Check | Collection[Check] | None, backend: str) -> tupl
 
 def _listed(check: object) -> list[object]:
     if not isinstance(check, Collection):
-        raise InvalidArgument(f"check is a word or a collection of words, not {shown(check)}")
+        raise InvalidArgument(f"check is the name of a check or a collection of names, not {shown(check)}")
     return list(check)
 
 
 @attrs.frozen
 class OtherThread:
-    """The other side of a `Finding`: who raced with its thread, or waits at another barrier than that."""
+    """The other thread of a `Finding`: it raced with the finding's thread, or waits at another barrier."""
 
     block: tuple[int, int, int] | None
     """Index of its block in the grid: x, y, z."""
@@ -69,52 +69,52 @@ class OtherThread:
     file: str | None
     """The file of the line, as `Finding.file`."""
     line: int | None
-    """The number of the line that it was at, from 1."""
+    """The number of its line, from 1."""
     what: str
-    """What it did there, in words."""
+    """Its action there, in words."""
 
     @property
     def place(self) -> str:
-        """File and line, `"sum.cu:12"`."""
+        """The file and line, `"sum.cu:12"`."""
         return _place(self.file, self.line)
 
 
 @attrs.frozen
 class Finding:
-    """Something wrong that the simulator has seen a kernel do. `str()` of it is one line, as a compiler writes it."""
+    """An error of a kernel that the simulator has found. `str()` of it is one line in the format of a compiler."""
 
     check: str
-    """Which check found it: `"bounds"`, `"initialised"`, `"races"` or `"barriers"`."""
+    """The check that found it: `"bounds"`, `"initialised"`, `"races"` or `"barriers"`."""
     kernel: str
     """The kernel's name in its image; for C++ the mangled one."""
     block: tuple[int, int, int] | None
     """Index of the thread's block in the grid: x, y, z."""
     thread: tuple[int, int, int] | None
-    """Index of the thread in its block: x, y, z. Of many threads that do the same, the first."""
+    """Index of the thread in its block: x, y, z. If many threads do the same, this is the first."""
     file: str | None
-    """The source file, as the compiler was told it is called (`NvrtcOptions.name`); `"<PTX>"` if the image has no line
+    """The source file, by the name given to the compiler (`NvrtcOptions.name`); `"<PTX>"` if the image has no line
     information, and None if there is no place."""
     line: int | None
     """The number of the line in it, from 1."""
     what: str
-    """What is wrong, in one sentence."""
+    """A sentence that says what is wrong."""
     address: int | None = None
     """The device address that was accessed."""
     array: str | None = None
-    """What is there: the array and where it was made, a variable, shared memory; None where nothing ever was."""
+    """The owner of `address`: the array and where it was made, a variable, shared memory; None if it never had one."""
     index: int | tuple[int, ...] | None = None
-    """Where in the array that is, in elements: one number for each axis, or a single one outside of it."""
+    """The place in the array, in elements: one number for each axis, or a single number outside of the array."""
     other: OtherThread | None = None
-    """The other party of a race, or of a barrier; None for a finding about one thread."""
+    """The other thread of a race, or of a barrier; None for a finding about one thread."""
 
     @property
     def place(self) -> str:
-        """File and line, `"sum.cu:12"`."""
+        """The file and line, `"sum.cu:12"`."""
         return _place(self.file, self.line)
 
     @property
     def label(self) -> str:
-        """What the finding is called in the text of `str()`: `"bounds"`, `"uninitialised"`, `"race"`, `"barrier"`."""
+        """The word for the finding in the text of `str()`: `"bounds"`, `"uninitialised"`, `"race"`, `"barrier"`."""
         return _LABELS.get(self.check, self.check)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class Finding:
 
 
 def _fields_of(cls: type[attrs.AttrsInstance], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a class has fields for, its positions in grid and block as tuples."""
+    """Return the facts that a class has fields for, with positions in grid and block as tuples."""
     known = {field.name: facts.get(field.name, None) for field in attrs.fields(cls)}
     for name in ("block", "thread"):
         known[name] = None if known[name] is None else tuple(known[name])
@@ -146,22 +146,22 @@ def _place(file: str | None, line: int | None) -> str:
 
 
 def from_here(path: str) -> str:
-    """A path as a person writes it who stands in the working directory."""
+    """Return a path relative to the working directory, if it is below it."""
     try:
         return path.removeprefix(os.path.join(os.getcwd(), ""))
-    except FileNotFoundError:  # somebody has deleted the directory
+    except FileNotFoundError:  # the directory was deleted
         return path
 
 
 def read_findings(lines: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    """The findings that a worker has written down."""
+    """Return the findings that a worker has written."""
     return tuple(map(Finding._from_worker, lines))
 
 
 def kept_findings(folder: str | os.PathLike[str]) -> tuple[Finding, ...]:
-    """What the workers of programs have found that ran with ``ATOMR_TRIO_CHECK_KEEP`` naming `folder`.
+    """Return the findings of programs that ran with ``ATOMR_TRIO_CHECK_KEEP`` set to `folder`.
 
-    For whoever runs other programs with ``ATOMR_TRIO_CHECK``, as ``python -m atomr_trio check`` does.
+    Use it to run other programs with ``ATOMR_TRIO_CHECK``, as ``python -m atomr_trio check`` does.
 
     Raises `OSError` for a file in it that cannot be read.
     """
@@ -169,6 +169,6 @@ def kept_findings(folder: str | os.PathLike[str]) -> tuple[Finding, ...]:
 
 
 def in_short(findings: Sequence[Finding]) -> str:
-    """The first finding, and how many more there are."""
+    """Return the first finding, and the number of the others."""
     rest = len(findings) - 1
     return str(findings[0]) + (f" (and {rest} more)" if rest else "")

@@ -1,8 +1,8 @@
-"""One generation: a worker process, the commands published to it, and how its end is noticed and settled.
+"""One generation: a worker process, the commands published to it, and the handling of its end.
 
-Everything in here is about one worker. What outlives it (mailboxes, the arena, the restart budget) belongs to the
-device. A generation is lost once, by `lose`, whoever noticed; that cancels its scope, and the device then runs the
-fence: kill, reap, read the counters one last time, settle.
+This file is about one worker. Mailboxes, the arena and the restart budget outlive it and belong to the device. A
+generation is lost once, by `lose`, whatever noticed it. That cancels its scope, and the device then runs the fence:
+kill, reap, read the counters one last time, settle.
 
 A standby is a generation whose worker is ready and that has no number yet: the device gives it one when it takes over.
 """
@@ -87,33 +87,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("atomr_trio.worker")
 device_log = logging.getLogger("atomr_trio.device")
-"""What kernels print, line by line."""
+"""The log of the kernels' output, line by line."""
 
 SPIN_SECONDS = 200e-6
-"""How long a wait looks at the counters between checkpoints before it blocks on the descriptor."""
+"""Seconds that a wait polls the counters between checkpoints before it blocks on the descriptor."""
 
 WATCH_PERIOD = 0.1
 STOPPED_SECONDS = 2.0
 """A heartbeat that stands still this long means a stopped worker."""
 DEAF_SECONDS = 10.0
-"""A worker that leaves records unread this long is stuck inside a call, however well its heart beats."""
+"""A worker that leaves records unread this long is stuck inside a call, even if its heartbeat goes on."""
 
 STANDSTILL_PERIODS = 5
-"""The watchdog that comes so many of its periods late has not run in between."""
+"""A watchdog that is this many periods late was stopped in between."""
 
 START_TIMEOUT = 60.0
 END_TIMEOUT = 1.0  # of a process whose socket has ended; what is still there is killed
 REAP_TIMEOUT = 30.0
-"""In seconds of real time, as all of the above: a test's clock must not make a healthy worker look dead."""
+"""Seconds of real time, as for all of the above: a test's clock must not make a healthy worker look dead."""
 
 OUTBOX_BYTES = 192 << 20
-"""Bytes of records that wait in this process, with which batches send no more: 4096 launches of the largest kind."""
+"""Batches send no more while this many bytes of records wait here: 4096 launches of the largest kind."""
 
 COMPUTE_LIMIT = LANE_LIMIT + LANE_LIMIT // 2
 """Unfinished commands of the compute lane, those of batches apart, with which other lanes take no more either."""
 
 DRAINED_AT_ONCE = 1024
-"""Records that are sent in one go, of those that have waited: a few milliseconds."""
+"""The number of waiting records that are sent in one turn, which takes a few milliseconds."""
 
 BEING_REBUILT = "the device is being rebuilt: use the awaited form, which waits for that, or `dev.wait_generation`"
 
@@ -126,7 +126,7 @@ _BY_SOCKET = HEADER.pack(0, SOCKET_LANE, 0, 0, 0, 0)
 
 
 class LossKind(enum.Enum):
-    """How a generation ended."""
+    """The kind of end of a generation."""
 
     FAULT = "fault"
     EXIT = "exit"
@@ -138,12 +138,12 @@ class LossKind(enum.Enum):
 
 @attrs.frozen
 class Loss:
-    """Why a generation was lost."""
+    """The cause of the loss of a generation."""
 
     kind: LossKind
     reason: str
     reported_by: str
-    """Who noticed: the call that the driver told, or the task of ours that watched."""
+    """The source of the report: a call of the driver, or a task that watches the worker."""
     status: int | None = None
     status_name: str | None = None
     library: str | None = None
@@ -152,11 +152,11 @@ class Loss:
 
     @property
     def gone(self) -> bool:
-        """Whether no restart can help."""
+        """True if no restart can help."""
         return self.status is not None and classify(self.status, self.library or "cuda") is StatusClass.GONE
 
     def error(self, device: int, generation: int) -> ContextLost:
-        """A fresh exception for one request that was started."""
+        """Return a fresh exception for one request that was started."""
         return ContextLost(
             self.reason,
             reason=self.reason,
@@ -171,7 +171,7 @@ class Loss:
 
 
 MakeError = Callable[[], DeviceError]
-"""Makes a fresh exception for each request that it is asked for."""
+"""A function that makes a fresh exception for each request."""
 
 
 class StartFailed(Exception):
@@ -203,7 +203,7 @@ class Generation:
         self.device = device
         self.number: int = number
         self.standbys = standbys
-        """Those of the device, to be told of every chunk."""
+        """The device's standbys, which are told of every chunk."""
         self.process = process
         self.staging = staging
         self.hang_timeout = hang_timeout
@@ -217,19 +217,19 @@ class Generation:
             undo.pop_all()
         self.timeline: Timeline = Timeline(self.page, None if self.ring is None else self.ring.groups)
         self.token: int = next(_TOKENS) * MAX_LANES
-        """Never that of another generation, of whatever device; see `Block.fast`."""
+        """Unique among the generations of all devices; see `Block.fast`."""
         self.sent: int = 0
-        """How many records were sent."""
+        """The number of records that were sent."""
         self._lane_options = lane_options
         self._spin = spin
         self._longest_patience: float = max(spin, SPIN_SECONDS)
         self.patience: float = self._longest_patience
-        """How long it pays to look for an end before blocking."""
+        """The time in seconds for which polling for an end is worthwhile before blocking."""
         self._looked_for = False
         self.in_service: trio.Event = trio.Event()
         """Set when it takes requests; a standby's is not, yet."""
         self.relieved: trio.Event = trio.Event()
-        """Set when it stands by no longer: it takes over, or is lost."""
+        """Set when it is not a standby any more: it takes over, or is lost."""
         self.over: trio.Event = trio.Event()
         """Set when its tasks have ended."""
         self.interop: Interop | None = None
@@ -239,11 +239,11 @@ class Generation:
         self.called: set[tuple[str, int, int]] = set()
         """Functions of libraries that were called here before: the library, the lane, the function's number."""
         self.opened: set[Verb] = set()
-        """What opens the libraries that were called here, or were opened ahead of time; its standbys follow."""
+        """The verbs that open the libraries that were called here, or opened ahead of time; its standbys follow."""
         self.variables: dict[int, dict[str, int]] = {}
         """The addresses of the variables of each module that its worker has loaded."""
         self.launch_paths: Living[LaunchPath] = Living()
-        """The short ways into it, to be told of modules that are unloaded."""
+        """The short ways into it, which are told of modules that are unloaded."""
         self.graphs: dict[int, BuiltGraph] = {}
         """The graphs that its worker was told to build, by number."""
         self.loss: Loss | None = None
@@ -253,14 +253,14 @@ class Generation:
         self.output_tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._arena = arena
         self.outbox: collections.deque[tuple[bytes, Sequence[int]]] = collections.deque()
-        """Records that ring or socket have no room for, with their descriptors, in order."""
+        """Records that did not fit in the ring or the socket, with their descriptors, in order."""
         self.outbox_bytes: int = 0
         """The bytes of those records."""
         self._socket_is_full = trio.Event()
         self._cut_off = False
-        """Whether the socket takes nothing more."""
+        """True if the socket cannot be written any more."""
         self.for_batch: bool = False
-        """Whether what is published just now is the work of a batch."""
+        """True while a batch publishes its work."""
         self._activity = trio.Event()
         self._room: list[trio.Event] = []
         self._failures: dict[Ticket, dict[str, Any]] = {}
@@ -271,11 +271,11 @@ class Generation:
         self._ended = False
         self._buried = False
         self._why_torn: dict[str, str] = {}
-        """By what was writing them, what is said of blocks that the loss has torn."""
+        """The texts about blocks that the loss has torn, by the operation that was writing them."""
         self._mapped: dict[int, Chunk] = {}
         self._places = _Places(self.page.descriptor)
         self._unkept: dict[int, Chunk] = {}
-        """Chunks, by their address, whose descriptor came and found no place here."""
+        """Chunks, by address, whose descriptor was dropped because this process had no place for it."""
         self._probes: collections.deque[trio.Event] = collections.deque()
         self._output = WorkerOutput(process, self._log_line)
         self._waiting = [0] * MAX_LANES
@@ -287,7 +287,7 @@ class Generation:
 
     @property
     def refusing(self) -> bool:
-        """Whether it takes nothing more: it is lost, or the device is being closed."""
+        """True if it takes no requests any more: it is lost, or the device is being closed."""
         return self._refusing
 
     @refusing.setter
@@ -296,13 +296,13 @@ class Generation:
         self.close_short_ways()
 
     def close_short_ways(self) -> None:
-        """Have every short way look again: its next launch must not overtake what waits here, or is not taken."""
+        """Make every short way check again before its next launch, which must not overtake the work that waits here."""
         for path in self.launch_paths:
             path.last_record = 0
 
     @property
     def arena(self) -> Arena:
-        """The device's arena; it exists once the first worker has told how much memory there is."""
+        """The device's arena; it exists once the first worker has reported the size of the memory."""
         if self._arena is None:
             raise AssertionError("the arena is used before the first worker is ready")
         return self._arena
@@ -317,7 +317,7 @@ class Generation:
     async def start(self, show: Callable[[Generation], None] | None = None) -> None:
         """Wait until the worker is ready for records. Raises `StartFailed`, at the latest after `START_TIMEOUT`.
 
-        From the moment that `show` is called with it, it must be told of every chunk that comes or goes.
+        From the moment that `show` is called with it, it must be told of every chunk that is added or removed.
         """
         patience = Patience(START_TIMEOUT)
         while not self._hello:
@@ -368,15 +368,15 @@ class Generation:
             raise StartFailed(DeviceFailed(reason, device=self.device, status=self.loss.status), gone=self.loss.gone)
 
     async def _ended_while_starting(self) -> NoReturn:
-        self.drain_messages()  # in which it may have said why
-        if not self.process.reap():  # which ends by itself, and then it can be told who has ended it
+        self.drain_messages()  # they may contain the reason
+        if not self.process.reap():  # it is about to end by itself, and then its end tells who has ended it
             await Patience(END_TIMEOUT).readable(self.process.pidfd)
         await reap(self.process)
         await self._output.rest()
         raise self._start_failure({"text": f"the worker {self.process.end_text()} while it started"})
 
     def _last_words(self) -> str:
-        """What to add to the reason of a failed start: the end of what the worker has printed."""
+        """Return the end of the worker's output, to be added to the reason of a failed start."""
         words = " | ".join(list(self.output_tail)[-5:])
         cut = "..." if len(words) > LAST_WORDS else ""
         return f"; its last words: {cut}{words[-LAST_WORDS:]}" if words else ""
@@ -393,10 +393,10 @@ class Generation:
             )
         status = message.get("status")
         library = message.get("library", "cuda")
-        # The worker has this process's limits. The driver does not tell a low one from a GPU that is not there.
+        # The worker has this process's limits. The driver reports a limit that is too low as a missing GPU.
         low = low_limits()
         if low:
-            text += f" (that may be for a low limit: {low})"
+            text += f" (a low limit may be the cause: {low})"
         gone = not low and status is not None and classify(status, library) is StatusClass.GONE
         error = DeviceFailed(
             f"a worker for the device could not be started: {text}",
@@ -411,13 +411,13 @@ class Generation:
 
     @property
     def ready(self) -> bool:
-        """Whether its worker runs records."""
+        """True if its worker runs records."""
         return self._started is not None and self.loss is None
 
     # --- as a standby -------------------------------------------------------------------------------------------------
 
     def mirror(self, chunk: Chunk) -> None:
-        """Have a standby's worker map a chunk, whose descriptor has just come."""
+        """Make a standby's worker map a chunk, whose descriptor has just come."""
         for other in [each for each in self._mapped.values() if _overlap(each, chunk)]:
             self.unmirror(other)
         self._mapped[chunk.address] = chunk
@@ -430,26 +430,26 @@ class Generation:
         self._send_control(context_records.MAP_CHUNK, payload, copies)
 
     def unmirror(self, chunk: Chunk) -> None:
-        """Have a standby's worker let go of a chunk, if it has it."""
+        """Make a standby's worker release a chunk, if it has it."""
         if self._mapped.get(chunk.address) is chunk:
             del self._mapped[chunk.address]
             payload = context_records.UNMAP_CHUNK.struct.pack(chunk.address)
             self._send_control(context_records.UNMAP_CHUNK, payload)
 
     def note_opened(self, opening: Verb) -> None:
-        """A library is called for the first time: the standbys open it too, so that no takeover waits for that."""
+        """Note the first call of a library. The standbys open it too, so that no takeover waits for that."""
         self.opened.add(opening)
         for standby in self.standbys:
             standby.open_library(opening)
 
     def open_library(self, opening: Verb) -> None:
-        """Have a standby's worker load a library and make its handle for the compute lane."""
+        """Make a standby's worker load a library and create its handle for the compute lane."""
         if self.ready and opening not in self.opened:
             self.opened.add(opening)
             self.publish(LANE_COMPUTE, opening, b"", (), _OpeningOwner())
 
     def take_over(self, number: int) -> None:
-        """Become generation `number`, with the chunks that are there now and no other."""
+        """Become generation `number`, with exactly the chunks that exist now."""
         self.number = number
         self.relieved.set()
         for chunk in list(self._mapped.values()):
@@ -466,7 +466,7 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def wait_room(self, lane: int | None) -> None:
-        """Wait until a request for a lane that could not begin may be able to, or until the generation is lost."""
+        """Wait until the lane may have room for a request, or until the generation is lost."""
         if lane is not None:
             self._waiting[lane] += 1
         event = trio.Event()
@@ -478,20 +478,20 @@ class Generation:
                 self._waiting[lane] -= 1
 
     def takes(self, request: Request) -> bool:
-        """Whether a request can begin right now."""
+        """Return whether a request can begin right now."""
         if self.loss is not None or not (request.lane is None or self._has_room(request.lane)):
             return False
         arena = self.arena
         return not arena.quarantine or not any(arena.quarantined(block) for block in request.blocks())
 
     def wake_waiters(self) -> None:
-        """Have every actor look again at what it waits for."""
+        """Make every actor check its condition again."""
         waiters, self._room = self._room, []
         for event in waiters:
             event.set()
 
     def refusal(self, request: Request) -> trio.WouldBlock:
-        """Tell why a request cannot begin right now, for a caller that does not wait."""
+        """Return the error that says why a request cannot begin right now, for a caller that does not wait."""
         if self.loss is not None:
             return trio.WouldBlock(BEING_REBUILT)
         lane = request.lane
@@ -517,7 +517,7 @@ class Generation:
         return lane == LANE_COMPUTE or self.timeline.lanes[LANE_COMPUTE].admitted < COMPUTE_LIMIT
 
     def has_room_for_batch(self, lane: int, count: int) -> bool:
-        """Whether a lane takes so many more commands of batches."""
+        """Return whether a lane takes `count` more commands of batches."""
         most, compute = BATCH_COMMANDS - count, self.timeline.lanes[LANE_COMPUTE]
         if len(compute.in_flight) + len(compute.launches) > most or self.outbox_bytes > OUTBOX_BYTES:
             return False
@@ -606,9 +606,9 @@ class Generation:
         return command
 
     def promote(self, block: Block, lane: int) -> None:
-        """Let a block go the short way on a lane, if nothing is wrong with it and no other lane has work on it.
+        """Let a block go the short way on a lane, if it is intact and no other lane has work on it.
 
-        What takes that back, later: work of another lane, an error, and whatever frees, fills or shares the block.
+        This is revoked by work of another lane, by an error, and by freeing, filling or sharing the block.
         """
         reached = self.timeline.reached
         for reader in [reader for reader in block.readers.items() if reader[0] != lane and reached(reader)]:
@@ -629,9 +629,9 @@ class Generation:
             block.fast = self.token + lane
 
     def begin_looking(self) -> bool:
-        """Whether the caller, who has just sent something, is to look for its end: if nobody else does.
+        """Return whether the caller, who has just sent a command, must poll for its end: if no other task does.
 
-        It settles what it finds, for `patience` at most, and says `end_looking` afterwards.
+        It settles what has ended, polls for `patience` at most, and calls `end_looking` afterwards.
         """
         if self._looked_for or self._activity.is_set():
             return False
@@ -639,7 +639,7 @@ class Generation:
         return True
 
     async def look_for(self, request: Request) -> None:
-        """Look until a request has its answer or looking does not pay any more; for who was told to `begin_looking`."""
+        """Poll until a request has its answer or polling is not worthwhile any more, after a true `begin_looking`."""
         until = time.perf_counter() + self.patience
         try:
             while True:
@@ -651,7 +651,7 @@ class Generation:
             self.end_looking()
 
     def end_looking(self, looker: LaunchOwner | None = None) -> None:
-        """Settle what was found; what is still unfinished is the settler's again."""
+        """Settle what has ended, and leave unfinished commands to the settler again."""
         self._looked_for = False
         if (looker is not None and self._settled_alone(looker)) or self.settle_finished():
             self.patience = self._longest_patience
@@ -663,7 +663,7 @@ class Generation:
             self._idle.set()
 
     def _settled_alone(self, looker: LaunchOwner) -> bool:
-        """Settle the one launch that there is, if it is this one and has run without failing: the most usual case."""
+        """Settle the only launch, if it is this one and has run without an error: the most usual case."""
         book = self.timeline.lanes[LANE_COMPUTE]
         launches = book.launches
         if len(launches) != 1 or book.in_flight or launches[0][1] is not looker:
@@ -677,7 +677,7 @@ class Generation:
         return True
 
     def wake_settler(self) -> None:
-        """There is something to settle: whoever looks already will, otherwise the settler is woken."""
+        """Make sure that ended commands are settled: by the task that polls, if there is one, else by the settler."""
         if not self._looked_for and not self._activity.is_set():
             self._activity.set()
 
@@ -687,16 +687,16 @@ class Generation:
         self._send_control(context_records.OPEN_LANE, payload)
 
     def close_lane(self, lane: int) -> None:
-        """Have the worker give a lane back, if it has it; all its commands must be finished."""
+        """Make the worker close a lane, if it has it; all its commands must be finished."""
         book = self.timeline.book(lane)
         if book.open and self.loss is None:
             book.open = False
-            # The libraries' handles go with it, and its number comes back.
+            # The libraries' handles are destroyed with it, and its number will be used again.
             self.called = {call for call in self.called if call[1] != lane}
             self._send_control(context_records.CLOSE_LANE, context_records.CLOSE_LANE.struct.pack(lane))
 
     def drop_module(self, number: int) -> bool:
-        """Have a module no more; whether its worker was told to load it, and so must be told to unload it."""
+        """Forget a module. Returns whether its worker was told to load it, and so must be told to unload it."""
         self.variables.pop(number, None)
         return self.modules.pop(number, None) is not None
 
@@ -713,7 +713,7 @@ class Generation:
                 operation=operation,
             )
         if self.arena.quarantine and self.arena.quarantined(block):
-            raise AtomrInternalError(f"{operation} was let through to memory that a lost worker may still write")
+            raise AtomrInternalError(f"{operation} was admitted to memory that a lost worker may still write")
         if block.torn is not None and role is not Role.OVERWRITE:
             raise StaleArray(
                 f"the array is torn: {block.torn}",
@@ -723,25 +723,25 @@ class Generation:
             )
 
     def _check_fills(self, operands: Sequence[Operand], operation: str) -> None:
-        """One command brings along no more fills than the compute lane has result slots to spare."""
+        """Raise `InvalidArgument` if a command needs more fills than the compute lane has spare result slots."""
         fills = sum(block.recipe is not None for block, _ in operands)
         if fills > LANE_LIMIT // 4:
             raise CommandFailed(
-                f"one command cannot bring along {fills} fills: use fewer new arrays at a time",
+                f"one command needs {fills} fills of new arrays, which is too many: use fewer new arrays at a time",
                 device=self.device,
                 generation=self.number,
                 operation=operation,
             )
 
     def require_chunk(self, chunk: Chunk, required: set[int]) -> None:
-        """Have a chunk made that is not there yet, and add the ticket of that to `required`."""
+        """Create a chunk that does not exist yet, and add the ticket of its creation to `required`."""
         if chunk.state is not ChunkState.READY:
             if chunk.state is ChunkState.PLANNED:
                 self._create_chunk(chunk)
             required.add(chunk.ticket)
 
     def _prepare_block(self, block: Block, role: Role, required: set[int]) -> None:
-        """Bring along what the block still needs: its chunk, and what it is to be filled with."""
+        """Create the chunk and send the fill that the block still needs."""
         self.require_chunk(block.chunk, required)
         recipe = block.recipe
         if recipe is None or role is Role.OVERWRITE:
@@ -757,7 +757,7 @@ class Generation:
         required.add(recipe.ticket)
 
     def release_retired(self, then: CommandOwner | None = None) -> int:
-        """Give the chunks that the arena has dropped back to the GPU; the bytes. `then` is told when all are."""
+        """Release the chunks that the arena has dropped to the GPU. Returns their bytes; `then` is told of the end."""
         retired, self.arena.retired = self.arena.retired, []
         for number, chunk in enumerate(retired, 1):
             owner = _ReleaseOwner(self, chunk, then if number == len(retired) else None)
@@ -784,9 +784,10 @@ class Generation:
         return host_limits(what, device=self.device, generation=self.number, operation=operation)
 
     def _copies_of(self, descriptors: Sequence[int], operation: str) -> list[int]:
-        """Descriptors that a record will carry: till it is sent, their owner may have closed his.
+        """Return copies of the descriptors that a record will carry: their owner may close them before it is sent.
 
-        Made before the command has a ticket, because one that has must be sent. Raises `OutOfHostMemory`.
+        They are made before the command has a ticket, because a command with a ticket must be sent. Raises
+        `OutOfHostMemory`.
         """
         copies: list[int] = []
         try:
@@ -798,7 +799,7 @@ class Generation:
         return copies
 
     def _send(self, record: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a record, or have it wait for room; the descriptors are closed when it is sent."""
+        """Send a record, or let it wait for room; the descriptors are closed when it is sent."""
         if (not self.outbox or self.drain_outbox()) and self._sent_now(record, descriptors):
             if descriptors:
                 _close_all(descriptors)
@@ -809,11 +810,11 @@ class Generation:
         self.drain_outbox()
 
     def drain_outbox(self) -> bool:
-        """Send what waits for room, in order, as far as there is any; whether nothing waits any more."""
+        """Send waiting records, in order, as far as there is room. Returns whether none waits any more."""
         until = self.sent + DRAINED_AT_ONCE
         while self.outbox:
             record, descriptors = self.outbox[0]
-            if self.sent >= until:  # the writer goes on, when others have had their turn
+            if self.sent >= until:  # the writer goes on, after other tasks have run
                 self._socket_is_full.set()
                 return False
             if not self._sent_now(record, descriptors):
@@ -826,17 +827,17 @@ class Generation:
         return True
 
     def _may_have_room(self) -> bool:
-        """Have somebody tell when there is room again; whether there is some already, by now."""
+        """Ask to be told when there is room again. Returns whether there is room already."""
         words = self.page.words
         if self.ring is None or self.sent - words[RECORDS_READ_WORD] < SLOTS:
             self._socket_is_full.set()
             return False
         words[SENDER_WAITS_WORD] = 1
-        fence()  # as in ``ring.py``: the worker says what it has read, and then looks who waits
+        fence()  # as in ``ring.py``: the worker publishes what it has read, and then checks who waits
         return self.sent - words[RECORDS_READ_WORD] < SLOTS
 
     def _sent_now(self, record: bytes, descriptors: Sequence[int]) -> bool:
-        """Send a record, if there is room for it; what becomes of one that can never be sent is the loss's matter."""
+        """Send a record, if there is room for it. A record that can never be sent loses the generation."""
         ring = self.ring
         if ring is None:
             return self._sent_by_socket(record, descriptors)
@@ -869,9 +870,9 @@ class Generation:
         return True
 
     def _send_failed(self, error: OSError) -> None:
-        """A record that cannot be sent has a ticket already, so its generation cannot go on."""
+        """Lose the generation: a record that cannot be sent has a ticket already."""
         self._cut_off = True
-        # When the worker is gone, its exit tells why.
+        # When the worker is gone, its exit is the reason.
         if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
             reason = f"a record could not be sent to the worker: {error}"
             self.lose(Loss(LossKind.EXIT, reason, reported_by="the writer"))
@@ -882,7 +883,7 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def end_worker(self, deadline: float) -> None:
-        """Ask the worker to give everything back and exit, and wait for that until `deadline`.
+        """Ask the worker to release everything and exit, and wait for that until `deadline`.
 
         `deadline` is on the clock of `time.monotonic`, here and in `reset`.
         """
@@ -890,18 +891,18 @@ class Generation:
         await self._hears(self.process.pidfd, Patience(deadline - time.monotonic()))
 
     def request_faults(self, faults: str, *, instead: bool = False) -> None:
-        """Have the simulated driver of the worker fail, in the words of ``atomr_cuda.injection``.
+        """Make the simulated driver of the worker fail, as ``atomr_cuda.injection`` describes.
 
-        `instead` withdraws those that were asked for before.
+        `instead` withdraws the faults that were requested before.
         """
         self._send_control(context_records.INJECT, json.dumps({"faults": faults, "instead": instead}).encode())
 
     @trio.lowlevel.enable_ki_protection
     async def reset(self, deadline: float) -> bool:
-        """Have the worker give everything back but its context; whether it has done so by `deadline`.
+        """Make the worker release everything but its context. Returns whether it has done so by `deadline`.
 
-        What is unfinished must come to an end by itself. The process can then be adopted again, as another generation;
-        one that was never adopted can be at once.
+        Unfinished work must end by itself. The process can then be adopted again, as another generation; a process that
+        was never adopted can be adopted at once.
         """
         if self._adopted:
             self._hello = False
@@ -926,14 +927,14 @@ class Generation:
         return True
 
     async def _hears(self, descriptor: int, patience: Patience) -> bool:
-        """Wait for a descriptor of the worker, and read what it prints: nobody else does. Whether it is readable."""
+        """Wait for a descriptor of the worker, and read its output meanwhile. Returns whether it is readable."""
         watched = {descriptor, self.process.output}
         while ready := await patience.readable(*watched):
             if self.process.output in ready and not self._output.turn() and self._output.ended:
                 watched.remove(self.process.output)
             if descriptor in ready:
                 return True
-            if patience.left <= 0:  # whoever prints without end is not heard for ever
+            if patience.left <= 0:  # a worker that prints without end is not read for ever
                 break
         return False
 
@@ -956,15 +957,15 @@ class Generation:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it left records unread; the kernel says so once, ahead of the messages that it had sent
+                continue  # it left records unread; the kernel reports that once, before the messages that it had sent
             if not data:
                 self._ended = True
                 return
             try:
                 self._handle(json.loads(data), descriptors)
             except (ValueError, KeyError, IndexError, TypeError) as garbled:
-                # Something wrote over the worker's memory: not our defect, but the end of that worker.
-                reason = f"the worker sent a message that makes no sense: {garbled!r}"
+                # The worker's memory was overwritten: not an internal error here, but the end of that worker.
+                reason = f"the worker sent a message that cannot be read: {garbled!r}"
                 self.lose(Loss(LossKind.EXIT, reason, reported_by="the reader"))
 
     def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
@@ -1026,7 +1027,7 @@ class Generation:
             standby.mirror(chunk)
 
     def _ask_for_unkept(self) -> None:
-        """Have the worker send once more what had no place here: memory outlives it only with its descriptor."""
+        """Make the worker send the dropped descriptors again: memory outlives it only with its descriptor."""
         for address in self._unkept:
             if not self._places.awaits(address):
                 with contextlib.suppress(OSError):  # there is no place yet
@@ -1044,7 +1045,7 @@ class Generation:
                 self._keep(chunk, descriptor)
 
     def await_no_more(self, chunk: Chunk) -> None:
-        """A chunk was made, or was not: its descriptor has come, or never will."""
+        """Note that a chunk's descriptor has come, or never will."""
         if self._unkept.get(chunk.address) is not chunk:
             self._places.give_up(chunk.address)
 
@@ -1054,7 +1055,7 @@ class Generation:
             self.let_go(chunk)
 
     def let_go(self, chunk: Chunk, then: Callable[[], None] | None = None) -> None:
-        """Close a chunk that the arena and the worker no longer have, here and in the standbys; `then` is called."""
+        """Close a chunk that the arena and the worker no longer have, here and in the standbys; then call `then`."""
         if self._unkept.get(chunk.address) is chunk:
             del self._unkept[chunk.address]
         for standby in self.standbys:
@@ -1105,7 +1106,7 @@ class Generation:
             if torn is not None:
                 block.tear(torn)
             block.fast = 0
-            # What a later command has written must not be filled over.
+            # The fill must not overwrite what a later command has written.
             if block.writer == key and recipe is not None:
                 block.recipe = recipe.anew()
         failure = self._failures.pop(key, None)
@@ -1124,7 +1125,7 @@ class Generation:
             )
         if failure["status"] == HOST_SHORTAGE:
             return OutOfHostMemory(
-                f"the worker could not do it: {failure['text']}",
+                f"the worker could not run it: {failure['text']}",
                 device=self.device,
                 generation=self.number,
                 operation=operation,
@@ -1158,7 +1159,7 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def run_writer(self) -> None:
-        """Send what the socket had no room for. What the ring had no room for goes when the worker says so."""
+        """Send records that did not fit in the socket. For those of the ring, the worker tells when there is room."""
         while not self._cut_off:
             await self._socket_is_full.wait()
             await trio.lowlevel.wait_writable(self.process.sock)
@@ -1167,10 +1168,10 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def run_settler(self) -> None:
-        """Settle commands as their tickets are reached: look for a while, with checkpoints, then block.
+        """Settle commands as their tickets are reached: poll for a while, with checkpoints, then block.
 
-        Looking pays as long as commands end within the time, so that is halved by each look that was in vain, until one
-        pays again.
+        Polling is worthwhile as long as commands end within the time. Each poll without success halves the time, until
+        one succeeds.
         """
         last = time.perf_counter()
         while True:
@@ -1211,7 +1212,7 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def end_output(self) -> None:
-        """Log what a worker that is gone had printed."""
+        """Log the remaining output of a worker that is gone."""
         await self._output.rest()
 
     def _log_line(self, text: str) -> None:
@@ -1229,7 +1230,7 @@ class Generation:
 
     @trio.lowlevel.enable_ki_protection
     async def run_watchdog(self) -> None:
-        """Notice, in real time, a stopped worker, one that reads nothing, and a command that runs too long."""
+        """Lose the generation, by real time, if its worker stops or reads nothing, or a command runs too long."""
         period = WATCH_PERIOD if self.hang_timeout is None else min(WATCH_PERIOD, max(0.001, self.hang_timeout / 4))
         heart = _Pulse(STOPPED_SECONDS, "the worker gave no sign of life for {seconds:.1f} s")
         ears = _Pulse(DEAF_SECONDS, "the worker has read nothing of what it was sent for {seconds:.1f} s")
@@ -1245,7 +1246,7 @@ class Generation:
                     self._arena.collect(AT_A_TIME)
                     await trio.lowlevel.checkpoint()
                 read = self.page.records_read()
-                # A worker that has read everything is not deaf, so its time begins anew.
+                # A worker that has read everything is not deaf, so its time starts again.
                 still = heart.still(self.page.heartbeat(), now) or ears.still(read if read < self.sent else -now, now)
                 if still is not None:
                     self.lose(Loss(LossKind.STOPPED, still, reported_by="the watchdog"))
@@ -1262,23 +1263,23 @@ class Generation:
         return {} if self.ring is None else self.ring.places_of(launches, self.sent)
 
     def waiting(self, lane: int) -> int:
-        """How many actors wait for room on a lane."""
+        """Return the number of actors that wait for room on a lane."""
         return self._waiting[lane]
 
     def in_flight(self) -> tuple[str, ...]:
-        """The operations that have been started and not finished."""
+        """Return the operations that were started and not finished."""
         lanes = self.timeline.lanes
         launched = [launch[2] for lane in lanes for launch in lane.launches]
         names = {each: each._describe(())[0] for each in set(launched)}  # whatever it was given
         return (*(command.operation for lane in lanes for command in lane.in_flight), *map(names.__getitem__, launched))
 
     def busy_engines(self) -> tuple[str, ...]:
-        """The libraries that have commands started and not finished."""
+        """Return the libraries that have commands started and not finished."""
         engines = {command.engine for lane in self.timeline.lanes for command in lane.in_flight}
         return tuple(sorted(engines.union(self.launched())))
 
     def launched(self) -> collections.Counter[str]:
-        """How many launches and calls that went the short way are not settled, by engine."""
+        """Return the number of unsettled launches and calls that went the short way, by engine."""
         return collections.Counter(launch[2]._engine for lane in self.timeline.lanes for launch in lane.launches)
 
     @trio.lowlevel.enable_ki_protection
@@ -1300,19 +1301,19 @@ class Generation:
             self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
 
     def settle_reaped(self, make_error: MakeError) -> None:
-        """The last readings: tickets that the counters cover succeeded; the rest gets a fresh error each.
+        """Settle by the last readings: tickets that the counters cover succeeded; every other one gets a fresh error.
 
-        Only after the reap and `end_output`. What unfinished commands were writing is torn.
+        Call it only after the reap and `end_output`. Arrays that unfinished commands were writing are torn.
         """
         self.drain_messages()
         self.settle_finished()
         self._settle_rest(make_error)
 
     def settle_faulted(self, make_error: MakeError) -> tuple[int, ...]:
-        """The same at once, when the driver itself has reported the loss and others will be in service before the reap.
+        """Settle at once, when the driver itself has reported the loss and the next worker may serve before the reap.
 
-        Returns the tickets that each lane had reached: what later ones touch must be left alone until the reap, because
-        copies go on landing. They count as unfinished, also those that still come to their end.
+        Returns the ticket that each lane had reached. Memory that later commands touch must not be used until the reap,
+        because their copies may still write. They count as unfinished, even those that still complete.
         """
         self.drain_messages()
         self._output.turn()
@@ -1330,7 +1331,7 @@ class Generation:
         # Of thousands of launches many are the same, down to the objects that they were given.
         for launched, arguments in {(launch[2], *map(id, launch[3])): launch[2:] for launch in launches}.values():
             self._tear(*launched._describe(arguments))
-        # Whoever raises has an error of its own. A batch raises one for all its calls, of which there may be thousands.
+        # Every waiter has its own error. A batch raises one for all its calls, of which there may be thousands.
         for owner, count in collections.Counter(launch[1] for launch in launches).items():
             owner.launches_lost(count, make_error())
         for_batches: DeviceError | None = None
@@ -1339,7 +1340,7 @@ class Generation:
                 for_batches = make_error()
             try:
                 command.owner.command_lost(command, for_batches if command.batched and for_batches else make_error())
-            except Exception:  # a defect of ours must not leave the others without an answer
+            except Exception:  # an internal error must not leave the others without an answer
                 log.critical("settling %r of generation %d failed", command, self.number, exc_info=True)
         self.wake_waiters()
 
@@ -1350,7 +1351,7 @@ class Generation:
                 block.tear(why)
 
     def forget(self) -> None:
-        """In a forked child: close our copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self.refusing = True
         self.process.forget()
         self.let_worker_go()
@@ -1361,7 +1362,7 @@ class Generation:
         self.let_worker_go()
 
     def let_worker_go(self) -> None:
-        """Unmap the page and close what is not the worker process's own; it must have been reset or reaped."""
+        """Unmap the page and close all descriptors but the worker process's own. It must have been reset or reaped."""
         if self.interop is not None:
             self.interop.generation_over(self)
         self.page.close()
@@ -1377,7 +1378,7 @@ class Generation:
 
 
 class _Pulse:
-    """A number that ought to change, and since when it has not."""
+    """A number that should change, and the time of its last change."""
 
     def __init__(self, limit: float, text: str) -> None:
         self._limit = limit
@@ -1386,8 +1387,8 @@ class _Pulse:
         self._since = self._seen = time.monotonic()
 
     def still(self, value: float, now: float) -> str | None:
-        """What to say if the number has not changed for too long; None otherwise."""
-        # A stretch between two looks as long as that: this process stood still itself, and cannot tell.
+        """Return a text if the number has not changed for too long; None otherwise."""
+        # If the time between two looks is that long, this process was stopped itself, and cannot judge.
         if value != self._value or now - self._seen > self._limit / 2:
             self._value, self._since = value, now
         self._seen = now
@@ -1395,9 +1396,9 @@ class _Pulse:
 
 
 class _AwakeClock:
-    """Seconds for which this process has run; it is looked at once in each period.
+    """A clock of the seconds for which this process has run; it is read once in each period.
 
-    What a command has done while this process stood still, and its worker perhaps as well, nobody knows.
+    Time while this process was stopped does not count for a command: its worker may have been stopped as well.
     """
 
     def __init__(self, period: float) -> None:
@@ -1406,56 +1407,57 @@ class _AwakeClock:
         self._seen = time.monotonic()
 
     def look(self, now: float) -> float:
-        """The seconds up to `now`. A stretch between two looks that is far too long counts as one period."""
+        """Return the seconds up to `now`. An interval between two looks that is far too long counts as one period."""
         stretch, self._seen = now - self._seen, now
         self._ran += stretch if 0 <= stretch < STANDSTILL_PERIODS * self._period else self._period
         return self._ran
 
 
 class _Places:
-    """Descriptors that keep a place in this process's table for others that are on their way from the worker.
+    """Descriptors that reserve places in this process's table for others that are on their way from the worker.
 
-    The kernel drops a descriptor that finds no place in the table of who receives it, and then memory would not outlive
-    its worker. So a place is taken before memory is asked for: who finds none is told, and nothing was asked for.
+    The kernel drops a descriptor if the receiver's table has no place for it, and then the memory would not outlive its
+    worker. So a place is reserved before memory is requested. If there is none, the caller gets an error, and nothing
+    was requested.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._copied = descriptor
         self._awaited: set[int] = set()
         self.held: list[int] = []
-        """The places that are kept."""
+        """The reserved places."""
 
     def hold(self, address: int) -> None:
-        """Keep a place for the descriptor of the chunk at an address. Raises `OSError` if there is none."""
+        """Reserve a place for the descriptor of the chunk at an address. Raises `OSError` if there is none."""
         self.held.append(os.dup(self._copied))
         self._awaited.add(address)
 
     def awaits(self, address: int) -> bool:
-        """Whether the descriptor of the chunk at an address is awaited."""
+        """Return whether the descriptor of the chunk at an address is awaited."""
         return address in self._awaited
 
     def __enter__(self) -> None:
-        """Leave one of the places to what is received in this block."""
+        """Free one of the places for the descriptor that is received in this block."""
         os.close(self.held.pop())
 
     def __exit__(self, *_exc_info: object) -> None:
         self._balance()
 
     def give_up(self, address: int) -> None:
-        """A descriptor has come, or is not awaited any more."""
+        """Note that a descriptor has come, or is not awaited any more."""
         self._awaited.discard(address)
         self._balance()
 
     def _balance(self) -> None:
-        """As many places as descriptors are awaited, so far as there are any."""
+        """Hold as many places as descriptors are awaited, or as many as the system has."""
         while len(self.held) > len(self._awaited):
             os.close(self.held.pop())
-        with contextlib.suppress(OSError):  # somebody else's thread was faster: the worker can send it once more
+        with contextlib.suppress(OSError):  # another thread took the place: the worker can send the descriptor again
             while len(self.held) < len(self._awaited):
                 self.held.append(os.dup(self._copied))
 
     def close(self) -> None:
-        """Nothing is awaited any more."""
+        """Release every place: nothing is awaited any more."""
         self._awaited.clear()
         self._balance()
 
@@ -1480,13 +1482,13 @@ def _close_all(descriptors: Iterable[int]) -> None:
 
 @trio.lowlevel.enable_ki_protection
 async def reap(process: WorkerProcess) -> None:
-    """Kill a worker and wait until the kernel has reaped it: from then on nothing of it touches memory."""
+    """Kill a worker and wait until the kernel has reaped it. From then on it touches no memory."""
     process.kill()
     patience = Patience(REAP_TIMEOUT)
     while not process.reap():
-        # Readable and not reaped is one that a debugger holds, or will reap first.
+        # A process that is readable and not reaped is held by a debugger, or one will reap it first.
         if not await patience.readable(process.pidfd) or patience.left <= 0:
-            raise AtomrInternalError(f"worker {process.pid} was killed and not reaped in {REAP_TIMEOUT:g} s")
+            raise AtomrInternalError(f"worker {process.pid} was killed and not reaped within {REAP_TIMEOUT:g} s")
 
 
 _WITH_RESULT = frozenset(
@@ -1496,7 +1498,7 @@ _WITH_RESULT = frozenset(
 
 
 class _FillOwner:
-    """The fill that a recipe asked for."""
+    """The owner of the fill that a recipe requires."""
 
     def __init__(self, block: Block, recipe: Recipe) -> None:
         self._block = block
@@ -1506,19 +1508,19 @@ class _FillOwner:
         self._ended(followed=error is None)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        # Nobody had written the block before the fill, so filling it again gives back all it had.
+        # No command had written the block before the fill, so another fill restores all of it.
         if self._block.writer == (command.lane, command.ticket):
             self._block.torn = None
         self._ended(followed=False)
 
     def _ended(self, *, followed: bool) -> None:
         self._block.fast = 0
-        if self._block.recipe is self._recipe:  # or a later command has overwritten the whole block
+        if self._block.recipe is self._recipe:  # otherwise a later command has overwritten the whole block
             self._block.recipe = None if followed else self._recipe.anew()
 
 
 class _ChunkOwner:
-    """The creation of a chunk."""
+    """The owner of the creation of a chunk."""
 
     def __init__(self, generation: Generation, chunk: Chunk, spare: list[Chunk]) -> None:
         self._generation = generation
@@ -1544,7 +1546,7 @@ class _ChunkOwner:
 
 
 class _OpeningOwner:
-    """Nobody waits for a library to be opened ahead of time, and the first call opens one that this did not."""
+    """The owner of opening a library ahead of time. No task waits for it; the first call opens one that failed."""
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Nothing to do."""
@@ -1554,7 +1556,7 @@ class _OpeningOwner:
 
 
 class _ReleaseOwner:
-    """The release of a chunk that the arena has dropped."""
+    """The owner of the release of a chunk that the arena has dropped."""
 
     def __init__(self, generation: Generation, chunk: Chunk, then: CommandOwner | None) -> None:
         self._generation = generation

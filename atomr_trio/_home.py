@@ -1,12 +1,12 @@
-"""Where a device is at home: one thread, and the trio run in it that opened the device.
+"""The home of a device: one thread, and the trio run in it that opened the device.
 
 All of a device's state on this side of the process boundary is plain data that one thread changes between two
-checkpoints: the ring, the arena, the books of the lanes. A call from another thread could tear it, and what another
-event loop awaits would never be woken. So every verb asks first where it is called.
+checkpoints: the ring, the arena, the books of the lanes. A call from another thread could corrupt it, and a task of
+another event loop would never be woken. So every verb checks first where it is called.
 
-The thread and the presence of a task answer that. A thread has one trio run at a time, guest runs
-included, so a task in the right thread is of the right run or of a later one. An instrument hears of the end of the
-run, however it ends, and the device takes no requests from then on, so a later run is not mistaken for it.
+The thread and the presence of a task decide that. A thread has one trio run at a time, guest runs
+included, so a task in the right thread is of the right run or of a later one. An instrument is told of the end of the
+run, however it ends. From then on the device takes no requests, so a later run is not mistaken for it.
 
 A verb without await needs no task: between two turns of a guest run its host's callbacks may call it.
 """
@@ -37,7 +37,7 @@ def this_thread() -> Callable[[], bool]:
     """Return a function that tells whether it is called in the thread that this was called in."""
     lock = threading.RLock()
     lock.acquire()
-    # Asked with each launch: it takes a third of the time of comparing `get_ident`, which makes an int.
+    # Called for each launch: it takes a third of the time of comparing `get_ident`, which makes an int.
     is_owned: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
     return is_owned
 
@@ -48,10 +48,10 @@ class Home(trio.abc.Instrument):
     def __init__(self, device: Device) -> None:
         self._device = device
         self.here: Callable[[], bool] = this_thread()
-        """Whether the caller is in the device's thread."""
+        """True if the caller is in the device's thread."""
         self._thread_name = threading.current_thread().name
         self.over: bool = False
-        """Whether no task can be of the run any more."""
+        """True once the run has ended."""
 
     def __repr__(self) -> str:
         return f"<Home of device {self._device.index}: the trio run of thread {self._thread_name!r}>"
@@ -67,7 +67,7 @@ class Home(trio.abc.Instrument):
             raise self.error()
 
     def error(self) -> DeviceError:
-        """What a call from elsewhere raises: that the device has ended, if it has."""
+        """Return the error of a call from elsewhere: that of an ended device, if it has ended; else `OutsideRun`."""
         device = self._device
         if device._closed_as is not None:
             return fresh(device._closed_as)
@@ -84,11 +84,11 @@ class Home(trio.abc.Instrument):
         )
 
     def enter(self) -> None:
-        """The device is there: hear of the end of the run, until `leave`."""
+        """Listen for the end of the run, until `leave`."""
         trio.lowlevel.add_instrument(self)
 
     def desert(self) -> None:
-        """From now on nobody is at home: the run has ended, or this is a forked child."""
+        """Refuse every caller from now on: the run has ended, or this is a forked child."""
         self.over = True
 
     def after_run(self) -> None:
@@ -97,7 +97,7 @@ class Home(trio.abc.Instrument):
         self._device._abandon()
 
     def leave(self) -> None:
-        """The device is closed, so the end of the run is no matter."""
+        """Stop listening for the end of the run: the device is closed."""
         if not self.over:
             trio.lowlevel.remove_instrument(self)
 
@@ -116,7 +116,7 @@ _ADVICE = {
 
 
 def _caller(here: bool) -> str:
-    """What the caller is, in words; whether it is in the right thread is known."""
+    """Return a word for the caller, given whether it is in the right thread."""
     if in_trio_task() and not here:
         return "another trio run"
     if _in_asyncio():
@@ -125,7 +125,7 @@ def _caller(here: bool) -> str:
 
 
 def _in_asyncio() -> bool:
-    asyncio = sys.modules.get("asyncio")  # it takes long to import, and who uses it has it
+    asyncio = sys.modules.get("asyncio")  # importing it takes long, and a program that uses it has imported it
     if asyncio is None:
         return False
     try:
@@ -136,15 +136,15 @@ def _in_asyncio() -> bool:
 
 
 def check_can_open(device: int) -> None:
-    """Raise `OutsideRun` where no device can be opened: outside of trio's tasks."""
+    """Raise `OutsideRun` outside of trio's tasks, where no device can be opened."""
     if in_trio_task():
         return
     caller = "asyncio" if _in_asyncio() else "no task"
     raise OutsideRun(
-        "a device is opened by a trio task, and the caller is none",
+        "a device must be opened by a trio task, and the caller is not one",
         caller=caller,
         thread=threading.current_thread().name,
         device=device,
-        advice="run the program by `trio.run(main)`; beside another event loop trio runs in a thread of its own, or as "
+        advice="run the program by `trio.run(main)`; beside another event loop run trio in its own thread, or as "
         "its guest (`trio.lowlevel.start_guest_run`)",
     )

@@ -1,4 +1,4 @@
-"""What a device is: facts that its worker read from the driver."""
+"""Facts about a device and its kernels, which its worker has read from the driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen
 class DeviceInfo:
-    """Facts about an open device. Sources: ``cuDeviceGetAttribute`` and its kin, asked by the worker."""
+    """Facts about an open device. Sources: ``cuDeviceGetAttribute`` and its kin, called by the worker."""
 
     index: int
     """The index that `open_device` was given."""
@@ -22,7 +22,7 @@ class DeviceInfo:
     capability: tuple[int, int]
     """Compute capability, major and minor."""
     driver_version: tuple[int, int]
-    """The newest CUDA version that the driver serves."""
+    """The newest CUDA version that the driver supports."""
     total_memory: int
     """Bytes of device memory."""
     free_memory: int
@@ -48,7 +48,7 @@ class DeviceInfo:
     highest_priority: int
     """The number of the most urgent priority that a lane can have: less is more urgent."""
     durable: bool
-    """Whether arrays survive a lost context: whether memory can be held by a descriptor."""
+    """True if arrays survive a lost context, because memory can be held by a descriptor."""
 
     @classmethod
     def _from_worker(cls, index: int, backend: str, facts: dict[str, Any]) -> DeviceInfo:
@@ -80,14 +80,14 @@ class DeviceInfo:
 
 @attrs.frozen
 class KernelAttributes:
-    """What a kernel takes of its device. Source: ``cuFuncGetAttribute``, asked by the worker."""
+    """The resources that a kernel takes of its device. Source: ``cuFuncGetAttribute``, called by the worker."""
 
     registers: int
     """Registers of each thread."""
     max_threads_per_block: int
     """Most threads that a block can have, given its registers and its launch bounds."""
     static_shared_bytes: int
-    """Bytes of shared memory that it declares, of each block."""
+    """Bytes of shared memory that it declares for each block."""
     constant_bytes: int
     """Bytes of constant memory that its module declares."""
     local_bytes: int
@@ -97,13 +97,13 @@ class KernelAttributes:
     binary_version: tuple[int, int]
     """The compute capability that its machine code is for, major and minor."""
     caches_globals: bool
-    """Whether it was compiled to cache global loads in L1 (``-Xptxas -dlcm=ca``)."""
+    """True if it was compiled to cache global loads in L1 (``-Xptxas -dlcm=ca``)."""
     cluster: tuple[int, int, int] | None
     """The clusters of blocks that it was compiled for (``__cluster_dims__``); None if it leaves that to the launch."""
 
     @classmethod
     def _from_worker(cls, facts: dict[str, Any]) -> KernelAttributes:
-        """Read what the engine says about a function."""
+        """Read the engine's facts about a function."""
         cluster = facts["cluster_x"], facts["cluster_y"], facts["cluster_z"]
         return cls(
             registers=facts["registers"],
@@ -120,18 +120,18 @@ class KernelAttributes:
 
 @attrs.frozen
 class Occupancy:
-    """How much of a device the blocks of a kernel fill, what `Kernel.occupancy` returns."""
+    """The share of a device that the blocks of a kernel fill, as `Kernel.occupancy` returns it."""
 
     blocks_per_multiprocessor: int
     """Blocks that a multiprocessor holds at a time."""
     device_blocks: int
     """Blocks that the whole device holds at a time: the largest cooperative grid."""
     fraction: float
-    """The share of its warps that a multiprocessor has then, from 0 to 1."""
+    """The share of a multiprocessor's warps that those blocks use, from 0 to 1."""
 
     @classmethod
     def _of(cls, blocks: int, threads: int, info: DeviceInfo) -> Occupancy:
-        """From the number of blocks of so many threads on a multiprocessor."""
+        """Return the occupancy for `blocks` blocks of `threads` threads on a multiprocessor."""
         warps = -(-threads // info.warp_size)
         most = info.max_threads_per_multiprocessor // info.warp_size
         return cls(blocks, blocks * info.multiprocessors, blocks * warps / most)

@@ -1,23 +1,23 @@
-"""Arrays in the hands of other libraries of this process: DLPack and ``__cuda_array_interface__``, both ways.
+"""Arrays shared with other libraries of this process: DLPack and ``__cuda_array_interface__``, both ways.
 
 This is the one file of the trio side that calls the CUDA driver, and only when a program shares an array. A chunk of
 device memory is then mapped into this process too, from the descriptor that this process holds anyway, so the other
 library works on the same bytes. On the simulator a chunk is a memory file, and is mapped as host memory.
 
-Order. A *fence* stands between one stream of another library and our lanes:
+Order. A *fence* orders one stream of another library and our lanes:
 
 - The stream waits for our commands by ``cuStreamWaitValue64`` on the counters of their lanes. The page of counters is
-  registered here once for each generation. When a worker is gone its counters are set to `RELEASED`, by a thread, so
-  that a program that blocks in the other library while its generation is lost goes on too.
+  registered here once for each generation. When a worker is gone, a thread sets its counters to `RELEASED`. So a
+  program that blocks in the other library while its generation is lost goes on too.
 - A lane waits for the stream by a word that the stream writes (``cuStreamWriteValue64``) at the moment when a command
   on a shared array is published, ordered before that command by a record of its own (``interop.wait``). That record
-  has a limit of time even on a device that has none, so a stream that never gets there costs a generation.
+  has a time limit even on a device without one, so a stream that never reaches the write costs a generation.
 
-Whatever waits, waits for something that was submitted earlier, so no two can wait for each other.
+Every wait is for work that was submitted earlier, so there is no deadlock.
 
-A *use* is one export. It holds the array's memory until the consumer's deleter has run and its stream has done all that
-it had been given by then. A deleter runs in any thread at any time, so it only notes that it ran; the rest is done by
-whatever the device does next.
+A *use* is one export. It holds the array's memory until the consumer's deleter has run and its stream has done all
+work submitted by then. A deleter runs in any thread at any time, so it only notes that it ran; the next call of the
+device does the rest.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ if TYPE_CHECKING:
     from ._generation import Generation
 
 RELEASED: Final = 1 << 62
-"""What the counters of a dead generation are set to. The comparison of ``cuStreamWaitValue64`` is cyclic, so that
-2^64 - 1 would be less than every ticket."""
+"""The value of the counters of a dead generation. The comparison of ``cuStreamWaitValue64`` is cyclic, so 2^64 - 1
+would be less than every ticket."""
 
 WAIT_SECONDS: Final = 60.0
-"""How long a lane waits for another library's stream on a device without a `hang_timeout`."""
+"""Seconds that a lane waits for another library's stream on a device without a `hang_timeout`."""
 
 CLOSE_SECONDS = 2.0
-"""How long the end of a device waits for the streams of other libraries; what is left is given back when they end."""
+"""Seconds that the end of a device waits for other libraries' streams. Memory that they still use is released later."""
 
 MARKS_AHEAD: Final = 256
-"""Marks that a stream may have before it: a driver blocks the caller at about a thousand pending operations."""
+"""The most pending marks of a stream: a driver blocks the caller at about a thousand pending operations."""
 
 STREAMS: Final = 1024
-"""Streams of other libraries that one device can be in order with."""
+"""The most streams of other libraries that one device keeps order with."""
 
 LEGACY_STREAM: Final = 1
 PER_THREAD_STREAM: Final = 2
@@ -93,7 +93,7 @@ _MEMORYTYPE_DEVICE = 2
 
 @contextlib.contextmanager
 def _refusals(operation: str, device: Device) -> Iterator[None]:
-    """Turn what the driver refuses in this process into the error of one request."""
+    """Turn an error of the driver in this process into the error of one request."""
     from atomr_cuda._library import CudaError, LibraryMissing
 
     try:
@@ -113,7 +113,7 @@ def _refusals(operation: str, device: Device) -> Iterator[None]:
 
 
 class Consumer:
-    """A GPU in this process: its primary context, which is what the other libraries use too."""
+    """A GPU in this process: its primary context, which the other libraries use too."""
 
     def __init__(self, pci_bus_id: str) -> None:
         from atomr_cuda import driver
@@ -123,13 +123,13 @@ class Consumer:
         ordinal = driver.CUdevice()
         driver.cuDeviceGetByPCIBusId(byref(ordinal), pci_bus_id.encode())
         self.ordinal: int = ordinal.value
-        """Its number in this process, which need not be the one that the worker knows it by."""
+        """Its number in this process, which may differ from the worker's."""
         self._context = driver.CUcontext()
         with contextlib.ExitStack() as undo:
             driver.cuDevicePrimaryCtxRetain(byref(self._context), self.ordinal)
             undo.callback(driver.cuDevicePrimaryCtxRelease.status, self.ordinal)
             self.words: SharedMemory = SharedMemory.create("atomr-trio-interop", STREAMS * CELL)
-            """One for each stream of another library, which writes it."""
+            """A word for each stream of another library, which writes it."""
             undo.callback(self.words.close)
             self.words_address: int = self.register(self.words)
             undo.pop_all()
@@ -137,7 +137,7 @@ class Consumer:
 
     @contextlib.contextmanager
     def bound(self, stream: int = LEGACY_STREAM) -> Iterator[None]:
-        """Make current, for a moment, the context of a stream, and leave the caller's as it was."""
+        """Make the context of a stream current inside the block, and restore the caller's afterwards."""
         driver = self.driver
         context = self._context
         if stream > PER_THREAD_STREAM:
@@ -151,14 +151,14 @@ class Consumer:
             driver.cuCtxPopCurrent.status(byref(driver.CUcontext()))
 
     def new_stream(self) -> int:
-        """A stream of ours in this process, in order with no other."""
+        """Return a new stream in this process, in order with no other."""
         stream = self.driver.CUstream()
         with self.bound():
             self.driver.cuStreamCreate(byref(stream), self.driver.CU_STREAM_NON_BLOCKING)
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:
-        """Give it back; what it was given is still done."""
+        """Destroy the stream; its submitted work is still done."""
         with self.bound():
             self.driver.cuStreamDestroy(stream)
 
@@ -182,7 +182,7 @@ class Consumer:
         memory.close()
 
     def close(self) -> None:
-        """Give everything back; no stream may be waiting for anything here."""
+        """Release everything; no stream may be waiting for anything here."""
         self.view.release()
         self.unregister(self.words)
         self.driver.cuDevicePrimaryCtxRelease(self.ordinal)
@@ -248,16 +248,16 @@ class Fence:
     def __init__(self, consumer: Consumer, stream: int, cell: int) -> None:
         self.stream = stream
         self.offset: int = cell * CELL
-        """Of its word in the consumer's page."""
+        """The offset of its word in the consumer's page."""
         self._consumer = consumer
         self._thread = threading.get_ident()
         self._word = self.offset // 8
         self._given = 0
 
     def mark(self) -> int:
-        """Have the stream write its word once it has done what it was given so far; returns what it writes.
+        """Make the stream write its word once its work so far is done; returns the value that it writes.
 
-        Raises `CommandFailed` for a stream whose work is being recorded into a graph, or that is too far behind.
+        Raises `CommandFailed` for a stream that is recording a graph, or that is too far behind.
         """
         if not self.reached(self._given - MARKS_AHEAD + 1):
             raise CommandFailed(
@@ -268,19 +268,19 @@ class Fence:
         mark = self._given + 1
         address = self._consumer.words_address + self.offset
         if not self._tell(self._consumer.driver.cuStreamWriteValue64, address, mark):
-            # What it was given may still run, and is over when its context is idle.
+            # Its work may still run, and is over when its context is idle.
             self.synchronize()
             self._consumer.view[self._word] = mark
         self._given = mark
         return mark
 
     def follow(self, counters: Counters, lane: int, ticket: int) -> None:
-        """Have what the stream is given from now on wait until a lane reaches the ticket."""
+        """Make the stream's work from now on wait until a lane reaches the ticket."""
         self._tell(self._consumer.driver.cuStreamWaitValue64, counters.address(lane), ticket)
         counters.awaited.setdefault(self, {})[lane] = ticket
 
     def _tell(self, call: Any, address: int, value: int) -> bool:
-        """Give the stream an operation on a word; false if it is there no longer, so that it is given nothing more."""
+        """Submit an operation on a word to the stream; returns false if the stream does not exist any more."""
         from atomr_cuda._library import CudaError
 
         if self.stream == PER_THREAD_STREAM and threading.get_ident() != self._thread:
@@ -303,11 +303,11 @@ class Fence:
         return True
 
     def reached(self, mark: int) -> bool:
-        """Whether the stream has written it."""
+        """Return whether the stream has written the mark."""
         return self._consumer.view[self._word] >= mark
 
     def synchronize(self) -> None:
-        """Block until everything in this process's context is done: the stream may be there no longer."""
+        """Block until everything in this process's context is done: the stream may not exist any more."""
         with self._consumer.bound():
             self._consumer.driver.cuCtxSynchronize()
 
@@ -315,13 +315,13 @@ class Fence:
 class Counters:
     """The counters of one generation, as streams of this process wait for them.
 
-    A thread watches the worker: once it is gone it will write no counter any more, so nobody may go on waiting. The
-    thread does not depend on trio's, which may be blocked in the other library just because that waits.
+    A thread watches the worker: once it is gone it writes no counter any more, so every wait must end. The thread does
+    not depend on trio's thread, which may be blocked in the other library because of such a wait.
     """
 
     def __init__(self, consumer: Consumer, generation: Generation) -> None:
         self.ticket: int = 0
-        """On the compute lane, of the command that has the worker see the consumer's words."""
+        """The compute lane's ticket of the command that makes the consumer's words known to the worker."""
         self.awaited: dict[Fence, dict[int, int]] = {}
         """The last ticket of each lane that a stream was told to wait for."""
         self._timeline = generation.page
@@ -341,7 +341,7 @@ class Counters:
             undo.pop_all()
 
     def address(self, lane: int) -> int:
-        """Where a lane's counter is, for the GPU."""
+        """Return the device address of a lane's counter."""
         return self._address + 8 * counter_word(lane)
 
     def _watch(self, pidfd: int, end: int) -> None:
@@ -354,7 +354,7 @@ class Counters:
         os.close(pidfd)
 
     def release(self) -> None:
-        """Let go whoever waits: the generation has ended, and its commands are settled."""
+        """End every wait: the generation has ended, and its commands are settled."""
         self._release()
         if self._end >= 0:
             os.eventfd_write(self._end, 1)
@@ -371,19 +371,19 @@ class Counters:
             words.release()
 
     def close(self, consumer: Consumer) -> None:
-        """Give the page back; no stream waits for it any more."""
+        """Release the page; no stream waits for it any more."""
         consumer.unregister(self._page)
         os.close(self._end)
 
 
 class _Unheard:
-    """Nobody waits for these commands themselves: what depends on them is ordered after them."""
+    """The owner of commands that no task waits for: work that depends on them is ordered after them."""
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Whoever requires it hears of a failure."""
+        """Do nothing: commands that require it get the failure."""
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        """So is whatever was ordered after it."""
+        """Do nothing: work that was ordered after it is lost too."""
 
 
 _UNHEARD = _Unheard()
@@ -400,14 +400,14 @@ class Use:
         self._interop = interop
         self.block: Block = block
         self.storage: Storage | None = storage
-        """Keeps the block from being given back; None if the export lasts only as long as the array's own storage."""
+        """Keeps the block allocated; None if the export lasts only as long as the array's own storage."""
         self.fence: Fence | None = fence
         self.released: bool = False
         self.mark: int | None = None
-        """What the stream writes when it has done all that it had been given when the use was released."""
+        """The value that the stream writes when it has done its work up to the release of the use."""
 
     def release(self) -> None:
-        """The consumer needs the memory no longer. Any thread, any time; calling it twice is fine."""
+        """Note that the consumer does not need the memory any more. Any thread, any time; calling it twice is fine."""
         if not self.released:
             self.released = True
             self._interop.note_release(self)
@@ -427,17 +427,17 @@ class Interop:
         self._counters: weakref.WeakKeyDictionary[Generation, Counters] = weakref.WeakKeyDictionary()
         self._ended: list[Counters] = []
         self._closer: threading.Thread | None = None
-        """Gives back to the driver what is not needed any more; the last one that was started."""
+        """The last thread that was started to release unneeded resources."""
         self._released: collections.deque[Use] = collections.deque()
         self._leaving: list[Use] = []
         self._lock = threading.RLock()
         self._closed = False
         self._noticed = False
-        """Whether a thread has been started for releases since the end, and has not looked at them yet."""
+        """True if a thread was started for releases after the end, and has not handled them yet."""
 
     @property
     def consumer(self) -> Consumer:
-        """The GPU in this process, opened when it is first asked for: that takes as long as a context takes."""
+        """The GPU in this process. It is opened on first use, which takes as long as making a context."""
         if self._consumer is None:
             with self._lock, _refusals("interop.open", self._device):
                 if self._consumer is None:  # another thread may have been faster
@@ -446,18 +446,18 @@ class Interop:
 
     @property
     def opened(self) -> bool:
-        """Whether an export would not have to make a context first."""
+        """True if the context exists already, so that an export need not make it."""
         return self._consumer is not None or not self._cuda
 
     @property
     def place(self) -> tuple[int, int]:
-        """The device's name in DLPack."""
+        """The device's type and number in DLPack."""
         return (DeviceType.CUDA, self.consumer.ordinal) if self._cuda else (DeviceType.CPU, 0)
 
     # --- giving out ---------------------------------------------------------------------------------------------------
 
     def export(self, array: DeviceArray, stream: int, *, owned: bool) -> tuple[int, Use]:
-        """The address of an array's first element in this process, and the use that holds it.
+        """Return the address of an array's first element in this process, and the use that holds it.
 
         With `owned` the use keeps the array's storage; otherwise it lasts as long as that. The stream is in order with
         our lanes from now on. Raises as `DeviceArray.__dlpack__` does.
@@ -476,7 +476,7 @@ class Interop:
             if isinstance(arena, CheckedArena):
                 arena.shown(block)
             self._uses.setdefault(block, []).append(use)
-            block.fast = 0  # from now on `order` has a say in every command on it
+            block.fast = 0  # from now on every command on it must pass through `order`
             try:
                 if fence is not None:
                     for lane, ticket in pending:
@@ -487,7 +487,7 @@ class Interop:
         return window.address + array.address - block.chunk.address, use
 
     def _check(self, array: DeviceArray) -> Generation:
-        """Raise unless the array's memory is there and good; returns the generation in service."""
+        """Return the generation in service. Raises an error if the array's memory is missing, torn or lost."""
         device, block = self._device, array._block
         device._check_usable(array)
         array._storage.check_shareable()
@@ -497,11 +497,11 @@ class Interop:
             raise BufferError("memory of this device cannot be shared: it has no descriptors")
         generation = device._generation
         if generation is None or generation.loss is not None or generation.arena.quarantined(block):
-            raise BufferError(f"a fault is just being recovered from: {_REMEDY}")
+            raise BufferError(f"the device is recovering from a fault: {_REMEDY}")
         if block.chunk.descriptor < 0:
-            generation.drain_messages()  # it is there before the end of whatever used the memory first
+            generation.drain_messages()  # it arrives before the end of the command that first used the memory
         if block.recipe is not None or block.chunk.descriptor < 0:
-            raise BufferError(f"the array's memory is not there yet: {_REMEDY}")
+            raise BufferError(f"the array's memory does not exist yet: {_REMEDY}")
         return generation
 
     def _window(self, chunk: Chunk) -> CudaWindow | HostWindow:
@@ -515,18 +515,18 @@ class Interop:
         fence = self._fences.get(stream)
         if fence is None:
             if len(self._fences) == STREAMS:
-                raise BufferError(f"the device is in order with {STREAMS} streams already, and no more can be added")
+                raise BufferError(f"the device keeps order with {STREAMS} streams already, the most: use fewer streams")
             fence = self._fences[stream] = Fence(self.consumer, stream, len(self._fences))
         return fence
 
     # --- order --------------------------------------------------------------------------------------------------------
 
     def order(self, generation: Generation, lane: int, operands: Sequence[Operand], required: set[int]) -> None:
-        """Put the command that is about to be published on `lane` in order with the streams that use its operands.
+        """Order the command that is about to be published on `lane` with the streams that use its operands.
 
-        They will wait for the next ticket of the lane but those that are published here. Those whose use of an operand
-        has been released are only waited for. Adds to the tickets of the compute lane that the command requires. Raises
-        `CommandFailed`, and then nothing may be published.
+        The streams will wait for the lane's next ticket after those that are published here. A stream whose use of an
+        operand was released is only waited for. Adds to `required` the tickets of the compute lane that the command
+        requires. Raises `CommandFailed`, and then nothing may be published.
         """
         self.collect()
         uses = [use for block, _ in operands for use in self._uses.get(block, ())]
@@ -546,13 +546,13 @@ class Interop:
                 for fence in fences:
                     fence.follow(counters, lane, ticket)
             except BaseException:
-                # Nothing else may ever use the ticket, and a stream may wait for it already.
+                # A stream may wait for the ticket already, so no other command may use it.
                 generation.publish(lane, SETTLE, b"", (), _UNHEARD)
                 raise
 
     def _wait(self, generation: Generation, lane: int, fence: Fence, mark: int, counters: Counters) -> None:
-        # Only after the commands that the stream itself waits for. Calls that wait for all lanes, as unmapping memory
-        # does, would otherwise wait for this one, and it for commands that stand in line behind such a call.
+        # Only after the commands that the stream itself waits for. Otherwise a call that waits for all lanes, such as
+        # unmapping memory, would wait for this one, and this one for commands queued behind that call.
         generation.publish(
             lane,
             WAIT,
@@ -582,7 +582,7 @@ class Interop:
         return counters
 
     def generation_over(self, generation: Generation) -> None:
-        """Its worker is gone or idle, and its commands are settled: whoever waits for it may go on."""
+        """End every wait for a generation whose worker is gone or idle, and whose commands are settled."""
         if os.getpid() != self._process_id:  # in a forked child its counters are the parent's
             return
         counters = self._counters.pop(generation, None)
@@ -592,13 +592,13 @@ class Interop:
             self._close_ended()
 
     def uses(self, block: Block) -> bool:
-        """Whether another library has the block, or had it until just now."""
+        """Return whether another library uses the block, or used it until the last `collect`."""
         return block in self._uses
 
     # --- taking back --------------------------------------------------------------------------------------------------
 
     def hold(self, block: Block) -> bool:
-        """Note that an array was freed; true if its memory stays another library's until `collect` gives it back."""
+        """Note that an array was freed. Returns true if another library holds its memory until `collect` frees it."""
         self.collect()
         if block in self._uses:
             block.freed = True
@@ -606,9 +606,9 @@ class Interop:
         return False
 
     def note_release(self, use: Use) -> None:
-        """Called by `Use.release`, of whatever thread: only a note is taken. See the module's docstring.
+        """Note the release of a use. Called by `Use.release` in any thread; see the module's docstring.
 
-        Once the device is closed nothing of it would look at the note, so a thread does.
+        Once the device is closed no call of it would handle the note, so a thread does.
         """
         self._released.append(use)
         if self._closed and not self._noticed and os.getpid() == self._process_id and not sys.is_finalizing():
@@ -623,9 +623,9 @@ class Interop:
         self._end()
 
     def collect(self) -> None:
-        """Take back what other libraries have released, where their streams have come to the end of its use.
+        """Take back memory that other libraries have released, once their streams have finished with it.
 
-        Where the driver refuses, because a kernel of the other library has cost this process its context, all stays.
+        If the driver refuses, because a kernel of the other library has lost this process's context, the memory stays.
         """
         if not self._released and not self._leaving:
             return
@@ -637,7 +637,7 @@ class Interop:
                 if use.fence is not None:
                     try:
                         use.mark = use.fence.mark()
-                    except (CommandFailed, CudaError):  # it may be recording, or behind, and need not always be
+                    except (CommandFailed, CudaError):  # it may be recording, or behind, for the moment
                         self._released.append(use)
                         break
                 self._leaving.append(use)
@@ -657,17 +657,17 @@ class Interop:
         use.storage = None
         from atomr_cuda._library import CudaError
 
-        with contextlib.suppress(CudaError):  # then it stays mapped as long as this process lives
+        with contextlib.suppress(CudaError):  # then it stays mapped until this process ends
             if not any(other.chunk is block.chunk for other in self._uses):
                 window = self._windows.pop(block.chunk)
                 if self._closed:
                     self._in_the_background(window.close)
-                else:  # at once: the next export wants the same addresses
+                else:  # at once: the next export needs the same addresses
                     window.close()
             self._close_ended()
 
     def _close_ended(self) -> None:
-        """Once there is no use any more, every stream has passed whatever it had to wait for."""
+        """Close the counters of ended generations. Without a use, every stream has passed all of its waits."""
         if self._ended and not self._uses:
             consumer, ended, self._ended = self.consumer, self._ended, []
 
@@ -678,7 +678,7 @@ class Interop:
             self._in_the_background(close)
 
     def _in_the_background(self, work: Callable[[], None]) -> None:
-        """Do what waits for every stream of the process, whoever's it is, where nobody waits for it; in this order."""
+        """Do work that waits for every stream of the process in a thread that nothing waits for, in this order."""
         from atomr_cuda._library import CudaError
 
         before = self._closer
@@ -686,23 +686,23 @@ class Interop:
         def run() -> None:
             if before is not None:
                 before.join()
-            with contextlib.suppress(CudaError):  # the context is lost, and what was mapped in it with it
+            with contextlib.suppress(CudaError):  # the context is lost, and its mappings with it
                 work()
 
         thread = threading.Thread(target=run, name="atomr-trio-interop", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has no thread left: then here, though it may take long
+        except RuntimeError:  # the system has no thread left: do it here, though it may take long
             run()
         else:
             self._closer = thread
 
     def _give_back(self, block: Block, orphaned: bool) -> None:
-        """Nobody else uses the block any more: what was done to its array meanwhile takes effect."""
+        """Return a block that no other library uses any more: its array's freeing meanwhile takes effect now."""
         if self._closed:
             return
         if block.freed:
-            block.freed = False  # it was only held, and the arena has not heard of it
+            block.freed = False  # it was only held, and the arena was not told of it
             self._device._free_now(block)
         elif orphaned:
             self._device._arena_orphans.append(block)
@@ -710,18 +710,18 @@ class Interop:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The device is closed: what is still exported stays with its consumers, mapped until they release it."""
+        """End the sharing of a closed device. Exported memory stays mapped until its consumers release it."""
         self._closed = True
         self._end()
 
     def _end(self) -> None:
-        """Take back what can be now; what a stream still works on, later, by a thread that waits for the stream."""
+        """Take back memory that streams have finished with; a thread waits for the other streams and takes the rest."""
         with self._lock:
             self.collect()
             fences = [use.fence for use in (*self._released, *self._leaving) if use.fence is not None]
             if fences:
                 name = "atomr-trio-interop"
-                with contextlib.suppress(RuntimeError):  # without a thread it stays mapped while this process lives
+                with contextlib.suppress(RuntimeError):  # without a thread it stays mapped until this process ends
                     threading.Thread(target=self._end_late, args=(fences[0],), name=name, daemon=True).start()
             elif not self._uses and self._consumer is not None:
                 self._fences.clear()
@@ -729,23 +729,23 @@ class Interop:
                 consumer, self._consumer = self._consumer, None
                 self._in_the_background(consumer.close)
             closer = self._closer
-        # Not with the lock held, which a consumer's deleter may want there; nor by that thread, where one may run too.
+        # Not with the lock held, nor by that thread: a consumer's deleter may run in either and take the lock.
         if closer is not None and closer is not threading.current_thread():
             closer.join(CLOSE_SECONDS)
 
     def _end_late(self, fence: Fence) -> None:
         from atomr_cuda._library import CudaError
 
-        with contextlib.suppress(CudaError):  # the context has ended, or is lost, and what was mapped in it with it
+        with contextlib.suppress(CudaError):  # the context has ended or is lost, and its mappings with it
             fence.synchronize()
             self._end()
 
 
-_REMEDY = "`await dev.share(array)` sees to that"
+_REMEDY = "`await dev.share(array)` first, which waits for that"
 
 
 def _last_uses(block: Block, generation: int) -> Iterator[Ticket]:
-    """The last writer of a block and its readers since, in this generation."""
+    """Yield the last writer of a block and its readers since, in this generation."""
     if block.epoch == generation:
         yield from block.readers.items()
         if block.writer is not None:
@@ -753,7 +753,7 @@ def _last_uses(block: Block, generation: int) -> Iterator[Ticket]:
 
 
 class _Settle(CommandRequest):
-    """Brings an array's memory into being, and is answered when all that was submitted on it is done."""
+    """A request that creates an array's memory, and is answered when all work submitted on it is done."""
 
     __slots__ = ("_block",)
 
@@ -791,11 +791,11 @@ def give_dlpack(
     dl_device: tuple[int, int] | None,
     copy: bool | None,
 ) -> object:
-    """A capsule of an array's memory. See `DeviceArray.__dlpack__`."""
+    """Return a capsule of an array's memory. See `DeviceArray.__dlpack__`."""
     interop = array.device._shared()
     place = interop.place
     if copy:
-        raise BufferError("the array is shared, and not copied: copy it with `await array.to_host()` or `copy_from`")
+        raise BufferError("the array is shared without a copy: copy it with `await array.to_host()` or `copy_from`")
     if dl_device is not None and tuple(dl_device) != place:
         raise BufferError(f"the array is on the device that DLPack calls {place}, not on {tuple(dl_device)}")
     address, release = 0, _nothing
@@ -808,7 +808,7 @@ def give_dlpack(
 
 
 def _nothing() -> None:
-    """There is no memory to release."""
+    """Do nothing: there is no memory to release."""
 
 
 def _checked_stream(stream: object) -> int:
@@ -823,16 +823,16 @@ def _checked_stream(stream: object) -> int:
 
 
 def array_interface(array: DeviceArray) -> dict[str, Any]:
-    """An array as ``__cuda_array_interface__`` describes it. See there."""
+    """Return the dictionary of `DeviceArray.__cuda_array_interface__`."""
     device = array.device
     if device.backend == "sim" and (device._interop is None or not device._interop._cuda):
-        raise AttributeError("memory of the simulator is no CUDA memory: np.from_dlpack(array) sees it")
+        raise AttributeError("memory of the simulator is not CUDA memory: use np.from_dlpack(array)")
     if is_of_ml_dtypes(array.dtype):
-        raise AttributeError(f"the interface has no word for {array.dtype.name}: use DLPack")
+        raise AttributeError(f"the interface does not support {array.dtype.name}: use DLPack")
     address, storage = 0, array._storage
     if array.size:
         address, use = device._shared().export(array, LEGACY_STREAM, owned=False)
-        # One use is enough, and it must last: a consumer keeps the array, and not this answer.
+        # One use is enough, and it must last: a consumer keeps the array, not this dictionary.
         if storage.use is None:
             storage.use = use
         else:
@@ -859,10 +859,10 @@ class _Foreign:
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     keep: Any
-    """What must be there until the memory is not needed any more; it may have a `close`."""
+    """The object to keep alive while the memory is needed; it may have a `close`."""
 
     def close(self) -> None:
-        """The memory is not needed any more."""
+        """Release the memory."""
         if isinstance(self.keep, _dlpack.Taken):
             self.keep.close()
 
@@ -871,14 +871,14 @@ _ON_GPU = (DeviceType.CUDA, DeviceType.CUDA_MANAGED)
 
 
 def is_foreign(source: object) -> bool:
-    """Whether another library's object says that its elements are on a GPU."""
+    """Return whether another library's object says that its elements are on a GPU."""
     if hasattr(source, "__dlpack_device__"):
         return source.__dlpack_device__()[0] in _ON_GPU
     return hasattr(source, "__cuda_array_interface__")
 
 
 def from_host(source: Any) -> Any:
-    """What numpy makes of host memory that only DLPack describes; anything else as it is. Raises `InvalidArgument`."""
+    """Return a numpy array of host memory that only DLPack describes; else the source. Raises `InvalidArgument`."""
     if hasattr(source, "__array__") or not hasattr(source, "__dlpack__"):
         return source
     try:
@@ -889,7 +889,7 @@ def from_host(source: Any) -> Any:
 
 @trio.lowlevel.enable_ki_protection
 async def copy_foreign(device: Device, source: Any) -> DeviceArray:
-    """A new array with a copy of another library's elements on this GPU. See `Device.to_device`."""
+    """Return a new array with a copy of another library's elements on this GPU. See `Device.to_device`."""
     interop = device._shared()
     if not interop._cuda:
         raise InvalidArgument("memory of a real GPU cannot be copied to the simulator: copy it to the host first")
@@ -917,7 +917,7 @@ async def copy_foreign(device: Device, source: Any) -> DeviceArray:
             use.release()
 
     def copy() -> None:
-        # In a thread that ends when the copy has, also if nobody waits any more: both memories are held till then.
+        # In a thread that ends with the copy, even if no task waits any more: both memories are held until then.
         nonlocal begun
         begun = True
         try:
@@ -929,7 +929,7 @@ async def copy_foreign(device: Device, source: Any) -> DeviceArray:
             let_go()
 
     try:
-        # With a limiter of its own only a system without threads can keep it from being started, once it is asked for.
+        # With its own limiter, it fails to start only on a system that has no thread left.
         with host_limits("the copy cannot be made", device=device.index, operation="interop.copy"):
             await trio.to_thread.run_sync(copy, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
     except BaseException as error:
@@ -956,7 +956,7 @@ def _copy_box(driver: Any, stream: Any, target: int, origin: int, box: _layout.B
 
 
 def _described(source: Any, stream: int, consumer: Consumer) -> _Foreign:
-    """The memory of an object, ready for what `stream` is given next. Raises `InvalidArgument`."""
+    """Return the memory of an object, ready for the next work of `stream`. Raises `InvalidArgument`."""
     try:
         if hasattr(source, "__dlpack_device__"):
             return _of_dlpack(source, stream, consumer)
@@ -998,7 +998,7 @@ def _of_interface(source: Any, stream: int, consumer: Consumer) -> _Foreign:
 
 
 def _follow_stream(consumer: Consumer, theirs: int, ours: int) -> None:
-    """Have `ours` wait for what `theirs` was given so far."""
+    """Make `ours` wait for the work of `theirs` so far."""
     driver = consumer.driver
     event = driver.CUevent()
     with consumer.bound(theirs):

@@ -1,10 +1,10 @@
-"""Calls of libraries that are made again and again: what was worked out for one is kept for the next.
+"""Repeated calls of libraries: the plan of one call is kept for the next.
 
-What a verb comes to depends on its arrays, which never move, and on its options. So a call with the same arrays and
-options is the same record. Where it is one command, that is kept, and a repetition is checked by comparing the
-arguments: it goes the short way of a prepared launch into the ring, or at least without being planned anew. A new
-result is the one thing that differs: its address is written into the record, in the places that whoever made the record
-knows. They are not looked for: the eight bytes of an address may stand anywhere else too.
+The commands of a verb depend on its arrays, which never move, and on its options. So a call with the same arrays and
+options is the same record. If it is one command, the record is kept, and a repetition is recognised by comparing the
+arguments. It goes the short way of a prepared launch into the ring, or at least needs no new plan. Only a new result
+differs: its address is written into the record, at places that the maker of the record has noted. The places are not
+searched for, because the eight bytes of an address may occur elsewhere too.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PLAIN: Final = frozenset({int, bool, str, type(None)})
 
 
 Question = tuple[Hashable, tuple[DeviceArray, ...]]
-"""The arguments of a call: a key that tells it from every other one, and its arrays.
+"""The arguments of a call: a key that distinguishes it from every other call, and its arrays.
 
-An array is known by its block, which no other one ever has, and by where it lies there: two views of the same elements
-are the same.
+An array is identified by its block, which is never reused, and by its place there: two views of the same elements are
+the same.
 """
 
 
 def question_of(
     plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> Question | None:
-    """None for arguments that may be equal and mean different things, such as 0.0 and -0.0."""
+    """Return the question; None for arguments that may be equal but mean different things, such as 0.0 and -0.0."""
     arrays: list[DeviceArray] = []
     parts: list[Hashable] = [plan, *keywords]
     for value in (*arguments, *keywords.values()):
@@ -64,12 +64,12 @@ class _NewResult:
     shape: tuple[int, ...]
     dtype: Any
     around: tuple[bytes, ...]
-    """The record's payload, less the words that are the result's address: what is before, between and behind them."""
+    """The record's payload without the words of the result's address: the parts before, between and behind them."""
     role: Role
 
 
 class KnownCall:
-    """A call that was made before: its record, and what it does to which memory. See `LaunchPath` for the short way."""
+    """A call that was made before: its record, and its access to memory. See `LaunchPath` for the short way."""
 
     __slots__ = (
         "__weakref__",
@@ -107,15 +107,15 @@ class KnownCall:
 
     @property
     def repeats_exactly(self) -> bool:
-        """Whether each of its records is the same, which the short way wants."""
+        """True if each of its records is the same, which the short way requires."""
         return self._new is None
 
     def answer(self, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
-        """What the verb returns, where that is nothing new."""
+        """Return the verb's result, if it is not a new array."""
         return arrays[self._place]
 
     def again(self, device: Device, arrays: tuple[DeviceArray, ...], lane: int) -> tuple[CommandRequest, DeviceArray]:
-        """A request for one more such call, and what the verb returns."""
+        """Return a request for one more such call, and the verb's result."""
         for array in arrays:
             device._check_usable(array)
         if self._new is None:
@@ -129,15 +129,15 @@ class KnownCall:
     def _request(self, payload: bytes, operands: tuple[Operand, ...], keep: object, lane: int) -> CommandRequest:
         return RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
 
-    # What a launch path asks of it.
+    # For launch paths.
 
     @property
     def _arguments(self) -> tuple[object, ...]:
-        """It binds none: whoever calls again brings the arrays along."""
+        """No arguments are bound: the next caller gives the arrays."""
         return ()
 
     def may_be_short(self, generation: Generation, lane: int) -> bool:
-        """Whether its records may go straight into the ring: such a call has been made in the lane before."""
+        """Return whether its records may go straight into the ring, because the lane has run such a call before."""
         has_room = len(self._payload) <= MAX_RECORD - HEADER.size
         return has_room and self.kind.verb(generation, lane) is self.kind.later
 
@@ -153,19 +153,19 @@ class KnownCall:
 
 
 class KnownCalls:
-    """Those of one device, the newest last."""
+    """The known calls of one device, the newest last."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, KnownCall] = {}
 
     def find(self, question: Question) -> KnownCall | None:
-        """The call, if it was made before."""
+        """Return the call, if it was made before."""
         return self._calls.get(question[0])
 
     def learn(
         self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
     ) -> None:
-        """Keep a call that came to these requests and `made` new arrays, if it is one command that can be repeated."""
+        """Keep a call of these requests and `made` new arrays, if it is one command that can be repeated."""
         key, arrays = question
         call = _repeatable(arrays, requests, made, result)
         if call is None:
@@ -199,7 +199,7 @@ def _repeatable(
 
 
 def _around(payload: bytes, places: Iterable[int]) -> Iterator[bytes]:
-    """What is left of a payload without the words at `places`, which are in order."""
+    """Yield the parts of a payload between the words at `places`, which are in order."""
     begin = 0
     for place in places:
         yield payload[begin:place]

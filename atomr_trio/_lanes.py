@@ -1,7 +1,7 @@
-"""Lanes and events, for programs that want more than one order of work.
+"""Lanes and events, for programs that run work side by side.
 
-A lane is a CUDA stream of the worker: what is given to it runs in order, beside what other lanes run. Work on the same
-array is in order whatever its lane, unless a lane was opened with ``ordered=False``.
+A lane is a CUDA stream of the worker: its work runs in order, beside the work of other lanes. Work on the same array
+is in order whatever its lane, unless a lane was opened with ``ordered=False``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class LaneOptions:
-    """What a program's lane was opened with."""
+    """The options that a program's lane was opened with."""
 
     priority: int = 0
     ordered: bool = True
@@ -75,7 +75,7 @@ class _Record(CommandRequest):
 
 
 class _DropOwner:
-    """Nobody waits for an event to be dropped."""
+    """The owner of dropping an event, which no task waits for."""
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Nothing to do."""
@@ -91,7 +91,7 @@ class Event(metaclass=NoPublicConstructor):
     __slots__ = ("__weakref__", "_device", "_number", "_record", "generation", "lane")
 
     lane: Lane
-    """Where it was recorded."""
+    """The lane that it was recorded in."""
     generation: int
     """The generation that it was recorded in."""
 
@@ -117,20 +117,20 @@ class Event(metaclass=NoPublicConstructor):
 
     @property
     def reached(self) -> bool:
-        """Whether everything that the lane had been given before it is done."""
+        """True if all work of the lane before it is done."""
         return self._record.end.is_set() and self._record.error_of_event is None
 
     async def wait(self) -> None:
-        """Wait until it is reached. Raises `ContextLost` if its generation was lost before."""
+        """Wait until the event is reached. Raises `ContextLost` if its generation was lost before."""
         self._device._home.check_task()
         await self._record.end.wait()
         if self._record.error_of_event is not None:
             raise fresh(self._record.error_of_event)
 
     async def elapsed_since(self, earlier: Event) -> float:
-        """Seconds from `earlier` to this event, measured by the GPU, once both are reached (``cuEventElapsedTime``).
+        """Wait for both events, and return the seconds from `earlier` to this one on the GPU (``cuEventElapsedTime``).
 
-        Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if theirs was lost.
+        Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if the generation is lost.
         """
         self._device._home.check_task()
         own(self._device, earlier, Event, "elapsed_since takes an event")
@@ -149,12 +149,12 @@ class Event(metaclass=NoPublicConstructor):
 
 @final
 class Lane(metaclass=NoPublicConstructor):
-    """A lane of a device, where work runs in the order in which it was given. Made by `Device.lane`."""
+    """A lane of a device, whose work runs in the order of submission. Made by `Device.lane`."""
 
     __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_number", "_options", "name")
 
     name: str
-    """What it is called in statistics and errors."""
+    """Its name in statistics and errors."""
 
     _made_by = "`async with dev.lane()`, or dev.compute_lane"
 
@@ -163,7 +163,7 @@ class Lane(metaclass=NoPublicConstructor):
         self._number = number
         self._closed = False
         self._batches = 0
-        """How many that are open work on it."""
+        """The number of open batches that work on it."""
         self.name = name
         self._options = options
 
@@ -176,12 +176,12 @@ class Lane(metaclass=NoPublicConstructor):
 
     @property
     def priority(self) -> int:
-        """Its priority, a number: less is more urgent (``cuStreamCreateWithPriority``)."""
+        """Its priority: a lower number is more urgent (``cuStreamCreateWithPriority``)."""
         return self._options.priority
 
     @property
     def ordered(self) -> bool:
-        """Whether its work is in order with the work of other lanes on the same arrays."""
+        """True if its work is in order with the work of other lanes on the same arrays."""
         return self._options.ordered
 
     def _check(self) -> None:
@@ -195,10 +195,10 @@ class Lane(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def record(self) -> Event:
-        """An event behind everything that the lane has been given (``cuEventRecord``). Sends it, and does not wait.
+        """Return an event behind all work of the lane so far (``cuEventRecord``). Sends it, and does not wait.
 
-        Raises `trio.WouldBlock`, which says so, when 512 commands of the lane are unfinished that are not a batch's, or
-        the device is just being rebuilt; `Batch.record` takes more.
+        Raises `trio.WouldBlock` when 512 commands of the lane, those of batches not counted, are unfinished, or the
+        device is being rebuilt; `Batch.record` takes more.
         """
         return self._record(self._begin_nowait)
 
@@ -216,11 +216,11 @@ class Lane(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def wait_for(self, event: Event) -> None:
-        """Let what the lane is given from now on begin only when `event`, of another lane, is reached. Does not wait.
+        """Delay the lane's work from now on until `event`, of another lane, is reached. Does not wait itself.
 
-        An event of a generation that was lost is over, and waited for by nobody.
+        An event of a lost generation is over and delays nothing.
 
-        Raises `InvalidArgument` for what is no event of this device, `trio.WouldBlock` as `record` does.
+        Raises `InvalidArgument` for anything but an event of this device, `trio.WouldBlock` as `record` does.
         """
         self._check()
         own(self._device, event, Event, "wait_for takes an event")
@@ -231,11 +231,11 @@ class Lane(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def synchronize(self) -> None:
-        """Wait until everything that the lane has been given is done.
+        """Wait until all work of the lane so far is done.
 
-        While the device is being rebuilt nothing of that is left, and this waits for the next generation.
+        While the device is being rebuilt there is no such work, and this waits for the next generation.
 
-        Raises `ContextLost` if the generation is lost meanwhile, and with it what the lane had been given;
+        Raises `ContextLost` if the generation is lost meanwhile, and with it the lane's work;
         `InvalidArgument` once the lane is closed.
         """
         self._device._home.check_task()
@@ -260,7 +260,7 @@ class Lane(metaclass=NoPublicConstructor):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take no more work. What it was given goes on; its stream is given back when that is done."""
+        """Take no more work. Submitted work goes on; the stream is destroyed when it is done."""
         self._device._home.check_task()
         self._close()
         if error is None:
@@ -274,7 +274,7 @@ class Lane(metaclass=NoPublicConstructor):
 
 
 def check_options(priority: object, ordered: object, lowest: int, highest: int) -> LaneOptions:
-    """The options of a new lane; raises `InvalidArgument`."""
+    """Return the options of a new lane; raises `InvalidArgument`."""
     if type(priority) is not int or not highest <= priority <= lowest:
         raise InvalidArgument(f"priority is an int from {highest} (most urgent) to {lowest}, not {priority!r}")
     if type(ordered) is not bool:
@@ -283,27 +283,27 @@ def check_options(priority: object, ordered: object, lowest: int, highest: int) 
 
 
 class Lanes:
-    """The lanes of one device, whatever its generation, and the events that nobody has any more."""
+    """The lanes of one device in all generations, and the events that were collected."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.compute: Lane = Lane._create(device, LANE_COMPUTE, LANE_NAMES[LANE_COMPUTE])
         self.opened: dict[int, Lane] = {}
-        """Those that the program has opened, by number."""
+        """The lanes that the program has opened, by number."""
         self.options: dict[int, LaneOptions] = {}
-        """Theirs, for every generation to look up."""
+        """The options of those lanes, for every generation."""
         self.orphan_events: collections.deque[tuple[int, int, Ticket]] = collections.deque()
-        """Noted by whatever thread collects an event: its generation, its number, and where it was recorded."""
+        """The collected events, noted in any thread: generation, number, and the ticket of the recording."""
 
     def open(self, priority: int, *, ordered: bool) -> Lane:
-        """See `Device.lane`."""
+        """Open a lane; see `Device.lane`."""
         device = self._device
         options = check_options(priority, ordered, device.info.lowest_priority, device.info.highest_priority)
         for closed in [each for each in self.opened.values() if each._closed]:
             self.close(closed)
         free = next((number for number in range(LANES, MAX_LANES) if number not in self.opened), None)
         if free is None:
-            raise InvalidArgument(f"{MAX_LANES - LANES} lanes are open, and more there cannot be", device=device.index)
+            raise InvalidArgument(f"{MAX_LANES - LANES} lanes are open, the most: close one first", device=device.index)
         self.options[free] = options
         self.opened[free] = lane = Lane._create(device, free, lane_name(free), options)
         return lane
@@ -320,7 +320,7 @@ class Lanes:
         del self.opened[lane._number]
 
     def chosen(self, lane: object) -> Lane:
-        """The lane that a caller named, the compute lane for None; raises `InvalidArgument` for what is none."""
+        """Return the lane that a caller gave, the compute lane for None; raises `InvalidArgument` for anything else."""
         if lane is None:
             return self.compute
         chosen = own(self._device, lane, Lane, "expected a lane")
@@ -329,9 +329,9 @@ class Lanes:
         return chosen
 
     def drop_orphan_events(self, generation: Generation | None) -> None:
-        """Tell the worker which events nobody has any more; some at a time, as `ORPHANS_AT_ONCE` says.
+        """Tell the worker which events were collected, at most `ORPHANS_AT_ONCE` at a time.
 
-        They take no room from what a program records, and wait while the lane that they share with it is very full.
+        They take no room from the events that a program records, and wait while the lane that they share is very full.
         """
         if generation is None or generation.loss is not None:
             return
@@ -340,6 +340,6 @@ class Lanes:
         for _ in range(min(len(self.orphan_events), ORPHANS_AT_ONCE)):
             number, event, recorded = self.orphan_events.popleft()
             if number == generation.number:
-                # Behind its recording, which may be waiting on another lane.
+                # Behind its recording, which may be waiting for another lane.
                 payload = DROP.struct.pack(event)
                 generation.publish(LANE_COMPUTE, DROP, payload, (), _DropOwner(), after=(recorded,), aside=True)

@@ -1,14 +1,14 @@
 """The short way of a launch into the ring.
 
-The ordinary launch is of a kernel that is loaded, on arrays that only its lane has used since they were last looked at
-(`Block.fast`), with arguments of the usual types. Nothing has to be asked, waited for or brought along, so it can go
+The ordinary launch is of a loaded kernel, on arrays that only its lane has used since they were last checked
+(`Block.fast`), with arguments of the usual types. It needs no question, no wait and no other command, so it goes
 straight from its arguments into its slot: that takes a microsecond or two, where the general way takes thirty. A
-`LaunchPath` makes, for each kernel, a function in which all that stays the same has been worked out. The function
-returns false, having done nothing, whenever something is not as usual, and the caller goes the general way. That of a
-prepared launch begins and ends with the same lines as that of a kernel: a call for them would cost a tenth of either.
+`LaunchPath` makes, for each kernel, a function with all constant values precomputed. In every other case the function
+returns false and has no effect, and the caller goes the general way. The function of a prepared launch begins and ends
+with the same lines as that of a kernel: a call for them would cost a tenth of either.
 
-Nothing lives longer because it was launched. A path finds the function of a kernel by the kernel's key, an object that
-is equal to itself alone; the function is given the kernel with each call, and forgotten when there is no kernel.
+A launch keeps no object alive. A path finds the function of a kernel by the kernel's key, an object that is equal only
+to itself. The function gets the kernel with each call, and is dropped when the kernel is collected.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 Launched = Union["Kernel", "PreparedLaunch", KnownCall]
 
 Launcher = Callable[[Any, "Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
-"""Takes what it was made for, the grid, the block, the bytes of dynamic shared memory, the arguments, and who hears of
-the end. A prepared launch has the grid and all up to its arguments itself, so zeros and nothing are given for them; for
-a library's call its arrays are given, which its record already has, to keep them alive."""
+"""A function of its kernel or call, the grid, the block, the bytes of dynamic shared memory, the arguments, and the
+owner, which is told of the end. A prepared launch has the grid and all up to its arguments itself, so zeros and
+nothing are given for them. For a library's call, the arrays of its record are given, to keep them alive."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _FENCE_MASK = 15
-"""Of launches that others follow, so many and one go without a fence (see ``ring.py``)."""
+"""A fence follows only every 16th launch that others follow (see ``ring.py``)."""
 
 
 class LaunchPath:
@@ -73,26 +73,26 @@ class LaunchPath:
         self.book = book
         self.here = this_thread()
         self.limit = limit
-        """How many commands of the lane may be unfinished."""
+        """The most unfinished commands of the lane."""
         self.token = generation.token + book.index
         self.verb = LAUNCH.number | (UNSIGNED if unsigned else 0)
         self.last_record = 0
-        """Records up to this one may be sent without looking at anything else: they have slots, and tickets, of which
-        every one takes a record. `Generation.close_short_ways` takes it back."""
+        """Records up to this one may be sent without further checks: they have slots, and tickets, each of which
+        takes a record. `Generation.close_short_ways` revokes it."""
         self.counter: int = counter_word(book.index)
-        """Where the page has the ticket that the lane has reached."""
+        """The index in the page of the ticket that the lane has reached."""
         self.launchers: dict[object, Launcher] = {}
-        """By the key of what each launches."""
+        """The launch functions, by the key of their kernel or call."""
         self._watches: dict[object, weakref.ref[Launched]] = {}
-        """What that is, by the same, for as long as somebody else has it."""
+        """Weak references to those kernels and calls, by the same keys."""
         generation.launch_paths.add(self)
 
     def look_again(self) -> bool:
-        """Whether one more launch may go this way, as things are now."""
+        """Return whether one more launch may go this way, as things are now."""
         generation, book = self.generation, self.book
         if generation.refusing:
             return False
-        if generation.outbox:  # goes first, so that what it has room for again counts for the next launch
+        if generation.outbox:  # sent first, so that the room that it frees counts for the next launch
             generation.drain_outbox()
             return False
         words = generation.page.words
@@ -103,17 +103,17 @@ class LaunchPath:
         return room > 0
 
     def learn(self, kernel: Kernel) -> None:
-        """Prepare the short way for a kernel, if its module is loaded and its parameters have room in a slot."""
+        """Prepare the short way for a kernel, if its module is loaded and its parameters fit in a slot."""
         if kernel._key not in self.launchers and self._may_learn(kernel):
             self._keep(kernel, self._launcher(kernel))
 
     def learn_prepared(self, prepared: PreparedLaunch) -> None:
-        """The same for a launch with its arguments bound."""
+        """Prepare the short way for a launch with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(prepared.kernel):
             self._keep(prepared, self._record_launcher(LAUNCH, prepared.kernel._record_bytes, repeated=0))
 
     def learn_call(self, call: KnownCall) -> None:
-        """The same for a library's call that is repeated, if it is not the first of its kind."""
+        """Prepare the short way for a repeated call of a library, if it is not the first of its kind."""
         if call._key not in self.launchers and call.may_be_short(self.generation, self.book.index):
             self._keep(call, self._record_launcher(call.kind.later, len(call._payload), repeated=REPEATED))
 
@@ -128,7 +128,7 @@ class LaunchPath:
         launchers[key] = launcher
 
     def forget(self, module: Module) -> None:
-        """The module is unloaded: its kernels go the general way from now on, which refuses them."""
+        """Forget an unloaded module: its kernels go the general way from now on, which refuses them."""
         for key, watch in list(self._watches.items()):
             what = watch()
             if what is not None and what._of(module):
@@ -136,7 +136,7 @@ class LaunchPath:
                 self._watches.pop(key, None)
 
     def close(self) -> None:
-        """Nobody takes this way any more. The functions know the path in turn: without this they would outlive it."""
+        """End the path. It breaks the reference cycle with the functions, which would otherwise outlive it."""
         self.launchers.clear()
         self._watches.clear()
 
@@ -223,7 +223,7 @@ class LaunchPath:
             sent = generation.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):
                 return False
-            # Nothing is noted before all is checked: others would wait for a ticket that may never be issued.
+            # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
             for used in prepared._blocks:
                 if used.fast != token:
                     return False
@@ -254,7 +254,7 @@ class LaunchPath:
 class AwaitedLaunch:
     """One launch that went the short way, and the task that waits for it.
 
-    Its task looks for the end itself, with checkpoints, if nobody else does: that saves waking the settler to wake it.
+    Its task polls for the end itself, with checkpoints, if no other task does: that saves waking the settler first.
     """
 
     __slots__ = ("_abandoned", "_done", "_error", "_mailbox", "_path", "_task")
@@ -298,15 +298,15 @@ class AwaitedLaunch:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def launches_finished(self, count: int) -> None:
-        """It has run, or failed alone."""
+        """Wake the task: the launch has run, or failed alone."""
         self._end("ok" if self._error is None else "failed")
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
-        """It has failed alone; `launches_finished` follows."""
+        """Keep the error of a launch that failed alone; `launches_finished` follows."""
         self._error = error
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
-        """Its generation was lost before it was seen to end."""
+        """Keep the error and wake the task: the generation was lost before the launch was seen to end."""
         self._error = error
         self._end("lost")
 
@@ -319,7 +319,7 @@ class AwaitedLaunch:
 
 
 class AwaitedLaunches:
-    """The short way of a device's awaited launches, which is to its compute lane."""
+    """The short way of a device's awaited launches, to its compute lane."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -334,9 +334,9 @@ class AwaitedLaunches:
         arguments: tuple[object, ...],
         actor: Actor,
     ) -> AwaitedLaunch | None:
-        """Launch the short way and return what can be waited for; None if it must go the general way.
+        """Launch the short way and return an object to wait for; None if the launch must go the general way.
 
-        It may only if it would be the next request of its actor.
+        The short way is allowed only if it would be the actor's next request.
         """
         path, mailbox = self.path, actor.mailbox
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
@@ -348,7 +348,7 @@ class AwaitedLaunches:
         return awaited if launcher(what, grid, block, shared_bytes, arguments, awaited) else None
 
     def learn(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
-        """After a launch by the general way: the next one may go the short way."""
+        """Prepare the short way for the next launch, after a launch by the general way."""
         path = self._present_path() if lane == LANE_COMPUTE else None
         if path is not None:
             path.learn(request.kernel)
@@ -374,7 +374,7 @@ class AwaitedLaunches:
         return result
 
     def generation_lost(self) -> None:
-        """The way was one into a generation that is no more."""
+        """Drop the path into a lost generation."""
         path, self.path = self.path, None
         if path is not None:
             path.close()

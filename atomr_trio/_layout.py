@@ -1,4 +1,4 @@
-"""How strided arrays are cut into what a copy engine can do: boxes of bytes, their rows a pitch apart.
+"""Strided arrays cut into pieces that a copy engine can copy: boxes of bytes, whose rows are a pitch apart.
 
 Pure arithmetic on shapes and strides (in bytes); numpy is used for its rules of indexing and reshaping, on arrays that
 have a shape and strides and are never read.
@@ -23,7 +23,7 @@ MAX_PITCH = 2**31 - 1
 
 @attrs.frozen
 class Box:
-    """`depth` planes of `height` rows of `width` bytes; each side has an offset, and steps of its own between them."""
+    """`depth` planes of `height` rows of `width` bytes; each side has its own offset and its own steps between them."""
 
     width: int
     height: int
@@ -31,7 +31,7 @@ class Box:
     offset: int
     pitch: int
     plane: int
-    """Bytes from one plane to the next: so many times the pitch, as the copy engine counts."""
+    """Bytes from one plane to the next: a multiple of the pitch, as the copy engine requires."""
     other_offset: int
     other_pitch: int
     other_plane: int
@@ -42,31 +42,31 @@ class Box:
         return self.width * self.height * self.depth
 
     def side(self, base: int) -> tuple[int, int, int]:
-        """The address of the first byte, the pitch, and the rows from one plane to the next."""
+        """Return the address of the first byte, the pitch, and the rows from one plane to the next."""
         return base + self.offset, self.pitch, self.plane // self.pitch
 
     def other_side(self, base: int) -> tuple[int, int, int]:
-        """The same of the other side."""
+        """Return the same of the other side."""
         return base + self.other_offset, self.other_pitch, self.other_plane // self.other_pitch
 
 
 def run(size: int) -> Box:
-    """The bytes of a contiguous array."""
+    """Return a box of the bytes of a contiguous array."""
     return Box(size, 1, 1, 0, size, size, 0, size, size)
 
 
 @attrs.frozen
 class Piece:
-    """Boxes that travel together. On the other side, which is packed, they lie one behind the other."""
+    """Boxes that are copied together. On the other side, which is packed, they are contiguous."""
 
     start: int
-    """Where the first of them lies in the packed bytes."""
+    """The offset of the first of them in the packed bytes."""
     size: int
     boxes: tuple[Box, ...]
 
 
 def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
-    """The strides of a C-contiguous array, in bytes."""
+    """Return the strides of a C-contiguous array, in bytes."""
     strides = []
     step = itemsize
     for length in reversed(shape):
@@ -76,7 +76,7 @@ def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
 
 
 def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether the elements lie one behind the other in C order."""
+    """Return whether the elements are contiguous in C order."""
     if 0 in shape:
         return True
     expected = itemsize
@@ -88,15 +88,15 @@ def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
 
 
 def shadow(shape: Shape, strides: Shape, itemsize: int) -> npt.NDArray[Any]:
-    """A numpy array with this shape and these strides that must never be read or written.
+    """Return a numpy array with this shape and these strides, which must never be read or written.
 
-    Its elements are plain bytes, since numpy does not stride over every type that ml_dtypes adds to it.
+    Its elements are plain bytes, since numpy does not support strides for every type of ml_dtypes.
     """
     return np.lib.stride_tricks.as_strided(np.empty(1, f"V{itemsize}"), shape, strides)
 
 
 def offset_of(view: npt.NDArray[Any], base: npt.NDArray[Any]) -> int:
-    """Bytes from the first element of `base` to that of `view`."""
+    """Return the bytes from the first element of `base` to that of `view`."""
     return int(view.__array_interface__["data"][0] - base.__array_interface__["data"][0])
 
 
@@ -107,7 +107,7 @@ class Packing:
     order: Shape
     """The axes, outermost first."""
     flipped: tuple[bool, ...]
-    """Which of the ordered axes run backwards in the array."""
+    """For each of the ordered axes, true if it runs backwards in the array."""
     shape: Shape
     """The shape in that order."""
     strides: Shape
@@ -116,19 +116,19 @@ class Packing:
     """Bytes from the array's first element to the one that is packed first."""
 
     def apply(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """See a host array of the original shape in packing order."""
+        """Return a view of a host array of the original shape, in packing order."""
         index = (*(slice(None, None, -1 if flip else None) for flip in self.flipped), Ellipsis)
         return host.transpose(self.order)[index]
 
     def undo(self, packed: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """See a packed host array in the original order of the axes."""
+        """Return a view of a packed host array, in the original order of the axes."""
         index = (*(slice(None, None, -1 if flip else None) for flip in self.flipped), Ellipsis)
         return packed[index].transpose(np.argsort(self.order))
 
     def follow(self, shape: Shape, strides: Shape) -> tuple[Shape, int]:
-        """How an array of the same original shape is walked in packing order: its strides, and the offset to begin at.
+        """Return the strides, and the first offset, of an array of the same original shape in packing order.
 
-        Its strides may be negative.
+        Such strides may be negative.
         """
         walk = tuple(
             -strides[axis] if flip else strides[axis] for axis, flip in zip(self.order, self.flipped, strict=True)
@@ -138,7 +138,7 @@ class Packing:
 
 
 def packing(shape: Shape, strides: Shape) -> Packing:
-    """How to pack an array of this shape and these strides."""
+    """Return the packing of an array of this shape and these strides."""
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-abs(strides[axis]), axis)))
     flipped = tuple(strides[axis] < 0 for axis in order)
     offset = sum((shape[axis] - 1) * strides[axis] for axis in order if strides[axis] < 0 and shape[axis] > 0)
@@ -148,7 +148,7 @@ def packing(shape: Shape, strides: Shape) -> Packing:
 
 
 def boxes(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> Iterator[Box]:
-    """Cut the pairwise copy of two equally shaped arrays into boxes. Strides of the same axis may differ in sign."""
+    """Cut the copy between two arrays of one shape into boxes. Strides of the same axis may differ in sign."""
     if math.prod(shape) == 0:
         return
     axes = _joined_axes(shape, strides, other_strides)
@@ -166,18 +166,18 @@ def boxes(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> 
 
 
 def _are_rows(axis: tuple[int, int, int], width: int) -> bool:
-    """Whether a copy of two dimensions can walk this axis."""
+    """Return whether a copy of two dimensions can walk this axis."""
     return all(width <= stride <= MAX_PITCH for stride in axis[1:])
 
 
 def _are_planes(axis: tuple[int, int, int], height: int, *pitches: int) -> bool:
-    """Whether a copy of three dimensions can walk this axis: on either side its step is a number of rows."""
+    """Return whether a copy of three dimensions can walk this axis: its step is a number of rows on either side."""
     steps = zip(axis[1:], pitches, strict=True)
     return all(stride >= height * pitch and stride % pitch == 0 for stride, pitch in steps)
 
 
 def _joined_axes(shape: Shape, strides: Shape, other_strides: Shape) -> list[tuple[int, int, int]]:
-    """Length and both strides of each axis longer than 1, neighbours joined where both sides walk them as one axis."""
+    """Return length and both strides of each axis longer than 1; neighbours are joined if both sides allow it."""
     axes: list[tuple[int, int, int]] = []
     for length, stride, other in zip(shape, strides, other_strides, strict=True):
         if length == 1:
@@ -207,13 +207,13 @@ def cut(box: Box, limit: int) -> Iterator[Box]:
 
 
 def rows(shape: Shape, itemsize: int, strides: Shape, other_strides: Shape) -> Iterator[Box]:
-    """The same boxes, cut into single planes."""
+    """Yield the same boxes, cut into single planes."""
     for box in boxes(shape, itemsize, strides, other_strides):
         yield from cut(box, box.width * box.height)
 
 
 def gather(parts: Iterable[Box], limit: int, most: int) -> Iterator[Piece]:
-    """Put neighbours together, at most `most` of them and `limit` bytes. The other side must be packed."""
+    """Join neighbouring boxes into pieces of at most `most` boxes and `limit` bytes. The other side must be packed."""
     held: list[Box] = []
     size = 0
     for box in parts:
@@ -227,7 +227,7 @@ def gather(parts: Iterable[Box], limit: int, most: int) -> Iterator[Piece]:
 
 
 def spans(shape: Shape, first: int, last: int) -> Iterator[tuple[int | slice, ...]]:
-    """Indices of the elements from `first` up to `last`, counted in C order: a few of them, each of a whole view."""
+    """Yield a few indices, each of a whole view, that cover the elements `first` to `last` in C order."""
     if len(shape) == 1:
         yield (slice(first, last),)
         return

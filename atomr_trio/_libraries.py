@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from .actors.solver import BatchSolver, Solver
 
 LIBRARIES: Final = ("blas", "blaslt", "solver")
-"""The names of their actors, which are those of their engines."""
+"""The names of their actors, which are also those of their engines."""
 
 
 class DeviceLibraries:
-    """What `Device` has of them."""
+    """The properties of `Device` for the libraries."""
 
     @functools.cached_property
     def blas(self) -> Blas:
@@ -29,7 +29,7 @@ class DeviceLibraries:
 
     @functools.cached_property
     def blaslt(self) -> BlasLt:
-        """Products of matrices with all that is done to them (cuBLASLt): `await dev.blaslt.matmul(a, b, ...)`."""
+        """Products of matrices with epilogues (cuBLASLt): `await dev.blaslt.matmul(a, b, ...)`."""
         from .actors.blaslt import BlasLt
 
         return BlasLt(cast("Device", self))
@@ -43,7 +43,7 @@ class DeviceLibraries:
 
 
 class BatchLibraries:
-    """What `Batch` has of them: the same verbs, without ``await``."""
+    """The properties of `Batch` for the libraries: the same verbs, without ``await``."""
 
     __slots__ = ("_libraries",)
 
@@ -64,7 +64,7 @@ class BatchLibraries:
 
     @property
     def blaslt(self) -> BatchBlasLt:
-        """Products of matrices with all that is done to them (cuBLASLt): `batch.blaslt.matmul(a, b, ...)`."""
+        """Products of matrices with epilogues (cuBLASLt): `batch.blaslt.matmul(a, b, ...)`."""
         library: BatchBlasLt = self._libraries.get("blaslt") or self._make("blaslt", "BatchBlasLt")
         return library
 

@@ -17,7 +17,7 @@ from ._errors import InvalidArgument
 LETTERS: Final[Mapping[str, str]] = MappingProxyType(
     {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 )
-"""By the name of a dtype, what the functions of that type have in their names."""
+"""The letter in the names of a type's functions, by the name of the dtype."""
 
 DATA_TYPES: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -38,22 +38,24 @@ DATA_TYPES: Final[Mapping[str, int]] = MappingProxyType(
 
 @functools.cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, which numpy puts together anew each time."""
+    """Return the name of a dtype, from a cache: numpy builds it anew each time."""
     return dtype.name
 
 
 def letter_of(*arrays: DeviceArray) -> str:
-    """The letter of the arrays' one dtype. Raises `InvalidArgument` if they differ, or cuBLAS has none for it."""
+    """Return the letter of the arrays' common dtype. Raises `InvalidArgument` if they differ or it is not supported."""
     names = {name_of(array.dtype) for array in arrays}
     if len(names) > 1:
         raise InvalidArgument(f"the arrays have different dtypes: {', '.join(sorted(names))}")
     (name,) = names
     if name not in LETTERS:
-        raise InvalidArgument(f"there is no such operation on {name}, but on {', '.join(LETTERS)}")
+        raise InvalidArgument(f"{name} is not supported; use {', '.join(LETTERS)}")
     return LETTERS[name]
 
 
 def check_output_dtype(output: DeviceArray, dtype: npt.DTypeLike | None) -> None:
-    """Refuse an output of another dtype than the one that is asked for."""
+    """Raise `InvalidArgument` if the output's dtype is not the requested one."""
     if dtype is not None and output.dtype != check_dtype(dtype):
-        raise InvalidArgument(f"out has dtype {output.dtype.name}, and dtype= says {check_dtype(dtype).name}")
+        raise InvalidArgument(
+            f"out has dtype {output.dtype.name}, and dtype= is {check_dtype(dtype).name}: give only one of the two"
+        )

@@ -8,9 +8,9 @@ one plain exception, or, when its caller was cancelled, in silence.
     QUEUED -> SETTLED                     refused when taken (stale array), or the device closed or failed
     STARTED -> ABANDONED -> SETTLED       the caller was cancelled afterwards: it goes on, its outcome is dropped
 
-The caller learns of `Cancelled` at once in both cases, so a kernel that never ends holds nobody. The memory channel
-belongs to the supervisor: an actor only gets a clone of the receiving end for each of its lives, because closing the
-last receiver of a channel silently drops what is queued.
+The caller gets `Cancelled` at once in both cases, so a kernel that never ends blocks no task. The memory channel
+belongs to the supervisor: an actor only gets a clone of the receiving end for each of its runs, because closing the
+last receiver of a channel silently drops the queued requests.
 
 Only this file and ``_launching.py`` call ``reschedule``: one sleep, one wake-up, kept in one class each.
 """
@@ -33,7 +33,7 @@ from .worker.protocol import LANE_COMPUTE
 
 
 class RequestState(enum.Enum):
-    """Where a request stands; see the module's docstring."""
+    """The state of a request; see the module's docstring."""
 
     QUEUED = "queued"
     STARTED = "started"
@@ -43,7 +43,7 @@ class RequestState(enum.Enum):
 
 
 class Request:
-    """One question to an actor and its one answer. Subclasses say in `start` what the actor does with it."""
+    """One question to an actor and its one answer. Subclasses define in `start` what the actor does with it."""
 
     __slots__ = ("_mailbox", "_outcome", "_task", "lane", "operation", "state")
 
@@ -60,35 +60,35 @@ class Request:
         return f"<{type(self).__name__} {self.operation} {self.state.value}>"
 
     def start(self, generation: Any) -> None:
-        """Check and publish; called by the actor, synchronously. Raises `RequestError` to refuse."""
+        """Check and publish the request; called by the actor, synchronously. Raises `RequestError` to refuse it."""
         raise NotImplementedError
 
     def blocks(self) -> Iterable[Block]:
-        """The memory that it works on: it cannot begin while a lost worker may still touch any of it."""
+        """Return the memory that it works on: it cannot begin while a lost worker may still touch any of it."""
         return ()
 
     @property
     def open(self) -> bool:
-        """Whether somebody still has to settle it."""
+        """True if it is not settled yet."""
         return self.state in (RequestState.QUEUED, RequestState.STARTED, RequestState.ABANDONED)
 
     @property
     def answered(self) -> bool:
-        """Whether there is an outcome that nobody has taken."""
+        """True if there is an outcome that was not taken yet."""
         return self._outcome is not None
 
     @property
     def error(self) -> BaseException | None:
-        """The error of an outcome that nobody has taken."""
+        """The error of an outcome that was not taken yet."""
         return self._outcome.error if isinstance(self._outcome, outcome.Error) else None
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for the outcome any more."""
+        """True if no task waits for the outcome any more."""
         return self.state is RequestState.ABANDONED
 
     def settle(self, result: outcome.Outcome[Any]) -> None:
-        """Give the one answer. Settling twice is a defect of ours and raises."""
+        """Give the answer. Settling twice is an internal error and raises."""
         if not self.open:
             raise RuntimeError(f"{self!r} was settled twice")
         heard = not self.abandoned
@@ -103,13 +103,13 @@ class Request:
             trio.lowlevel.reschedule(task)
 
     def refuse(self, error: BaseException) -> None:
-        """Settle with what its caller raises itself. It is not kept: its traceback knows the request in turn."""
+        """Settle with an error that the caller raises. The error is not kept: its traceback refers to the request."""
         self.settle(outcome.Error(error))
         self._outcome = None
 
     @trio.lowlevel.enable_ki_protection
     async def wait(self) -> Any:
-        """Wait for the answer. Cancelling works at once, whatever the request is doing."""
+        """Wait for the answer. Cancelling works at once, whatever the state of the request."""
         if self._outcome is None:
             if not self.open:
                 raise RuntimeError(f"{self!r} will have no outcome any more")
@@ -137,7 +137,7 @@ class Request:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def give_up(self) -> None:
-        """Nobody wants the answer any more: a queued request never runs, a started one goes on unheard."""
+        """Abandon the answer: a queued request never runs, a started one goes on and its outcome is dropped."""
         if self.state is RequestState.QUEUED:
             self.state = RequestState.CANCELLED
             if self._mailbox is not None:
@@ -147,9 +147,9 @@ class Request:
             self.state = RequestState.ABANDONED
 
     def ended(self, *, delivered: bool) -> None:
-        """Called once, when the request was settled or will never run, for what a subclass must give back.
+        """Release the subclass's resources. Called once, when the request was settled or will never run.
 
-        `delivered` says that there is a value, and somebody to take it.
+        `delivered` says that there is a value, and a task to take it.
         """
 
 
@@ -160,31 +160,31 @@ def _kind(result: outcome.Outcome[Any]) -> Outcome:
 
 
 class Gate(Protocol):
-    """What a request waits for before it is queued, so that it holds up nobody behind it."""
+    """A condition that a request waits for before it is queued, so that it blocks no request behind it."""
 
     def shut(self, request: Request) -> bool:
-        """Whether the request must wait."""
+        """Return whether the request must wait."""
 
     async def wait(self) -> None:
-        """Wait until that may have changed."""
+        """Wait until the answer of `shut` may have changed."""
 
 
 class Looker(Protocol):
-    """Who settles what has ended, for a caller that looks for the end of its own request."""
+    """Settles ended commands for a caller that polls for the end of its own request."""
 
     async def look_for(self, request: Request) -> None:
-        """Look until the request has its answer or looking does not pay any more, with checkpoints."""
+        """Poll, with checkpoints, until the request has its answer or polling is not worthwhile any more."""
 
 
 class Shortcut(Protocol):
-    """Lets a caller begin its request itself, when the actor would do nothing else next."""
+    """Lets a caller begin its request itself, when it would be the actor's next request."""
 
     def begin(self, request: Request) -> Looker | None:
-        """Begin the request, unless it has to wait for something; then None. Raises what refuses it."""
+        """Begin the request; return None if it has to wait for something. Raises the error that refuses it."""
 
 
 class Mailbox:
-    """A bounded memory channel of requests that outlives the actors that serve it, and its accounts."""
+    """A bounded memory channel of requests that outlives the actors that serve it, and its counters."""
 
     def __init__(self, name: str, capacity: int, gate: Gate | None = None) -> None:
         self.name = name
@@ -196,9 +196,9 @@ class Mailbox:
         self.restarts = 0
         self.shortcut: Shortcut | None = None
         self.posted = 0
-        """How many requests were put into the channel, or are being."""
+        """The number of requests that were put into the channel, or are being put."""
         self.taken = 0
-        """How many of those an actor has taken out of it."""
+        """The number of those that an actor has taken out of it."""
 
     def __repr__(self) -> str:
         channel = self._send.statistics()
@@ -209,8 +209,8 @@ class Mailbox:
     async def ask(self, request: Request) -> Any:
         """Put the request into the mailbox, waiting for room, and wait for its answer.
 
-        With nothing before it, and nothing to wait for, it is begun here and now instead: that saves two turns of the
-        scheduler. Raises the request's own error, or what `close` was given when the mailbox is closed.
+        If nothing is before it, and it need not wait, it is begun at once in this task instead: that saves two turns of
+        the scheduler. Raises the request's own error, or that of `close` when the mailbox is closed.
         """
         self._check_open()
         if self.shortcut is not None and self.posted == self.taken:
@@ -234,7 +234,7 @@ class Mailbox:
             self._send.send_nowait(request)
         except trio.WouldBlock:
             capacity = self._send.statistics().max_buffer_size
-            text = f"{capacity} requests wait for the {self.name} actor, as many as may: `await` one more instead"
+            text = f"{capacity} requests wait for the {self.name} actor, which is the limit: use the awaited form"
             raise trio.WouldBlock(text) from None
         self.posted += 1
         request._mailbox = self
@@ -249,7 +249,7 @@ class Mailbox:
             while gate.shut(request):
                 await gate.wait()
                 self._check_open()
-        # It may be settled before `send` has come back, and that counts; one that was never accepted does not.
+        # It may be settled before `send` returns, and that counts. A request that was never accepted does not count.
         request._mailbox = self
         self.posted += 1
         try:
@@ -261,39 +261,39 @@ class Mailbox:
         self._accepted += 1
 
     def post_defect(self, defect: Request) -> None:
-        """Give the actor something to crash by, uncounted; it has enough else to do if there is no room."""
+        """Make the actor crash by this request, which is not counted. It is dropped if there is no room."""
         with contextlib.suppress(trio.WouldBlock):
             self._send.send_nowait(defect)
             self.posted += 1
 
     def accept(self, request: Request) -> None:
-        """Count a request that its caller begins by itself, past the queue."""
+        """Count a request that its caller begins itself, past the queue."""
         self._check_open()
         request._mailbox = self
         self._accepted += 1
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._closed is not None
 
     def receiver(self) -> trio.MemoryReceiveChannel[Request]:
-        """A receiving end for one life of an actor."""
+        """Return a receiving end for one run of an actor."""
         return self._receive.clone()
 
     def count(self, kind: Outcome) -> None:
-        """Note how a request ended."""
+        """Count the outcome of a request."""
         self._settled[kind] += 1
 
     def count_finished(self, number: int, kind: Outcome = "ok") -> None:
-        """Note requests that a batch had begun past the queue, and how they ended."""
+        """Count the outcomes of requests that a batch had begun past the queue."""
         self._accepted += number
         self._settled[kind] += number
 
     def close(self, error: Callable[[], DeviceError]) -> None:
         """Refuse everything from now on, and settle what is queued; `error` makes a fresh exception for each.
 
-        One synchronous stretch: a sender that waited for room gets in when a request leaves, and is settled as well.
+        It runs without a checkpoint: a sender that waited for room gets in when a request leaves, and is settled too.
         """
         if self._closed is not None:
             return
@@ -313,7 +313,7 @@ class Mailbox:
             raise self._closed()
 
     def statistics(self, under_way: int = 0) -> ActorStatistics:
-        """Counts of this moment; so many more requests were accepted that are counted when they end."""
+        """Return the present counts. `under_way` requests more were accepted, which are counted only when they end."""
         channel = self._send.statistics()
         return ActorStatistics(
             name=self.name,

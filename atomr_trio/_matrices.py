@@ -1,8 +1,8 @@
-"""Arrays as the libraries of linear algebra see them: vectors with a stride, and matrices column by column.
+"""Arrays as the libraries of linear algebra see them: vectors with a stride, and column-major matrices.
 
-numpy's arrays lie row by row, those libraries' matrices column by column. An array that lies row by row is the
-transpose of one that lies column by column, in the same place; so nothing is moved, and it is said with each call which
-of the two an operand is. All of that is here, and nowhere else.
+numpy's arrays are row-major, those libraries' matrices are column-major. A row-major array is the transpose of a
+column-major one in the same place. So nothing is moved, and each call says which of the two an operand is. All of that
+is in this file alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._errors import InvalidArgument
 from ._util import named, shown
 
 Operation = Literal["N", "T", "C"]
-"""What is done to a matrix before it is used: nothing, transposed, transposed and conjugated."""
+"""The operation on a matrix before it is used: none, transposition, transposition with conjugation."""
 
 OPERATIONS: Final = {"N": 0, "T": 1, "C": 2}
 """``cublasOperation_t``."""
@@ -35,7 +35,7 @@ def check_operation(value: object, name: str) -> Operation:
 
 
 def check_array(array: object, name: str, *axes: int) -> DeviceArray:
-    """Return an array with one of so many axes. Raises `InvalidArgument` for anything else."""
+    """Return an array whose number of axes is one of `axes`. Raises `InvalidArgument` for anything else."""
     if not isinstance(array, DeviceArray):
         raise InvalidArgument(f"{name} is an array on the device, not {shown(array)}")
     if axes and array.ndim not in axes:
@@ -46,16 +46,16 @@ def check_array(array: object, name: str, *axes: int) -> DeviceArray:
 
 @attrs.frozen
 class Vector:
-    """An array of one axis: where it begins, how many elements it has, and how far they are apart."""
+    """An array of one axis: its start, the number of its elements, and their distance."""
 
     array: DeviceArray
     length: int
     increment: int
-    """In elements. A negative one means, to BLAS, that the vector is read from its end."""
+    """The distance in elements. To BLAS, a negative one means that the vector is read from its end."""
 
     @property
     def address(self) -> int:
-        """The lowest address, which is what BLAS wants of a vector that is read backwards, too."""
+        """The lowest address, which BLAS takes even for a vector that is read backwards."""
         if self.increment >= 0 or not self.length:
             return self.array.address
         return self.array.address + (self.length - 1) * self.array.strides[0]
@@ -66,53 +66,55 @@ def vector(array: object, name: str) -> Vector:
     checked = check_array(array, name, 1)
     stride, itemsize = checked.strides[0], checked.itemsize
     if stride % itemsize:
-        raise InvalidArgument(f"{name} has elements {stride} bytes apart, which is no multiple of their size")
+        raise InvalidArgument(
+            f"{name} has elements {stride} bytes apart, which is not a multiple of their size: copy it first"
+        )
     increment = stride // itemsize
     return Vector(checked, checked.shape[0], increment if checked.shape[0] > 1 else 1)
 
 
 def is_spread(array: DeviceArray) -> bool:
-    """Whether the elements of a vector are a whole number of elements apart, and no two in one place."""
+    """Return whether the distance of a vector's elements is a multiple of their size, and not 0."""
     return array.strides[0] % array.itemsize == 0 and (array.strides[0] != 0 or array.size <= 1)
 
 
 @attrs.frozen
 class Matrix:
-    """An array of two axes, or a stack of such, as a library sees it in its place."""
+    """An array of two axes, or a stack of matrices, as a library sees it in its place."""
 
     array: DeviceArray
     rows: int
-    """Of the array as numpy has it."""
+    """The rows of the array as numpy has it."""
     columns: int
     by_rows: bool
-    """Whether it lies row by row, so that a library sees its transpose there."""
+    """True if it is row-major, so that a library sees its transpose."""
     leading: int
-    """Elements from one row to the next where it lies row by row, and else from one column to the next."""
+    """The elements from one row to the next if it is row-major, else from one column to the next."""
     count: int = 1
-    """How many matrices there are in the stack."""
+    """The number of matrices in the stack."""
     distance: int | None = 0
-    """Elements from one to the next; None where that differs."""
+    """The elements from one matrix to the next; None if that differs."""
     listed: tuple[DeviceArray, ...] = ()
-    """The matrices, where they are not a stack but so many arrays, of which `array` is the first."""
+    """The matrices, if they are separate arrays and not a stack; `array` is the first of them."""
 
     @property
     def address(self) -> int:
-        """Where its first element is."""
+        """The address of its first element."""
         return self.array.address
 
     @property
     def seen(self) -> tuple[int, int]:
-        """Rows and columns of what a library sees there."""
+        """The rows and columns of the matrix as a library sees it."""
         return (self.columns, self.rows) if self.by_rows else (self.rows, self.columns)
 
     @property
     def arrays(self) -> tuple[DeviceArray, ...]:
-        """The arrays whose memory it is."""
+        """The arrays that own its memory."""
         return self.listed or (self.array,)
 
     @property
     def addresses(self) -> npt.NDArray[np.int64]:
-        """Where the first element of each matrix is."""
+        """Return the address of the first element of each matrix."""
         if self.listed:
             return np.array([array.address for array in self.listed], np.int64)
         addresses = np.full((), self.address, np.int64)
@@ -121,10 +123,10 @@ class Matrix:
         return addresses.reshape(-1)
 
     def operation(self, wanted: Operation, by_rows: bool) -> int | None:
-        """What the library must do to what it sees there, for a result that it writes row by row or not.
+        """Return the library's operation on the matrix as it sees it, for a result that is row-major or not.
 
-        A result that lies row by row is computed as its transpose. None where no call says it: a matrix that would be
-        conjugated, and not transposed.
+        A row-major result is computed as its transpose. Returns None if no call has the operation: a conjugation
+        without transposition.
         """
         transposed = (wanted != "N") ^ self.by_rows ^ by_rows
         if wanted == "C":
@@ -133,15 +135,15 @@ class Matrix:
 
 
 def matrix(array: object, name: str, *, axes: tuple[int, ...] = (2,)) -> Matrix | None:
-    """Return an array as a matrix, or a stack; None if it lies so that no library takes it where it is.
+    """Return an array as a matrix, or a stack; None if its strides are such that no library takes it in its place.
 
-    Raises `InvalidArgument` for what has not so many axes.
+    Raises `InvalidArgument` for another number of axes.
     """
     return matrix_of(check_array(array, name, *axes))
 
 
 def matrix_of(array: DeviceArray, by_rows: bool | None = None) -> Matrix | None:
-    """The same for an array that was checked; None, too, if it does not lie row by row, or not, as asked."""
+    """Return a checked array as a matrix, or a stack; None, too, if it is not row-major, or is, against `by_rows`."""
     if any(stride % array.itemsize for stride in array.strides):
         return None
     for way in (True, False) if by_rows is None else (by_rows,):
@@ -153,7 +155,7 @@ def matrix_of(array: DeviceArray, by_rows: bool | None = None) -> Matrix | None:
 
 
 def _leading_of(array: DeviceArray, by_rows: bool) -> int | None:
-    """Its leading dimension, if it lies row by row, or if it lies column by column."""
+    """Return its leading dimension as a row-major or a column-major matrix; None if it is not such a matrix."""
     (lines, line), (length, step) = zip(array.shape[-2:], array.strides[-2:], strict=True)
     if not by_rows:
         (lines, line), (length, step) = (length, step), (lines, line)
@@ -165,7 +167,7 @@ def _leading_of(array: DeviceArray, by_rows: bool) -> int | None:
 
 
 def _stack_of(array: DeviceArray) -> tuple[int, int | None]:
-    """How many matrices there are, and how many elements they are apart; None where that differs."""
+    """Return the number of matrices, and the elements between them; None if that differs."""
     count, distance = 1, 0
     for length, stride in zip(reversed(array.shape[:-2]), reversed(array.strides[:-2]), strict=True):
         if length == 1:
@@ -180,13 +182,13 @@ def _stack_of(array: DeviceArray) -> tuple[int, int | None]:
 
 
 def broadcast(array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
-    """A view of a stack of matrices that is repeated to have this shape, as numpy would."""
+    """Return a view of a stack of matrices, broadcast to this shape as by numpy."""
     shadow = np.broadcast_to(_layout.shadow(array.shape, array.strides, array.itemsize), shape)
     return DeviceArray._create(array._storage, array._offset, shadow.shape, shadow.strides, array.dtype)
 
 
 def as_list(matrices: Sequence[Matrix]) -> Matrix | None:
-    """Matrices of one shape as one thing; None if they lie differently."""
+    """Return matrices of one shape as one `Matrix`; None if their layouts differ."""
     first = matrices[0]
     if any((each.by_rows, each.leading) != (first.by_rows, first.leading) for each in matrices):
         return None
@@ -195,7 +197,7 @@ def as_list(matrices: Sequence[Matrix]) -> Matrix | None:
 
 
 def strides_text(array: DeviceArray) -> str:
-    """Say how an array lies, for messages."""
+    """Return an array's shape and strides as a text for messages."""
     return f"shape {array.shape}, strides {array.strides} bytes"
 
 

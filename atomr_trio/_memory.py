@@ -1,24 +1,24 @@
-"""The arena: where arrays live, what must be waited for before their memory is touched, and what survived a fault.
+"""The arena: the places of arrays, the commands to wait for before their memory is touched, and what survived a fault.
 
 The user's process owns the allocator. A chunk is physical memory behind a descriptor that this process holds; each
 worker maps it at the same address, so a block, once allocated, never moves. Allocating is bookkeeping alone: a chunk
 that does not exist yet is created by a command ordered before its first use.
 
 Dependencies belong to the block: its last writer and its readers since, as (lane, ticket). Memory that is freed may be
-reused at once, because what is still running on it is inherited by whatever gets it next.
+reused at once, because its next owner inherits the dependencies of the work that still runs on it.
 
-A freed block first waits in a bin of its exact size, not merged with its neighbours, because a program mostly asks for
-the sizes that it has just freed: then allocating is taking it out again. `AT_A_TIME` blocks are in bins at most; what
-is freed beyond is merged at once. A request that its bin cannot serve gets the smallest free span that fits. Only where
-there is none are all bins emptied, neighbours merged, and, if that was not enough, is a chunk added. So the arena grows
+A freed block first waits in a bin of its exact size, not merged with its neighbours. A program mostly asks for sizes
+that it has just freed, so the next allocation takes it out again. At most `AT_A_TIME` blocks are in bins; further freed
+blocks are merged at once. A request that its bin cannot serve gets the smallest free span that fits. If there is none,
+all bins are emptied and neighbours merged; if that is not enough, a chunk is added. So the arena grows
 only when no run of free bytes fits the request, and that bounds fragmentation: there is at most one free run for each
 block and each chunk, so when a request of n bytes makes it grow, less than n x (blocks + chunks) bytes are free. For a
-program whose blocks differ in size by a factor of r at most that is, chunks apart, r times what is in use; and what is
-added is what the request needs, or as much as is there already and a first chunk. Without such an r no allocator that
-cannot move blocks has a bound that is a multiple of what is in use.
+program whose blocks differ in size by a factor of r at most that is, chunks apart, r times the bytes in use. A new
+chunk has the size that the request needs, or that of all chunks together and a first chunk. Without such an r, no
+allocator that cannot move blocks has a bound that is a multiple of the bytes in use.
 
-The same accounts say what is in quarantine while a lost worker is not reaped yet: whatever one of its tickets that was
-not reached has touched. It may be given away, since whoever gets it inherits that too, and waits.
+The same dependencies tell which memory is in quarantine while a lost worker is not reaped yet: the memory of its
+tickets that were not reached. Such memory may be allocated, since its next owner inherits the dependency, and waits.
 
 Pure bookkeeping: imports neither trio nor ctypes.
 """
@@ -45,20 +45,20 @@ MAX_CHUNKS = 128
 GUARD = CHUNK_GRANULARITY
 """Addresses left unmapped on either side of a guarded block."""
 GUARDED_ALIGNMENT = 16
-"""A guarded block ends where its memory ends, but for this: the widest access of a thread must stay aligned."""
+"""A guarded block ends less than this before its memory's end: the widest access of a thread must stay aligned."""
 
 AT_A_TIME = 256
-"""Freed blocks that one call takes back or merges with their neighbours, so that none holds up the event loop."""
+"""The most freed blocks that one call takes back or merges, so that no call blocks the event loop."""
 
 Ticket = tuple[int, int]
-"""A lane and a ticket of it."""
+"""A lane, and a ticket of it."""
 
 Bound = Literal["memory", "chunks", "addresses"]
 """What an arena can run out of."""
 
 
 class ChunkState(enum.Enum):
-    """Whether the physical memory of a chunk exists."""
+    """The state of a chunk's physical memory."""
 
     PLANNED = "planned"
     CREATING = "creating"
@@ -88,7 +88,7 @@ class Chunk:
         self.address: int = address
         self.size: int = size
         self.guard: int = guard
-        """Bytes of addresses on either side that nothing may be mapped at."""
+        """Bytes of addresses on either side that must stay unmapped."""
         self.state: ChunkState = ChunkState.PLANNED
         self.descriptor: int = -1
         self.ticket: int = 0
@@ -96,7 +96,7 @@ class Chunk:
         self.used: int = 0
         """Bytes of it that belong to blocks."""
         self.offered: bool = False
-        """Whether the worker may release it to make room: nothing is allocated in it meanwhile."""
+        """True while the worker may release it to make room: nothing is allocated in it meanwhile."""
         self._epoch = 0
         self._waits: dict[int, int] = {}
 
@@ -104,27 +104,27 @@ class Chunk:
         return f"<Chunk {self.address:#x}+{self.size:#x} {self.state.value}, {self.used} bytes used>"
 
     def set_aside(self, epoch: int, waits: dict[int, int]) -> None:
-        """Note, when it is about to be released, what may still be running on it: tickets of generation `epoch`."""
+        """Note, before its release, the tickets of generation `epoch` that may still run on it."""
         self._epoch = epoch
         self._waits = waits
 
     def last_use(self, epoch: int) -> Iterable[Ticket]:
-        """What must be done before it is released in generation `epoch`."""
+        """Return the tickets that must be reached before it is released in generation `epoch`."""
         return self._waits.items() if self._epoch == epoch else ()
 
     def close(self) -> None:
-        """Close the descriptor; the memory is freed with its last holder, which takes long if that is this."""
+        """Close the descriptor. The last holder frees the memory, which takes long if it is this one."""
         for descriptor in self.part_with_descriptor():
             os.close(descriptor)
 
     def part_with_descriptor(self) -> tuple[int, ...]:
-        """Its descriptor, for the caller to close, if it has one."""
+        """Return its descriptor, if it has one, for the caller to close."""
         descriptor, self.descriptor = self.descriptor, -1
         return (descriptor,) if descriptor >= 0 else ()
 
 
 class Recipe:
-    """What a block is filled with when a command first touches it. It stays on the block until the fill is done."""
+    """The initial contents of a block, written when a command first touches it; kept until the fill is done."""
 
     __slots__ = ("count", "itemsize", "pattern", "ticket")
 
@@ -136,7 +136,7 @@ class Recipe:
         """The ticket, on the compute lane, of the fill that is under way; 0 when none is."""
 
     def anew(self) -> Recipe:
-        """The same, to be followed from the beginning."""
+        """Return the same recipe, not yet followed."""
         return Recipe(self.itemsize, self.count, self.pattern)
 
 
@@ -165,13 +165,13 @@ class Block:
         self.address: int = address
         self.size: int = size
         self.nbytes: int = nbytes
-        """What was asked for; `size` is that, rounded up."""
+        """The requested bytes; `size` is that, rounded up."""
         self.chunk: Chunk = chunk
         self.epoch: int = epoch
         """The generation whose tickets `writer` and `readers` are."""
         self.fast: int = 0
-        """The token of a generation and a lane in which the block may be used without more ado: nothing is wrong with
-        it, and only that lane has used it in that generation. 0 when that is not known."""
+        """The token of a generation and a lane in which the block may be used without further checks: it is intact,
+        and only that lane has used it in that generation. 0 when that is not known."""
         self.writer: Ticket | None = None
         self.readers: dict[int, int] = {} if waits is None else waits
         self.recipe: Recipe | None = None
@@ -180,14 +180,14 @@ class Block:
         self.torn: str | None = None
         """The command that was writing it when its generation was lost."""
         self.lost: str | None = None
-        """Why its memory is gone for ever."""
+        """The reason why its memory is lost for ever; None if it is not."""
 
     def __repr__(self) -> str:
         return f"<Block {self.address:#x}+{self.size:#x} {self.state}>"
 
     @property
     def state(self) -> str:
-        """One word for a `repr`."""
+        """The state in one word, for a `repr`."""
         if self.freed:
             return "freed"
         if self.lost is not None:
@@ -195,28 +195,28 @@ class Block:
         return "torn" if self.torn is not None else "ready"
 
     def holds(self, address: int) -> bool:
-        """Whether an address is in this piece of memory. Its own is, also if it is empty."""
+        """Return whether an address is in this piece of memory. Its own is, also if it is empty."""
         return self.address <= address < self.address + max(1, self.size)
 
     def tear(self, why: str) -> None:
-        """Note that a command was writing it that did not come to its end."""
+        """Note that an unfinished command was writing it."""
         self.torn = why
         self.chunk.damaged.add(self)
 
     def lose(self, why: str) -> None:
-        """Note that its memory is gone for ever."""
+        """Note that its memory is lost for ever."""
         self.lost = why
         self.chunk.damaged.add(self)
 
     def last_uses(self) -> dict[int, int]:
-        """What whoever gets the memory next must wait for: the last ticket of each lane that has touched it."""
+        """Return the tickets that the memory's next owner must wait for: the last of each lane that has touched it."""
         if self.writer is None:
             return self.readers
         lane, ticket = self.writer
         return {**self.readers, lane: max(ticket, self.readers.get(lane, 0))}
 
     def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
-        """Note that command (`lane`, `ticket`) touches the block, and add what it must wait for to `waits`.
+        """Note that command (`lane`, `ticket`) touches the block, and add the tickets that it must wait for to `waits`.
 
         Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
         """
@@ -238,14 +238,14 @@ class Block:
         self.written = True
 
     def claim_unordered(self, lane: int, ticket: int, epoch: int) -> None:
-        """Note that a command uses the block which nothing orders but its caller; only what frees it waits for that."""
+        """Note that a command uses the block, ordered only by its caller. Only freeing the block waits for it."""
         self.claim(Role.READ, lane, ticket, epoch, set())
         self.written = True
         self.fast = 0
 
 
 class _Span:
-    """Free memory of one chunk, and what may still be running on it."""
+    """Free memory of one chunk, and the tickets that may still run on it."""
 
     __slots__ = ("address", "chunk", "epoch", "size", "waits")
 
@@ -258,19 +258,19 @@ class _Span:
 
 
 class _Sizes:
-    """Sizes and addresses of free spans, in order. In rows of a bounded length, for many are moved by each change."""
+    """Sizes and addresses of free spans, in order. Rows have a bounded length: each change moves a part of a row."""
 
     LONGEST = 1024
 
     def __init__(self) -> None:
         self._rows: list[list[tuple[int, int]]] = [[]]
-        """None is empty but an only one."""
+        """Only a single row may be empty."""
 
     def __len__(self) -> int:
         return sum(map(len, self._rows))
 
     def add(self, item: tuple[int, int]) -> None:
-        """Put one in its place."""
+        """Insert an item in order."""
         at = self._row_of(item)
         row = self._rows[at]
         bisect.insort(row, item)
@@ -279,7 +279,7 @@ class _Sizes:
             self._rows[at : at + 1] = [row[:half], row[half:]]
 
     def remove(self, item: tuple[int, int]) -> None:
-        """Take out one that is there."""
+        """Remove an item, which must be there."""
         at = self._row_of(item)
         row = self._rows[at]
         del row[bisect.bisect_left(row, item)]
@@ -287,18 +287,18 @@ class _Sizes:
             del self._rows[at]
 
     def since(self, item: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Those that are not below one."""
+        """Yield the items that are not below this one."""
         first = self._row_of(item)
         yield from self._rows[first][bisect.bisect_left(self._rows[first], item) :]
         for row in self._rows[first + 1 :]:
             yield from row
 
     def last(self) -> tuple[int, int]:
-        """The largest; there must be one."""
+        """Return the largest item; there must be one."""
         return self._rows[-1][-1]
 
     def _row_of(self, item: tuple[int, int]) -> int:
-        """The last row that begins at or before one, or the first."""
+        """Return the last row that begins at or before the item, or the first row."""
         if len(self._rows) == 1:
             return 0
         return max(0, bisect.bisect_right(self._rows, item, key=operator.itemgetter(0)) - 1)
@@ -330,18 +330,18 @@ class Arena:
         self.blocks: set[Block] = set()
         """Every block that belongs to an array."""
         self.damaged: set[Block] = set()
-        """Those among them that are torn or lost, or were."""
+        """Those blocks that are torn or lost, or were."""
         self.orphans: collections.deque[Block] = collections.deque()
-        """Blocks whose last array was collected, in whatever thread that happened; taken back by the next call."""
+        """Blocks whose last array was collected, in any thread; taken back by the next call."""
         self.retired: list[Chunk] = []
         """Chunks dropped from the arena that the worker must still release."""
         self.quarantine: dict[int, tuple[int, ...]] = {}
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self._short = False
         self._bins: dict[int, list[Block]] = {}
-        """By size, the freed blocks that are not merged with their neighbours yet, the newest last."""
+        """The freed blocks that are not merged with their neighbours yet, by size, the newest last."""
         self._binned = 0
-        """How many those are."""
+        """The number of those blocks."""
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
         self._sizes = _Sizes()
@@ -352,9 +352,9 @@ class Arena:
         return sum(chunk.size for chunk in self.chunks)
 
     def allocate(self, size: int, *, guarded: bool = False) -> Block:
-        """A block of at least `size` bytes, aligned to 512. Raises `ArenaFull`.
+        """Return a block of at least `size` bytes, aligned to 512. Raises `ArenaFull`.
 
-        A guarded one has memory of its own between addresses that are not mapped, and lies at the end of it.
+        A guarded block lies at the end of its own memory, which is between unmapped addresses.
         """
         if self.orphans:
             self.collect(AT_A_TIME)
@@ -391,15 +391,15 @@ class Arena:
         if chunk.guard:
             self._retire_guarded(block)
         elif self.quarantine or self._binned >= AT_A_TIME:
-            self._give_block(block)  # the bins do not tell what is in quarantine from the rest
+            self._give_block(block)  # the bins do not separate blocks in quarantine
         else:
             self._bins.setdefault(block.size, []).append(block)
             self._binned += 1
         if chunk.used == 0 and chunk.state is ChunkState.PLANNED and not chunk.guard:
-            self.drop(chunk)  # there may not be memory for it; the next one is planned for what is needed then
+            self.drop(chunk)  # there may be too little memory for it; the next one is planned anew
 
     def merge(self) -> None:
-        """Empty the bins: what was freed becomes one span with the free memory on either side."""
+        """Empty the bins: each freed block is merged with the free memory on either side."""
         if not self._bins:
             return
         bins, self._bins = self._bins, {}
@@ -409,27 +409,27 @@ class Arena:
                 self._give_block(block)
 
     def collect(self, most: int | None = None) -> None:
-        """Take back the blocks whose last array was collected, so many at most."""
+        """Take back the blocks whose last array was collected, at most `most`."""
         for _ in range(len(self.orphans) if most is None else min(most, len(self.orphans))):
             self.free(self.orphans.popleft())
 
     # Quarantine.
 
     def begin_quarantine(self, number: int, reached: tuple[int, ...]) -> None:
-        """From now on until `end_quarantine`, the worker of generation `number` may still write what it was given."""
+        """Note that, until `end_quarantine`, the worker of generation `number` may still write its operands."""
         self.quarantine[number] = reached
         self.merge()
 
     def end_quarantine(self, number: int) -> None:
-        """That worker was reaped."""
+        """Note that the worker of generation `number` was reaped."""
         del self.quarantine[number]
         for span in [span for span in self._starts.values() if span.epoch == number and span.waits]:
-            if self._starts.get(span.address) is span:  # or a neighbour has taken it in
+            if self._starts.get(span.address) is span:  # otherwise it was merged with a neighbour
                 self._remove(span)
                 self._give(span)
 
     def quarantined(self, block: Block) -> bool:
-        """Whether a lost worker may still touch the block: nobody else may until it is reaped."""
+        """Return whether a lost worker may still touch the block: no other command may until it is reaped."""
         reached = self.quarantine.get(block.epoch)
         if reached is None:
             return False
@@ -441,12 +441,12 @@ class Arena:
         return reached is not None and _unreached(span.waits, reached)
 
     def generation_lost(self, *, durable: bool, strict: bool, number: int) -> list[int]:
-        """What survives the loss of generation `number`, once its worker was reaped and its commands are settled.
+        """Decide what survives the loss of generation `number`, after its worker was reaped and its commands settled.
 
-        Returns the descriptors, for the caller to close, of chunks that it was to release.
+        Returns the descriptors of chunks that the worker should have released, for the caller to close.
 
-        A chunk whose descriptor this process holds is mapped by the next worker. Any other is planned anew, and what
-        had been written to it is lost. With `strict` every block of the old generation is.
+        A chunk whose descriptor this process holds is mapped by the next worker. Any other is planned anew, and its
+        contents are lost. With `strict` every block of the old generation is lost.
         """
         unkept = {chunk for chunk in self.chunks if chunk.state is ChunkState.READY and chunk.descriptor < 0}
         closing = self._part_with_retired()
@@ -470,7 +470,7 @@ class Arena:
     # Chunks.
 
     def _make_room(self, size: int, needed: int) -> int:
-        """Bytes that the limit leaves for a new chunk of at least `needed` bytes, once cached ones are let go."""
+        """Release cached chunks, and return the bytes that the limit leaves for a chunk of at least `needed` bytes."""
         room = self.limit - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
             self.collect()
@@ -492,13 +492,13 @@ class Arena:
         self._insert(_Span(chunk.address, chunk.size, chunk, 0, {}))
 
     def _shared_bytes(self) -> int:
-        """Bytes of the chunks that blocks share: those of guarded blocks are no measure for growth."""
+        """Return the bytes of the chunks that blocks share: chunks of guarded blocks do not count for growth."""
         return sum(chunk.size for chunk in self.chunks if not chunk.guard)
 
     def creation_failed(self, chunk: Chunk) -> None:
-        """The device had no memory for a chunk: plan it anew, no larger than its blocks need.
+        """Plan a chunk anew that the device had no memory for, no larger than its blocks need.
 
-        From now on, until memory is given back, the arena grows by what is needed alone.
+        From now on, until memory is given back, the arena grows only by the bytes that are needed.
         """
         self._short = True
         self.merge()
@@ -548,7 +548,7 @@ class Arena:
         self.chunks.sort(key=lambda each: each.address)
 
     def _place(self, size: int, needed: int) -> int:
-        """The first gap between chunks that takes `size` bytes; a retired chunk there is released before."""
+        """Return the first gap between chunks that fits `size` bytes; a retired chunk there is released before."""
         address = self.base
         for chunk in self.chunks:
             if chunk.address - chunk.guard - address >= size:
@@ -559,7 +559,7 @@ class Arena:
         return address
 
     def _retire_unused(self, wanted: int) -> None:
-        """Retire chunks that hold nothing, largest first, until `wanted` bytes are gained."""
+        """Retire empty chunks, largest first, until `wanted` bytes are gained."""
         for chunk in self.unused():
             self._retire(chunk)
             wanted -= chunk.size
@@ -567,7 +567,7 @@ class Arena:
                 break
 
     def trim(self, keep: int) -> None:
-        """Retire chunks that hold nothing, largest first, so long as at least `keep` bytes of such are left."""
+        """Retire empty chunks, largest first, as long as at least `keep` bytes of them are left."""
         self.collect()
         unused = self.unused()
         left = sum(chunk.size for chunk in unused)
@@ -582,7 +582,7 @@ class Arena:
             self.retired.append(chunk)
 
     def unused(self) -> list[Chunk]:
-        """Chunks that hold no block, are not offered already, not just being made, and in nobody's hands.
+        """Return the chunks that hold no block, and are not offered, being made, or shared.
 
         The largest come first.
         """
@@ -600,7 +600,7 @@ class Arena:
         return sorted(unused, key=lambda each: -each.size)
 
     def offer_unused(self) -> list[Chunk]:
-        """Set aside the existing chunks that hold nothing, for a worker that is short of memory to release."""
+        """Set aside the existing empty chunks, which a worker that is short of memory may release."""
         chunks = [chunk for chunk in self.unused() if chunk.state is ChunkState.READY]
         for chunk in chunks:
             chunk.offered = True
@@ -614,7 +614,7 @@ class Arena:
             self._short = False
         self._set_aside(chunk)
         address = chunk.address
-        while address < chunk.address + chunk.size:  # more than one span only if some of it was in quarantine
+        while address < chunk.address + chunk.size:  # more than one span only if a part was in quarantine
             span = self._starts[address]
             self._remove(span)
             address += span.size
@@ -627,7 +627,7 @@ class Arena:
     # Spans.
 
     def _fitting(self, size: int) -> _Span:
-        """The best span for so many bytes. Raises `ArenaFull`."""
+        """Return the best span for `size` bytes. Raises `ArenaFull`."""
         span = self._find(size)
         if span is None and (self._bins or self.orphans):
             self.collect()
@@ -639,7 +639,7 @@ class Arena:
         return span
 
     def _shorten(self, span: _Span, size: int) -> None:
-        """Take the first `size` bytes of a free span; the rest stays free, and has the same to wait for."""
+        """Take the first `size` bytes of a free span; the rest stays free, with the same tickets to wait for."""
         self._remove(span)
         span.address += size
         span.size -= size
@@ -647,7 +647,7 @@ class Arena:
             self._insert(span)
 
     def _find(self, size: int) -> _Span | None:
-        """The smallest span that is large enough; one in quarantine only if there is no other."""
+        """Return the smallest span that is large enough; one in quarantine only if there is no other."""
         resort: _Span | None = None
         for _, address in self._sizes.since((size, 0)):
             span = self._starts[address]
@@ -671,7 +671,7 @@ class Arena:
         self._give(_Span(block.address, block.size, block.chunk, block.epoch, block.last_uses()))
 
     def _give(self, span: _Span) -> None:
-        """Merge with the free neighbours in the same chunk; what runs on either runs on the whole."""
+        """Merge a span with its free neighbours in the same chunk; the tickets of all count for the whole."""
         before = self._ends.get(span.address)
         if before is not None and self._may_merge(before, span):
             self._remove(before)
@@ -685,22 +685,22 @@ class Arena:
     def _may_merge(self, first: _Span, second: _Span) -> bool:
         if first.chunk is not second.chunk:
             return False
-        # Accounts of two generations cannot be added up, and those of a lost one still count.
+        # Tickets of two generations cannot be combined, and those of a lost one still count.
         return not self.quarantine or not (self._span_quarantined(first) or self._span_quarantined(second))
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of chunks that belong to no block."""
+        """Return the bytes of chunks that belong to no block."""
         return self.reserved - self.in_use
 
     def free_runs(self) -> tuple[int, int]:
-        """How many runs of free memory there are, and the bytes of the longest; a run is all that a block could get."""
+        """Return the number of free runs, and the bytes of the longest. A block must fit into one run."""
         self.collect(AT_A_TIME)
         self.merge()
         return len(self._sizes), self._sizes.last()[0] if self._sizes else 0
 
     def damage(self) -> tuple[int, int]:
-        """Bytes of the blocks that are torn, and of those that are lost."""
+        """Return the bytes of the blocks that are torn, and of those that are lost."""
         self.damaged.difference_update([block for block in self.damaged if block.torn is None and block.lost is None])
         torn = sum(block.size for block in self.damaged if block.torn is not None)
         return torn, sum(block.size for block in self.damaged if block.lost is not None)
@@ -710,7 +710,7 @@ class Arena:
         return [descriptor for chunk in retired for descriptor in chunk.part_with_descriptor()]
 
     def part_with_descriptors(self) -> list[int]:
-        """The descriptors of all chunks, for the caller to close."""
+        """Return the descriptors of all chunks, for the caller to close."""
         kept = [descriptor for chunk in self.chunks for descriptor in chunk.part_with_descriptor()]
         return kept + self._part_with_retired()
 

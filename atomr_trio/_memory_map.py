@@ -1,6 +1,6 @@
-"""The arena as a picture: what `dev.memory_map()` returns, as a value, as text and as SVG.
+"""The arena as a picture, returned by `dev.memory_map()`: as a value, as text and as SVG.
 
-This file reads the arena's accounts and draws; it changes nothing but that it takes back what was collected.
+This file reads the arena's accounts and draws. Its only change is to take back collected arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PieceState: TypeAlias = Literal["ready", "torn", "lost", "quarantined", "free", "unusable"]
-"""What a piece of a chunk is: an array's memory in one of four states, free, or the unused part of a guarded chunk."""
+"""The kind of a piece of a chunk: an array's memory in one of four states, free, or unused in a guarded chunk."""
 
 _SIGNS: Final[dict[PieceState, str]] = {
     "lost": "x",
@@ -32,7 +32,7 @@ _SIGNS: Final[dict[PieceState, str]] = {
     "unusable": "-",
     "free": ".",
 }
-"""A cell of the text that holds several pieces shows the first of these that it has."""
+"""A cell of the text with several pieces shows the first of these states that it has."""
 _COLOURS: Final[dict[PieceState, str]] = {
     "lost": "#8d4aa8",
     "torn": "#c4513f",
@@ -50,7 +50,7 @@ _WIDTH, _LEFT, _ROW, _TOP = 960, 250, 22, 40
 
 @attrs.frozen
 class MemoryPiece:
-    """A stretch of device memory in one state: the memory of one array and its views, or what lies between two."""
+    """A range of device memory in one state: the memory of one array and its views, or the memory between two."""
 
     address: int
     """The device address of its first byte."""
@@ -60,7 +60,7 @@ class MemoryPiece:
 
     state: PieceState
     """`"ready"`, `"torn"` or `"lost"` as `DeviceArray.state` says; `"quarantined"` while a lost worker may still write
-    it; `"free"`; or `"unusable"`, which is what a guarded array leaves of its 2 MiB."""
+    it; `"free"`; or `"unusable"`, the rest of a guarded array's 2 MiB."""
 
 
 @attrs.frozen
@@ -74,10 +74,10 @@ class MemoryChunk:
     """Bytes."""
 
     state: Literal["planned", "creating", "ready"]
-    """Whether the GPU's memory is taken: with the first use of an array in it."""
+    """`"ready"` once the GPU's memory is taken, which happens with the first use of an array in it."""
 
     pieces: tuple[MemoryPiece, ...]
-    """What it is made of, by address, without gaps."""
+    """Its pieces, by address, without gaps."""
 
     @property
     def in_use(self) -> int:
@@ -103,13 +103,13 @@ class MemoryChunk:
 
 @attrs.frozen
 class MemoryMap:
-    """Where everything lies in the memory of a device, at one moment. `str()` of it is a picture, a line a chunk."""
+    """The places of all arrays in a device's memory at one moment. `str()` of it is a picture, a line per chunk."""
 
     device: int
     """Index of the device."""
 
     chunks: tuple[MemoryChunk, ...]
-    """By address."""
+    """The chunks, by address."""
 
     def __str__(self) -> str:
         legend = "   ".join(f"{sign} {state}" for state, sign in _SIGNS.items())
@@ -120,7 +120,7 @@ class MemoryMap:
         return f"device {self.device}: {_size(in_use)} in use of {_size(reserved)} in {len(self.chunks)} chunks"
 
     def svg(self) -> str:
-        """The same as SVG, a bar a chunk, each as wide as the other; it can be read on a light and on a dark page."""
+        """Return the picture as SVG, with a bar of one width per chunk. It is readable on light and on dark pages."""
         return "\n".join(self._svg()) + "\n"
 
     def _svg(self) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _size(nbytes: int) -> str:
 
 
 def map_of(device: int, arena: Arena) -> MemoryMap:
-    """The picture of an arena at this moment."""
+    """Return the picture of an arena at this moment."""
     drawing = Drawing(device, arena)
     for _ in drawing:
         """All of it at once."""
@@ -169,9 +169,9 @@ def map_of(device: int, arena: Arena) -> MemoryMap:
 
 
 class Drawing:
-    """Draws the picture of an arena, some hundred arrays at a time: iterate to the end, then it is there.
+    """Draws the picture of an arena, some hundred arrays at a time: iterate to the end, then `picture` is set.
 
-    What lies where is that of the moment at which this is made. The state of an array may be of a later one.
+    The places are those at the moment at which this is made. The state of an array may be that of a later moment.
     """
 
     def __init__(self, device: int, arena: Arena) -> None:
@@ -214,7 +214,7 @@ class Drawing:
 
 
 def _emptied(items: list[T]) -> Iterator[T]:
-    """What is taken from the end of a list; blocks that were freed meanwhile go one by one."""
+    """Yield the items of a list from its end, and remove them; so freed blocks are dropped one by one."""
     while items:
         yield items.pop()
 

@@ -1,7 +1,7 @@
-"""`open_device`, as far as it can go without the rest of the library, which it imports in another thread.
+"""`open_device`, which imports the rest of the library in another thread.
 
-Importing takes as long as dozens of milliseconds, and nobody else would run meanwhile. What opening itself needs comes
-first; what verbs need that are called later comes while the worker starts, which takes longer.
+Importing takes dozens of milliseconds, and no other task would run meanwhile. The modules for opening itself come
+first. Those for later verbs come while the worker starts, which takes longer.
 """
 
 from __future__ import annotations
@@ -57,43 +57,42 @@ def open_device(
 ) -> AbstractAsyncContextManager[Device]:
     """Open a GPU for the length of an ``async with`` block.
 
-    The context lives in a worker process, so a fault costs a `ContextLost` for what was running, and the device goes on
+    The context lives in a worker process. After a fault, the running requests get `ContextLost`, and the device goes on
     as the next generation with its arrays intact.
 
     - `index`: the number of the device, counted as the CUDA driver counts.
-    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"` for the simulator, which needs no GPU; by default
-      what ``ATOMR_TRIO_BACKEND`` says, else `"cuda"`.
-    - `standby`: how many workers are kept ready beside the one in service, 0 to 4. After a fault one of them takes over
-      in a few milliseconds, instead of the tenths of a second that a new worker takes to start. Each costs a context,
-      about 0.6 GiB of device memory, and is started in the background.
-    - `on_fault`: `"survive"`, or `"stale"`: then no array and no kernel survives a lost context, and using one raises
-      `StaleArray` or `StaleKernel`.
-    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. They count from
-      when nothing else can hold it up any more, and for lanes that only wait for each other. It does not count for a
-      copy of more than 4 MiB of ordinary memory, which the host has a part in.
-    - `close_timeout`: seconds that leaving the block waits for what was started, before it kills the worker.
-    - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of what was free at opening.
-    - `restart_policy`: how many lost contexts are too many; by default 3 within a minute.
-    - `guarded`: whether arrays lie between unmapped addresses unless they are made otherwise (see `Device.empty`).
-    - `workers`: where worker processes come from and go back to, for example an `atomr_trio.testing.WorkerPool`; by
+    - `backend`: `"cuda"` (`"gpu"` means the same), or `"sim"` for the simulator, which needs no GPU; the default is the
+      value of ``ATOMR_TRIO_BACKEND``, else `"cuda"`.
+    - `standby`: the number of workers that are kept ready beside the one in service, 0 to 4. After a fault one of them
+      takes over in a few milliseconds; a new worker takes tenths of a second to start. Each needs a context, about
+      0.6 GiB of device memory, and is started in the background.
+    - `on_fault`: `"survive"`, or `"stale"`. With `"stale"` no array and no kernel survives a lost context, and using
+      one raises `StaleArray` or `StaleKernel`.
+    - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. They count
+      from when no other command can delay it any more, and for lanes that only wait for each other. The limit does not
+      apply to a copy of more than 4 MiB of ordinary memory, in which the host takes part.
+    - `close_timeout`: seconds that leaving the block waits for started work, before it kills the worker.
+    - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of the memory that was free at opening.
+    - `restart_policy`: the number of lost contexts that is tolerated; by default 3 within a minute.
+    - `guarded`: the default for arrays: true puts each between unmapped addresses (see `Device.empty`).
+    - `workers`: a source of worker processes, which takes them back, for example an `atomr_trio.testing.WorkerPool`; by
       default each is started when it is needed.
-    - `spin`: seconds that a worker with nothing to do looks for more before it sleeps. Looking takes a processor, gives
-      way to every other thread, and saves the time that waking takes; 0 is never. By default 0.001, or 0.0001 for the
-      simulator.
-    - `check`: what the simulator looks for in every access and barrier of a kernel: `"bounds"` (outside of arrays, and
-      in freed ones), `"initialised"` (reads of what nobody wrote), `"races"` (of threads, in global and shared memory),
-      `"barriers"` (that not all threads of a block reach), several of these words, or `"all"`. A kernel with a finding
-      ends as one with a fault does: by a `ContextLost` that has `ContextLost.findings`. By default what
-      ``ATOMR_TRIO_CHECK`` says, words with commas between them, else nothing. For a GPU NVIDIA has compute-sanitizer.
+    - `spin`: seconds that an idle worker polls for work before it sleeps. Polling uses a processor, yields to every
+      other thread, and saves the time of waking; 0 is never. The default is 0.001, or 0.0001 for the simulator.
+    - `check`: the simulator's checks of every access and barrier of a kernel: `"bounds"` (outside of arrays, and in
+      freed ones), `"initialised"` (reads of memory that was never written), `"races"` (of threads, in global and shared
+      memory), `"barriers"` (that not all threads of a block reach), several of these, or `"all"`. A kernel with a
+      finding ends like one with a fault, by a `ContextLost` that has `ContextLost.findings`. The default is the value
+      of ``ATOMR_TRIO_CHECK``, names with commas between them, else none. For a GPU use NVIDIA's compute-sanitizer.
 
     Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint. It
     raises this process's soft limit of file descriptors to the hard one, where that is allowed.
     Leaving always waits, is bounded by `close_timeout`, and raises no `Cancelled` of its own.
 
     The device belongs to the trio run that opens it, and to its thread: a verb that is called from elsewhere raises
-    `OutsideRun`, and nothing has happened.
+    `OutsideRun`, and has no effect.
 
-    Raises `InvalidArgument` for an argument that cannot be, `LibraryNotFound` when there is no driver on this machine,
+    Raises `InvalidArgument` for an invalid argument, `LibraryNotFound` when there is no driver on this machine,
     `OutsideRun` outside of trio's tasks, and `DeviceFailed` when the device could not be opened, or from the block when
     its supervision gave up.
     """
@@ -116,7 +115,7 @@ def open_device(
 
 
 class _Opening(AbstractAsyncContextManager["Device"]):
-    """The block of one device. `enter` makes what opens it, given the module that does."""
+    """The block of one device. `enter` returns the context manager that opens it, given the `_device` module."""
 
     def __init__(self, enter: Callable[[Any], AbstractAsyncContextManager[Device]]) -> None:
         self._enter = enter
@@ -125,14 +124,14 @@ class _Opening(AbstractAsyncContextManager["Device"]):
     async def __aenter__(self) -> Device:
         with contextlib.suppress(OSError):  # no descriptor left: whoever needs one will say so
             occupy_standard_streams()  # before a thread imports, whose files would come and go under these numbers
-        if not trio.lowlevel.in_trio_task():  # which is refused, by what is imported at once then
+        if not trio.lowlevel.in_trio_task():  # it is refused, by the module that is imported here
             self._inner = self._enter(importlib.import_module("._device", __package__))
             return await self._inner.__aenter__()
         await _Import(_TO_OPEN).done()
         using = _Import(_TO_USE)
         self._inner = self._enter(importlib.import_module("._device", __package__))
         device = await self._inner.__aenter__()
-        with trio.CancelScope(shield=True):  # for what is left of an import
+        with trio.CancelScope(shield=True):  # for the rest of an import
             await using.done()
         return device
 
@@ -144,7 +143,7 @@ class _Opening(AbstractAsyncContextManager["Device"]):
 
 
 class _Import:
-    """Modules of ours, being imported in another thread, unless they were."""
+    """The import of modules of this library in another thread, unless they are imported already."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         self._done: trio.Event | None = None
@@ -154,7 +153,7 @@ class _Import:
         token = trio.lowlevel.current_trio_token()
 
         def told(_outcome: object) -> None:
-            with contextlib.suppress(trio.RunFinishedError):  # opening has failed, and nobody waits
+            with contextlib.suppress(trio.RunFinishedError):  # opening has failed, and no task waits
                 token.run_sync_soon(done.set)
 
         try:
@@ -170,7 +169,7 @@ class _Import:
 
 
 def _import(modules: tuple[str, ...]) -> None:
-    """One thread at a time, so that two need not wait for each other. Who uses a module hears of its errors."""
+    """Import modules, one thread at a time, so that two do not wait for each other. Later imports raise the errors."""
     with _importing:
         for name in modules:
             importlib.import_module(f".{name}", __package__)

@@ -1,8 +1,8 @@
-"""What a worker prints, cut into lines for the log, a bounded piece at a time.
+"""The output of a worker, cut into lines for the log, a bounded piece at a time.
 
-A kernel may print megabytes without a newline, or a newline for each byte, and a process that a worker has started may
-go on printing when the worker is gone. So a turn reads little and hands on few lines, a line has a longest length, and
-the end of a worker waits for no more than a pipe holds.
+A kernel may print megabytes without a newline, or a newline for each byte. A process that a worker has started may go
+on printing when the worker is gone. So a turn reads little and logs few lines, a line has a maximum length, and the
+end of a worker waits for no more than a pipe holds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINE_BYTES: Final = 16 << 10
 
 TURN_BYTES: Final = 16 << 10
 TURN_LINES: Final = 128
-"""What one turn reads and logs at most."""
+"""The most bytes that one turn reads, and the most lines that it logs."""
 
 
 class WorkerOutput:
@@ -36,10 +36,10 @@ class WorkerOutput:
         """The beginning of a line whose end has not come; at most `LINE_BYTES`."""
         self._read = 0
         self.ended: bool = False
-        """Whether the pipe has ended: nobody can print any more."""
+        """True if the pipe has ended: no process can print any more."""
 
     def turn(self) -> bool:
-        """Log a bounded piece of what has been printed; false if there is nothing."""
+        """Log a bounded piece of the output; returns false if there is none."""
         if not self._lines:
             try:
                 data = os.read(self._process.output, TURN_BYTES)
@@ -56,7 +56,7 @@ class WorkerOutput:
         return True
 
     async def rest(self) -> None:
-        """Log what has been printed until now, with checkpoints, and the last line too if no newline ended it."""
+        """Log all output so far, with checkpoints, and the last line even without a newline."""
         until = self._read + OUTPUT_BYTES
         while self.turn() and (self._lines or self._read < until):
             await trio.lowlevel.checkpoint()
@@ -80,7 +80,7 @@ class WorkerOutput:
 
 
 def _parts(line: bytes) -> Iterator[bytes]:
-    """A line in parts of at most `LINE_BYTES`, cut between characters; at least one."""
+    """Yield a line in parts of at most `LINE_BYTES`, cut between characters; at least one part."""
     begin = 0
     while len(line) - begin > LINE_BYTES:
         end = begin + LINE_BYTES

@@ -1,9 +1,9 @@
-"""Which device a thing belongs to: arrays, kernels, prepared launches, graphs, lanes and events.
+"""Checks that arrays, kernels, prepared launches, graphs, lanes and events belong to the device that uses them.
 
-To a worker they are addresses and numbers, and two devices may well have the same ones: what belongs to another device
-would be taken for something else, without a word. So every verb that is given such a thing passes it through here
-before it does anything. The short way of a launch need not: it knows only kernels that went the general way before, and
-arrays by a token that no two generations share (`Block.fast`).
+To a worker they are addresses and numbers, and two devices may have the same ones. An object of another device would be
+taken for a different one, without an error. So every verb checks such arguments here before it does anything. The short
+way of a launch need not: it knows only kernels that went the general way before, and arrays by a token that no two
+generations share (`Block.fast`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Owned(Protocol):
-    """A thing that belongs to a device."""
+    """An object that belongs to a device."""
 
     @property
     def _owner(self) -> Device:
-        """The device."""
+        """The device that it belongs to."""
 
 
 T = TypeVar("T", bound=Owned)
 
 
 def own(device: Device, thing: object, kind: type[T], expected: str) -> T:
-    """Return `thing`, if it is of a `kind` and belongs to `device`.
+    """Return `thing`, if it is a `kind` and belongs to `device`.
 
     Raises `InvalidArgument` for anything else; `expected` says what a verb takes: "launch_graph takes a graph".
     """
@@ -39,15 +39,15 @@ def own(device: Device, thing: object, kind: type[T], expected: str) -> T:
 
 
 def check_own(device: Device, thing: Owned) -> None:
-    """Raise `InvalidArgument` for what belongs to another device."""
+    """Raise `InvalidArgument` for an object of another device."""
     if thing._owner is not device:
         raise foreign(device, thing)
 
 
 def foreign(device: Device, thing: Owned) -> InvalidArgument:
-    """The error for what belongs to another device."""
+    """Return the error for an object of another device."""
     owner = thing._owner
-    # Two devices may have one index, each made by an open_device of its own.
+    # Two devices may have the same index, each with its own open_device.
     which = f"{owner.index}, opened apart" if owner.index == device.index else f"{owner.index}"
     return InvalidArgument(
         f"{thing!r} belongs to another device: it is of device {which}, and was given to device {device.index}",

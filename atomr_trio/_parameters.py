@@ -31,22 +31,22 @@ from atomr_trio._util import shown
 __all__ = ["KernelSignature", "Parameter", "ParameterKind", "code_of", "parse_signatures", "signature_of_layout"]
 
 AddressOf: TypeAlias = Callable[[object], "int | None"]
-"""Returns the device address of a device array, and None for every other object. What it raises passes through."""
+"""A function that returns the address of a device array, and None for every other object. Its errors pass through."""
 
 
 class ParameterKind(enum.Enum):
-    """What a parameter can take."""
+    """The kind of values that a parameter takes."""
 
     FLOAT = "float"
     """A floating-point number of the parameter's size."""
     INTEGER = "integer"
-    """An integer of 1, 2 or 4 bytes, signed or not: PTX does not tell."""
+    """An integer of 1, 2 or 4 bytes, signed or unsigned: PTX does not say which."""
     POINTER_OR_INTEGER = "8-byte integer or device array"
     """An integer of 8 bytes: a number, an address or a device array."""
     STRUCT = "struct"
     """Bytes laid out by the C++ compiler: a struct, a vector type such as float4, a complex, a half or a bfloat16."""
     BYTES = "bytes"
-    """A value of the parameter's size, of which the image does not tell more: it has no PTX."""
+    """A value of the parameter's size; the image has no PTX, so its type is unknown."""
 
 
 @attrs.frozen
@@ -56,19 +56,19 @@ class Parameter:
     index: int
     """Its place in the parameter list, from 0."""
     kind: ParameterKind
-    """What it takes."""
+    """The kind of values that it takes."""
     size: int
     """Bytes."""
     alignment: int
     """Bytes."""
     offset: int
-    """Where it starts in the parameter block, in bytes."""
+    """Its offset in the parameter block, in bytes."""
     type_name: str
     """The type as PTX spells it: ".f32", ".u64", ".b8[24]"."""
 
     @property
     def description(self) -> str:
-        """What a caller has to give, in words."""
+        """A text that says what a caller must give."""
         words = {
             ParameterKind.FLOAT: f"a float of {self.size} bytes",
             ParameterKind.INTEGER: _plural(self.size, "an integer of {} byte"),
@@ -86,7 +86,7 @@ class KernelSignature:
     name: str
     """The name in the image (the lowered name of a C++ kernel)."""
     parameters: tuple[Parameter, ...]
-    """In the order of the declaration."""
+    """The parameters, in the order of the declaration."""
     bytes: int
     """Size of the parameter block, in bytes."""
 
@@ -95,7 +95,7 @@ class KernelSignature:
 
         `address_of` returns the device address of a device array, and None for everything else.
 
-        Raises `InvalidArgument` that names the argument, what its parameter takes, and what came.
+        Raises `InvalidArgument` that names the argument, the values that its parameter takes, and the given value.
         """
         converters, block = self._packer
         if len(arguments) != len(converters):
@@ -108,12 +108,12 @@ class KernelSignature:
 
     @functools.cached_property
     def layout(self) -> str:
-        """The `struct` format of the parameter block, its padding written out, without a byte order."""
+        """The `struct` format of the parameter block, with its padding and without a byte order."""
         return _layout(self.parameters)[1:]
 
     @functools.cached_property
     def _packer(self) -> tuple[tuple[_Converter, ...], Callable[..., _Bytes]]:
-        """One converter per parameter, and the function that lays their results out."""
+        """The converters of the parameters, and the function that packs their results."""
         converters = tuple(_CONVERTERS[parameter.kind](self.name, parameter) for parameter in self.parameters)
         return converters, struct.Struct(_layout(self.parameters)).pack
 
@@ -136,7 +136,7 @@ class KernelSignature:
 
 
 def _plural(count: int, text: str) -> str:
-    """Fill in `count` and add an s where English wants one."""
+    """Return `text` with `count` filled in, and with an s for a plural."""
     return text.format(count) + ("" if count == 1 else "s")
 
 
@@ -169,18 +169,18 @@ _PARAMETER = re.compile(
 def parse_signatures(ptx: str) -> dict[str, KernelSignature]:
     """Return the signature of every kernel in a PTX text, by name, in the order of the text.
 
-    Raises `InvalidArgument` for a header that is not understood: a guess would launch with a wrong parameter block.
+    Raises `InvalidArgument` for a header that cannot be parsed: a guess would launch with a wrong parameter block.
     """
     return {match[1]: _signature(match[1], match[2] or "") for match in _ENTRY.finditer(code_of(ptx))}
 
 
 def code_of(ptx: str) -> str:
-    """A PTX text without its strings and comments."""
+    """Return a PTX text without its strings and comments."""
     return _NOT_CODE.sub(" ", ptx)
 
 
 def signature_of_layout(name: str, layout: Sequence[Sequence[int]]) -> KernelSignature:
-    """The signature of a kernel of which only offset and size of each parameter are known, in bytes."""
+    """Return the signature of a kernel from the offset and size of each parameter, in bytes."""
     parameters = tuple(
         Parameter(index, ParameterKind.BYTES, size, _alignment_at(offset, size), offset, f".b8[{size}]")
         for index, (offset, size) in enumerate(layout)
@@ -189,7 +189,7 @@ def signature_of_layout(name: str, layout: Sequence[Sequence[int]]) -> KernelSig
 
 
 def _alignment_at(offset: int, size: int) -> int:
-    """The largest alignment that a parameter there can have."""
+    """Return the largest alignment that a parameter of this offset and size can have."""
     together = offset | size | 16
     return together & -together
 
@@ -207,7 +207,7 @@ def _signature(name: str, header: str) -> KernelSignature:
 def _parameter(kernel: str, index: int, text: str, end_of_previous: int) -> Parameter:
     match = _PARAMETER.fullmatch(text)
     if match is None or match["type"] not in _SIZES:
-        raise InvalidArgument(f"kernel {kernel!r} declares parameter {index} as {text!r}, which is not understood")
+        raise InvalidArgument(f"kernel {kernel!r} declares parameter {index} as {text!r}, which cannot be parsed")
     type_name, element = match["type"], _SIZES[match["type"]]
     size, alignment = element, _number(match["alignment"]) or element
     if match["length"]:
@@ -218,7 +218,7 @@ def _parameter(kernel: str, index: int, text: str, end_of_previous: int) -> Para
 
 
 def _number(text: str | None) -> int:
-    """Read an integer as PTX writes it: decimal or 0x, perhaps with a U."""
+    """Return an integer from PTX text: decimal or 0x, perhaps with a U."""
     return int(text.rstrip("U"), 0) if text else 0
 
 
@@ -233,7 +233,7 @@ def _kind(type_name: str, size: int) -> ParameterKind:
 # ---------------------------------------------------------------------------------------------------- packing
 #
 # A launch packs its arguments every time, so each parameter gets a closure that returns at once for the exact types
-# int and float (and for device arrays), and calls the slow function, which knows everything else, otherwise.
+# int and float (and for device arrays), and otherwise calls the slow function for all other types.
 
 _Bytes: TypeAlias = bytes  # for the class above, which has a field named bytes
 _Packed: TypeAlias = int | float | bytes
@@ -245,7 +245,7 @@ class _Converter(Protocol):
     def __call__(self, value: object, address_of: AddressOf, /) -> _Packed: ...
 
 
-# Always used behind "<": in native mode struct packs a float that is too large as inf and says nothing.
+# Always used behind "<": in native mode struct packs a float that is too large as inf without an error.
 _FLOAT_CODES: Final[Mapping[int, str]] = MappingProxyType({2: "e", 4: "f", 8: "d"})
 _INTEGER_CODES: Final[Mapping[int, str]] = MappingProxyType({1: "B", 2: "H", 4: "I", 8: "Q"})
 
@@ -261,7 +261,7 @@ _FORMATS: Final[Mapping[ParameterKind, Callable[[Parameter], str]]] = MappingPro
 
 
 def _layout(parameters: tuple[Parameter, ...]) -> str:
-    """Return the `struct` format of a parameter block, its padding written out."""
+    """Return the `struct` format of a parameter block, with its padding."""
     parts, end = ["<"], 0
     for parameter in parameters:
         parts.append(f"{parameter.offset - end}x" if parameter.offset > end else "")
@@ -316,7 +316,7 @@ def _struct_converter(kernel: str, parameter: Parameter) -> _Converter:
 
 
 def _bytes_converter(kernel: str, parameter: Parameter) -> _Converter:
-    """Of a parameter whose kind nobody knows: what it is given has to say itself how it is written in bytes."""
+    """Return the converter of a parameter of unknown kind: the type of the argument must define its bytes."""
     size = parameter.size
 
     def convert(value: object, address_of: AddressOf, /) -> bytes:
@@ -352,7 +352,7 @@ _CONVERTERS: Final[Mapping[ParameterKind, Callable[[str, Parameter], _Converter]
 
 
 def _no_array(value: object) -> None:
-    """Stand in for the caller's function where it was asked already."""
+    """Return None, in place of the caller's function, which was called already."""
     return
 
 
@@ -388,7 +388,7 @@ def _refuse_float(kernel: str, parameter: Parameter, value: np.generic) -> NoRet
 
 
 def _exact_float(kernel: str, parameter: Parameter, value: int | np.integer | np.bool_) -> float:
-    """Convert an integer that the parameter's type can hold to the last bit."""
+    """Convert an integer that the parameter's type can represent exactly."""
     code = "<" + _FLOAT_CODES[parameter.size]
     try:
         rounded: float = struct.unpack(code, struct.pack(code, float(int(value))))[0]
@@ -418,7 +418,7 @@ def _slow_struct(kernel: str, parameter: Parameter, value: object, address_of: A
 
 
 def _bytes_of_scalar(kernel: str, parameter: Parameter, value: np.generic) -> bytes:
-    """Return the bytes of a numpy scalar that C++ has as a struct: complex, narrow float, structured (or void)."""
+    """Return the bytes of a numpy scalar that is a struct in C++: complex, narrow float, structured (or void)."""
     dtype = value.dtype
     if dtype.kind not in "cV" and dtype.name not in NARROW_FLOATS:
         reason = f"a struct takes structured and complex scalars, and {', '.join(NARROW_FLOATS)}"
@@ -429,7 +429,7 @@ def _bytes_of_scalar(kernel: str, parameter: Parameter, value: np.generic) -> by
 
 
 def _struct_advice(parameter: Parameter) -> str:
-    """What to pass for a struct; a small one may be a float that C++ has as a class, and PTX does not tell which."""
+    """Return the advice for a struct. A small one may be a float that is a class in C++, and PTX does not say which."""
     floats = narrow_floats(parameter.size)
     general = "pass a numpy structured scalar, a ctypes.Structure or bytes of exactly that size."
     return f"{floats}; else {general}" if floats else general
@@ -441,11 +441,11 @@ _ADVICE: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (np.floating, "pass int(x) if the kernel takes an integer here."),
     (type(None), "a null pointer is the integer 0."),
 )
-"""What to say to a value of a type that the parameter does not take, when nothing better is known."""
+"""The default advice for a value whose type the parameter does not take."""
 
 
 def _refuse_other(kernel: str, parameter: Parameter, value: object, address_of: AddressOf) -> NoReturn:
-    """Refuse a value whose type the parameter does not take at all."""
+    """Raise `InvalidArgument` for a value whose type the parameter does not take."""
     if parameter.kind is not ParameterKind.POINTER_OR_INTEGER and address_of(value) is not None:
         _refuse(kernel, parameter, value, "a device array can only go where the kernel takes a pointer")
     advice = next((advice for types, advice in _ADVICE if isinstance(value, types)), None)
@@ -460,7 +460,7 @@ def _refuse(kernel: str, parameter: Parameter, value: object, reason: str, advic
 
 
 def _shown(value: object) -> str:
-    """Describe a value shortly; only numbers and strings are shown themselves, other reprs can be anything."""
+    """Return a short description of a value. Only numbers and strings are shown: another repr may be long."""
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(value, np.ndarray):

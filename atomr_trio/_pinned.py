@@ -1,9 +1,9 @@
-"""Pinned memory: numpy arrays of the user's process that the GPU reads and writes by itself, without staging.
+"""Pinned memory: numpy arrays of the user's process that the GPU reads and writes directly, without staging.
 
-Each is shared memory of its own. A worker learns of it by a command that carries the descriptor, before the first copy
-of its generation; so it outlives workers, as the staging area does. The numpy array holds the mapping, and so do we
-while the device is open: to unmap a GiB takes 0.1 s, which is for another thread, when the last view is gone. After the
-device is closed the mapping goes with that. A copy keeps the array for as long as the GPU may touch it.
+Each array has its own shared memory. A worker learns of it by a command that carries the descriptor, before the first
+copy of its generation; so it outlives workers, as the staging area does. The numpy array holds the mapping, and this
+file too while the device is open: unmapping a GiB takes 0.1 s, so a thread does it when the last view is gone. After
+the device is closed the mapping ends with the last view. A copy keeps the array for as long as the GPU may touch it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .worker.protocol import LANE_COPY_IN
 
 
 class PinnedArea:
-    """The shared memory of one pinned array, and which lanes of the present worker have been told of it."""
+    """The shared memory of one pinned array, and the lanes of the present worker that know it."""
 
     def __init__(self, number: int, address: int, size: int, descriptor: int, mapped: mmap.mmap) -> None:
         self.number: int = number
@@ -39,7 +39,7 @@ class PinnedArea:
         self.size: int = size
         self._descriptor = descriptor
         self._mapped = [mapped]
-        """Or the mapping would go with the array, in the midst of whatever the program does."""
+        """Keeps the mapping, which would otherwise be unmapped in the program's thread when the array is collected."""
         self._generation = 0
         self._told: dict[int, int] = {}
 
@@ -47,9 +47,9 @@ class PinnedArea:
         return f"<PinnedArea {self.number}: {self.address:#x}+{self.size:#x}>"
 
     def register(self, generation: Generation, lane: int) -> None:
-        """Have the worker register it, if a copy on this lane is the first one of the generation.
+        """Make the worker register it, if a copy on this lane is the first one of the generation.
 
-        Once for each lane, so that no lane waits for what another has to do.
+        It is sent once for each lane, so that no lane waits for another.
         """
         if self._generation != generation.number:
             self._generation, self._told = generation.number, {}
@@ -60,28 +60,28 @@ class PinnedArea:
             self._told[lane] = command.ticket
 
     def unregister(self, generation: Generation) -> None:
-        """Have the worker let go of it, if it was ever told."""
+        """Make the worker release it, if it was told of it."""
         if self._generation == generation.number and self._told:
             payload = UNREGISTER_HOST.struct.pack(self.number)
             after = self._told.items()
             generation.publish(LANE_COPY_IN, UNREGISTER_HOST, payload, (), _Registration({}), after=after)
 
     def close(self) -> None:
-        """Close the descriptor, and let the array have the mapping alone."""
+        """Close the descriptor, and leave the mapping to the array alone."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
         self._mapped.clear()
 
     def close_in_thread(self) -> None:
-        """Give back the memory of an array that is gone."""
+        """Release the memory of a collected array in a thread."""
         mapped, self._mapped = self._mapped, []
         self.close()
         close_in_thread((), mapped)
 
 
 class _Registration:
-    """Notes that an area was refused, so that the next copy asks again. The copy behind it says why."""
+    """The owner of a registration. It notes a failure, so that the next copy registers again. The copy raises it."""
 
     def __init__(self, told: dict[int, int]) -> None:
         self._told = told
@@ -91,11 +91,11 @@ class _Registration:
             del self._told[command.lane]
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        """The next generation has heard of nothing anyway."""
+        """Do nothing: the next generation registers the area anyway."""
 
 
 class PinnedMemory:
-    """The pinned arrays of one device. `serving` gives the generation whose worker must hear when one is gone."""
+    """The pinned arrays of one device. `serving` gives the generation whose worker must be told when one is gone."""
 
     def __init__(self, serving: Callable[[], Generation | None]) -> None:
         self._serving = serving
@@ -105,26 +105,26 @@ class PinnedMemory:
         self._gone: collections.deque[PinnedArea] = collections.deque()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> npt.NDArray[Any]:
-        """A new array in memory of its own. Raises `OutOfHostMemory`."""
+        """Return a new array in its own memory. Raises `OutOfHostMemory`."""
         self.collect()
         size = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-        # Views made of views refer to this array, so it goes with the last of them.
+        # Views of views refer to this array, so it is collected with the last of them.
         area, root = self.make_area(size)
         bisect.insort(self._areas, area, key=lambda each: each.address)
-        # Any thread, any time: only note it. It is called before the addresses can be another array's.
+        # Any thread, any time: only note it. It is called before another array can get the addresses.
         gone = self._gone
         self._watches[area] = weakref.ref(root, lambda _: gone.append(area))
         return root[:nbytes].view(dtype).reshape(shape)
 
     def make_area(self, size: int) -> tuple[PinnedArea, npt.NDArray[np.uint8]]:
-        """New memory for whoever looks after it himself: at least `size` bytes. Raises `OutOfHostMemory`."""
+        """Return new memory of at least `size` bytes, which the caller must release. Raises `OutOfHostMemory`."""
         descriptor, mapped = _map_new(size)
         root = np.frombuffer(mapped, np.uint8)
         address = root.__array_interface__["data"][0]
         return PinnedArea(next(self._numbers), address, size, descriptor, mapped), root
 
     def find(self, host: npt.NDArray[Any]) -> tuple[PinnedArea, int] | None:
-        """The area that a C-contiguous array lies in, and where; None for ordinary memory."""
+        """Return the area that a C-contiguous array lies in, and its offset there; None for ordinary memory."""
         if not self._areas:
             return None
         self.collect()
@@ -137,9 +137,9 @@ class PinnedMemory:
         return (area, offset) if offset + host.nbytes <= area.size and host.flags.c_contiguous else None
 
     def collect(self, *, tell: bool = True) -> None:
-        """Let go of the areas whose last view is gone. No copy of them is under way: that would keep the array.
+        """Release the areas whose last view is gone. No copy uses them: it would keep the array alive.
 
-        Not to `tell` is for the end, when there is no worker any more.
+        Without `tell` the worker is not told: it is for the end, when there is no worker any more.
         """
         while self._gone:
             area = self._gone.popleft()
@@ -151,7 +151,7 @@ class PinnedMemory:
             area.close_in_thread()
 
     def close(self) -> None:
-        """Close every descriptor; the arrays stay what they are to numpy."""
+        """Close every descriptor; the arrays stay ordinary numpy arrays."""
         for area in self._areas:
             area.close()
         self._areas.clear()
@@ -159,11 +159,11 @@ class PinnedMemory:
 
 
 def _map_new(size: int) -> tuple[int, mmap.mmap]:
-    """New shared memory: its descriptor, and its mapping here."""
+    """Return the descriptor and the mapping of new shared memory."""
     try:
         return _try_to_map(size)
     except OutOfHostMemory:
-        if not wait_until_idle():  # what was pinned before is just being given back
+        if not wait_until_idle():  # earlier pinned memory is being released
             raise
     return _try_to_map(size)
 
@@ -172,7 +172,7 @@ def _try_to_map(size: int) -> tuple[int, mmap.mmap]:
     try:
         available = available_memory()
         if size > available:
-            raise OutOfHostMemory(f"there are {available:,} bytes of host memory left, and {size:,} were to be pinned")
+            raise OutOfHostMemory(f"{available:,} bytes of host memory are left, and {size:,} were requested as pinned")
         descriptor = os.memfd_create("atomr-trio-pinned", os.MFD_CLOEXEC)
         try:
             set_size(descriptor, size)
@@ -181,4 +181,4 @@ def _try_to_map(size: int) -> tuple[int, mmap.mmap]:
             os.close(descriptor)
             raise
     except OSError as error:
-        raise OutOfHostMemory(f"{size:,} bytes of host memory could not be had: {reason_of(error)}") from error
+        raise OutOfHostMemory(f"{size:,} bytes of host memory could not be allocated: {reason_of(error)}") from error

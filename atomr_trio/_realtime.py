@@ -1,13 +1,13 @@
 """A timer of the operating system that a trio task can wait for.
 
 Faults and hangs are detected in real time, whatever clock the trio run uses: a test with a mock clock must not make a
-healthy worker look dead. ``timerfd`` comes from libc; this is no CUDA call.
+healthy worker look dead. ``timerfd`` comes from libc; this is not a CUDA call.
 
-Nothing in here may fail for want of a descriptor, because a lost worker is reaped and replaced by it. Who finds none
-looks at the clock, or at what is awaited, once a millisecond and with a checkpoint in between, until there is one.
+Nothing in this file may fail for lack of a descriptor, because reaping and replacing a lost worker depends on it.
+Without one, a wait polls the clock, or its condition, once a millisecond and with a checkpoint in between.
 
-Time in which this process stood still counts for nobody: it may have been stopped (SIGSTOP), or its machine suspended.
-So what is awaited for long is awaited in strides, and each of them counts as its own length at most.
+Time in which this process was stopped (SIGSTOP), or its machine suspended, does not count. So a long wait is made of
+short ones, and each of them counts as its own length at most.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _libc() -> ctypes.CDLL:
 
 
 def _error() -> OSError:
-    """What the last call of libc failed by."""
+    """Return the error of libc's last call."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
 
 
 def _looks(seconds: float) -> int:
-    """How often to look in that time."""
+    """Return the number of polls in that time."""
     return max(1, math.ceil(seconds / _LOOK_SECONDS))
 
 
@@ -74,7 +74,7 @@ class RealTimer:
             if shortage(error) is None:
                 raise error
             return
-        # Zero would switch the timer off.
+        # Zero would disarm the timer.
         spec = _TimeSpec(*divmod(int(self._period * 1e9) or 1, 10**9))
         if libc.timerfd_settime(self._descriptor, 0, ctypes.byref(_TimerSpec(spec, spec)), None) < 0:
             error = _error()
@@ -88,7 +88,7 @@ class RealTimer:
         self.close()
 
     def fileno(self) -> int:
-        """The descriptor, which is readable when a period has ended; -1 if there was none for it."""
+        """Return the descriptor, which is readable when a period has ended; -1 if the system had none left."""
         return self._descriptor
 
     async def tick(self) -> None:
@@ -101,7 +101,7 @@ class RealTimer:
                 await trio.lowlevel.checkpoint()
             return
         await trio.lowlevel.wait_readable(self._descriptor)
-        with contextlib.suppress(BlockingIOError):  # trio may wake a task for nothing
+        with contextlib.suppress(BlockingIOError):  # trio may wake a task spuriously
             os.read(self._descriptor, 8)
 
     def close(self) -> None:
@@ -112,15 +112,15 @@ class RealTimer:
 
 
 class Patience:
-    """Seconds of real time, from now on, but for those in which this process stands still."""
+    """A budget of seconds of real time, without the time in which this process is stopped."""
 
     def __init__(self, seconds: float) -> None:
         self.left: float = seconds
-        """What is left, as of the end of the last wait."""
+        """The seconds that were left at the end of the last wait."""
         self._seen = time.monotonic()
 
     async def readable(self, *descriptors: int) -> list[int]:
-        """Wait until a descriptor is readable; those that are, none when the time is over."""
+        """Wait until a descriptor is readable. Returns those that are; none when the time is over."""
         while True:
             self._spend()
             stride = max(0.0, min(self.left, _STRIDE))
@@ -140,7 +140,7 @@ class Patience:
 
 
 async def readable_within(seconds: float, *descriptors: int) -> list[int]:
-    """Wait until a descriptor is readable, for `seconds` of real time at most; those that are, none when it is over."""
+    """Wait until a descriptor is readable, for `seconds` of real time at most. Returns those that are."""
     return await Patience(seconds).readable(*descriptors)
 
 
@@ -162,7 +162,7 @@ async def _readable_for(seconds: float, descriptors: tuple[int, ...]) -> list[in
 
 
 async def _looked_for(seconds: float, descriptors: tuple[int, ...]) -> list[int]:
-    """The same without a descriptor of our own: ``poll`` needs none."""
+    """Wait in the same way without a timer's descriptor: ``poll`` needs none."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

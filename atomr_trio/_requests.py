@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class CallKind(NamedTuple):
-    """Calls of one kind, of which the first in a lane takes long: the library makes its handle, or loads kernels."""
+    """Calls of one kind. The first in a lane takes long: the library makes its handle, or loads kernels."""
 
     first: Verb
     later: Verb
     opening: Verb
-    """Loads the library and makes the handle, and no call."""
+    """The verb that only loads the library and makes the handle."""
     number: int
 
     def verb(self, generation: Generation, lane: int) -> Verb:
-        """What the next one is."""
+        """Return the verb of the next call."""
         return self.later if self._in(lane) in generation.called else self.first
 
     def begun(self, generation: Generation, lane: int) -> None:
-        """Note that there was one."""
+        """Note that there was a call."""
         generation.called.add(self._in(lane))
         if self.opening not in generation.opened:
             generation.note_opened(self.opening)
@@ -50,7 +50,7 @@ class CommandRequest(Request):
     """
 
     takes_slot: ClassVar[bool] = False
-    """Whether it may have to be given a slot before it begins."""
+    """True if it may need a slot before it begins."""
 
     __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep", "sent", "siblings")
 
@@ -73,13 +73,13 @@ class CommandRequest(Request):
         self.keep: object = keep
         self.hang_timeout: float | None = hang_timeout
         self.sent: bool = False
-        """Whether it was published, so that it may have done something, or will: one that was refused was not."""
+        """True if it was published, so that it may have an effect; a refused request is not published."""
         self.siblings: Sequence[CommandRequest] = ()
-        """All commands of the verb that this is one of, where those are several."""
+        """All commands of its verb, if they are several."""
 
     @property
     def verb(self) -> Verb:
-        """What it asks of the worker."""
+        """The verb of the worker."""
         return self._verb
 
     @property
@@ -89,19 +89,19 @@ class CommandRequest(Request):
 
     @property
     def kind(self) -> CallKind | None:
-        """Of which kind it is, for one that can be sent again as it is."""
+        """Its kind, if it can be sent again unchanged."""
         return None
 
     def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        """Where in the payload the 64-bit words are that have to change if it is sent again with another array.
+        """Return the places in the payload of the 64-bit words to change if it is sent again with another array.
 
-        They hold the address of `array`, and the rest of the payload says nothing of its memory. None if that is not
-        certain.
+        They hold the address of `array`, and the rest of the payload does not depend on its memory. Returns None if
+        that is not certain.
         """
         return ()
 
     def blocks(self) -> Iterator[Block]:
-        """The memory that it works on."""
+        """Return the memory that it works on."""
         return (block for block, _ in self._operands)
 
     def start(self, generation: Generation) -> None:
@@ -124,37 +124,37 @@ class CommandRequest(Request):
 
     @property
     def decides(self) -> bool:
-        """Whether what it answers may refuse what follows in the same verb."""
+        """True if its answer may refuse later commands of the same verb."""
         return False
 
     def is_ready(self, device: Device) -> bool:
-        """Whether it has all that it needs before it begins, or could get it now."""
+        """Return whether it has everything that it needs before it begins, or could get it now."""
         return True
 
     @property
     def slot_bytes(self) -> int:
-        """How large a slot it is still to be given, in bytes; 0 for none."""
+        """The size in bytes of the slot that it still needs; 0 for none."""
         return 0
 
     def equip(self, acquire: Callable[[int], Slot]) -> None:
-        """Take that slot; `acquire` gives one of so many bytes. Raises what that raises."""
+        """Take that slot by `acquire`, which returns one of a given size. Raises the errors of `acquire`."""
 
     @property
     def burden(self) -> int:
-        """How long `take` holds the event loop: as long as a plain copy of so many bytes."""
+        """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
         return 0
 
     def take(self) -> None:
-        """Bring what came of it where it belongs, for a caller that has not waited in a task of its own."""
+        """Copy the outcome to its target, for a caller that has not waited in its own task."""
 
     def drop(self) -> None:
-        """The caller is leaving before it has taken the outcome."""
+        """Drop the outcome: the caller leaves before it has taken it."""
         if self.open:
             self.give_up()
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the value, or with the error of this command alone."""
-        # An actor that crashed after it had published the command has settled it already.
+        # An actor that crashed after publishing the command has settled it already.
         if self.open:
             self.settle(outcome.Value(value) if error is None else outcome.Error(error))
 
@@ -165,7 +165,7 @@ class CommandRequest(Request):
 
 
 class BoundRequest(CommandRequest):
-    """One that names what only one generation has: a later worker has nothing by that name, or something else."""
+    """A command that names an object of one generation: a later worker has no such object, or another."""
 
     __slots__ = ("_device", "_generation")
 
@@ -183,7 +183,7 @@ class BoundRequest(CommandRequest):
 
 
 class RepeatedRequest(CommandRequest):
-    """A call that was made before, once more."""
+    """The repetition of a call that was made before."""
 
     __slots__ = ("_kind",)
 

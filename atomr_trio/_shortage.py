@@ -1,6 +1,6 @@
-"""What the host has no more of, as the error that a user gets: descriptors, memory, processes, threads.
+"""Shortages of the host as the error that a user gets: of descriptors, memory, processes, threads.
 
-The words are those of ``worker/limits.py``, which name the limit. This file knows errors and no devices.
+The texts are those of ``worker/limits.py``, which name the limit. This file knows errors and no devices.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .worker.limits import shortage
 
 
 def shortage_of(error: BaseException) -> str | None:
-    """What the host has no more of, by an error of its; None for any other error, and for those that users get."""
+    """Return the shortage that an error of the host means; None for any other error, and for those that users get."""
     return None if isinstance(error, DeviceError) else shortage(error)
 
 
 @contextlib.contextmanager
 def host_limits(what: str, **context: Unpack[ErrorContext]) -> Iterator[None]:
-    """Raise `OutOfHostMemory`, which says `what` could not be done and why, for a want of the host in this block."""
+    """Raise `OutOfHostMemory`, which says `what` could not be done and why, for a shortage in this block."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:

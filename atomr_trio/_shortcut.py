@@ -1,4 +1,4 @@
-"""Requests that their callers begin themselves, past the mailboxes, because an actor would do nothing else next."""
+"""Requests that their callers begin themselves, past the mailboxes, because they would be the actor's next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shortcut:
         self._actor = actor
 
     def begin(self, request: Request) -> Looker | None:
-        """Begin the request, unless it has to wait for something; then None. Raises what refuses it."""
+        """Begin the request; return None if it has to wait for something. Raises the error that refuses it."""
         generation = _serving(self._device)
         if generation is None or self._actor.current is not None or not generation.takes(request):
             return None
@@ -42,10 +42,11 @@ class Shortcut:
 def begin_in_turn(
     device: Device, waiting: collections.deque[CommandRequest]
 ) -> tuple[list[CommandRequest], Looker | None]:
-    """Begin requests of any actors, one behind the other: as many as can begin now.
+    """Begin requests of any actors, one after the other, as many as can begin now.
 
-    Those are taken off `waiting`. None begins behind one whose answer may refuse what follows. Returns them, and who
-    looks for the end of the last. Raises what refuses the next one; nobody waits then for those that were begun.
+    They are removed from `waiting`. None begins after a request whose answer may refuse later ones. Returns them, and
+    the looker for the end of the last. Raises the error that refuses the next one; then no task waits for those that
+    were begun.
     """
     begun: list[CommandRequest] = []
     generation = _serving(device)
@@ -86,7 +87,7 @@ def _serving(device: Device) -> Generation | None:
 
 
 class _Nobody:
-    """Looks for nothing: somebody else does."""
+    """A looker that does nothing: another task looks already."""
 
     async def look_for(self, request: Request) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -1,7 +1,7 @@
 """The staging area: pinned host memory that copies pass through, shared by this process, the worker and the GPU.
 
-The caller's own memory is touched by our memcpy alone, never by DMA, so a caller may be cancelled at any moment. The
-area outlives the workers; each of them registers it anew.
+Only memcpy in this process touches the caller's own memory, never DMA, so a caller may be cancelled at any moment. The
+area outlives the workers; each of them registers it again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from ._pinned import PinnedArea
 
 TINY_SLOT = 4 * 1024
-"""Enough for what a library answers: there are many of them, for a batch holds its answers until its end."""
+"""Enough for the answer of a library. There are many such slots, because a batch holds its answers until its end."""
 SMALL_SLOT = 64 * 1024
 LARGE_SLOT = 4 * 1024 * 1024
 TINY_SLOTS = 512
 SMALL_SLOTS = 64
 LARGE_SLOTS = 22
 SHARE_OF_BATCHES = 3, 4
-"""The part of the slots of each size that batches may hold. A batch lets go of some only when it is flushed, and others
-must get on meanwhile; what it needs beyond comes from areas of its own (``_batch_areas.py``)."""
+"""The part of the slots of each size that batches may hold. A batch releases its slots only when it is flushed, and
+other copies must go on meanwhile. Further slots of a batch come from its own areas (``_batch_areas.py``)."""
 GATE_BYTES = 2 * CELL
-"""Each slot has two words by which helpers and the GPU take turns in it, in cache lines of their own."""
+"""Bytes of the two words by which helpers and the GPU take turns in a slot, each in its own cache line."""
 STAGING_BYTES = (
     TINY_SLOTS * (TINY_SLOT + GATE_BYTES)
     + SMALL_SLOTS * (SMALL_SLOT + GATE_BYTES)
@@ -46,27 +46,27 @@ STAGING_BYTES = (
 
 
 def _kind(size: int) -> int:
-    """The size of the slots that take `size` bytes."""
+    """Return the size of the slots for `size` bytes."""
     return TINY_SLOT if size <= TINY_SLOT else SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
 
 
 class SlotPool(Protocol):
-    """Where slots come from."""
+    """A source of slots."""
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """The memory that they lie in."""
+        """The memory of the slots."""
 
     @property
     def closed(self) -> bool:
-        """Whether that is gone."""
+        """True if that memory is closed."""
 
     @property
     def area(self) -> PinnedArea | None:
-        """What workers know it as; None for the staging area, which each has from its start."""
+        """The area that workers know; None for the staging area, which each worker has from its start."""
 
     def put_back(self, slot: Slot) -> None:
-        """One holder of a slot has let go of it."""
+        """Take a slot back from one of its holders."""
 
 
 class Slot:
@@ -83,33 +83,33 @@ class Slot:
         self.place: int = self.area << AREA_SHIFT | offset
         """Area and offset, as the ``staging`` field of a record has them."""
         self.gate: int = gate
-        """Where its two words lie in the staging area; -1 if it has none, because no stream goes through it."""
+        """The offset of its two words in the staging area; -1 if it has none, because no stream copies through it."""
         self.holders: int = 0
-        """How many have to release it before it is free."""
+        """The number of holders that must release it before it is free."""
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """The memory of the slot. A view keeps the whole area mapped, so take one for the moment of a copy only."""
+        """The memory of the slot. A view keeps the whole area mapped, so take one only for a copy."""
         if self._pool.closed:
             raise DeviceClosed("the device was closed before the copy had taken its bytes")
         return self._pool.bytes[self.offset : self.offset + self.size]
 
     def introduce(self, generation: Generation, lane: int) -> None:
-        """Have the worker know the area, before a command of the lane uses the slot."""
+        """Make the area known to the worker, before a command of the lane uses the slot."""
         if self._pool.area is not None:
             self._pool.area.register(generation, lane)
 
     def share(self) -> None:
-        """There is one more who holds the slot, and will release it."""
+        """Add a holder, which will release the slot too."""
         self.holders += 1
 
     def release(self) -> None:
-        """Give the slot to whoever waits for one, if nobody else holds it."""
+        """Release the slot. The last holder's release gives it to the next waiter."""
         self._pool.put_back(self)
 
 
 class _Waiter:
-    """Someone who waits for a slot, and the slot once it has come."""
+    """A task that waits for a slot, and the slot once it has come."""
 
     __slots__ = ("arrived", "slot")
 
@@ -119,7 +119,7 @@ class _Waiter:
 
 
 class StagingPool:
-    """Slots of three sizes, handed out in turn: while somebody waits for one, none of its size is free."""
+    """Slots of three sizes, given out in turn: while a task waits for one, none of its size is free."""
 
     area = None
 
@@ -144,13 +144,13 @@ class StagingPool:
         self._waiters: dict[int, collections.deque[_Waiter]] = {size: collections.deque() for size in self._free}
 
     def has_free(self, size: int) -> bool:
-        """Whether `acquire_nowait` would give a slot of this size."""
+        """Return whether `acquire_nowait` would give a slot of this size."""
         return bool(self._free[_kind(size)])
 
     def acquire_nowait(self, size: int) -> Slot:
-        """A slot of at least `size` bytes (at most `LARGE_SLOT`), or `trio.WouldBlock`.
+        """Return a slot of at least `size` bytes (at most `LARGE_SLOT`). Raises `trio.WouldBlock` if none is free.
 
-        Who holds slots that only it can release must not wait for one more, or all holders wait for ever.
+        A task that holds slots which only it can release must not wait for one more: all holders could wait for ever.
         """
         free = self._free[_kind(size)]
         if not free:
@@ -160,7 +160,7 @@ class StagingPool:
         return slot
 
     def acquire_for_batch(self, size: int) -> Slot | None:
-        """The same for a batch, as long as there are plenty; None when it must look elsewhere."""
+        """Return a slot for a batch, as long as there are plenty; None when it must use its own areas."""
         kind = _kind(size)
         free = self._free[kind]
         if len(free) <= self._kept[kind]:
@@ -170,13 +170,13 @@ class StagingPool:
         return slot
 
     def number(self, count: int) -> int:
-        """The first of so many numbers in a row that nobody has been given before; all later ones are higher."""
+        """Return the first of `count` new numbers in a row; all later ones are higher."""
         first = self._sequence
         self._sequence += count
         return first
 
     async def acquire(self, size: int) -> Slot:
-        """The same, waiting for a slot if none is free, in turn."""
+        """Return a slot as `acquire_nowait` does, after waiting in turn if none is free."""
         if self.has_free(size):
             return self.acquire_nowait(size)
         waiters, waiter = self._waiters[_kind(size)], _Waiter()
@@ -186,14 +186,14 @@ class StagingPool:
         except BaseException:
             if waiter.slot is None:
                 waiters.remove(waiter)
-            else:  # it came after the cancellation, and before that was heard of
+            else:  # it came after the cancellation, and before this task ran
                 waiter.slot.release()
             raise
         return known(waiter.slot, "who was woken has a slot")
 
     @contextlib.contextmanager
     def hold_back(self) -> Iterator[list[Slot]]:
-        """Slots released in this block are not free yet: a lost worker may still write them. Put them back later."""
+        """Collect the slots released in this block: a lost worker may still write them. Put them back later."""
         held: list[Slot] = []
         self._held_back = held
         try:
@@ -202,7 +202,7 @@ class StagingPool:
             self._held_back = None
 
     def put_back(self, slot: Slot) -> None:
-        """Called by `Slot.release`."""
+        """Take a slot back. Called by `Slot.release`."""
         if self.holds_back(slot):
             return
         slot.holders -= 1
@@ -217,7 +217,7 @@ class StagingPool:
         waiter.arrived.set()
 
     def holds_back(self, slot: Slot) -> bool:
-        """Whether a slot that is released is kept for later, because a lost worker may still write it."""
+        """Return whether a slot that is released is kept for later, because a lost worker may still write it."""
         if self._held_back is None:
             return False
         self._held_back.append(slot)
@@ -225,7 +225,7 @@ class StagingPool:
 
     @property
     def idle(self) -> bool:
-        """Whether no slot is held."""
+        """True if no slot is held."""
         return sum(map(len, self._free.values())) == self._slots
 
     def close(self) -> None:
@@ -234,6 +234,6 @@ class StagingPool:
             slots.clear()
         self.closed = True
         del self.bytes, self.words
-        # A cancelled caller's copy may still look at its slot: then the map goes with the last of its views.
+        # A cancelled caller's copy may still use its slot: then the map is closed with the last of its views.
         with contextlib.suppress(BufferError):
             self.memory.close()

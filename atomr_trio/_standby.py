@@ -1,8 +1,8 @@
-"""Standby workers: kept warm behind the generation in service, so that taking over needs no process and no context.
+"""Standby workers, kept ready behind the generation in service, so that taking over needs no new process or context.
 
 A standby has its context, maps every chunk, loads every module and opens every library when the worker in service
-does, and has registered the staging area. What it lacks is a number and actors, and it gets both when it takes over;
-its place is then filled again in the background, once the worker that was lost has left the GPU.
+does, and has registered the staging area. It has no number and no actors; it gets both when it takes over.
+Its place is then filled again in the background, once the lost worker has left the GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Standbys:
     def __init__(self, count: int, policy: RestartPolicy, events: EventHub) -> None:
         self.count = count
         self.generations: list[Generation] = []
-        """Every standby there is, ready or nearly so: they are told of chunks and modules."""
+        """Every standby, ready or nearly ready: they are told of chunks and modules."""
         self._policy = policy
         self._events = events
         self._starting = 0
@@ -34,17 +34,17 @@ class Standbys:
 
     @property
     def ready(self) -> int:
-        """How many could take over now."""
+        """The number of standbys that could take over now."""
         return sum(generation.ready for generation in self.generations)
 
     @property
     def expected(self) -> bool:
-        """Whether `take` will have one, unless a start fails."""
+        """True if `take` will have one, unless a start fails."""
         return self.ready > 0 or self._starting > 0
 
     @trio.lowlevel.enable_ki_protection
     async def take(self) -> Generation | None:
-        """The one that is to take over, waiting for one that is just being started; None if there is none."""
+        """Return the standby that is to take over. Waits for one that is being started; None if there is none."""
         while True:
             for generation in self.generations:
                 if generation.ready:
@@ -55,11 +55,11 @@ class Standbys:
             await self._changed.wait()
 
     async def wait_changed(self) -> None:
-        """Wait until there is news, of a standby or of the device."""
+        """Wait until a standby or the device changes."""
         await self._changed.wait()
 
     def announce(self) -> None:
-        """Wake whoever waits for news."""
+        """Wake every task that waits for a change."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -72,8 +72,8 @@ class Standbys:
     ) -> None:
         """Keep one place filled until cancelled.
 
-        `may_start` waits for a moment when the GPU has room for one more worker. `start` makes a worker ready and has
-        it watched over; it shows the generation to its argument as soon as that knows of a chunk. `retire` ends one.
+        `may_start` waits until the GPU has room for one more worker. `start` makes a worker ready and starts its
+        watching tasks; it passes the generation to its argument as soon as it knows of a chunk. `retire` ends one.
         """
         failures = 0
         while True:
@@ -111,7 +111,7 @@ class Standbys:
             self.announce()
 
     async def _stand_by(self, standby: Generation, retire: Callable[[Generation], Awaitable[None]]) -> bool:
-        """Wait until a standby takes over; false if it ended before, and then it is retired."""
+        """Wait until a standby takes over. Returns false if it ended before; it is then retired."""
         try:
             await standby.relieved.wait()
         finally:

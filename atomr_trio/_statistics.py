@@ -1,7 +1,7 @@
-"""What `dev.statistics()` returns: frozen pictures of counters, each field with its unit.
+"""The snapshots of counters that `dev.statistics()` returns, each field with its unit.
 
-This file knows names and numbers only; whoever owns a counter fills its picture in.
-Counters never go back while the device lives, also not when a generation is lost, unless their field says otherwise.
+This file knows names and numbers only; the owner of a counter fills its field in.
+Counters never decrease while the device lives, even when a generation is lost, unless their field says otherwise.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,13 +21,13 @@ __all__ = [
 ]
 
 Outcome: TypeAlias = Literal["ok", "failed", "cancelled", "lost", "abandoned"]
-"""How a request was settled.
+"""The outcome of a request.
 
 `ok`: with a value.
 `lost`: with `ContextLost` or `ActorCrashed`, so it may or may not have run.
 `failed`: with any other exception.
 `cancelled`: its caller was cancelled before it was submitted, so it never ran.
-`abandoned`: its caller was cancelled after it was submitted, so it went on without anybody to tell.
+`abandoned`: its caller was cancelled after it was submitted, so it went on and its outcome was dropped.
 """
 
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
@@ -35,7 +35,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
 def _by_outcome(counts: Mapping[Outcome, int]) -> Mapping[Outcome, int]:
-    """Copy the counts, with a zero for each outcome that is not there."""
+    """Return a copy of the counts, with a zero for each missing outcome."""
     unknown = set(counts) - set(OUTCOMES)
     if unknown:
         raise ValueError(f"not an outcome: {', '.join(sorted(unknown))}")
@@ -52,7 +52,7 @@ def _tuple_of_actors(actors: "Iterable[ActorStatistics]") -> "tuple[ActorStatist
 
 @attrs.frozen(kw_only=True)
 class LaneStatistics:
-    """One lane: a CUDA stream with its counter. Counts are of commands and begin anew with each generation."""
+    """One lane: a CUDA stream with its counter. Counts are of commands and start again with each generation."""
 
     name: str
     """The name of the lane, for example "compute"."""
@@ -64,10 +64,10 @@ class LaneStatistics:
     """Commands among them whose ticket the GPU has reached."""
 
     waiting: int
-    """Actors that hold a command back, because the lane has as many unfinished ones as it may have."""
+    """Actors that hold a command back, because the lane has the most unfinished commands that it may have."""
 
     waits: int = 0
-    """Waits for work of other lanes that its commands have carried: what order by the use of arrays costs."""
+    """Waits of its commands for work of other lanes: the cost of the order by the use of arrays."""
 
     @property
     def unfinished(self) -> int:
@@ -83,7 +83,7 @@ class ActorStatistics:
     """The name of the actor, for example "nvrtc"."""
 
     queued: int
-    """Requests in the mailbox now, among them cancelled ones that the actor has not skipped yet."""
+    """Requests in the mailbox now, with cancelled ones that the actor has not skipped yet."""
 
     peak_queued: int
     """The most requests that the mailbox ever held at once."""
@@ -92,10 +92,10 @@ class ActorStatistics:
     """Requests that the mailbox ever took."""
 
     settled: Mapping[Outcome, int] = attrs.field(converter=_by_outcome, hash=False)
-    """Requests settled, by outcome; together they come to `accepted` once the device is closed."""
+    """Requests settled, by outcome; their sum is `accepted` once the device is closed."""
 
     restarts: int
-    """Times the actor was started again after a bug of its own; not those that came with a new generation."""
+    """Restarts of the actor after an internal error; starts with a new generation do not count."""
 
     @property
     def unsettled(self) -> int:
@@ -108,26 +108,26 @@ class MemoryStatistics:
     """The device memory that this device manages, in bytes."""
 
     in_use: int
-    """Bytes of the blocks that arrays hold, torn ones among them.
+    """Bytes of the blocks that arrays hold, torn ones included.
 
-    Of arrays that were collected, and not freed, 256 are taken back with each call that allocates or asks; what is left
-    then goes within a tenth of a second, and still counts.
+    Arrays that were collected, and not freed, count until they are taken back: 256 with each call that allocates or
+    reads the statistics, the rest within a tenth of a second.
     """
 
     cached: int
     """Bytes that are reserved and that no array holds; the next array takes them without a call to the driver."""
 
     reserved: int
-    """Bytes of all chunks taken from the driver: `in_use` and `cached` and what lies unusable between blocks."""
+    """Bytes of all chunks taken from the driver: `in_use`, `cached` and unusable memory between blocks."""
 
     torn: int
     """Bytes of the blocks that a lost generation left half written."""
 
     largest_free: int
-    """Bytes of the largest array that the reserved memory has room for."""
+    """Bytes of the largest array that fits in the reserved memory."""
 
     free_runs: int
-    """The number of runs of free memory; between two in the same chunk lies an array."""
+    """The number of runs of free memory; two runs of the same chunk have an array between them."""
 
     lost: int
     """Bytes of the arrays whose memory could not be carried into the present generation."""
@@ -136,11 +136,11 @@ class MemoryStatistics:
     """The budget in bytes: `in_use` never exceeds it."""
 
     staging: int
-    """Bytes of pinned *host* memory that copies go through; more once a batch has needed more."""
+    """Bytes of pinned *host* memory that copies go through; it grows when a batch needs more."""
 
     waiting: int = 0
-    """Bytes of *host* memory that hold records of commands which the worker has no room for yet, as batches can send
-    them faster than they are read."""
+    """Bytes of *host* memory for records that the worker has no room for yet. Batches can send records faster than the
+    worker reads them."""
 
     @property
     def fragmentation(self) -> float:
@@ -150,7 +150,7 @@ class MemoryStatistics:
 
 @attrs.frozen(kw_only=True)
 class DeviceStatistics:
-    """One device at one moment."""
+    """The counters of one device at one moment."""
 
     device: int
     """Index of the device, as given to `open_device`."""
@@ -159,7 +159,7 @@ class DeviceStatistics:
     """The newest generation that started."""
 
     state: DeviceState
-    """Where the device is in its life."""
+    """The state of the device."""
 
     uptime: float
     """Seconds since this generation started, by trio's clock; 0 while there is none."""
@@ -180,4 +180,4 @@ class DeviceStatistics:
     """Times the context could be rebuilt now before the supervision gives up; `math.inf` without a limit."""
 
     last_error: str | None
-    """The newest loss, failed start or actor's crash, in words; None when there was none."""
+    """A text about the newest loss, failed start or actor's crash; None when there was none."""

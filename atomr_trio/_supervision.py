@@ -1,7 +1,7 @@
 """The supervision of one device as a pure state machine: events go in, decisions come out.
 
 It knows counts, times and reasons. It may know neither trio nor ctypes, neither tasks nor processes, and it reads no
-clock: whoever feeds it passes `now`. So every sequence of failures can be tested without waiting for any of them.
+clock: its caller passes `now`. So every sequence of failures can be tested without waiting for any of them.
 
 Two rules hold everywhere below.
 
@@ -42,10 +42,10 @@ __all__ = [
 
 @enum.unique
 class DeviceState(enum.Enum):
-    """Where a device is in its life."""
+    """The state of a device."""
 
     STARTING = "starting"
-    """The first generation is being built; nobody has the device yet."""
+    """The first generation is being built; the block of `open_device` has not begun."""
 
     RUNNING = "running"
     """A generation is up and takes requests."""
@@ -54,18 +54,18 @@ class DeviceState(enum.Enum):
     """A generation was lost and the next is not up yet; requests wait."""
 
     CLOSING = "closing"
-    """The user left the block; what is running may finish, nothing new is taken."""
+    """The user left the block; running work may finish, new requests are refused."""
 
     CLOSED = "closed"
-    """Everything has been given back."""
+    """Every resource has been released."""
 
     FAILED = "failed"
-    """Supervision gave up; there will be no further generation."""
+    """The supervision gave up; there will be no further generation."""
 
 
 @enum.unique
 class Event(enum.Enum):
-    """What can happen to a device."""
+    """The events of a device."""
 
     STARTED = "started"
     START_FAILED = "start failed"
@@ -76,12 +76,12 @@ class Event(enum.Enum):
     CLOSED = "closed"
 
 
-# A state that maps an event to itself has heard the news and needs no change.
+# A state that maps an event to itself needs no change.
 #
-# - The first start is not retried: `open_device` raises its error to the user, who has nothing to lose yet.
-# - A loss while rebuilding is not legal: it is the start that failed.
-# - While rebuilding, an actor may still crash on its way out of the lost generation; the next one has a new one anyway.
-# - Closing and failed devices hear of losses and crashes and start nothing any more.
+# - The first start is not retried: `open_device` raises its error to the user, who has no arrays to lose yet.
+# - A loss while rebuilding is not legal: it is reported as a failed start.
+# - While rebuilding, an actor of the lost generation may still crash; the next generation has new actors anyway.
+# - Closing and failed devices are told of losses and crashes, and start nothing any more.
 # - CLOSED is legal in every state: a forked child ends its copy of the device wherever the parent happened to be, and a
 #   start may be cancelled. A failed device stays failed, so that its state still says why it ended.
 TRANSITIONS: Final[Mapping[DeviceState, Mapping[Event, DeviceState]]] = MappingProxyType(
@@ -137,10 +137,10 @@ class Rebuild:
 
 @attrs.frozen
 class GiveUp:
-    """Build nothing any more: everything that waits gets `DeviceFailed`."""
+    """Build nothing any more: every waiting request gets `DeviceFailed`."""
 
     reason: str
-    """Why, in words."""
+    """The reason, in words."""
 
 
 @attrs.frozen
@@ -153,16 +153,16 @@ class LoseContext:
     """The actor crashes too often: treat the context as lost, and report that with `Supervision.lost`."""
 
     reason: str
-    """Why, in words."""
+    """The reason, in words."""
 
 
 @attrs.frozen
 class StayDown:
-    """Settle what was running and start nothing: the device is ending, or the next generation brings its own actor."""
+    """Settle running requests and start nothing: the device is ending, or the next generation has its own actor."""
 
 
 Decision: TypeAlias = Rebuild | GiveUp | RestartActor | LoseContext | StayDown
-"""Everything that the machine can answer. Each method's annotation says which of them it returns."""
+"""The decisions of the machine. Each method's annotation says which of them it returns."""
 
 
 def _check(holds: Callable[[float], bool], wanted: str) -> Callable[[object, "attrs.Attribute[Any]", float], None]:
@@ -179,9 +179,9 @@ def _check(holds: Callable[[float], bool], wanted: str) -> Callable[[object, "at
 
 @attrs.frozen(kw_only=True)
 class RestartPolicy:
-    """How often a thing may be restarted, and how long to wait after an attempt that failed.
+    """The budget of restarts, and the waits after failed attempts.
 
-    Raises `ValueError` for a number that cannot be and `TypeError` for what is no number.
+    Raises `ValueError` for a number out of range, and `TypeError` for anything but a number.
     """
 
     intensity: float = attrs.field(
@@ -270,7 +270,7 @@ class Supervision:
 
     @property
     def state(self) -> DeviceState:
-        """Where the device is."""
+        """The state of the device."""
         return self._state
 
     @property
@@ -285,7 +285,7 @@ class Supervision:
 
     @property
     def failed(self) -> bool:
-        """Whether the supervision has given up."""
+        """True if the supervision has given up."""
         return self._state is DeviceState.FAILED
 
     @property
@@ -302,7 +302,7 @@ class Supervision:
         self._move(Event.STARTED)
         self._generation += 1
         self._failed_starts = 0
-        # As in OTP, what a restarted supervisor supervises begins with a clean record.
+        # As in OTP, the children of a restarted supervisor begin with a clean record.
         self._actor_windows.clear()
         return self._generation
 
@@ -311,8 +311,8 @@ class Supervision:
     ) -> Rebuild | GiveUp | StayDown:
         """Note that the running generation was lost. `gone` says that no restart can help.
 
-        The rebuild of a generation that had been running starts at once: it is slow enough by itself. One that was
-        given up deliberately, or by a check of the simulator, is no failure, and costs nothing of the budget.
+        The rebuild of a generation that had been running starts at once: it is slow enough by itself. A deliberate
+        restart, or one by a check of the simulator, is not a failure, and uses none of the budget.
         """
         self._require(Event.LOST)
         self._reason = reason
@@ -335,7 +335,7 @@ class Supervision:
         return self._retry(Event.START_FAILED, now, reason, gone=gone)
 
     def actor_crashed(self, actor: str, now: float, reason: str = "") -> RestartActor | LoseContext | StayDown:
-        """Note that a library actor crashed by a bug of its own, in a context that is healthy.
+        """Note that a library actor crashed with an internal error, in a healthy context.
 
         After `LoseContext` the caller gives the context up and reports that by `lost`.
         """
@@ -353,11 +353,11 @@ class Supervision:
         self._move(Event.CLOSING)
 
     def closed(self) -> None:
-        """Note that everything has been given back."""
+        """Note that every resource has been released."""
         self._move(Event.CLOSED)
 
     def fail(self, reason: str) -> GiveUp:
-        """Give up for a reason that lies outside the budgets, such as a bug in the supervisor itself."""
+        """Give up for a reason outside the budgets, such as an internal error of the supervisor."""
         return self._give_up(reason)
 
     def _retry(self, event: Event, now: float, reason: str, *, gone: bool) -> Rebuild | GiveUp:
@@ -375,7 +375,7 @@ class Supervision:
         return GiveUp(reason)
 
     def _require(self, event: Event) -> DeviceState:
-        """Return the state that follows, or raise ValueError where the event is not legal."""
+        """Return the next state. Raises `ValueError` if the event is not legal."""
         following = TRANSITIONS[self._state].get(event)
         if following is None:
             raise ValueError(f"event {event.name} is not legal in state {self._state.name}")
@@ -386,6 +386,6 @@ class Supervision:
 
 
 def _spent(what: str, policy: RestartPolicy, reason: str) -> str:
-    """Say in words that a budget is spent."""
+    """Return a text that says that a budget is spent."""
     budget = f"{what} needed more than {policy.intensity:g} restarts within {policy.period:g} s"
     return f"{budget}; the last reason: {reason}" if reason else budget

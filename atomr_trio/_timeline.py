@@ -1,8 +1,8 @@
-"""Tickets: what has been published on each lane, and what became of it.
+"""Tickets: the commands published on each lane, and their outcomes.
 
-A command that was published has a ticket; the GPU writes the ticket into the lane's counter when everything before it
-on the lane is done. Seeing that is a comparison, no call. This file keeps the accounts; who sleeps and who wakes is in
-``_generation.py``.
+A command that was published has a ticket. The GPU writes the ticket into the lane's counter when all earlier work of
+the lane is done. Reading it is a comparison, not a call. This file keeps the accounts; ``_generation.py`` does the
+waiting and waking.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .worker.ring import group_index
 Operand = tuple[Block, Role]
 
 ORPHANS_AT_ONCE: Final = 64
-"""Commands that one call sends at most for graphs, modules or events that nobody has any more. What it makes itself is
-one of them, so all have their turn; and no call fills a lane that others want to use."""
+"""The most commands that one call sends for collected graphs, modules or events. A call makes at most one such object
+itself, so all of them are handled in time, and no call fills a lane."""
 
 
 def lane_name(index: int) -> str:
-    """What a lane is called."""
+    """Return the name of a lane."""
     return LANE_NAMES[index] if index < LANES else f"lane {index}"
 
 
@@ -36,13 +36,13 @@ def the_lane(index: int) -> str:
 
 
 class CommandOwner(Protocol):
-    """Whoever published a command hears exactly once what became of it."""
+    """The owner of a published command. It is told of the command's outcome exactly once."""
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Its ticket was reached; `error` says that this command alone failed, `value` is what it returned."""
+        """Handle a reached ticket. `error` is the error of this command alone, `value` its result."""
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        """Its generation was lost before its ticket was reached: it may or may not have run."""
+        """Handle a generation lost before the ticket was reached: the command may or may not have run."""
 
 
 class Command:
@@ -84,23 +84,23 @@ class Command:
         self.owner: CommandOwner = owner
         self.waits: tuple[Ticket, ...] = waits
         self.hang_timeout: float | None = hang_timeout
-        """Seconds that it may run, if its caller said so; otherwise the device's own limit counts."""
+        """Seconds that it may run; None for the device's own limit."""
         self.blocks: bool = False
-        """Whether its calls may hold the thread that makes them: the driver may have them wait for all that runs."""
+        """True if its calls may block their thread, because the driver may make them wait for all running work."""
         self.place: int = 0
         """The number of its record, counted over all lanes."""
         self.batched: bool = batched
-        """Whether a batch has sent it, or has had it brought along, or nobody waits for it."""
+        """True if a batch has sent it, itself or for another command, or nobody waits for it."""
         self.healed: list[tuple[Block, str | None, Recipe | None]] | None = None
-        """Blocks that it overwrites whole, with what it makes up for: what had torn them, what they were to hold."""
+        """Blocks that it overwrites completely, with their earlier state: the cause of tearing, and the recipe."""
 
     def __repr__(self) -> str:
         return f"<Command {self.operation} {lane_name(self.lane)}:{self.ticket}>"
 
 
 Launch = tuple[int, "LaunchOwner", "Launchable", tuple[object, ...]]
-"""One launch of a batch: its ticket, the batch, what was launched, and the arguments, which this keeps alive. A tuple,
-because a batch makes one for each of its launches; what is worked out of it is needed only if something goes wrong."""
+"""One launch of a batch: its ticket, the batch, the kernel or call, and the arguments, which this keeps alive. It is a
+tuple, because a batch makes one for each of its launches; its description is needed only for an error."""
 
 
 class Launchable(Protocol):
@@ -108,23 +108,23 @@ class Launchable(Protocol):
 
     @property
     def _engine(self) -> str:
-        """The engine whose work it is."""
+        """The engine that runs it."""
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """The operation, in words, and what it does to which memory."""
+        """Return the operation, in words, and its access to memory."""
 
 
 class LaunchOwner(Protocol):
-    """A batch hears what became of its launches, several at a time."""
+    """The owner of launches, such as a batch. It is told of their outcomes, several at a time."""
 
     def launches_finished(self, count: int) -> None:
-        """So many have finished, whether they failed or not."""
+        """Handle the end of `count` launches, whether they failed or not."""
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
-        """One of those that finished has failed alone."""
+        """Handle the error of a finished launch that failed alone."""
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
-        """The generation was lost before the tickets of so many were reached."""
+        """Handle a generation lost before the tickets of so many launches were reached."""
 
 
 class Launches:
@@ -138,20 +138,20 @@ class Launches:
 
 
 class Overdue:
-    """What has run, or waited, longer than it may."""
+    """A command that has run, or waited, longer than its limit."""
 
     __slots__ = ("did", "limit", "operation")
 
     def __init__(self, operation: str, limit: float, did: str = "ran") -> None:
         self.operation: str = operation
         self.limit: float = limit
-        """In seconds."""
+        """The limit in seconds."""
         self.did: str = did
-        """In a word."""
+        """Its action, "ran" or "waited for other lanes"."""
 
 
 class LaneBook:
-    """The unfinished commands of one lane, oldest first: what a batch launched has a queue of its own."""
+    """The unfinished commands of one lane, oldest first. The launches of batches have their own queue."""
 
     __slots__ = (
         "admitted",
@@ -171,55 +171,55 @@ class LaneBook:
     def __init__(self, index: int) -> None:
         self.index: int = index
         self.open: bool = index < LANES
-        """Whether the worker has it."""
+        """True if the worker has opened it."""
         self.issued: int = 0
         self.in_flight: collections.deque[Command] = collections.deque()
         self.admitted: int = 0
-        """How many of those count: the lane takes no more than `LANE_LIMIT` of them. Those of batches do not."""
+        """The number of those that are not of batches: the lane takes at most `LANE_LIMIT` of them."""
         self.launches: collections.deque[Launch] = collections.deque()
         self.failures: int = 0
-        """How many failed commands are known of."""
+        """The number of failed commands that are known."""
         self.waited: int = 0
-        """How many waits for other lanes its commands have carried."""
+        """The number of waits of its commands for other lanes."""
         self.front: int = 0
-        """The ticket whose time is being taken."""
+        """The ticket whose time is being measured."""
         self.front_since: float = 0.0
-        """Since when nothing else holds that one up, as far as can be seen."""
+        """The time since which no other work delays that ticket, as far as can be seen."""
         self.behind: tuple[Ticket, ...] = ()
-        """What may hold it up."""
+        """The tickets that may delay it."""
         self.moved: float = 0.0
-        """When the lane was last seen to go on with another ticket."""
+        """The time at which the lane was last seen to go on with another ticket."""
 
     def begin(self, command: Command) -> None:
-        """A command was published."""
+        """Add a published command."""
         self.in_flight.append(command)
         self.admitted += not command.batched
 
     def end(self) -> Command:
-        """Remove and give the oldest command."""
+        """Remove and return the oldest command."""
         command = self.in_flight.popleft()
         self.admitted -= not command.batched
         return command
 
     @property
     def busy(self) -> bool:
-        """Whether anything is unfinished."""
+        """True if a command is unfinished."""
         return bool(self.in_flight or self.launches)
 
     @property
     def unfinished(self) -> int:
-        """How many commands are."""
+        """The number of unfinished commands."""
         return len(self.in_flight) + len(self.launches)
 
     @property
     def next_launch(self) -> Launch | None:
-        """The oldest launch of a batch, if no other command is older."""
+        """Return the oldest launch of a batch, if no other command is older."""
         if self.launches and not (self.in_flight and self.in_flight[0].ticket < self.launches[0][0]):
             return self.launches[0]
         return None
 
     def take_launches(self, done: int) -> Launches:
-        """Remove and give the launches up to a ticket."""
+        """Remove and return the launches up to a ticket."""
         launches, items = self.launches, []
         while launches and launches[0][0] <= done:
             items.append(launches.popleft())
@@ -231,7 +231,7 @@ PlacesOf = Callable[[Collection[Ticket]], Mapping[Ticket, int]]
 
 
 class _Front:
-    """The oldest unfinished command of a lane, while it is looked whether that is overdue."""
+    """The oldest unfinished command of a lane, for the check of overdue commands."""
 
     __slots__ = ("held_up_by", "lane", "launch", "limit", "sharing", "waits")
 
@@ -248,17 +248,17 @@ class _Front:
         self.lane: LaneBook = lane
         self.launch: Launch | None = launch
         self.limit: float = limit
-        """In seconds."""
+        """The limit in seconds."""
         self.sharing: int = sharing
-        """How many commands have that time each, and are seen to finish together."""
+        """The number of commands that have that time each, and are seen to finish together."""
         self.held_up_by: set[int] = held_up_by
-        """The lanes that may be what it waits for."""
+        """The lanes that it may wait for."""
         self.waits: bool = waits
-        """Whether a ticket that it must wait for is not reached."""
+        """True if a ticket that it must wait for is not reached yet."""
 
     @property
     def operation(self) -> str:
-        """What it does, in words."""
+        """A name for what it does."""
         return self.lane.in_flight[0].operation if self.launch is None else self.launch[2]._describe(self.launch[3])[0]
 
     def place(self, launches: Mapping[Ticket, int]) -> int:
@@ -268,7 +268,7 @@ class _Front:
         return launches.get((self.lane.index, self.launch[0]), 0)
 
     def lateness(self, now: float) -> float:
-        """Seconds beyond its limit; not more than 0 while it is in time."""
+        """Return the seconds beyond its limit; not more than 0 while it is in time."""
         return now - self.lane.front_since - self.limit * self.sharing
 
 
@@ -284,7 +284,7 @@ def _submitted_first(fronts: Sequence[_Front], places_of: PlacesOf) -> _Front:
 
 
 def _upstream(fronts: Mapping[int, _Front], front: _Front) -> set[int]:
-    """The lanes that one may be held up by, directly or through others; itself, if it is not held up."""
+    """Return the lanes that may delay one, directly or through others; its own lane, if it is not delayed."""
     seen: set[int] = set()
     ahead = [front.lane.index]
     while ahead:
@@ -304,23 +304,23 @@ class Timeline:
         self._groups = groups
 
     def book(self, lane: int) -> LaneBook:
-        """The book of a lane, which need not be open yet."""
+        """Return the book of a lane, which need not be open yet."""
         while len(self.lanes) <= lane:
             self.lanes.append(LaneBook(len(self.lanes)))
         return self.lanes[lane]
 
     def uses(self, lane: int) -> bool:
-        """Whether anything unfinished is on a lane, or waits for it: the worker needs the lane until then."""
+        """Return whether an unfinished command is on a lane, or waits for it: until then the worker needs the lane."""
         if self.book(lane).busy:
             return True
         return any(other == lane for book in self.lanes for command in book.in_flight for other, _ in command.waits)
 
     def reached(self, ticket: Ticket) -> bool:
-        """Whether the GPU has reached a ticket."""
+        """Return whether the GPU has reached a ticket."""
         return ticket[1] <= self.page.finished(ticket[0])
 
     def still_open(self, waits: set[Ticket]) -> tuple[Ticket, ...]:
-        """The newest ticket of each lane among `waits` that is not reached yet: a lane runs in order."""
+        """Return the newest ticket of each lane among `waits` that is not reached yet: a lane runs in order."""
         newest: dict[int, int] = {}
         for lane, ticket in waits:
             if ticket > newest.get(lane, 0):
@@ -328,10 +328,10 @@ class Timeline:
         return tuple(wait for wait in newest.items() if not self.reached(wait))
 
     def take_finished(self) -> Iterator[Command | Launches]:
-        """Remove and give everything whose ticket was reached, lane by lane, oldest first, a batch's launches first.
+        """Remove and yield the commands whose tickets were reached, by lane, oldest first, launches of batches first.
 
-        The compute lane comes last. Memory is made there, for commands of every lane: who hears of the end of one must
-        find that made, and the ticket of the making, though reached earlier, could be seen later.
+        The compute lane comes last, because it creates memory for commands of every lane. The owner of a command must
+        find its memory settled, and the ticket of the creation, though reached earlier, could be seen later.
         """
         finished = self.page.finished
         for lane in reversed(self.lanes):
@@ -344,20 +344,20 @@ class Timeline:
                     yield lane.end()
 
     def take_rest(self) -> Iterator[Command]:
-        """Remove and give what is left but a batch's launches, when the generation is lost."""
+        """Remove and yield the remaining commands, without launches of batches, when the generation is lost."""
         for lane in self.lanes:
             while lane.in_flight:
                 yield lane.end()
 
     def take_rest_of_launches(self) -> Iterator[Launch]:
-        """Remove and give what is left of what batches launched."""
+        """Remove and yield the remaining launches of batches."""
         for lane in self.lanes:
             while lane.launches:
                 yield lane.launches.popleft()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is unfinished."""
+        """True if no command is unfinished."""
         for lane in self.lanes:  # noqa: SIM110  no generator: this is asked after each launch
             if lane.in_flight or lane.launches:
                 return False
@@ -365,18 +365,18 @@ class Timeline:
 
     @property
     def counters(self) -> tuple[int, ...]:
-        """The ticket that each lane has reached, of all that there may be."""
+        """Return the ticket that each lane has reached, for every possible lane."""
         return tuple(self.page.finished(lane) for lane in range(MAX_LANES))
 
     def overdue(self, now: float, default: float | None, places_of: PlacesOf = _unknown) -> Overdue | None:
-        """The command that is furthest beyond its limit, counted from when nothing else could hold it up any more.
+        """Return the command furthest beyond its limit, counted from when no other work could delay it any more.
 
-        `default` is the limit in seconds of a command that has none of its own; None is no limit. Launches that share a
-        ticket are seen to finish together, so they have the time of all of them. Where lanes wait for each other and
-        none of them runs, their waiting is overdue once none has gone on for so long.
+        `default` is the limit in seconds of a command without its own; None is no limit. Launches that share a ticket
+        are seen to finish together, so they have the time of all of them. When lanes wait for each other and none of
+        them runs, their waiting is overdue once none has gone on for that time.
 
-        Of several that are as late it is the one that was submitted first: a worker that hangs in a call has not read
-        what comes after it.
+        Of several that are equally late, the one that was submitted first is returned: a worker that hangs in a call
+        has not read the later ones.
         """
         fronts: dict[int, _Front] = {}
         for lane in self.lanes:
@@ -394,7 +394,7 @@ class Timeline:
         if stuck:
             limit = max(front.limit for front in stuck)
             if now - max(front.lane.moved for front in stuck) > limit:
-                # One that has nothing left to wait for is more likely to be the reason than one that has.
+                # A command that waits for nothing is more likely to be the reason than one that waits.
                 free = [front for front in stuck if not front.waits]
                 longest = min(front.lane.moved for front in free or stuck)
                 worst = _submitted_first([front for front in free or stuck if front.lane.moved == longest], places_of)
@@ -402,7 +402,7 @@ class Timeline:
         return None
 
     def _front_of(self, lane: LaneBook, now: float, default: float | None) -> _Front:
-        """The command that a busy lane goes on with, and what may hold it up; its times are taken."""
+        """Return the next command of a busy lane, with the tickets that may delay it, and measure its times."""
         launch = lane.next_launch
         command = lane.in_flight[0] if launch is None else None
         ticket = lane.in_flight[0].ticket if launch is None else launch[0]
@@ -411,8 +411,8 @@ class Timeline:
             lane.front, lane.moved = ticket, now
         waits = command is not None and not all(map(self.reached, command.waits))
         if command is not None and (begins or waits):
-            # The worker waits by an event, which covers all that the other lane had been given by then; and a call that
-            # blocks may be one that waits for all that runs.
+            # The worker waits by an event, which covers all work of the other lane by then; and a call that
+            # blocks may wait for all running work.
             named = {other for other, _ in command.waits}
             ahead = (other for other in self.lanes if command.blocks or other.index in named)
             lane.behind = (*command.waits, *((other.index, other.issued) for other in ahead if other is not lane))
@@ -426,5 +426,5 @@ class Timeline:
         return _Front(lane, launch, limit, self._sharing(lane.index, ticket), held_up_by, waits=waits)
 
     def _sharing(self, lane: int, ticket: int) -> int:
-        """How many commands share the ticket of the one that the lane goes on with; 1 or more."""
+        """Return the number of commands that share the ticket of the lane's next command; 1 or more."""
         return 1 if self._groups is None else max(1, self._groups[group_index(lane, ticket)])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Trim(CommandRequest):
-    """Releases the chunks that hold nothing; its value is their bytes. See `Device.trim`."""
+    """A request that releases the empty chunks; its value is their bytes. See `Device.trim`."""
 
     __slots__ = ("_freed", "_keep")
 
@@ -27,7 +27,7 @@ class Trim(CommandRequest):
         self._freed = 0
 
     def start(self, generation: Generation) -> None:
-        """Publish a release for each."""
+        """Publish a release for each chunk."""
         generation.arena.trim(self._keep)
         self.state = RequestState.STARTED
         self._freed = generation.release_retired(self)
@@ -35,5 +35,5 @@ class Trim(CommandRequest):
             self.settle(outcome.Value(0))
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """The last of them was released, and the others before it."""
+        """Settle the request: the last chunk was released, and the others before it."""
         super().command_finished(command, error, self._freed)

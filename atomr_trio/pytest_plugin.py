@@ -3,8 +3,8 @@
 It is installed with the package, so pytest loads it in every suite of that environment. Therefore importing this file
 imports pytest and nothing heavier; the rest is imported by the first test that asks for a device.
 
-A test that loses the context fails, alone, with the device's own words: by the `ContextLost` that it raises, or, if it
-kept that to itself, by what the device has told the plugin.
+Only the test that loses the context fails, with the device's own error: by the `ContextLost` that it raises, or, if it
+caught that, by the event that the plugin has received from the device.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ HANG_TIMEOUT = 60.0
 MARKER = "gpu_faults: the test loses the context of its gpu_device on purpose, and does not fail by that alone"
 
 _CLOSE_TIMEOUT = 5.0
-"""Seconds; nothing runs any more by then, but a busy machine may take its time to reset a worker."""
+"""Seconds; nothing runs any more by then, but a busy machine may take long to reset a worker."""
 
 _EVENTS = 1000
-"""Events of one test that are kept."""
+"""The most events of one test that are kept."""
 
 _COLLECTING = logging.INFO - 1
-"""The level that the log of the devices has while it is collected; nobody else would choose it."""
+"""The level of the devices' log while it is collected; no test would choose it."""
 
 _losses: pytest.StashKey[list[str]] = pytest.StashKey()
 _summary: pytest.StashKey[str] = pytest.StashKey()
@@ -44,15 +44,14 @@ _summary: pytest.StashKey[str] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say which device the tests get."""
+    """Add the options for the device of the tests."""
     from .worker.backends import BACKENDS
 
     group = parser.getgroup("gpu", "tests on a GPU (atomr_trio)")
     group.addoption(
         "--gpu-backend",
         choices=tuple(BACKENDS),
-        help="cuda (or gpu, which means the same), or sim, the simulator; by default what ATOMR_TRIO_BACKEND says, "
-        "else cuda",
+        help="cuda (gpu means the same), or sim, the simulator; by default the value of ATOMR_TRIO_BACKEND, else cuda",
     )
     group.addoption(
         "--gpu-index",
@@ -66,17 +65,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=HANG_TIMEOUT,
         metavar="SECONDS",
-        help=f"how long one command may run before its worker is killed (default: {HANG_TIMEOUT:g})",
+        help=f"seconds that one command may run before its worker is killed (default: {HANG_TIMEOUT:g})",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", MARKER)
 
 
 def _device_index(wanted: int | str, backend: str) -> int:
-    """The device for this process: the one that was named, or its share of all that there are."""
+    """Return the index of the device for this process: the given one, or with auto one of all devices."""
     if isinstance(wanted, int):
         return wanted
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
@@ -150,7 +149,7 @@ def _own_advice() -> Iterator[None]:
 
 
 async def _come_to_rest(device: Device) -> None:
-    """Wait for work that the test has left behind: a fault in it is this test's, and no other's."""
+    """Wait for work that the test has left unfinished: a fault in it belongs to this test."""
     from . import DeviceState
     from ._realtime import RealTimer
 
@@ -161,7 +160,7 @@ async def _come_to_rest(device: Device) -> None:
 
 @contextlib.contextmanager
 def _collected_output(item: pytest.Item) -> Iterator[None]:
-    """Show what the device prints in the report of a test, besides what becomes of the log otherwise."""
+    """Show the device's output in the report of a test, in addition to the usual log."""
     logger = logging.getLogger("atomr_trio.device")
     level = logging.NOTSET if logger.level == _COLLECTING else logger.level
     logger.setLevel(level)
@@ -179,15 +178,15 @@ def _collected_output(item: pytest.Item) -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(collect)
-        if logger.level == _COLLECTING:  # or the test has set another
+        if logger.level == _COLLECTING:  # otherwise the test has set another
             logger.setLevel(level)
         if lines:
             item.add_report_section("call", "gpu output", "\n".join(lines))
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-trio would refuse it in words that help less
+@pytest.hookimpl(tryfirst=True)  # before pytest-trio, whose error helps less
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
-    """Refuse a `gpu_device` that nobody would open."""
+    """Refuse a `gpu_device` in a test that is not an async test of pytest-trio."""
     ours = fixturedef.argname == "gpu_device" and fixturedef.func.__module__ == __name__
     if ours and request.node.get_closest_marker("trio") is None:
         pytest.fail(
@@ -197,7 +196,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.
         )
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- reports -----------------------------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -217,7 +216,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how many processes the tests have cost."""
+    """Print the number of processes that the tests have used."""
     if _summary in config.stash:
         terminalreporter.write_sep("-", "gpu workers")
         terminalreporter.write_line(config.stash[_summary])

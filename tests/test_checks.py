@@ -137,10 +137,10 @@ def test_checks_are_words_of_the_call_or_else_of_the_environment(monkeypatch, ch
 @pytest.mark.parametrize(
     ("check", "says"),
     [
-        ("everything", "no 'everything'"),
-        ("races,bounds", "no 'races,bounds'"),
-        (["races", 3], "no 3"),
-        (7, "a word or a collection of words, not 7"),
+        ("everything", "not 'everything'"),
+        ("races,bounds", "not 'races,bounds'"),
+        (["races", 3], "not 3"),
+        (7, "the name of a check or a collection of names, not 7"),
     ],
 )
 async def test_other_words_are_refused(check, says):
@@ -151,7 +151,7 @@ async def test_other_words_are_refused(check, says):
 
 async def test_other_words_of_the_environment_are_refused_by_its_name(monkeypatch):
     monkeypatch.setenv(VARIABLE, "bounds,racing")
-    with pytest.raises(InvalidArgument, match=f"variable {VARIABLE} .* no 'racing'"):
+    with pytest.raises(InvalidArgument, match=f"variable {VARIABLE} .* not 'racing'"):
         async with open_checked(check=None):
             pass
 
@@ -159,7 +159,7 @@ async def test_other_words_of_the_environment_are_refused_by_its_name(monkeypatc
 @pytest.mark.parametrize("check", ["races", None])
 async def test_a_gpu_checks_nothing_and_the_error_names_what_does(monkeypatch, check):
     monkeypatch.setenv(VARIABLE, "all")
-    with pytest.raises(InvalidArgument, match="simulator alone") as caught:
+    with pytest.raises(InvalidArgument, match="needs the simulator") as caught:
         async with atomr_trio.open_device(0, backend="cuda", check=check):
             pass
     assert "compute-sanitizer" in caught.value.advice
@@ -791,7 +791,7 @@ async def test_a_worker_of_a_pool_checks_for_one_device_after_the_other():
 
 async def test_a_device_and_its_pool_have_to_check_the_same():
     with trio.fail_after(DEADLINE), WorkerPool(0, "sim", spares=0, check=("races", "bounds")) as pool:
-        with pytest.raises(InvalidArgument, match=r"is to check nothing, and .* check bounds, races"):
+        with pytest.raises(InvalidArgument, match=r"opened with check=nothing, and .* with check=bounds, races"):
             async with open_checked(check=(), workers=pool):
                 pass
         assert pool.statistics().taken == 0

@@ -616,7 +616,7 @@ async def test_without_a_thread_to_be_had_a_stream_is_refused_and_leaves_nothing
         await until(lambda: repr(dev._crew).startswith("<Crew: 0"))
         with monkeypatch.context() as patch:
             patch.setattr(trio.lowlevel, "start_thread_soon", refuse)
-            with pytest.raises(OutOfHostMemory, match="nobody can copy: no thread can be started: RLIMIT_NPROC"):
+            with pytest.raises(OutOfHostMemory, match="no helper can copy: no thread can be started: RLIMIT_NPROC"):
                 await array.copy_from(np.zeros_like(host))
         assert dev._staging.idle
         assert same(await array.to_host(), host)
@@ -735,7 +735,7 @@ async def test_what_cannot_be_pinned_is_refused():
                 dev.pinned_empty(shape)
         with pytest.raises(InvalidArgument):
             dev.pinned_empty(3, object)
-        with pytest.raises(OutOfHostMemory, match="bytes of host memory left") as refused:
+        with pytest.raises(OutOfHostMemory, match="bytes of host memory are left") as refused:
             dev.pinned_empty(1 << 55, np.uint8)
         assert isinstance(refused.value, MemoryError)
     with pytest.raises(DeviceClosed):

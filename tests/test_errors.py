@@ -85,7 +85,7 @@ def test_an_internal_error_is_not_a_device_error_and_asks_for_a_report():
     assert not issubclass(AtomrInternalError, DeviceError)
     assert str(AtomrInternalError("two tasks hold ticket 4")) == (
         "two tasks hold ticket 4\n"
-        "What to do: this is a bug in atomr_trio: please report it together with the traceback of the cause."
+        "What to do: this is an internal error: please report it together with the traceback of the cause."
     )
 
 
@@ -115,7 +115,7 @@ STRINGS = [
     (
         ActorCrashed("the actor crashed", actor="blas"),
         "the actor crashed\n"
-        "What to do: this is a bug in atomr_trio: please report it together with the traceback of the cause.",
+        "What to do: this is an internal error: please report it together with the traceback of the cause.",
     ),
 ]
 

@@ -607,7 +607,7 @@ def test_a_message_that_makes_no_sense_costs_the_worker_and_nothing_is_unpickled
     stage.process.worker_end.send(garbage)
     stage.generation.drain_messages()
     assert stage.generation.loss.kind is LossKind.EXIT
-    assert "makes no sense" in stage.generation.loss.reason
+    assert "cannot be read" in stage.generation.loss.reason
 
 
 async def test_a_worker_that_ends_while_it_starts_is_told_with_its_last_words(stage):
@@ -797,7 +797,7 @@ async def test_a_worker_that_the_system_does_not_reap_is_a_defect(stage, monkeyp
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, silent)
         stack.callback(os.close, other)
-        with pytest.raises(AtomrInternalError, match=r"killed and not reaped in 0\.01 s"):
+        with pytest.raises(AtomrInternalError, match=r"killed and not reaped within 0\.01 s"):
             await reap(stage.process)
 
 

@@ -982,7 +982,7 @@ async def test_a_recorder_is_of_no_use_after_the_recording(dev):
         recorder.fill(x, 1)
 
     graph = await dev.capture(record)
-    with pytest.raises(InvalidArgument, match="recording is over"):
+    with pytest.raises(InvalidArgument, match="recording has ended"):
         kept[0].fill(x, 2)
     assert len(graph) == 1
 

@@ -281,7 +281,7 @@ async def test_pinned_memory_that_is_just_being_given_back_is_waited_for_where_i
     monkeypatch.setattr(_pinned, "wait_until_idle", lambda: waited.append(1) or len(waited) == 1)
     assert dev.pinned_empty(MIB, np.uint8).nbytes == MIB
     assert waited == [1]
-    with pytest.raises(OutOfHostMemory, match="to be pinned"):
+    with pytest.raises(OutOfHostMemory, match="requested as pinned"):
         dev.pinned_empty(3 * MIB, np.uint8)
 
 

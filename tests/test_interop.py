@@ -116,7 +116,7 @@ def test_a_capsule_releases_once_whether_it_is_consumed_or_not(versioned):
     capsule = _dlpack.give(tensor, lambda: released.append("by the consumer"), versioned=versioned)
     taken = _dlpack.Taken(capsule)
     assert taken.tensor == tensor
-    with pytest.raises(ValueError, match="another consumer"):
+    with pytest.raises(ValueError, match="a consumer has taken it"):
         _dlpack.Taken(capsule)
     del capsule
     assert released == []
@@ -217,7 +217,7 @@ async def test_an_array_without_elements_needs_no_memory(dev):
 
 async def test_an_array_that_is_not_written_yet_is_shared_by_waiting(dev):
     x = dev.full(4, 3, np.int32)
-    with pytest.raises(BufferError, match=r"not there yet: `await dev\.share"):
+    with pytest.raises(BufferError, match=r"does not exist yet: `await dev\.share"):
         np.from_dlpack(x)
     assert np.from_dlpack(await dev.share(x)).tolist() == [3] * 4
 
@@ -346,7 +346,7 @@ async def test_while_a_fault_is_recovered_from_nothing_is_exported(dev):
     dev._generation.process.kill()
     while dev._generation is not None and dev._generation.loss is None:
         await trio.lowlevel.checkpoint()
-    with pytest.raises(BufferError, match="recovered"):
+    with pytest.raises(BufferError, match="recovering from a fault"):
         np.from_dlpack(x)
     assert np.from_dlpack(await dev.share(x)).tolist() == [0, 1, 2]
 
@@ -357,7 +357,7 @@ async def test_what_the_standard_lets_a_consumer_ask_for(dev):
     for max_version, kind in ((None, "dltensor"), ((0, 8), "dltensor"), ((1, 0), "dltensor_versioned")):
         assert f'"{kind}"' in repr(x.__dlpack__(max_version=max_version))
     x.__dlpack__(dl_device=(1, 0), copy=False)
-    with pytest.raises(BufferError, match="not copied"):
+    with pytest.raises(BufferError, match="without a copy"):
         x.__dlpack__(copy=True)
     with pytest.raises(BufferError, match=r"not on \(2, 0\)"):
         x.__dlpack__(dl_device=(2, 0))

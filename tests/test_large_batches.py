@@ -292,7 +292,7 @@ async def test_a_call_of_more_commands_than_a_lane_takes_is_refused_for_good(dev
     monkeypatch.setattr(_generation, "BATCH_COMMANDS", 3)
     many = dev.empty((4, 4, 4, 4), np.int32)[::2, ::2, ::2, ::2]
     async with dev.batch() as batch:
-        with pytest.raises(InvalidArgument, match=r"(?s)comes to 8 commands, and a batch takes 3 .* await it"):
+        with pytest.raises(InvalidArgument, match=r"(?s)needs 8 commands, .* takes at most 3 .* await the call"):
             batch.fill(many, 1)
     assert many.state == "ready"
 

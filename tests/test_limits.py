@@ -457,7 +457,7 @@ async def test_a_worker_without_a_descriptor_refuses_what_needs_one_and_does_it_
             lambda: x.copy_from(pinned),
             lambda: apart[:10].to_host(),
         ):
-            with pytest.raises(OutOfHostMemory, match=rf"could not do it: .*{NOFILE}"):
+            with pytest.raises(OutOfHostMemory, match=rf"could not run it: .*{NOFILE}"):
                 await refused()
         await touch.launch(1, 32, x, 10)
         assert (await x.to_host()).tolist() == [2] * 10

@@ -160,12 +160,12 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     # Vectors.
     yield "blas.axpy", "x has 4 elements and y has 3", x, short
     yield "blas.axpy", "different dtypes: float32, float64", x, doubles
-    yield "blas.axpy", "no such operation on int32", integers, integers
+    yield "blas.axpy", "int32 is not supported", integers, integers
     yield "blas.axpy", "shares memory with an input", x, x
     yield "blas.axpy", "shares memory with an input", x[:3], x[1:]
     yield "blas.axpy", "cannot fill float32 elements with 'two'", x, y, "two"
     yield "blas.axpy", "cannot fill float32 elements with None", x, y, None
-    yield "blas.axpy", "a complex number has no place", x, y, 1j
+    yield "blas.axpy", "a complex number does not fit", x, y, 1j
     yield "blas.axpy", "out of range", x, y, 1e300
     yield "blas.axpy", "alpha is a contiguous array of shape .. and dtype float32", x, y, doubles[0]
     yield "blas.dot", "y is an array on the device, not", x, [1.0, 2.0, 3.0, 4.0]
@@ -173,45 +173,45 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.nrm2", "x has 1 axes, not 2", square
     yield "blas.scal", "cannot fill float32 elements", x, np.zeros(4)
     yield "blas.iamax", "x is empty", x[:0]
-    yield "blas.rot", "either numbers or arrays on the device", x, y, number, 1
+    yield "blas.rot", "must all be numbers, or all be arrays on the device", x, y, number, 1
     yield "blas.rotm", r"param is a contiguous array of shape \(5,\)", x, y, short
     yield "blas.copy", "x is an array on the device, not", None, y
     yield "blas.swap", "the array was freed", gone[0], y
     yield "blas.swap", "belongs to another device", x, elsewhere[0]
 
     # A matrix and vectors.
-    yield "blas.gemv", "x has 3 elements, and the matrix 4", square, short
+    yield "blas.gemv", "x has 3 elements, and the matrix has 4", square, short
     yield "blas.gemv", "op_a is", square, x, {"op_a": "n"}
-    yield "blas.gemv", "out has 3 elements, and the result 4", square, x, {"out": short}
+    yield "blas.gemv", "out has 3 elements, and the result has 4", square, x, {"out": short}
     yield "blas.gemv", "different dtypes", square, x, {"out": doubles}
     yield "blas.gemv", "shares memory with an input", square, x, {"out": square[0]}
     yield "blas.gemv", "beta is a factor of out", square, x, {"beta": 1}
-    yield "blas.gbmv", "kl is an int that is not negative, not -1", a, x, -1, 3
-    yield "blas.gbmv", "kl is an int that is not negative, not nan", a, x, math.nan, 1
-    yield "blas.gbmv", "ku is an int that is not negative, not None", a, x, 1, None
-    yield "blas.gbmv", "rows is an int that is not negative, not '4'", a, x, 1, 1, {"rows": "4"}
-    yield "blas.gbmv", "ab has 3 rows, and the band 4 diagonals", a, x, 1, 2
-    yield "blas.sbmv", "no such operation on complex64", z[:2], zs
+    yield "blas.gbmv", "kl is an int of at least 0, not -1", a, x, -1, 3
+    yield "blas.gbmv", "kl is an int of at least 0, not nan", a, x, math.nan, 1
+    yield "blas.gbmv", "ku is an int of at least 0, not None", a, x, 1, None
+    yield "blas.gbmv", "rows is an int of at least 0, not '4'", a, x, 1, 1, {"rows": "4"}
+    yield "blas.gbmv", "ab has 3 rows, and the band has 4 diagonals", a, x, 1, 2
+    yield "blas.sbmv", "complex64 is not supported", z[:2], zs
     yield "blas.symv", "a is square", a, x
-    yield "blas.ger", r"a has shape \(4, 4\), and the update \(4, 3\)", x, short, square
+    yield "blas.ger", r"a has shape \(4, 4\), and the update has shape \(4, 3\)", x, short, square
     yield "blas.ger", "shares memory with an input", square[0], x, square
     yield "blas.ger", "one of its axes must be contiguous", short, short, wide[::2, ::3][:, :3]
     yield "blas.ger", "axis 0 is negative.*`await array.copy_from", x, y, square[::-1]
-    yield "blas.her", "a complex number has no place", zs, z, 1j
-    yield "blas.trsv", "x has 3 elements, and the matrix 4", square, short
+    yield "blas.her", "a complex number does not fit", zs, z, 1j
+    yield "blas.trsv", "x has 3 elements, and the matrix has 4", square, short
 
     # Matrices.
     yield "blas.gemm", "a has 4 columns and b has 3 rows", a, a
-    yield "blas.gemm", "a has dtype float32 and b float64", square, double
+    yield "blas.gemm", "a has dtype float32 and b has float64", square, double
     yield "blas.gemm", "a is an array on the device, not", [[1.0, 2.0]], b
     yield "blas.gemm", "a has two axes or more, not 1", x, b
     yield "blas.gemm", "op_b is", a, b, {"op_b": "H"}
-    yield "blas.gemm", "compute='tf64': .* have \"pedantic\"", a, b, {"compute": "tf64"}
+    yield "blas.gemm", "compute='tf64': .* support \"pedantic\"", a, b, {"compute": "tf64"}
     yield "blas.gemm", "compute='tf32'", double, double, {"compute": "tf32"}
-    yield "blas.gemm", "no product of float32 to float16", a, b, {"dtype": "float16"}
+    yield "blas.gemm", "product of float32 to float16 is not supported", a, b, {"dtype": "float16"}
     yield "blas.gemm", r"out has shape \(4, 5\), which must be \(3, 5\)", a, b, {"out": b}
-    yield "blas.gemm", "no product of float32 to float64", square, square, {"out": double}
-    yield "blas.gemm", "out is no matrix of BLAS", a, b, {"out": wide[::2, ::2]}
+    yield "blas.gemm", "product of float32 to float64 is not supported", square, square, {"out": double}
+    yield "blas.gemm", "out is not a matrix that BLAS takes", a, b, {"out": wide[::2, ::2]}
     yield "blas.gemm", "axis 1 is negative, which .*`await array.copy_from", a, b, {"out": wide[:3, 4::-1]}
     yield "blas.gemm", "axes 0 and 1 are negative, which", a, b, {"out": wide[2::-1, 4::-1]}
     yield "blas.gemm", "shares memory with an input", wide[:3, :4], b, {"out": wide[2:5, 3:8]}
@@ -220,23 +220,23 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blas.gemm", "belongs to another device", square, elsewhere
     yield "blas.gemm_batched", "a has 2 arrays and b has 1", [a, a], [b]
     yield "blas.gemm_batched", "a is a list of arrays on the device", two, [square, square]
-    yield "blas.gemm_batched", "there twice", [a, a], [b, b], {"out": [c, c]}
-    yield "blas.trsm", "cannot stand on the left of b", square, a
+    yield "blas.gemm_batched", "another output", [a, a], [b, b], {"out": [c, c]}
+    yield "blas.trsm", "cannot be on the left of b", square, a
     yield "blas.trsm", "stacks of shapes .* do not fit together", two, three
     yield "blas.trsm", "shares memory with an input", square, wide[:4, :4], {"out": wide[1:5, :4]}
     yield "blas.trmm", "a is square", a, b
     yield "blas.syrk", "op is T or N here, not C", z, {"op": "C"}
-    yield "blas.herk", "there is syrk", square
-    yield "blas.symm", "cannot stand on the left of b", square, a
-    yield "blas.geam", r"a has shape \(3, 4\) and b \(4, 5\)", a, b
+    yield "blas.herk", "use syrk", square
+    yield "blas.symm", "cannot be on the left of b", square, a
+    yield "blas.geam", r"a has shape \(3, 4\) and b has \(4, 5\)", a, b
     yield "blas.geam", "shares memory with an input", square, {"op_a": "T", "out": square}
     yield "blas.dgmm", "x has 3 elements, and a has shape", a, short
 
     # Products with more to them.
     yield "blaslt.matmul", "a has 4 columns and b has 3 rows", a, a
-    yield "blaslt.matmul", "no product of float32 and float64", square, double
-    yield "blaslt.matmul", "there are .*, and None", a, b, {"epilogue": "tanh"}
-    yield "blaslt.matmul", "there are .*, and None", a, b, {"epilogue": ["relu"]}
+    yield "blaslt.matmul", "product of float32 and float64 .* is not supported", square, double
+    yield "blaslt.matmul", "is not supported; use .*, or None", a, b, {"epilogue": "tanh"}
+    yield "blaslt.matmul", "is not supported; use .*, or None", a, b, {"epilogue": ["relu"]}
     yield "blaslt.matmul", "needs bias=", a, b, {"epilogue": "bias"}
     yield "blaslt.matmul", "has no bias", a, b, {"bias": bias}
     yield "blaslt.matmul", "bias is an array on the device", a, b, {"epilogue": "bias", "bias": [0.0] * 5}
@@ -250,7 +250,7 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blaslt.matmul", "neither c nor out", a, b, {"beta": 1}
     yield "blaslt.matmul", "scale_a is for elements of 8 bits", a, b, {"scale_a": number}
     yield "blaslt.matmul", "multiples of 4 elements", byte, byte.T
-    yield "blaslt.matmul", "no product of float8_e4m3fn takes it", bytes_, bytes_.T[:, :16][::-1]
+    yield "blaslt.matmul", "does not fit a product of float8_e4m3fn", bytes_, bytes_.T[:, :16][::-1]
     yield "blaslt.matmul", "axis 0 is negative.*`await dev.to_device", bytes_, bytes_.T[:, :16][::-1]
     yield "blaslt.matmul", "axis 1 is negative.*`await array.copy_from", a, b, {"out": wide[:3, 4::-1]}
     yield "blaslt.matmul", "axis 0 is negative.*`await dev.to_device", a, b, {"epilogue": "bias", "bias": bias[::-1]}
@@ -263,7 +263,7 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "blaslt.matmul", "belongs to another device", elsewhere, square
 
     # Solvers.
-    yield "solver.getrf", "no such operation on int8", byte
+    yield "solver.getrf", "int8 is not supported", byte
     yield "solver.getrf", "a cannot be overwritten: .* column by column", square, {"overwrite_a": True}
     yield "solver.getrf", "axis 0 is negative.*`await array.copy_from", columns[::-1], {"overwrite_a": True}
     yield "solver.getrf", "a has two axes or more, not 1", x
@@ -295,7 +295,7 @@ def rows(stage: Stage, other: Device) -> Iterator[tuple[Any, ...]]:
     yield "solver.lstsq", "b has 4 rows, not 3", a, x
     yield "solver.cholesky", "a is square", a
     yield "solver.qr", "mode is", a, {"mode": "full"}
-    yield "solver.eigh", "no such operation on float16", stage(2, 2, dtype="float16")
+    yield "solver.eigh", "float16 is not supported", stage(2, 2, dtype="float16")
     yield "solver.svd", "a is an array on the device, not", "a"
     yield "solver.det", "a is square", a
     yield "solver.slogdet", "a has two axes or more", x

@@ -261,11 +261,11 @@ async def test_nothing_of_a_device_is_copied_or_pickled_and_none_of_it_is_given_
     before = await settle(dev)
     for thing in [*things, dev.compute_lane]:
         for way in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match=f"a {type(thing).__name__} stands for something of its device"):
+            with pytest.raises(TypeError, match=f"a {type(thing).__name__} belongs to its device"):
                 way(thing)
     for holder in (atomr_trio.read_only(x), dev.blas, dev.nvrtc, dev.events()):
         for way in (copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match="stands for something of its device"):
+            with pytest.raises(TypeError, match="belongs to its device"):
                 way(holder)
     assert await settle(dev) == before
     await module["add"].launch(1, LENGTH, x, 1)

@@ -87,8 +87,6 @@ def dtype_named(name: str) -> np.dtype[Any]:
         install = 'pip install "atomr-trio[bfloat16]"'
         text = f"{name!r} is not a dtype of numpy; for those of ml_dtypes: {install}"
         raise argparse.ArgumentTypeError(text) from None
-            f"{name!r} is not a dtype of numpy; for those of ml_dtypes: {install}"
-        ) from None
     except (AttributeError, TypeError):
         raise argparse.ArgumentTypeError(f"{name!r} is not a dtype of numpy or ml_dtypes") from None
     return narrow

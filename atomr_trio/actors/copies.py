@@ -1,13 +1,12 @@
 """Copies between arrays and numpy, and between arrays of one device: verbs of the memory actor.
 
-Ordinary host memory is touched by memcpys of ours, never by DMA, so its owner may be cancelled at any moment: a copy
-goes through slots of the staging area, several at a time. Helpers copy in one half of the slots while the GPU copies
-in the other.
+Only memcpy touches ordinary host memory, never DMA, so its owner may be cancelled at any moment. A copy goes through
+slots of the staging area, several at a time. Helpers copy in one half of the slots while the GPU copies in the other.
 
-What is more than a slot holds goes as *streams*, if it is one run of bytes in the device's memory: one command each,
-whose pieces pass through a few slots in turn. Helpers and the GPU hand a slot to each other by two words of shared
-memory, and nobody else is asked; see `_Stream`. What is not one run is driven by the caller's own task: a command and a
-memcpy for each piece, and it is rung whenever one of them is done with a slot.
+A copy that is larger than a slot, and one run of bytes in the device's memory, is made of *streams*. A stream is one
+command, whose pieces pass through a few slots in turn. Helpers and the GPU hand a slot to each other by two words of
+shared memory, without the event loop; see `_Stream`. The caller's own task drives any other copy: a command and a
+memcpy for each piece. It is woken whenever one of them is done with a slot.
 
 Pinned memory needs none of this: there the GPU does everything.
 """
@@ -63,36 +62,36 @@ if TYPE_CHECKING:
     from .._generation import Generation
 
 THREAD_BYTES = 1 << 20
-"""A memcpy of at least this many bytes is done by a helper, so that it does not hold up the event loop."""
+"""A helper does a memcpy of at least this many bytes, so that it does not block the event loop."""
 
 SCATTERED = 8
-"""Elements that do not lie packed are copied as slowly as so many times the bytes that do."""
+"""Copying elements that are not packed takes this many times as long as copying packed ones."""
 
 STREAM_PIECES = 64
-"""Pieces of one stream. Others get their turn between two streams."""
+"""The most pieces of one stream. Other copies run between two streams."""
 
 STREAM_SLOTS = 16
-"""Slots that a stream takes, at most: one for each helper, and as many for the GPU meanwhile. With 11 of them an H200
-took half as long again."""
+"""The most slots of a stream: one for each helper, and as many for the GPU. With 11 of them an H200 took 1.5 times as
+long."""
 
 SPIN_SECONDS = 200e-6
-"""How long a helper looks for its slot to be handed over before it sleeps between two looks."""
+"""Seconds that a helper polls for its slot before it sleeps between two polls."""
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
-"""In seconds: how long it sleeps, at first and when there was nothing to do for a while."""
+"""Seconds that it sleeps, at first and after a while without work."""
 
 PINNED_PIECE = 32 << 20
-"""A copy of pinned memory is one command up to this many bytes. The link takes 0.6 ms for them, so that whoever waits
-for the last one has seen one end just before, and is still looking; see `Generation.run_settler`."""
+"""A copy of pinned memory is one command up to this many bytes. The link takes 0.6 ms for them. So a task that waits
+for the last command has seen one end just before, and still polls; see `Generation.run_settler`."""
 
 MANY = 32
-"""Boxes that one command copies. The driver queues each of them, and takes no more than about a thousand."""
+"""The most boxes that one command copies. The driver queues each of them, and accepts about a thousand."""
 
 THROUGH_HOST = 256
 """A copy between two arrays that would take more boxes than this is faster through the host."""
 
 PROGRESS_AFTER = 1.0
 PROGRESS_EVERY = 0.5
-"""In seconds of real time: when a copy is first told to be under way, and how often then."""
+"""Seconds of real time between two reports of progress."""
 
 
 class _Way(NamedTuple):
@@ -111,17 +110,17 @@ _IN = _Way("to device", "memory.copy_in", LANE_COPY_IN, COPY_IN, COPY_IN_BOX, CO
 _OUT = _Way("to host", "memory.copy_out", LANE_COPY_OUT, COPY_OUT, COPY_OUT_BOX, COPY_OUT_MANY, COPY_OUT_STREAM)
 
 _yield = ctypes.CDLL(None).sched_yield
-"""Let other threads run. Through ctypes, so that it gives up the interpreter's lock as well."""
+"""A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 _RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
-"""What elements are moved as, by their size: types of numpy itself, for which it lets other threads run meanwhile."""
+"""The types that elements are moved as, by their size. For these types of numpy itself, a copy releases the lock."""
 
 
 # --- how a copy is cut ------------------------------------------------------------------------------------------------
 
 
 class _Plan:
-    """One copy between the device and the host: its pieces, and how their bytes lie on the host."""
+    """One copy between the device and the host: its pieces, and the layout of their bytes on the host."""
 
     __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
 
@@ -149,30 +148,30 @@ class _Plan:
         self.pieces: list[Piece] = list(_layout.gather(parts, limit, MANY))
 
     def request(self, piece: Piece, slot: Slot | None, told: Callable[[], None] | None = None) -> CopyRequest:
-        """The command that copies a piece, through a slot, or without one if the host's memory is pinned."""
+        """Return the command that copies a piece, through a slot, or without one if the host's memory is pinned."""
         return CopyRequest(self, piece, self.next_role(), slot, told)
 
     def next_role(self) -> Role:
-        """What the next command does to the array: the first that writes makes up for all that it was to hold."""
+        """Return the next command's access to the array: the first that writes replaces all of its contents."""
         if self.way is _OUT:
             return Role.READ
         role, self._heals = Role.OVERWRITE if self._heals else Role.WRITE, False
         return role
 
     def burden(self, piece: Piece) -> int:
-        """How long the host copies a piece: as long as a plain copy takes of so many bytes."""
+        """Return the host's time for a piece, as the size in bytes of a plain copy that takes as long."""
         if self.pinned is not None:
             return 0
         return piece.size if self._elements.ndim == 1 and self._elements.flags.c_contiguous else SCATTERED * piece.size
 
     @property
     def is_one_command(self) -> bool:
-        """Whether the caller's task copies it by itself: there is one piece, without much to copy on the host."""
+        """True if the caller's task copies it itself: there is one piece, with little to copy on the host."""
         return len(self.pieces) == 1 and self.burden(self.pieces[0]) < THREAD_BYTES
 
     @property
     def streams(self) -> bool:
-        """Whether its pieces lie one behind the other on the device, and go through slots."""
+        """True if its pieces are contiguous on the device, and go through slots."""
         return (
             ORDERED_STORES
             and self.pinned is None
@@ -183,13 +182,13 @@ class _Plan:
         )
 
     def record_stream(self, pieces: list[Piece], slots: list[Slot], first: int) -> bytes:
-        """The record of the command that copies pieces of equal size, but for the last, as a stream."""
+        """Return the record that copies pieces as a stream. They are of equal size, but for the last."""
         size = sum(piece.size for piece in pieces)
         head = self.way.stream.struct.pack(self._base + pieces[0].start, size, pieces[0].size, first)
         return head + b"".join(SLOT.pack(slot.offset, slot.gate) for slot in slots)
 
     def record(self, piece: Piece, slot: Slot | None) -> tuple[Verb, bytes]:
-        """The record of that command."""
+        """Return the record of the command that copies a piece."""
         if slot is not None:
             area, offset = slot.area, slot.offset
             if piece.size == piece.boxes[0].width:
@@ -221,7 +220,7 @@ class _Plan:
     def _parts(
         self, piece: Piece, memory: npt.NDArray[np.uint8]
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The parts of the host's array that make up a piece, each with its stretch of packed memory."""
+        """Yield the parts of the host's array that make up a piece, each with its part of the packed memory."""
         elements = self._elements
         flat = memory[: piece.size].view(elements.dtype)
         first, at = piece.start // elements.itemsize, 0
@@ -254,7 +253,7 @@ class CopyRequest(CommandRequest):
         self._told = told
 
     def start(self, generation: Generation) -> None:
-        """Publish the record, after that which makes pinned memory known to the worker."""
+        """Publish the record, after the command that makes pinned memory known to the worker."""
         if self._plan.pinned is not None:
             self._plan.pinned[0].register(generation, self._lane)
         elif self._slot is not None and self._slot.area:
@@ -272,12 +271,12 @@ class CopyRequest(CommandRequest):
         return self._plan.burden(self.piece) if self._slot is not None and self._plan.way is _OUT else 0
 
     def take_slot(self) -> Slot | None:
-        """Part with the slot: whoever calls this gives it back."""
-        slot, self._slot = self._slot, None  # or a request in a traceback would keep the staging area mapped
+        """Return the slot, which the caller must release."""
+        slot, self._slot = self._slot, None  # otherwise a request in a traceback would keep the staging area mapped
         return slot
 
     def take(self) -> None:
-        """After a copy to the host: bring the bytes where they belong, here and now, and give the slot back."""
+        """After a copy to the host, copy the bytes to their target at once, and release the slot."""
         if self._slot is not None:
             self._plan.store(self.piece, self._slot.bytes)
             self.release()
@@ -289,7 +288,7 @@ class CopyRequest(CommandRequest):
             slot.release()
 
     def drop(self) -> None:
-        """The caller is leaving before it has taken the outcome."""
+        """Drop the outcome: the caller leaves before it has taken it."""
         if self.open:
             self.give_up()
         else:
@@ -304,9 +303,9 @@ def _plan_requests(plan: _Plan, slots: BatchSlots) -> Iterator[CopyRequest]:
 
 
 def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots) -> list[CopyRequest]:
-    """The requests that overwrite an array that was checked; `host` has been read already.
+    """Return the requests that overwrite a checked array; `host` is read here.
 
-    The caller begins them itself. Pinned memory is read by the GPU, when they run. Raises as `BatchSlots.check` and
+    The caller begins them itself. The GPU reads pinned memory, when they run. Raises as `BatchSlots.check` and
     `BatchSlots.acquire` do.
     """
     plan = _Plan(array, host, _IN)
@@ -323,7 +322,7 @@ def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots) 
 
 
 def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots) -> list[CopyRequest]:
-    """The requests that read an array that was checked. The caller begins them and calls `take` when each is settled.
+    """Return the requests that read a checked array. The caller begins them, and calls `take` when each is settled.
 
     Raises as `BatchSlots.check` and `BatchSlots.acquire` do.
     """
@@ -343,7 +342,7 @@ def _drop_all(requests: list[CopyRequest]) -> None:
 
 
 class _Taking:
-    """Brings the bytes of one settled command to the host's array, in a helper's thread."""
+    """Copies the bytes of one settled command to the host's array, in a helper's thread."""
 
     __slots__ = ("_plan", "_request", "_slot", "_told", "done", "failed")
 
@@ -356,14 +355,14 @@ class _Taking:
         self._told = told
 
     def run(self) -> None:
-        """Copy; in a helper's thread. What fails here is left to `take`, which fails in the same way."""
+        """Copy, in a helper's thread. An error here is left to `take`, which fails in the same way."""
         try:
             self._plan.store(self._request.piece, self._slot.bytes)
         except Exception:
             self.failed = True
 
     def ended(self) -> None:
-        """It is done: there is nothing left to take."""
+        """Note the end: there is nothing left to take."""
         self.done = True
         if not self.failed:
             self._request.release()
@@ -371,10 +370,10 @@ class _Taking:
 
 
 async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
-    """Have helpers do what `take` would do for the first of these requests, and those of the same copy behind it.
+    """Let helpers do the work of `take` for the first of these requests, and for those of the same copy behind it.
 
-    Not for others: two copies to one array are to arrive in order. A caller that is cancelled waits for the helpers at
-    work; what they have not begun, or failed to do, is left to `take`.
+    Other copies are not included: two copies to one array must arrive in order. A cancelled caller waits for the
+    working helpers. Work that they have not begun, or failed to do, is left to `take`.
     """
     those = _of_one_copy(requests)
     if not those:
@@ -405,7 +404,7 @@ async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
 
 
 def _of_one_copy(requests: Iterable[CommandRequest]) -> list[CopyRequest]:
-    """The first of these requests, and those behind it, as far as they are of one copy and have bytes to be taken."""
+    """Return the first of these requests, and those behind it that are of the same copy and have bytes to take."""
     found: list[CopyRequest] = []
     for request in requests:
         if not (isinstance(request, CopyRequest) and request.burden and request.answered and request.error is None):
@@ -420,7 +419,7 @@ def _of_one_copy(requests: Iterable[CommandRequest]) -> list[CopyRequest]:
 
 
 class _Progress:
-    """Tells of a copy that takes long."""
+    """Publishes the progress of a copy that takes long."""
 
     __slots__ = ("_done", "_next", "_plan")
 
@@ -430,7 +429,7 @@ class _Progress:
         self._next = time.monotonic() + PROGRESS_AFTER
 
     def add(self, count: int) -> None:
-        """So many bytes more have arrived."""
+        """Note that `count` more bytes have arrived."""
         self._done += count
         now = time.monotonic()
         if now >= self._next:
@@ -442,7 +441,7 @@ class _Progress:
 
 
 class _Flow:
-    """A copy under way, driven by its caller's task. This one is of pinned memory: commands, and nothing else."""
+    """A copy under way, driven by its caller's task. This one is of pinned memory: it has only commands."""
 
     def __init__(self, plan: _Plan) -> None:
         self._plan = plan
@@ -453,12 +452,12 @@ class _Flow:
         self._bell = trio.Event()
 
     def ring(self) -> None:
-        """Something has ended that the caller's task must look at."""
+        """Wake the caller's task: a command or a memcpy has ended."""
         self._bell.set()
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """True if anything is under way."""
         return bool(self._requests)
 
     async def run(self) -> None:
@@ -470,13 +469,13 @@ class _Flow:
             await self._advance()
 
     def abandon(self) -> int:
-        """The caller is leaving: what has not begun never will, what has goes on unheard.
+        """Abandon the copy: commands that have not begun never will, the others go on and their outcome is dropped.
 
-        Returns how many commands may have done something, or will.
+        Returns the number of commands that may have an effect.
         """
         _drop_all(self._requests)
         begun = self._ended + sum(each.sent for each in self._requests)
-        self._requests.clear()  # they know this flow, and arrays are to go when nobody uses them
+        self._requests.clear()  # they refer to this flow, and unused arrays must be collected
         return begun
 
     async def _begin(self, piece: Piece) -> None:
@@ -492,7 +491,7 @@ class _Flow:
         self._requests.append(request)
 
     async def _slot(self, size: int) -> Slot:
-        """A slot, as soon as there is one. It is waited for only while this copy holds none itself."""
+        """Return a slot, as soon as there is one. This waits only while this copy holds none itself."""
         staging = self._device._staging
         while not staging.has_free(size):
             await self._advance()
@@ -503,18 +502,18 @@ class _Flow:
         return staging.acquire_nowait(size)
 
     def burden(self, piece: Piece) -> int:
-        """How long the host copies a piece: as long as a plain copy takes of so many bytes."""
+        """Return the host's time for a piece, as the size in bytes of a plain copy that takes as long."""
         return self._plan.burden(piece)
 
     async def still(self) -> None:
-        """Wait until no helper touches the caller's memory any more: a piece of a memcpy at most."""
+        """Wait until no helper touches the caller's memory any more: for one piece of a memcpy at most."""
 
     async def _rung(self) -> None:
         await self._bell.wait()
         self._bell = trio.Event()
 
     async def _advance(self) -> None:
-        """Take up everything that has ended."""
+        """Handle everything that has ended."""
         for request in [each for each in self._requests if not each.open]:
             self._requests.remove(request)
             self._ended += 1
@@ -551,7 +550,7 @@ class _SlotFlow(_Flow):
         self._memcpys.append(memcpy)
 
     def _copied(self) -> Iterator[_Memcpy]:
-        """The memcpys that have ended; raises what one of them raised."""
+        """Yield the memcpys that have ended; raises the error of a failed one."""
         for memcpy in [each for each in self._memcpys if each.done]:
             self._memcpys.remove(memcpy)
             if memcpy.error is not None:
@@ -603,7 +602,7 @@ class _Outgoing(_SlotFlow):
 
 
 class _Memcpy:
-    """The memcpy of one piece. The slot is given back by whoever hears of its end, and by itself if nobody does."""
+    """The memcpy of one piece. The task that handles its end releases the slot; without one, the memcpy itself does."""
 
     __slots__ = ("_bytes", "_copy", "_device", "_flow", "_given_up", "done", "error", "piece", "slot")
 
@@ -620,17 +619,17 @@ class _Memcpy:
         self._bytes: npt.NDArray[np.uint8] | None = slot.bytes
 
     def begin(self, device: Device) -> None:
-        """Have a helper do it, or do it at once if it is small."""
+        """Let a helper do it, or do it at once if it is small."""
         self._device = device
         if self._flow.burden(self.piece) >= THREAD_BYTES:
-            with contextlib.suppress(RuntimeError):  # the system has no thread left: then here
+            with contextlib.suppress(RuntimeError):  # the system has no thread left: do it here
                 device._crew.submit(self)
                 return
         self.run()
         self.done = True
 
     def run(self) -> None:
-        """Copy; in a helper's thread."""
+        """Copy, in a helper's thread."""
         target, self._bytes = self._bytes, None  # a view keeps the staging area mapped
         try:
             self._copy(self.piece, known(target, "a memcpy runs once"))
@@ -638,14 +637,14 @@ class _Memcpy:
             self.error = error
 
     def ended(self) -> None:
-        """It is done, and somebody should know."""
+        """Note the end, and wake the caller's task."""
         self.done = True
         if self._given_up:
             self.slot.release()
         self._flow.ring()
 
     def give_up(self) -> None:
-        """Nobody will ask for it any more."""
+        """Abandon it: no task will handle its end."""
         if self.done or self._device._crew.withdraw(self):
             self.done = True
             self.slot.release()
@@ -657,18 +656,17 @@ class _Memcpy:
 
 
 class _Stream:
-    """Pieces that one command and several helpers copy, by way of a few slots in turn.
+    """Pieces that one command and several helpers copy through a few slots in turn.
 
-    The worker enqueues everything at once; see `COPY_IN_STREAM`. The number of a piece is that of the one before it and
-    one more, and no number is ever used again. Each slot has two words, which only grow: a helper writes the number of
-    the piece that it has finished with into the first, the GPU does the same in the second. A helper that loads a slot
-    waits for the GPU to have finished with the piece that was there before; the GPU waits for the helper to have
-    loaded. The other way round it is the same with the roles changed. So helpers share nothing but the list of the
-    pieces that none of them has begun.
+    The worker enqueues everything at once; see `COPY_IN_STREAM`. Pieces are numbered in sequence, and
+    no number is ever used again. Each slot has two words, which only grow. A helper writes the number of the piece that
+    it has finished into the first; the GPU does the same in the second. A helper that loads a slot waits until the GPU
+    has finished the piece that was there before; the GPU waits until the helper has loaded. In the other direction the
+    roles are exchanged. So helpers share only the list of the pieces that none of them has begun.
 
     Neither side must wait for ever. When the command is refused, fails or is lost, or its caller leaves, helpers stop
-    at the next piece, and the last one to go lets the GPU through all that is left: in its own thread, because the
-    event loop may stand still in a library that waits for just this command. Slots are free when both are done.
+    at the next piece. The last helper then opens all remaining slots to the GPU. It does so in its own thread, because
+    the event loop may be blocked in a library that waits for this command. Slots are free when both are done.
     """
 
     def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: list[Piece], slots: list[Slot]) -> None:
@@ -676,13 +674,13 @@ class _Stream:
         self.slots = slots
         self.crew: Crew = plan.array.device._crew
         self.stopped: bool = False
-        """Whether no helper is to begin another piece. Anybody may set it, in any thread."""
+        """True if no helper may begin another piece. It may be set in any thread."""
         self.error: BaseException | None = None
-        """What a helper's memcpy raised."""
+        """The error of a helper's memcpy."""
         self.moved: collections.deque[int] = collections.deque()
-        """The pieces that helpers have finished with."""
+        """The pieces that helpers have finished."""
         self.helpers: int = 0
-        """How many are not known to have ended; of trio's thread."""
+        """The number of helpers that are not known to have ended; used in trio's thread."""
         self._working: collections.deque[None] = collections.deque()
         """An item for each helper that has not ended."""
         self._flow = flow
@@ -694,10 +692,10 @@ class _Stream:
         """The number of the first piece."""
         self._left = collections.deque(range(len(pieces)))
         for slot in slots:
-            slot.share()  # one hold is the helpers', one the command's
+            slot.share()  # one hold for the helpers, one for the command
 
     def begin(self) -> None:
-        """Call the helpers. Raises `RuntimeError` if the system has no thread."""
+        """Start the helpers. Raises `RuntimeError` if the system has no thread left."""
         for _ in range(min(self.crew.size, len(self.pieces))):
             self.helpers += 1
             self._working.append(None)
@@ -711,26 +709,26 @@ class _Stream:
                 return
 
     def take(self) -> int | None:
-        """A piece that no helper has begun; None if there is none, or none is to be begun."""
+        """Return a piece that no helper has begun; None if there is none, or the stream was stopped."""
         try:
             return None if self.stopped else self._left.popleft()
         except IndexError:
             return None
 
     def may_touch(self, number: int) -> bool:
-        """Whether the GPU has left the slot of a piece to the helpers."""
+        """Return whether the GPU has left the slot of a piece to the helpers."""
         word = (self.slots[number % len(self.slots)].gate + CELL) // 8
         return number < self._behind or self._words[word] >= self.first + number - self._behind
 
     def move(self, number: int) -> None:
-        """Copy a piece, and leave its slot to the GPU; in a helper's thread."""
+        """Copy a piece, and leave its slot to the GPU, in a helper's thread."""
         at = number % len(self.slots)
         self._copy(self.pieces[number], self._views[at])
         self._words[self.slots[at].gate // 8] = self.first + number
         self.moved.append(number)
 
     def leave(self) -> None:
-        """A helper ends, in its own thread. After the last one nobody else writes the words, so that one opens all."""
+        """End a helper, in its own thread. The last one opens all slots: no other thread writes the words any more."""
         self._working.pop()
         if not self._working:
             last = self.first + len(self.pieces) - 1
@@ -738,7 +736,7 @@ class _Stream:
                 self._words[slot.gate // 8] = last
 
     def helper_left(self) -> None:
-        """A helper has ended."""
+        """Note that a helper has ended, in trio's thread."""
         self.helpers -= 1
         if self.helpers:
             return
@@ -748,12 +746,12 @@ class _Stream:
         self._flow.ring()
 
     def command_answered(self, *, delivered: bool) -> None:
-        """The command has succeeded; or not, or nobody wants to know, and helpers need not go on."""
+        """Handle the command's outcome. If it failed or was abandoned, helpers need not go on."""
         self.stopped = self.stopped or not delivered
         self._flow.ring()
 
     def command_left(self) -> None:
-        """The GPU does nothing more for it, or never will."""
+        """Note that the GPU has ended its part, or will never begin it."""
         for slot in self.slots:
             slot.release()
 
@@ -778,12 +776,12 @@ class _StreamRequest(CommandRequest):
 
     @property
     def begun(self) -> int:
-        """Of how many pieces the bytes may have changed, or will; all of them if helpers have finished with all."""
+        """The number of pieces whose bytes may have changed, or will; all of them if helpers have finished all."""
         return max(1, len(self.stream.moved)) if self.sent else 0
 
     @property
     def over(self) -> bool:
-        """Whether there is an outcome, and no helper at work."""
+        """True if there is an outcome, and no helper works any more."""
         return not self.stream.helpers and (not self.open or self.stream.error is not None)
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
@@ -801,7 +799,7 @@ class _StreamRequest(CommandRequest):
 
 
 class _Share:
-    """A helper's part in a stream: one piece after the other, until none is left."""
+    """A helper's part in a stream: one piece after another, until none is left."""
 
     __slots__ = ("_nap", "_number", "_stream")
 
@@ -811,7 +809,7 @@ class _Share:
         self._nap = 0.0
 
     def run(self) -> bool:
-        """Copy pieces; true if it is another job's turn, because there is nothing to do for the moment."""
+        """Copy pieces. Returns true to let another job run, if there is nothing to do for the moment."""
         stream = self._stream
         try:
             if self._number is None:
@@ -828,9 +826,9 @@ class _Share:
         return False
 
     def _wait(self, number: int) -> bool:
-        """Wait for the slot of a piece; false if others should have the helper meanwhile, or nobody needs it any more.
+        """Wait for the slot of a piece. Returns false if another job should run meanwhile, or the slot is not needed.
 
-        Others must get their turn: what the slot waits for may be work of theirs.
+        Other jobs must run: the slot may wait for their work.
         """
         stream = self._stream
         until = 0.0 if self._nap else time.perf_counter() + SPIN_SECONDS
@@ -846,7 +844,7 @@ class _Share:
         return not stream.stopped
 
     def ended(self) -> None:
-        """It will not run again."""
+        """Note that it will not run again."""
         self._stream.helper_left()
 
 
@@ -900,7 +898,7 @@ class _StreamFlow(_Flow):
             raise
         request = _StreamRequest(self._plan, stream)
         self._streaming.append(request)
-        with host_limits("nobody can copy", device=self._device.index, operation=self._plan.way.operation):
+        with host_limits("no helper can copy", device=self._device.index, operation=self._plan.way.operation):
             stream.begin()
         await self._device._memory_mailbox.post(request)
 
@@ -924,7 +922,7 @@ def _flow(plan: _Plan, through_slots: type[_Flow]) -> _Flow:
 
 
 async def _by_one_command(plan: _Plan) -> None:
-    """Copy what is one command, without helpers and bells: they would take longer than the copy."""
+    """Make a copy of one command, without helpers: starting them would take longer than the copy."""
     device, (piece,) = plan.array.device, plan.pieces
     slot = None if plan.pinned else await device._staging.acquire(piece.size)
     request = plan.request(piece, slot)
@@ -974,9 +972,9 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_s
 def plan_copy(
     source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE, *, most: int = THROUGH_HOST
 ) -> list[CommandRequest] | None:
-    """The requests that copy between two arrays that were checked: of one device, one shape and one dtype.
+    """Return the requests that copy between two checked arrays of one device, one shape and one dtype.
 
-    None if they would be of more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
+    Returns None if they would have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
     """
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
@@ -1008,7 +1006,7 @@ async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
         target.device._check_usable(array)
     requests = plan_copy(source, target)
     if requests is None:
-        # One of them is walked backwards, or across its rows: the host turns that round faster than a copy engine.
+        # One of them is walked backwards, or across its rows: the host reorders that faster than a copy engine.
         host = np.empty(target.shape, target.dtype)
         await copy_out(source, host)
         await copy_in(target, host)

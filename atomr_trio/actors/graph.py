@@ -1,10 +1,10 @@
 """Graphs: launches, copies and fills that are recorded once and launched together.
 
-A recording becomes a *plan*: its steps, which of them comes after which, and what the whole does to each block. A plan
-never changes; `update` makes another one. Each generation is told of a graph when a launch needs it there, and what it
-was told is compared with the plan of that launch: the graph is built, or steps of it are changed, right before the
-launch. So an update needs no room on the device, every launch runs with what was set when it was asked for, and a
-graph outlives the worker that it was built in.
+A recording becomes a *plan*: its steps, their order, and the whole graph's access to each block. A plan never changes;
+`update` makes another one. Each generation is told of a graph when a launch needs it. The plan that it was told is
+compared with the plan of the launch: right before the launch the graph is built, or its steps are changed. So an update
+needs no memory on the device, every launch runs with the arguments at the time of its call, and a graph outlives the
+worker that it was built in.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
     from .._generation import Generation
 
 LARGEST_UPDATE = 32 * 1024
-"""Steps that take more bytes than this are not changed one by one: the graph is built anew."""
+"""If the changed steps take more bytes than this, they are not changed one by one: the graph is built again."""
 
 MOST_BOXES = 256
-"""Boxes of bytes that one copy or fill may be made of: each is a node of the driver's graph."""
+"""The most boxes of bytes of one copy or fill: each is a node of the driver's graph."""
 
 T = TypeVar("T")
 
 
 @attrs.frozen(eq=False)
 class Records:
-    """What a step sends. It says nothing of the arrays, and keeps none of them."""
+    """The records of a step. They do not refer to the arrays, and keep none of them alive."""
 
     count: int
     content: bytes
 
     @classmethod
     def of(cls, records: Sequence[tuple[Verb, bytes]]) -> Records:
-        """Verbs and payloads as the worker is told them."""
+        """Return the records of verbs and payloads, as the worker is told them."""
         return cls(len(records), encode_records(records))
 
 
@@ -72,8 +72,8 @@ class Records:
 _ROW = 128
 
 Rows = tuple[tuple[T, ...], ...]
-"""A long sequence that is never changed, in rows of `_ROW` items: what is made of it with one item changed shares the
-other rows with it, so that it costs no more for a graph of 10,000 nodes than for one of a hundred."""
+"""A long immutable sequence, in rows of `_ROW` items. A copy with one item changed shares the other rows. So it costs
+no more for a graph of 10,000 nodes than for one of a hundred."""
 
 
 def _rows(items: Sequence[T]) -> Rows[T]:
@@ -81,7 +81,7 @@ def _rows(items: Sequence[T]) -> Rows[T]:
 
 
 def _with(rows: Rows[T], number: int, item: T) -> Rows[T]:
-    """The sequence with another item in this place."""
+    """Return the sequence with another item in this place."""
     at, place = divmod(number, _ROW)
     row = rows[at]
     return (*rows[:at], (*row[:place], item, *row[place + 1 :]), *rows[at + 1 :])
@@ -94,16 +94,16 @@ class _Step:
     operation: str
     records: Records
     roles: dict[Block, Role]
-    """What it does to each block."""
+    """Its access to each block."""
     change: Callable[..., _Step]
-    """Makes the same operation of other arguments."""
+    """A function that makes the same operation with other arguments."""
     keep: object
-    """The arrays, and whatever else must not be collected."""
+    """The arrays, and other objects that must not be collected."""
     module: Module | None = None
 
 
 def _combined(operands: Iterable[Operand]) -> dict[Block, Role]:
-    """One role for each block of a single operation."""
+    """Return one role for each block of a single operation."""
     roles: dict[Block, Role] = {}
     for block, role in operands:
         roles[block] = role if roles.get(block, role) is role else Role.WRITE
@@ -111,33 +111,33 @@ def _combined(operands: Iterable[Operand]) -> dict[Block, Role]:
 
 
 class _Order:
-    """Which steps a step comes after, by the rules of `Block.claim`, and what all of them together do to each block.
+    """The order of the steps, by the rules of `Block.claim`, and the access of all of them to each block.
 
-    It is made step by step, and never changed once the last of them was taken in.
+    It is made step by step, and never changes once the last of them was added.
     """
 
     def __init__(self) -> None:
         self.roles: dict[Block, Role] = {}
         self.after: list[tuple[int, ...]] = []
-        """For each step those that must be done when it begins, less what follows from others of them."""
+        """For each step, the steps that must be done before it, without those that follow from others of them."""
         self.ancestors: list[int] = []
-        """For each step all that must be done when it begins, as a set of bits."""
+        """For each step, all steps that must be done before it, as a set of bits."""
         self.heads: list[bytes] = []
-        """For each step what the worker is told of it, but for its records."""
+        """For each step, its description for the worker, without its records."""
         self._writers: dict[Block, int] = {}
         self._readers: dict[Block, list[int]] = {}
 
     @functools.cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """What the whole does to each block, once the last step was taken in."""
+        """The access of the whole graph to each block, once the last step was added."""
         return tuple(self.roles.items())
 
     def take_in(self, step: _Step) -> tuple[int, ...]:
-        """Take the next step in; what it comes `after`."""
+        """Add the next step. Returns the steps that it comes `after`."""
         number = len(self.ancestors)
         after: set[int] = set()
         for block, role in step.roles.items():
-            # What is overwritten before anything else is done to it needs nothing of what it held, and so it stays.
+            # A block that is overwritten first does not need its earlier contents, so its role stays.
             so_far = self.roles.setdefault(block, role)
             if block in self._writers:
                 after.add(self._writers[block])
@@ -157,7 +157,7 @@ class _Order:
 
 
 class _Plan:
-    """A whole recording. Its steps and their records never change; their order is found out when it is needed."""
+    """A whole recording. Its steps and their records never change; their order is computed when it is needed."""
 
     __slots__ = ("_count", "_order", "_preparing", "modules", "records", "steps")
 
@@ -180,11 +180,11 @@ class _Plan:
         return self._count
 
     def step(self, number: int) -> _Step:
-        """The step of this number."""
+        """Return the step of this number."""
         return self.steps[number // _ROW][number % _ROW]
 
     def with_step(self, number: int, step: _Step) -> _Plan:
-        """The plan with another step in the place of one that does the same to other arguments."""
+        """Return the plan with another step in this place: the same operation with other arguments."""
         order = self._order if step.roles == self.step(number).roles else None
         return _Plan(_with(self.steps, number, step), _with(self.records, number, step.records), self.modules, order)
 
@@ -208,18 +208,18 @@ class _Plan:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """What the whole does to each block."""
+        """The access of the whole graph to each block."""
         return self.order.operands
 
     def encoded(self) -> bytes:
-        """The plan as the worker is told it."""
+        """Return the plan as the worker is told it."""
         records = (each.content for row in self.records for each in row)
         return b"".join(itertools.chain.from_iterable(zip(self.order.heads, records, strict=True)))
 
     def difference(self, known: Rows[Records], most: int) -> bytes | None:
-        """What to tell a worker that has the steps with other records; the edges stay. None for more bytes than `most`.
+        """Return the changes for a worker that has the steps with other records; None for more bytes than `most`.
 
-        Rows that no update has touched are the same objects, and are not looked into.
+        The edges stay. Rows that no update has touched are the same objects, and are skipped.
         """
         parts: list[bytes] = []
         size = 0
@@ -241,19 +241,19 @@ class _Plan:
 
 
 class BuiltGraph:
-    """What one worker was told of a graph. It keeps no array alive."""
+    """The state of a graph in one worker. It keeps no array alive."""
 
     __slots__ = ("ancestors", "records", "ticket")
 
     def __init__(self, plan: _Plan) -> None:
         self.records: Rows[Records] = plan.records
         self.ancestors: list[int] = plan.order.ancestors
-        """The order that was built; an update leaves it as it is."""
+        """The order that was built; an update does not change it."""
         self.ticket: int = 0
         """The ticket, on the compute lane, of the newest build or update under way; 0 when all are done."""
 
     def keeps_order_of(self, plan: _Plan) -> bool:
-        """Whether each step begins after all that it must come after by another plan."""
+        """Return whether the built order satisfies the order of another plan."""
         ancestors = plan.order.ancestors
         if ancestors is self.ancestors:
             return True
@@ -319,11 +319,11 @@ def _fill_step(device: Device, *arguments: object) -> _Step:
 
 
 def _few(boxes: Iterator[_layout.Box], verb: str) -> list[_layout.Box]:
-    """What a copy or a fill is made of, unless it is too much for a node."""
+    """Return the boxes of a copy or a fill. Raises `InvalidArgument` if they are too many for a node."""
     some = list(itertools.islice(boxes, MOST_BOXES + 1))
     if len(some) > MOST_BOXES:
         raise InvalidArgument(
-            f"a {verb} of elements that lie so far from any order cannot be captured: it takes more than {MOST_BOXES} "
+            f"a {verb} of elements that are so scattered cannot be captured: it takes more than {MOST_BOXES} "
             f"boxes of bytes",
             advice="launch a kernel that does it",
         )
@@ -347,7 +347,7 @@ def _check_array(device: Device, array: object, verb: str) -> None:
 
 
 class _Recording:
-    """What the nodes of a graph and of its clones have in common."""
+    """The identity that the nodes of a graph and of its clones share."""
 
     __slots__ = ("device",)
 
@@ -358,14 +358,14 @@ class _Recording:
 @final
 @attrs.frozen(eq=False)
 class GraphNode:
-    """One operation of a graph: what a `GraphRecorder` gives for each, and what `Graph.update` takes."""
+    """One operation of a graph. A `GraphRecorder` returns it, and `Graph.update` takes it."""
 
     index: int
     """Its number, in the order of recording, from 0."""
     operation: str
-    """What it does: `"launch of saxpy"`, `"copy"` or `"fill"`."""
+    """Its operation: `"launch of saxpy"`, `"copy"` or `"fill"`."""
     after: tuple[int, ...]
-    """The numbers of the nodes that must be done when it begins; those that follow from others are left out."""
+    """The numbers of the nodes that must be done before it; those that follow from others are left out."""
     _recording: _Recording = attrs.field(repr=False)
 
     @property
@@ -375,10 +375,10 @@ class GraphNode:
 
 @final
 class GraphRecorder(metaclass=NoPublicConstructor):
-    """Takes down what a graph is made of; `await dev.capture(record)` gives one to `record`.
+    """Records the operations of a graph; `await dev.capture(record)` passes one to `record`.
 
-    It has the verbs that can be captured. Each checks what it is given, sends nothing, and returns the node that stands
-    for it. Any other verb of a device or an array raises `InvalidArgument` by its name.
+    It has the verbs that can be captured. Each checks its arguments, sends nothing, and returns its node. The name of
+    any other verb of a device or an array raises `InvalidArgument`.
     """
 
     __slots__ = ("_device", "_open", "_order", "_recording", "_steps")
@@ -416,11 +416,11 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         """Record the launch of a `kernel` (``cuGraphAddKernelNode``).
 
         `grid`, `block`, `arguments`, `shared_bytes`, `touches`, `cooperative`, `cluster`, `programmatic` and `priority`
-        are those of `Kernel.launch`, a cooperative grid is checked as by `Kernel.launch_nowait`; arrays may have every
+        are those of `Kernel.launch`, a cooperative grid is checked as by `Kernel.launch_nowait`; arrays may have any
         shape and dtype. The node keeps its options when `Graph.update` changes its arguments.
 
-        Raises `InvalidArgument` for what `Kernel.launch` refuses, for a kernel of another device, and for a
-        programmatic launch: a node of a graph begins when those before it have ended.
+        Raises `InvalidArgument` as `Kernel.launch` does, for a kernel of another device, and for a programmatic launch:
+        a node of a graph begins only when those before it have ended.
         """
         if programmatic is True:
             raise InvalidArgument("a programmatic launch cannot be captured: its node begins when others have ended")
@@ -433,11 +433,11 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         """Record that the elements of `target` are overwritten with those of `source` (``cuGraphAddMemcpyNode``).
 
         Both are arrays of the graph's device, of one shape and dtype, contiguous or not. It is one node of the graph,
-        however many it takes on the device.
+        even if it takes several on the device.
 
         Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, one was freed, or the
-        elements lie in no rows that a copy engine could walk; and for an array of numpy, since copies with the host
-        cannot be captured.
+        elements are too scattered for a copy engine; and for a numpy array, since copies with the host cannot be
+        captured.
         """
         return self._add(_copy_step(self._device, source, target))
 
@@ -453,25 +453,25 @@ class GraphRecorder(metaclass=NoPublicConstructor):
 
     def _add(self, step: _Step) -> GraphNode:
         if not self._open:
-            raise InvalidArgument("the recording is over: capture another graph")
+            raise InvalidArgument("the recording has ended: capture another graph")
         number = len(self._steps)
         self._steps.append(step)
         return GraphNode(number, step.operation, self._order.take_in(step), self._recording)
 
     def _finished(self) -> _Plan:
-        """What was recorded, in the end."""
+        """Return the plan of the recording. Raises `InvalidArgument` if it is empty."""
         if not self._steps:
             raise InvalidArgument("nothing was recorded: a graph has at least one node")
         return _Plan.of(self._steps, self._order)
 
 
 async def _recorded(record: Callable[[GraphRecorder], object], recorder: GraphRecorder) -> None:
-    """Have a function record, plain or async. Refuse what it has returned if its body did not run."""
+    """Call a recording function, plain or async. Raises `InvalidArgument` if its body did not run."""
     result = record(recorder)
     if inspect.iscoroutine(result):
         result = await result
     if inspect.iscoroutine(result):
-        result.close()  # or it would complain that nobody awaited it
+        result.close()  # avoids the warning that it was never awaited
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise InvalidArgument(f"record is a plain function or an async one, and returned {type(result).__name__}")
 
@@ -483,9 +483,9 @@ async def _recorded(record: Callable[[GraphRecorder], object], recorder: GraphRe
 class Graph(metaclass=NoPublicConstructor):
     """Launches, copies and fills that are launched together, made by `await dev.capture(record)`.
 
-    It stays valid when a generation is lost: it is built again from what was recorded. It keeps its arrays and kernels
-    alive. Nodes that touch the same array, one of them writing, run in the order of the recording; others may run side
-    by side.
+    It stays valid when a generation is lost: it is built again from the recording. It keeps its arrays and kernels
+    alive. Nodes that touch the same array run in the order of the recording if one of them writes it; others may run
+    side by side.
     """
 
     __slots__ = ("__weakref__", "_born", "_device", "_number", "_plan", "_recording")
@@ -528,13 +528,13 @@ class Graph(metaclass=NoPublicConstructor):
     async def launch(self, *, hang_timeout: float | None = None) -> None:
         """Launch the graph and wait until all of it has run (``cuGraphLaunch``).
 
-        It is one command: it waits for everything that is under way on its arrays, and what comes later on them waits
-        for all of it. `hang_timeout` is how many seconds this launch may run before its worker is killed; by default
-        what `open_device` was given.
+        It is one command: it waits for all work that is under way on its arrays, and later work on them waits for all
+        of it. `hang_timeout` is the time in seconds that this launch may run before its worker is killed; by default
+        that of `open_device`.
 
-        Raises `InvalidArgument` for an array that was freed; `StaleArray` for one that is torn, unless the graph
-        overwrites it whole before anything else, or lost; `StaleKernel` after a fault if the device was opened with
-        ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: what the graph writes is torn then.
+        Raises `InvalidArgument` for an array that was freed; `StaleArray` for one that is lost, or torn, unless the
+        graph overwrites all of it first; `StaleKernel` after a fault if the device was opened with
+        ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: its outputs are then torn.
         """
         self._device._home.check_task()
         plan = self._plan
@@ -543,30 +543,29 @@ class Graph(metaclass=NoPublicConstructor):
         await self._device._module_mailbox.ask(self._request(hang_timeout, plan))
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
-        """Have the graph launched, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
+        """Launch the graph, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
 
-        It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
-        it ends is seen in `dev.statistics()` alone.
+        It is submitted before this returns, so the caller's next work on its arrays is ordered after it. Its outcome
+        is seen only in `dev.statistics()`.
 
-        Raises `trio.WouldBlock`, which says so, when 512 commands of the lane are unfinished that are not a batch's, or
-        the device is just being rebuilt; and what `launch` raises before anything is sent.
+        Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
+        batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
         request = self._request(hang_timeout)
         self._device._check_running()
         self._device._module_actor.begin_nowait(request, self._device._generation)
 
     def update(self, node: GraphNode, *arguments: object) -> None:
-        """Give a node other arguments, from the next launch on. Sends nothing: that launch brings the change along.
+        """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.
 
         `node` comes from the recording or from `nodes`. `arguments` are those of the kernel for a launch, whose grid,
-        block and `touches` stay; the source and the target for a copy; the array and the value for a fill. Launches
-        that were asked for before run with what was set then. It is done in place where the driver can
-        (``cuGraphExecKernelNodeSetParams`` and its kin); where the arrays bring other dependencies, or a copy is not
-        contiguous, the graph is built anew. An update costs the same in a graph of any size; other dependencies are
-        found by the next launch, at some 3 us a node: `launch` lets other tasks run meanwhile.
+        block and `touches` stay; the source and the target for a copy; the array and the value for a fill. Earlier
+        launches run with the arguments at that time. The change is made in place if the driver can do it
+        (``cuGraphExecKernelNodeSetParams`` and its kin). If the arrays bring other dependencies, or a copy is not
+        contiguous, the graph is built again. An update costs the same in a graph of any size. The next launch finds
+        other dependencies, at some 3 us a node; `launch` lets other tasks run meanwhile.
 
-        Raises `InvalidArgument` for what the verb itself would refuse, and for a node of another graph; the graph is
-        then as it was.
+        Raises `InvalidArgument` as the verb itself does, and for a node of another graph; the graph is then unchanged.
         """
         own(self._device, node, GraphNode, "update takes a node of the graph")
         if node._recording is not self._recording:
@@ -576,10 +575,10 @@ class Graph(metaclass=NoPublicConstructor):
         self._plan = self._plan.with_step(node.index, step)
 
     def clone(self) -> Graph:
-        """Another graph with the same nodes and arguments, which is updated by itself. Sends nothing.
+        """Return another graph with the same nodes and arguments, which is updated separately. Sends nothing.
 
         It is built with its first launch; launches of a graph never overlap each other on the device, and those of a
-        clone may. The nodes of this graph stand for those of the clone too.
+        clone may. The nodes of this graph are valid for the clone too.
 
         Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
@@ -597,7 +596,7 @@ class Graph(metaclass=NoPublicConstructor):
         return _LaunchRequest(self, plan, hang_timeout)
 
     def _require(self, generation: Generation, plan: _Plan) -> tuple[int, ...]:
-        """Have a worker know the graph by this plan; the ticket of that, if a launch must ask whether it succeeded."""
+        """Tell a worker of the graph by this plan. Returns the ticket of that, if a launch must check it."""
         built = generation.graphs.get(self._number)
         if built is None or built.records is not plan.records:
             built = self._bring(generation, built, plan)
@@ -614,7 +613,7 @@ class Graph(metaclass=NoPublicConstructor):
         return self._build(generation, plan)
 
     def _build(self, generation: Generation, plan: _Plan, request: _CaptureRequest | None = None) -> BuiltGraph:
-        """Publish the build, behind the modules and chunks that it needs. `request` hears how it ended."""
+        """Publish the build, behind the modules and chunks that it needs. `request` is told of its end."""
         plan.check_freed()
         self._device._unload_orphans(generation)
         built = BuiltGraph(plan)
@@ -642,7 +641,7 @@ class Graph(metaclass=NoPublicConstructor):
         return built
 
     def _change(self, generation: Generation, built: BuiltGraph, plan: _Plan, changes: bytes) -> None:
-        """Publish what is different. It fails if what came before it has failed, so the newest ticket tells of all."""
+        """Publish the changes. They fail if an earlier command of the graph failed, so the newest ticket is enough."""
         required = {built.ticket} if built.ticket else set()
         self._require_chunks(generation, plan, required)
         owner = _Preparation(self, generation, built)
@@ -651,26 +650,26 @@ class Graph(metaclass=NoPublicConstructor):
         built.records, built.ticket = plan.records, command.ticket
 
     def _require_chunks(self, generation: Generation, plan: _Plan, required: set[int]) -> None:
-        """The driver looks at the addresses of copies and fills when it is given them."""
+        """Create the chunks of copies and fills, since the driver checks their addresses when the graph is built."""
         for chunk in {block.chunk for block, _ in plan.operands}:
             generation.require_chunk(chunk, required)
 
     def _warm(self, standby: Generation) -> None:
-        """Have a standby build the graph, so that its first launch there finds it built."""
+        """Make a standby build the graph, so that its first launch there finds it built."""
         plan = self._plan
         mapped = all(_is_mapped(block) for block, _ in plan.operands)
         if mapped and standby.ready and not self._device._strict and self._number not in standby.graphs:
-            with contextlib.suppress(RequestError):  # then its first launch there builds it, or is told why not
+            with contextlib.suppress(RequestError):  # then its first launch there builds it, or raises the error
                 self._build(standby, plan)
 
 
 def _is_mapped(block: Block) -> bool:
-    """Whether a standby has the memory of a block too."""
+    """Return whether a standby has the memory of a block too."""
     return not block.freed and block.chunk.state is ChunkState.READY and block.chunk.descriptor >= 0
 
 
 class _LaunchRequest(CommandRequest):
-    """One launch of a graph, by the plan of the moment at which it was asked for."""
+    """One launch of a graph, by the plan at the time of its call."""
 
     __slots__ = ("_graph", "_plan")
 
@@ -692,7 +691,7 @@ class _LaunchRequest(CommandRequest):
 
 
 class _CaptureRequest(Request):
-    """Builds a graph for the first time."""
+    """The first build of a graph."""
 
     __slots__ = ("_device", "_plan", "_recording", "graph")
 
@@ -712,13 +711,13 @@ class _CaptureRequest(Request):
         self.state = RequestState.STARTED
 
     def settle_with(self, error: DeviceError | None) -> None:
-        """The build has ended, or its generation was lost."""
+        """Settle after the end of the build, or the loss of its generation."""
         if self.open:
             self.settle(outcome.Value(known(self.graph, "it was built")) if error is None else outcome.Error(error))
 
 
 class _Preparation:
-    """A build or an update on its way. One that failed is made up for by a build, with the next launch."""
+    """The owner of a build or an update. After a failed one, the next launch builds the graph again."""
 
     def __init__(
         self, graph: Graph, generation: Generation, built: BuiltGraph, request: _CaptureRequest | None = None
@@ -729,7 +728,7 @@ class _Preparation:
         self._request = request
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Whoever required it gets the same error; the standbys build what was built."""
+        """Let the standbys build the graph too. Commands that require it get the same error."""
         graph, generation, built = self._graph, self._generation, self._built
         if error is not None:
             if generation.graphs.get(graph._number) is built:
@@ -741,7 +740,7 @@ class _Preparation:
         self._settle(error)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        """The next generation builds it again."""
+        """Settle the request: the next generation builds the graph again."""
         self._settle(error)
 
     def _settle(self, error: DeviceError | None) -> None:
@@ -761,7 +760,7 @@ def _check_born(device: Device, what: str, born: int, generation: Generation, ad
 
 
 def publish_destroy(generation: Generation, number: int) -> None:
-    """Tell the worker that nobody has the graph any more."""
+    """Tell the worker that the graph was collected."""
     generation.publish(LANE_COMPUTE, DESTROY, DESTROY.struct.pack(number), (), UnloadOwner())
 
 
@@ -770,7 +769,7 @@ async def capture(device: Device, record: Callable[[GraphRecorder], object]) -> 
     device._check_open()
     if not callable(record):
         raise InvalidArgument(f"record is a function, not {type(record).__name__}")
-    await trio.lowlevel.checkpoint_if_cancelled()  # the caller's code does not run in a scope that is cancelled
+    await trio.lowlevel.checkpoint_if_cancelled()  # the caller's code must not run in a cancelled scope
     recorder = GraphRecorder._create(device)
     task = trio.lowlevel.current_task()
     device._recording.append(task)

@@ -1,4 +1,4 @@
-"""Kernels: what a launch takes, how it is checked, and how it becomes a record of the module engine."""
+"""Kernels: the arguments of a launch, their checks, and the record of the module engine that they become."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _CLUSTER_CAPABILITY = _PROGRAMMATIC_CAPABILITY = (9, 0)
 
 
 class _Marked:
-    """An array with what a kernel does to it."""
+    """An array and a kernel's access to it."""
 
     __slots__ = ("array", "role")
 
     array: DeviceArray
     """The array, of any shape and dtype."""
     role: Role
-    """What the kernel does to it."""
+    """The kernel's access to it."""
 
     def __init__(self, array: DeviceArray, role: Role) -> None:
         if not isinstance(array, DeviceArray):
@@ -60,39 +60,39 @@ class _Marked:
 
 @final
 class ReadOnly(_Marked):
-    """An argument that a kernel only reads; what `read_only` returns."""
+    """An argument that a kernel only reads; returned by `read_only`."""
 
     __slots__ = ()
 
 
 @final
 class Overwrites(_Marked):
-    """An argument that a kernel overwrites whole; what `overwrites` returns."""
+    """An argument that a kernel overwrites completely; returned by `overwrites`."""
 
     __slots__ = ()
 
 
 def read_only(array: DeviceArray) -> ReadOnly:
-    """Say that a kernel only reads `array`, an argument of its launch.
+    """Declare that a kernel only reads `array`, an argument of its launch.
 
     Such an array survives a fault in the kernel, and kernels that read it may run beside copies of it. It is a promise:
-    a kernel that writes it all the same is not stopped.
+    a kernel that writes the array anyway is not stopped.
 
-    Raises `InvalidArgument` for what is no device array.
+    Raises `InvalidArgument` for anything but a device array.
     """
     return ReadOnly(array, Role.READ)
 
 
 def overwrites(array: DeviceArray) -> Overwrites:
-    """Say that a kernel writes every element of `array`, an argument, and reads none: even a torn one may be given.
+    """Declare that a kernel writes every element of `array`, an argument, and reads none. The array may be torn.
 
-    Raises `InvalidArgument` for what is no device array.
+    Raises `InvalidArgument` for anything but a device array.
     """
     return Overwrites(array, Role.OVERWRITE)
 
 
 class AttributeKeywords(TypedDict, total=False):
-    """The attributes of a launch, as keywords; `Kernel.launch` says what they are."""
+    """The attributes of a launch, as keywords; `Kernel.launch` describes them."""
 
     cooperative: bool
     cluster: Dimensions | None
@@ -101,14 +101,14 @@ class AttributeKeywords(TypedDict, total=False):
 
 
 class LaunchKeywords(AttributeKeywords, total=False):
-    """What else a launch of a batch may be given."""
+    """The further options of a launch in a batch."""
 
     touches: Iterable[DeviceArray | ReadOnly | Overwrites]
     hang_timeout: float | None
 
 
 class GivenOptions(NamedTuple):
-    """The options of a launch as the caller gave them; `Kernel.launch` says what they are."""
+    """The options of a launch as the caller gave them; `Kernel.launch` describes them."""
 
     cooperative: object
     cluster: object
@@ -132,7 +132,7 @@ class KernelRequest(CommandRequest):
 
     @property
     def kernel(self) -> Kernel:
-        """What it is about."""
+        """The kernel of the command."""
         return self._kernel
 
     def start(self, generation: Generation) -> None:
@@ -182,11 +182,11 @@ class Kernel(metaclass=NoPublicConstructor):
     )
 
     name: str
-    """The name that it was asked for by."""
+    """The name that it was requested by."""
     signature: KernelSignature
     """Its parameters, as the compiler laid them out."""
     attributes: KernelAttributes
-    """What it takes of the device: registers, memory, threads."""
+    """The resources that it takes of the device: registers, memory, threads."""
 
     _made_by = "`await dev.nvrtc.compile(source, name)`"
     _engine = LAUNCH.engine
@@ -195,16 +195,16 @@ class Kernel(metaclass=NoPublicConstructor):
         lowered = module._lowered(name)
         self._module = module
         self._key = object()
-        """What launch paths know it by; see ``_launching.py``."""
+        """The key of launch paths for it; see ``_launching.py``."""
         self._number = module._kernel_numbers[lowered]
         self._operation = f"launch of {name}"
         self.name = name
         self.signature = module._signature(lowered)
         self.attributes = KernelAttributes._from_worker(module._facts[lowered])
         self._checked_dimensions: dict[Hashable, bytes] = {}
-        """What `_check_dimensions` has let through, for the next launch with the same."""
+        """The results of `_check_dimensions`, for later launches with the same dimensions."""
         self._resident: dict[tuple[int, int], int] = {}
-        """How many blocks of so many threads and bytes a multiprocessor holds, as far as it was asked."""
+        """The number of blocks that fit on a multiprocessor, by their threads and bytes; filled on demand."""
         self._record_bytes = LAUNCH.struct.size + self.signature.bytes
         self._record = struct.Struct(_RECORD_FIELDS + self.signature.layout)
         """A whole record of a launch, from its number in the ring on."""
@@ -223,22 +223,22 @@ class Kernel(metaclass=NoPublicConstructor):
 
     @property
     def module(self) -> Module:
-        """What it was loaded with: its own `Program`, or the `Module` that it is a function of."""
+        """The module that holds it: its own `Program`, or the `Module` that it is a function of."""
         return self._module
 
     @property
     def ptx(self) -> str | None:
-        """The PTX that the compiler made; None where there is none."""
+        """The PTX that the compiler made; None if it made none."""
         return self._module.ptx
 
     @property
     def cubin(self) -> bytes | None:
-        """The machine code that the compiler made; None when it was asked for PTX alone."""
+        """The machine code that the compiler made; None when only PTX was requested."""
         return self._module.cubin
 
     @property
     def log(self) -> str:
-        """What the compiler said, for example warnings."""
+        """The messages of the compiler, for example warnings."""
         return self._module.log
 
     async def launch(
@@ -260,23 +260,22 @@ class Kernel(metaclass=NoPublicConstructor):
         `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is each block's dynamic shared
         memory, in bytes. `arguments` are checked against the kernel's real parameters: device arrays where it takes
         pointers, Python and numpy numbers that fit, bytes for structs. Every array counts as written unless it is
-        wrapped in `read_only`; `touches` names arrays that the kernel reaches only through other memory. `hang_timeout`
-        is how many seconds this launch may run before its worker is killed; by default what `open_device` was given.
-        `lane` is one of `Device.lane`; by default the one that all kernels share.
+        wrapped in `read_only`; `touches` names arrays that the kernel reaches only through other memory.
+        `hang_timeout` is the time in seconds that this launch may run before its worker is killed; by default that of
+        `open_device`. `lane` is one of `Device.lane`; by default the compute lane, which all kernels share.
 
-        The attributes of a launch: `cooperative` has all blocks on the device at once, so that they may wait for each
+        The attributes of a launch: `cooperative` puts all blocks on the device at once, so that they may wait for each
         other (``grid.sync()`` of ``cooperative_groups``); such a grid has at most `Occupancy.device_blocks` blocks.
-        `cluster` is how many neighbouring blocks share their shared memory, an int or up to three; it divides the grid.
-        `programmatic` lets the kernel begin before the one ahead of it in its lane has ended: the kernel itself waits,
-        by ``cudaGridDependencySynchronize()``, before it touches what earlier ones write. Among launches of a batch
-        that can save time; elsewhere the lane's own work lies between two kernels. The lane counts a launch as done
-        only when it and all before it have ended, so nothing else is ordered less. `priority` is that of its blocks,
-        from `DeviceInfo.highest_priority` to `DeviceInfo.lowest_priority`; by default the lane's. Clusters and
-        programmatic launches need compute capability 9.0.
+        `cluster` is the number of neighbouring blocks that share their shared memory, an int or up to three; it divides
+        the grid. `programmatic` lets the kernel begin before the previous kernel of its lane has ended. The kernel
+        itself waits, by ``cudaGridDependencySynchronize()``, before it touches memory that earlier kernels write. This
+        can save time among launches of a batch; elsewhere the lane's own work lies between two kernels. The lane counts
+        a launch as done only when it and all before it have ended, so the order of all other work stays the same.
+        `priority` is that of its blocks, from `DeviceInfo.highest_priority` to `DeviceInfo.lowest_priority`; by default
+        the lane's. Clusters and programmatic launches need compute capability 9.0.
 
-        Raises `InvalidArgument` before anything is sent, with the limit where one is passed; `StaleArray` for an array
-        that a fault has torn; `ContextLost` if the context is lost while the kernel runs, which is what a faulty kernel
-        gives.
+        Raises `InvalidArgument` before anything is sent, and names the limit that was exceeded; `StaleArray` for an
+        array that a fault has torn; `ContextLost` if the context is lost while the kernel runs, as by a faulty kernel.
         """
         device = self._module.device
         device._home.check_task()
@@ -310,16 +309,16 @@ class Kernel(metaclass=NoPublicConstructor):
         programmatic: bool = False,
         priority: int | None = None,
     ) -> None:
-        """Have the kernel launched, and do not wait for it.
+        """Launch the kernel, and do not wait for it.
 
-        It is submitted before this returns, so whatever the caller does next with its arrays is ordered after it. How
-        it ends is seen in `dev.statistics()` alone. `grid`, `block`, `arguments`, `shared_bytes`, `touches`,
-        `hang_timeout`, `lane`, `cooperative`, `cluster`, `programmatic` and `priority` are those of `launch`. Whether
-        a cooperative grid is too large is known here if `occupancy` was asked for its blocks before; else the worker
-        finds it, and the launch has failed in the statistics.
+        It is submitted before this returns, so the caller's next work on its arrays is ordered after it. Its outcome
+        is seen only in `dev.statistics()`. `grid`, `block`, `arguments`, `shared_bytes`, `touches`,
+        `hang_timeout`, `lane`, `cooperative`, `cluster`, `programmatic` and `priority` are those of `launch`. A
+        cooperative grid that is too large is refused here if `occupancy` was asked for its blocks before. Otherwise the
+        worker refuses it, and the statistics count the launch as failed.
 
-        Raises `trio.WouldBlock`, which says so, when 512 commands of the lane are unfinished that are not a batch's, or
-        the device is just being rebuilt; and what `launch` raises before anything is sent.
+        Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
+        batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
         number = self._module.device._lanes.chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)
@@ -355,7 +354,7 @@ class Kernel(metaclass=NoPublicConstructor):
         touches: Iterable[DeviceArray | ReadOnly | Overwrites],
         options: GivenOptions,
     ) -> tuple[bytes, list[Operand], object]:
-        """The payload of a launch's record, what it does to which memory, and what must be kept alive meanwhile."""
+        """Return the payload of a launch's record, its access to memory, and the objects to keep alive meanwhile."""
         device = self._module.device
         operands: list[Operand] = []
 
@@ -392,7 +391,7 @@ class Kernel(metaclass=NoPublicConstructor):
         return self._module is module
 
     def _describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
-        """What a launch was called, and what it did to which memory, once its arguments were checked."""
+        """Return the name of a launch and its access to memory, from arguments that were checked."""
         operands: list[Operand] = []
         for argument in arguments:
             if isinstance(argument, DeviceArray):
@@ -435,7 +434,7 @@ class Kernel(metaclass=NoPublicConstructor):
         return shared
 
     def _check_options(self, options: GivenOptions, dimensions: tuple[int, ...]) -> int:
-        """The options as a record has them."""
+        """Return the options as a record has them."""
         for name in ("cooperative", "programmatic"):
             if type(getattr(options, name)) is not bool:
                 raise InvalidArgument(f"{name} is True or False, not {shown(getattr(options, name))}")
@@ -456,7 +455,7 @@ class Kernel(metaclass=NoPublicConstructor):
         self._check_capability("clusters need", _CLUSTER_CAPABILITY)
         cluster, own = _three("cluster", given, (_LARGEST_CLUSTER,) * 3, "blocks"), self.attributes.cluster
         if own is not None and own != cluster:
-            raise InvalidArgument(f"cluster {cluster} is asked of {self.name}, which declares clusters of {own}")
+            raise InvalidArgument(f"cluster={cluster} was given for {self.name}, which declares clusters of {own}")
         count = math.prod(cluster)
         if count > _LARGEST_CLUSTER:
             raise InvalidArgument(
@@ -467,7 +466,7 @@ class Kernel(metaclass=NoPublicConstructor):
         return cluster
 
     def _check_cooperative(self, blocks: int, threads: int, shared: int) -> None:
-        """Refuse a grid that the device does not hold at once, if that is known; else the worker finds it."""
+        """Raise `InvalidArgument` for a grid that is too large for the device at once. If unknown, the worker does."""
         resident = self._resident.get((threads, shared))
         if resident is None:
             return
@@ -492,7 +491,7 @@ class Kernel(metaclass=NoPublicConstructor):
         return number
 
     def _known_dimensions(self, grid: object, block: object, shared_bytes: object) -> bytes | None:
-        """What `_check_dimensions` has let through before, as a launch's record has it."""
+        """Return an earlier result of `_check_dimensions`, as a launch's record has it; None if there is none."""
         return self._checked_dimensions.get(exact_key(grid, block, shared_bytes))
 
     def prepare(
@@ -506,7 +505,7 @@ class Kernel(metaclass=NoPublicConstructor):
         programmatic: bool = False,
         priority: int | None = None,
     ) -> PreparedLaunch:
-        """A launch with everything bound, to be made again and again, alone or in a batch.
+        """Return a launch with everything bound, to be made again and again, alone or in a batch.
 
         `grid`, `block`, `arguments`, `shared_bytes`, `cooperative`, `cluster`, `programmatic` and `priority` are those
         of `launch`, and are checked now, a cooperative grid as by `launch_nowait`; an argument can be changed in place,
@@ -520,7 +519,7 @@ class Kernel(metaclass=NoPublicConstructor):
     # --- shapes -------------------------------------------------------------------------------------------------------
 
     async def occupancy(self, block: Dimensions, shared_bytes: int = 0) -> Occupancy:
-        """How much of the device blocks of the kernel fill (``cuOccupancyMaxActiveBlocksPerMultiprocessor``).
+        """Return how much of the device the kernel's blocks fill (``cuOccupancyMaxActiveBlocksPerMultiprocessor``).
 
         `block` (threads, an int or up to three) and `shared_bytes` (bytes of dynamic shared memory) are those of
         `launch`. The device is asked once for each.
@@ -541,9 +540,9 @@ class Kernel(metaclass=NoPublicConstructor):
         return Occupancy._of(self._resident[threads, shared], threads, device.info)
 
     async def suggest_block(self, shared_bytes: int = 0) -> int:
-        """Threads that a block should have, for the most warps on the device (``cuOccupancyMaxPotentialBlockSize``).
+        """Return the threads of a block that give the most warps on the device (``cuOccupancyMaxPotentialBlockSize``).
 
-        `shared_bytes` is what each block takes of dynamic shared memory, in bytes, whatever its size.
+        `shared_bytes` is the dynamic shared memory of each block in bytes, whatever the size of the block.
 
         Raises `InvalidArgument` for more than the device has; `ContextLost` if the context is lost meanwhile.
         """
@@ -557,11 +556,11 @@ class Kernel(metaclass=NoPublicConstructor):
         return await device._module_mailbox.ask(KernelRequest(self, verb, verb.struct.pack(self._number, *fields)))
 
     def grid_for(self, n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
-        """The grid that has a thread for each of `n` elements, in blocks of `block` threads, an int or up to three.
+        """Return the grid with a thread for each of `n` elements, in blocks of `block` threads, an int or up to three.
 
         An int `n` gives the number of blocks, rounded up. Up to three lengths, along x, y and z, give as many numbers;
-        each is divided by the block's length there. The last blocks reach beyond the end, so the kernel compares its
-        index with `n`. A grid has at least one block, also for no elements.
+        each is divided by the block's length there. The last blocks may reach beyond the end, so the kernel must
+        compare its index with `n`. A grid has at least one block, even for no elements.
 
         Raises `InvalidArgument` for a block that the kernel cannot have, and for more blocks than the device takes.
         """
@@ -611,7 +610,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
     ) -> None:
         self.kernel = kernel
         self._key = object()
-        """As that of a kernel."""
+        """The key of launch paths for it, as that of a kernel."""
         self._grid = grid
         self._block = block
         self._shared_bytes = shared_bytes
@@ -635,7 +634,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         checked = self.kernel._checked(self._grid, self._block, arguments, self._shared_bytes, (), self._options)
         self._payload, self._operands, _ = checked
         self._arguments = arguments
-        # One that is overwritten whole is no matter for the short way: it may be torn.
+        # The short way takes no torn array, so a torn one that is overwritten completely goes the general way.
         self._blocks = tuple(block for block, _ in self._operands)
         self._reads = tuple(block for block, role in self._operands if role is Role.READ)
         self._writes = tuple(block for block, role in self._operands if role is not Role.READ)
@@ -646,17 +645,17 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         return self._arguments
 
     def __len__(self) -> int:
-        """How many arguments there are."""
+        """Return the number of arguments."""
         return len(self._arguments)
 
     def __getitem__(self, index: SupportsIndex) -> object:
-        """One of the arguments. Raises `IndexError`."""
+        """Return one of the arguments. Raises `IndexError`."""
         return self._arguments[index]
 
     def __setitem__(self, index: SupportsIndex, argument: object) -> None:
-        """Change an argument for the launches to come; those that were made keep the old one.
+        """Change an argument for later launches; earlier launches keep the old one.
 
-        Raises `IndexError`, and `InvalidArgument` for what the parameter does not take; then nothing is changed.
+        Raises `IndexError`, and `InvalidArgument` for a value that the parameter does not take. Then nothing changes.
         """
         arguments = list(self._arguments)
         arguments[index] = argument
@@ -682,7 +681,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         device._launches.learn(request, number, self)
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
-        """Have the launch made, and do not wait for it; see `Kernel.launch_nowait`.
+        """Make the launch, and do not wait for it; see `Kernel.launch_nowait`.
 
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch_nowait` does.
         """
@@ -701,14 +700,14 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
 def _options(
     cooperative: object = False, cluster: object = None, programmatic: object = False, priority: object = None
 ) -> GivenOptions:
-    """What a launch was asked for; `ORDINARY` itself if that is nothing."""
+    """Return the options of a launch; `ORDINARY` itself if none were given."""
     if cluster is None and priority is None and cooperative is False and programmatic is False:
         return ORDINARY
     return GivenOptions(cooperative, cluster, programmatic, priority)
 
 
 def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
-    """A key for dimensions that are ints or tuples of ints; None for others, since True and 1.0 equal 1."""
+    """Return a key for dimensions that are ints or tuples of ints; None for others, since True and 1.0 equal 1."""
     parts = (grid, block, shared_bytes)
     flat = [each for part in parts for each in (part if type(part) is tuple else (part,))]
     if all(type(each) is int for each in flat):
@@ -723,26 +722,26 @@ def _place_of(argument: object, arguments: Sequence[object]) -> str:
 
 
 def names_nothing(touches: object) -> bool:
-    """Whether `touches` is an empty tuple or list, as it is by default."""
+    """Return whether `touches` is an empty tuple or list, as it is by default."""
     return type(touches) in (tuple, list) and not touches
 
 
 def _tuple_of_touched(touches: object) -> tuple[object, ...]:
-    """What `touches` names, held by the tuple: an iterator would have let go of its arrays. One array is no list."""
+    """Return the arrays of `touches` as a tuple, which keeps them alive. A single array is refused."""
     if isinstance(touches, Iterable) and not isinstance(touches, DeviceArray | str | bytes):
         return tuple(touches)
     raise InvalidArgument(f"touches is a list or a tuple of device arrays, not {type(touches).__name__}")
 
 
 def _integer(value: Any) -> int:
-    """An int of what stands for one, which a bool does not. Raises `TypeError`."""
+    """Return `value` as an int. Raises `TypeError`, also for a bool."""
     if isinstance(value, bool):
         raise TypeError
     return operator.index(value)
 
 
 def _byte_count(what: str, value: object) -> int:
-    """A number of bytes as an int."""
+    """Return a number of bytes as an int. Raises `InvalidArgument`."""
     try:
         count = value if type(value) is int else _integer(value)
     except TypeError:
@@ -753,7 +752,7 @@ def _byte_count(what: str, value: object) -> int:
 
 
 def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str) -> tuple[int, int, int]:
-    """Dimensions as three ints, each from 1 to its limit."""
+    """Return dimensions as three ints, each from 1 to its limit. Raises `InvalidArgument`."""
     if type(value) is int:
         given: tuple[int, ...] = (value,)
     else:
@@ -776,11 +775,11 @@ def _three(what: str, value: Dimensions, limits: tuple[int, int, int], unit: str
 def _check_divides(cluster: tuple[int, ...], blocks: Sequence[int]) -> None:
     for axis, size, length in zip("xyz", cluster, blocks, strict=True):
         if length % size:
-            raise InvalidArgument(f"grid.{axis} is {length}, which is no multiple of the {size} blocks of a cluster")
+            raise InvalidArgument(f"grid.{axis} is {length}, which is not a multiple of the {size} blocks of a cluster")
 
 
 def _lengths(n: Dimensions) -> tuple[int, ...]:
-    """How many elements there are along each axis."""
+    """Return the number of elements along each axis. Raises `InvalidArgument`."""
     parts = n if isinstance(n, Sequence) else (n,)
     try:
         if isinstance(n, str | bytes):
@@ -789,5 +788,5 @@ def _lengths(n: Dimensions) -> tuple[int, ...]:
     except TypeError:
         lengths = ()
     if not 1 <= len(lengths) <= 3 or min(lengths) < 0:
-        raise InvalidArgument(f"n is a number of elements or up to three, not {shown(n)}")
+        raise InvalidArgument(f"n is a number of elements, or a tuple of up to three, not {shown(n)}")
     return lengths

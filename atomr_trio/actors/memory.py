@@ -1,4 +1,4 @@
-"""Fills, and what every verb that writes an array shares: verbs of the memory actor. Copies are in ``copies.py``."""
+"""Fills, and helpers for every verb that writes an array: verbs of the memory actor. Copies are in ``copies.py``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None:
-    """Mark what a writing verb of several commands leaves behind when `error` ends it before its time.
+    """Mark the array of a writing verb of several commands as torn when `error` ends the verb early.
 
-    A caller that goes away (anything but an `Exception`) leaves commands that go on by themselves: if all were begun,
-    nothing is missing.
+    If the caller is cancelled (anything but an `Exception`), begun commands go on: if all were begun, the array is
+    complete.
     """
     finishes = begun == pieces and not isinstance(error, Exception)
     if pieces > 1 and begun and not finishes and not block.freed:
@@ -40,9 +40,9 @@ def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None
 def tear_halves(
     requests: Sequence[CommandRequest | Series], error: BaseException, failed: CommandRequest | None
 ) -> None:
-    """Mark what a verb of several commands leaves half written when `error` ends it before its time.
+    """Mark the arrays that a verb of several commands leaves half written when `error` ends it early.
 
-    What had begun behind the command that `failed` worked on what that should have left.
+    Commands that had begun after the one that `failed` have worked on its missing results.
     """
     writers: dict[Block, list[CommandRequest | Series]] = {}
     misled: set[Block] = set()
@@ -59,7 +59,7 @@ def tear_halves(
 
 
 async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> None:
-    """Overwrite an array by several commands, one after the other."""
+    """Overwrite an array by several commands, one after another."""
     if not requests:
         await trio.lowlevel.checkpoint()
     for number, request in enumerate(requests):
@@ -71,20 +71,20 @@ async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> No
 
 
 def overlap(first: DeviceArray, second: DeviceArray) -> bool:
-    """Whether the byte ranges of two views of one block meet; exact enough to refuse what could go wrong."""
+    """Return whether the byte ranges of two views of one block overlap. It may be true for disjoint elements."""
     (begin, end), (other_begin, other_end) = reach(first), reach(second)
     return first.size > 0 and begin < other_end and other_begin < end
 
 
 def reach(array: DeviceArray) -> tuple[int, int]:
-    """The addresses of the lowest byte of an array that has elements, and of the one behind the highest."""
+    """Return the address of the lowest byte of a non-empty array, and that behind the highest."""
     steps = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
     low = array.address + sum(step for step in steps if step < 0)
     return low, array.address + sum(step for step in steps if step > 0) + array.itemsize
 
 
 def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_COMPUTE) -> list[CommandRequest]:
-    """The requests that set every element of an array that was checked.
+    """Return the requests that set every element of a checked array.
 
     Raises `InvalidArgument` for a value that the dtype cannot hold.
     """
@@ -109,10 +109,10 @@ async def fill(array: DeviceArray, value: complex | np.generic) -> None:
 
 
 def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
-    """The bytes of one element with this value; raises `InvalidArgument` if the dtype cannot hold it."""
+    """Return the bytes of one element with this value; raises `InvalidArgument` if the dtype cannot hold it."""
     try:
         kind = number_kind(dtype)
-        # numpy makes an object of an int that needs more than 64 bits, and a float array may well hold it.
+        # numpy makes an object array of an int above 64 bits, but a float array may hold the value.
         wide = isinstance(value, int) and not -(2**63) <= value < 2**64
         if wide and kind in "biu":
             raise TypeError("it is out of range")
@@ -121,14 +121,14 @@ def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
         if scalar.ndim or given not in "biufc":
             raise TypeError(f"a {type(value).__name__} is not a number")
         if given == "c" and kind != "c":
-            raise TypeError("a complex number has no place in a real array")
+            raise TypeError("a complex number does not fit in a real array")
         if given in "fc" and kind in "biu":
-            raise TypeError("a float has no place in an integer array")
+            raise TypeError("a float does not fit in an integer array")
         if kind in "iu" and not np.iinfo(dtype).min <= int(scalar) <= np.iinfo(dtype).max:
             raise TypeError("it is out of range")
         with np.errstate(over="ignore", invalid="ignore"):
             element = scalar.astype(dtype)
-        # A type without infinities makes NaN of what is too large for it.
+        # A type without infinities converts too large values to NaN.
         parts = (np.real, np.imag) if kind == "c" else (np.asarray,)
         if kind in "fc" and any(_special(part(element)) != _special(part(scalar)) for part in parts):
             raise TypeError("it is out of range")
@@ -138,6 +138,6 @@ def pattern_of(value: object, dtype: np.dtype[Any]) -> bytes:
 
 
 def _special(number: npt.NDArray[Any]) -> tuple[bool, bool]:
-    """Whether a real number is NaN, and whether it is infinite. ml_dtypes warns of a NaN that signals."""
+    """Return whether a real number is NaN, and whether it is infinite. ml_dtypes warns of a NaN that signals."""
     with np.errstate(invalid="ignore"):
         return bool(np.isnan(number)), bool(np.isinf(number))

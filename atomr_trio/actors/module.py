@@ -1,11 +1,11 @@
-"""Modules: images that each generation loads, and what is in them: kernels, and variables of their own.
+"""Modules: images that each generation loads, with their kernels and variables.
 
-A module is remembered by its image, so it outlives the worker that loaded it: the first launch in a new generation
-brings the load along, ordered before itself. One that has variables is loaded before the generation is in service,
-since the driver gives them other addresses: each variable then has a block of its own for each generation. The old one
-is lost, so whatever was made of its address is refused; the new one begins torn if the old one had been written, and
-until that is made good the module's kernels are refused too. What a kernel writes into a variable that is not among its
-arguments nobody sees: such a variable begins anew without a word.
+This process keeps a module's image, so the module outlives the worker that loaded it: the first launch in a new
+generation sends the load before itself. A module with variables is loaded before the generation is in service, since
+the driver gives the variables other addresses. Each variable then has its own block for each generation. The old block
+is lost, so commands that use its address are refused. The new one begins torn if the old one had been written, and
+until it is overwritten the module's kernels are refused too. A kernel's writes to a variable that is not among its
+arguments cannot be seen: such a variable begins again without an error.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _VARIABLE_MARK = "&"
-"""What stands before a variable's name, in the answer to a load and in the name expressions of CUDA C++."""
+"""The mark before a variable's name, in the answer to a load and in the name expressions of CUDA C++."""
 
 _UNSUPPORTED_PTX_VERSION = 222
 
 _LARGE_IMAGE = 1 << 18
-"""An image of so many bytes is read and stored in another thread."""
+"""An image of at least this many bytes is read and stored in another thread."""
 
 
 def _stale(generation: Generation, operation: str, reason: str, advice: str) -> StaleKernel:
@@ -65,9 +65,9 @@ def _stale(generation: Generation, operation: str, reason: str, advice: str) -> 
 
 
 async def placed(device: Device, arguments: Iterable[object]) -> None:
-    """Wait, if there are variables of modules among a call's arguments, until it is known where those are.
+    """Wait until the addresses of a call's arguments are known, if variables of modules are among them.
 
-    Raises `InvalidArgument` for arrays of another device, which nobody is to wait for.
+    Raises `InvalidArgument` for arrays of another device, without waiting for them.
     """
     for argument in arguments:
         array = getattr(argument, "array", argument)
@@ -77,7 +77,7 @@ async def placed(device: Device, arguments: Iterable[object]) -> None:
 
 
 class _Variable:
-    """A variable that somebody has asked for: the memory that it has in the generation in service."""
+    """A variable that was requested: its memory in the generation in service."""
 
     __slots__ = ("block", "name", "nbytes", "storage", "was_written")
 
@@ -85,19 +85,19 @@ class _Variable:
         self.name = name
         self.nbytes = nbytes
         self.was_written: str | None = None
-        """What its block is torn by, if what had been written to it went with its generation."""
+        """The reason why its block is torn, if its written contents were lost with its generation."""
         self.storage: weakref.ref[ModuleStorage] | None = None
-        """Where its arrays find the block, while there are any."""
+        """The storage by which its arrays find the block, while there are any."""
         self.block = _block_at(0, nbytes)
         self.block.lost = "its module is not loaded in this generation"
 
     @property
     def stale(self) -> bool:
-        """Whether it has not been made good since its generation was lost."""
+        """True if it was not overwritten since its generation was lost."""
         return self.was_written is not None and self.block.torn == self.was_written
 
     def place(self, address: int) -> None:
-        """Have the memory of a new generation."""
+        """Take the memory of a new generation."""
         self.block = _block_at(address, self.nbytes)
         self.block.torn = self.was_written
         storage = None if self.storage is None else self.storage()
@@ -105,28 +105,28 @@ class _Variable:
             storage.block = self.block
 
     def leave(self, number: int, why: str) -> None:
-        """Generation `number` was lost; `why` the memory is not to be used, until there is other."""
+        """Drop the memory of generation `number`, which was lost; `why` is the error until there is new memory."""
         block = self.block
         if block.written:
-            self.was_written = f"it is a variable of a module, and what was written to it went with generation {number}"
+            self.was_written = f"it is a variable of a module, and its contents were lost with generation {number}"
         elif not self.stale:
             self.was_written = None
         self.end(why)
 
     def end(self, why: str) -> None:
-        """The memory is gone."""
+        """Drop the memory for good."""
         self.block.lost = why
         self.block.fast = 0
 
 
 def check_name(what: str, name: object) -> None:
-    """Raise `InvalidArgument` for what cannot be a name."""
+    """Raise `InvalidArgument` unless `name` is a string that is not empty."""
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"a {what}'s name is a string that is not empty, not {shown(name)}")
 
 
 def _block_at(address: int, nbytes: int) -> Block:
-    """Memory that the driver has, and the arena knows nothing of."""
+    """Return a block of memory that the driver has allocated, outside of the arena."""
     chunk = Chunk(address, nbytes)
     chunk.state = ChunkState.READY
     return Block(address, nbytes, nbytes, chunk)
@@ -138,15 +138,15 @@ def _block_at(address: int, nbytes: int) -> Block:
 class Module(metaclass=NoPublicConstructor):
     """A loaded image: a mapping of the names of its kernels to `Kernel`s, made by `dev.module.load`.
 
-    It stays valid when a generation is lost: the next one loads the image again. Its variables begin anew there; see
-    `global_`. It is unloaded by `unload`, at the end of ``async with module:``, or when it is collected, which the
-    kernels and arrays made of it prevent.
+    It stays valid when a generation is lost: the next one loads the image again. Its variables are set anew there; see
+    `global_`. It is unloaded by `unload`, at the end of ``async with module:``, or when it is collected. Its kernels
+    and arrays keep it alive.
     """
 
     device: Device
     """The device it belongs to."""
     name: str
-    """What messages call it."""
+    """Its name in messages."""
 
     _made_by = "`await dev.module.load(image)`"
 
@@ -165,12 +165,12 @@ class Module(metaclass=NoPublicConstructor):
         self._born = 0
         """The generation that it was first loaded in."""
         self._facts: dict[str, dict[str, Any]] = {}
-        """What the driver tells about each kernel."""
+        """The driver's facts about each kernel."""
         self._kernel_numbers: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         """The bytes of each variable that the driver knows."""
         self._variables: dict[str, _Variable] = {}
-        """Those that somebody has asked for."""
+        """The variables that were requested."""
         self._kernels: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
         self._unloaded = False
         self._descriptor, self._image_bytes = stored or _store(device, image, more_variables)
@@ -190,64 +190,64 @@ class Module(metaclass=NoPublicConstructor):
 
     @property
     def image_kind(self) -> ImageKind:
-        """What it was loaded from. An LTO image has become a cubin by then, and so has PTX newer than the driver."""
+        """The kind of the loaded image. LTO-IR was made a cubin before, and so was PTX newer than the driver."""
         return self._image.kind
 
     @property
     def target(self) -> str | None:
-        """What the image is for: "compute_80" for PTX, "sm_90" for machine code; None where it does not tell."""
+        """The target of the image: "compute_80" for PTX, "sm_90" for machine code; None if the image does not say."""
         return self._image.target
 
     @property
     def globals(self) -> Mapping[str, int]:
         """Bytes of each variable in global or constant memory, by its name in the image.
 
-        A fatbin does not tell their names: of those it has the ones that `load` was asked for.
+        A fatbin does not contain their names: it has only those that were given to `load`.
         """
         return MappingProxyType(self._sizes)
 
     @property
     def ptx(self) -> str | None:
-        """The PTX text; None where there is machine code alone."""
+        """The PTX text; None if there is only machine code."""
         return self._image.data.rstrip(b"\0").decode() if self.image_kind is ImageKind.PTX else None
 
     @property
     def cubin(self) -> bytes | None:
-        """The machine code; None where the driver makes it of PTX, or chooses it out of a fatbin."""
+        """The machine code; None if the driver makes it from PTX, or chooses it from a fatbin."""
         return self._image.data if self.image_kind is ImageKind.CUBIN else None
 
     @property
     def log(self) -> str:
-        """What the compiler said; nothing where an image was loaded."""
+        """The messages of the compiler; empty for a loaded image."""
         return ""
 
     def __len__(self) -> int:
-        """How many kernels there are."""
+        """Return the number of kernels."""
         return len(self._names())
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the kernels."""
+        """Iterate over the names of the kernels."""
         return iter(self._names())
 
     def __contains__(self, name: object) -> bool:
-        """Whether a kernel of this name is there."""
+        """Return whether the module has a kernel of this name."""
         return name in self._names()
 
     def _names(self) -> Sequence[str]:
         return tuple(self._facts)
 
     def __getitem__(self, name: str) -> Kernel:
-        """The kernel of this name, as `function` gives it. Raises `InvalidArgument` for one that is not there."""
+        """Return the kernel of this name, as `function` does. Raises `InvalidArgument` for an unknown name."""
         return self.function(name)
 
     def function(self, name: str) -> Kernel:
-        """The kernel called `name` in the image (``cuModuleGetFunction``): for C++ the mangled name.
+        """Return the kernel called `name` in the image (``cuModuleGetFunction``): for C++ the mangled name.
 
-        With PTX, arguments are checked by the types that it declares. Without, their sizes are all that is known
-        (``cuFuncGetParamInfo``): an 8-byte parameter takes device arrays, and every one takes ints and numpy scalars of
-        its size; a Python float has to be wrapped, ``np.float32(x)``.
+        With PTX, arguments are checked by the types that it declares. Without PTX, only their sizes are known
+        (``cuFuncGetParamInfo``): an 8-byte parameter takes device arrays, and every parameter takes ints and numpy
+        scalars of its size; a Python float must be wrapped, ``np.float32(x)``.
 
-        Raises `InvalidArgument` for a kernel that is not there, and once the module is unloaded.
+        Raises `InvalidArgument` for an unknown kernel, and once the module is unloaded.
         """
         from .kernel import Kernel
 
@@ -261,18 +261,18 @@ class Module(metaclass=NoPublicConstructor):
         return kernel
 
     def global_(self, name: str, dtype: npt.DTypeLike = np.uint8) -> DeviceArray:
-        """The variable `name` of the module, ``__device__`` or ``__constant__``, as an array (``cuModuleGetGlobal``).
+        """Return the variable `name`, ``__device__`` or ``__constant__``, as an array (``cuModuleGetGlobal``).
 
-        `name` is that in the image, for C++ the mangled one. The array has one axis, of all elements of the given
-        `dtype` that the variable holds; `DeviceArray.reshape` gives it another shape. It is used like any other, and
-        keeps the module alive. But its memory is the module's: it cannot be freed or shared with another library, and
-        has another address in each generation, which begins with the variable as the image has it. If the array had
-        been written, by a copy, a fill or a kernel that it was an argument of, using it after a fault raises
-        `StaleArray`, and launching the module's kernels `StaleKernel`, until it is written again whole. A kernel that
-        writes the variable by its own name is not noticed.
+        `name` is the name in the image, for C++ the mangled one. The array has one axis, of all elements of the given
+        `dtype` that the variable holds; `DeviceArray.reshape` gives it another shape. It is used like any other array,
+        and keeps the module alive. But its memory is the module's: it cannot be freed or shared with another library,
+        and has another address in each generation. Each generation begins with the variable's value in the image. If
+        a copy, a fill or a kernel with the array as an argument has written it, using it after a fault raises
+        `StaleArray`, and launching the module's kernels raises `StaleKernel`, until all of it is written again. Writes
+        of a kernel to the variable by its own name are not noticed.
 
-        Raises `InvalidArgument` for a variable that is not there, a dtype that does not divide its bytes, and once the
-        module is unloaded; `LibraryNotFound` for a dtype of ml_dtypes that is not installed.
+        Raises `InvalidArgument` for an unknown variable, a dtype whose size does not divide the variable's, and once
+        the module is unloaded; `LibraryNotFound` for a dtype of ml_dtypes that is not installed.
         """
         self.device._home.check_thread()
         self._check_loaded()
@@ -282,10 +282,10 @@ class Module(metaclass=NoPublicConstructor):
         if size is None:
             raise InvalidArgument(
                 f"{self.name} has no variable {shown(name)}; it has: {', '.join(self._sizes) or 'none'}",
-                advice="C++ names are mangled, but for those outside of namespaces; what no kernel uses is left out.",
+                advice="C++ names in namespaces are mangled; variables that no kernel uses are left out of the image.",
             )
         if size % checked.itemsize:
-            raise InvalidArgument(f"{name} has {size} bytes, which {checked.name} does not divide")
+            raise InvalidArgument(f"{name} has {size} bytes, not a multiple of the size of {checked.name}")
         shape, strides = (size // checked.itemsize,), (checked.itemsize,)
         return DeviceArray._create(self._storage_of(name, size), 0, shape, strides, checked)
 
@@ -307,8 +307,8 @@ class Module(metaclass=NoPublicConstructor):
     async def unload(self) -> None:
         """Unload the module once all work that was submitted before is done (``cuModuleUnload``).
 
-        From then on its kernels raise `InvalidArgument` when they are launched, prepared, in a graph or not, and its
-        arrays `StaleArray`. Doing it twice does nothing, and neither does a generation that is lost meanwhile.
+        From then on every launch of its kernels raises `InvalidArgument`, prepared or in a graph too, and its arrays
+        raise `StaleArray`. Unloading twice does nothing. It also succeeds if the generation is lost meanwhile.
 
         Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
@@ -319,7 +319,7 @@ class Module(metaclass=NoPublicConstructor):
             await self.device._module_mailbox.ask(_UnloadRequest(self))
 
     async def __aenter__(self) -> Self:
-        """The module itself."""
+        """Return the module itself."""
         self.device._home.check_task()
         await trio.lowlevel.checkpoint()
         return self
@@ -341,7 +341,7 @@ class Module(metaclass=NoPublicConstructor):
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _end(self, generation: Generation) -> None:
-        """From now on nothing uses it any more; what was submitted goes on."""
+        """Refuse every use from now on; submitted work goes on."""
         self._unloaded = True
         self._forget()
         for variable in self._variables.values():
@@ -351,7 +351,7 @@ class Module(metaclass=NoPublicConstructor):
         self.device._modules.discard(self)
 
     def _forget(self) -> None:
-        """In a forked child, or when the device is closed: close the descriptor."""
+        """Close the descriptor, in a forked child or when the device is closed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -359,7 +359,7 @@ class Module(metaclass=NoPublicConstructor):
     # --- for kernels and graphs ---------------------------------------------------------------------------------------
 
     def _lowered(self, name: str) -> str:
-        """The name in the image of the kernel that is called `name`."""
+        """Return the name in the image of the kernel called `name`."""
         if name in self._facts:
             return name
         kernels = ", ".join(map(repr, self)) or "none"
@@ -375,24 +375,24 @@ class Module(metaclass=NoPublicConstructor):
             raise InvalidArgument(f"{self.name!r} was unloaded", advice="load it again.")
 
     def _check_usable(self, generation: Generation, operation: str, operands: Sequence[Operand]) -> None:
-        """Raise unless its kernels may be launched in `generation`, on `operands`."""
+        """Raise an error unless its kernels may be launched in `generation`, on `operands`."""
         self._check_loaded()
         if self.device._strict and self._born != generation.number:
             reason = f'the kernel belongs to generation {self._born} and the device was opened with on_fault="stale"'
             raise _stale(generation, operation, reason, "compile it again, or load it")
         stale = [variable for variable in self._variables.values() if variable.stale]
         if stale:
-            given = {block for block, _ in operands}  # what a kernel itself is to write is checked with its operands
+            given = {block for block, _ in operands}  # the operands of the launch itself are checked elsewhere
             names = [variable.name for variable in stale if variable.block not in given]
             if names:
-                reason = f"the kernel's module had {', '.join(names)} written, and that went with a lost generation"
-                advice = "write the whole of it again, with `copy_from` or `fill` of `module.global_(...)`"
+                reason = f"the contents of {', '.join(names)}, of the kernel's module, went with a lost generation"
+                advice = "write all of it again, with `copy_from` or `fill` of `module.global_(...)`"
                 raise _stale(generation, operation, reason, advice)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
     def _require(self, generation: Generation) -> tuple[int, ...]:
-        """The ticket of the load, if a launch in `generation` must still ask whether it succeeded."""
+        """Return the ticket of the load, if a launch in `generation` must still check it."""
         self._check_loaded()
         if self._number not in generation.modules:
             self._load(generation)
@@ -400,7 +400,7 @@ class Module(metaclass=NoPublicConstructor):
         return (ticket,) if ticket else ()
 
     def _load(self, generation: Generation, owner: CommandOwner | None = None) -> None:
-        """Publish the load. `owner` hears how it ended, and tells `_loaded`; without one, nobody else needs to know."""
+        """Publish the load. `owner` is told of its end, and calls `_loaded`; without one, only the module is told."""
         self.device._unload_orphans(generation)
         payload = LOAD.struct.pack(self._number, self._image_bytes)
         owner = owner or _Load(self, generation)
@@ -408,15 +408,15 @@ class Module(metaclass=NoPublicConstructor):
         generation.modules[self._number] = command.ticket
 
     def _warm(self, standby: Generation) -> None:
-        """Have a standby load the module, so that its first launch there finds it loaded."""
+        """Make a standby load the module, so that its first launch there finds it loaded."""
         missing = self._number not in standby.modules
         if standby.ready and not self.device._strict and missing and self._descriptor >= 0:
-            with contextlib.suppress(OutOfHostMemory):  # then its first launch there loads it, or is told why not
+            with contextlib.suppress(OutOfHostMemory):  # then its first launch there loads it, or raises the error
                 self._load(standby)
 
     def _loaded(self, generation: Generation, error: DeviceError | None, facts: dict[str, Any] | None) -> None:
-        """The load has ended; one that failed is tried again by the next launch."""
-        if self._unloaded:  # a standby was still at it, and has its unload behind it
+        """Handle the end of a load. After a failed one, the next launch tries again."""
+        if self._unloaded:  # a standby was still loading it; its unload follows
             return
         if error is not None:
             generation.modules.pop(self._number, None)
@@ -436,11 +436,11 @@ class Module(metaclass=NoPublicConstructor):
             self._settle_in(generation)
 
     def _begins_anew(self, generation: Generation) -> bool:
-        """Whether it has to be loaded before `generation` is in service: it has variables, and they have moved."""
+        """Return whether it must be loaded before `generation` is in service: its variables have moved."""
         return bool(self._sizes) and not self.device._strict and generation.modules.get(self._number) != 0
 
     def _settle_in(self, generation: Generation) -> None:
-        """The generation is in service."""
+        """Note that the generation is in service."""
         if not self._unloaded and (self._born == generation.number or not self.device._strict):
             self._place(generation, list(self._variables.values()))
 
@@ -451,7 +451,7 @@ class Module(metaclass=NoPublicConstructor):
                 variable.place(addresses[variable.name])
 
     def _generation_lost(self, number: int) -> None:
-        """The memory of its variables went with generation `number`."""
+        """Drop the memory of its variables, which went with generation `number`."""
         if self.device._strict:
             why = f'generation {number} was lost and the device was opened with on_fault="stale"'
         else:
@@ -460,7 +460,7 @@ class Module(metaclass=NoPublicConstructor):
             variable.leave(number, why)
 
     def _check_layouts(self) -> None:
-        """Raise if the driver lays parameters out otherwise than the PTX: launches would give them wrong bytes."""
+        """Raise `AtomrInternalError` if the driver's layout of parameters is not the PTX's: launches would be wrong."""
         for name, signature in (self._image.entries or {}).items():
             layout = [[parameter.offset, parameter.size] for parameter in signature.parameters]
             told = self._facts[name]["parameters"]
@@ -470,7 +470,7 @@ class Module(metaclass=NoPublicConstructor):
 
 @final
 class Program(Module):
-    """A compiled program that is loaded, by its names in CUDA C++; made by `dev.nvrtc.compile_program`.
+    """A compiled and loaded program, with its names in CUDA C++; made by `dev.nvrtc.compile_program`.
 
     ``program["my_kernel<float, 256>"]`` is a kernel and ``program["&symbol"]`` the bytes of a variable, if the name is
     among the name expressions of the options; ``extern "C"`` names need not be.
@@ -484,41 +484,41 @@ class Program(Module):
 
     @property
     def target(self) -> str:
-        """What it was compiled for: "compute_80", "sm_90a"."""
+        """The target that it was compiled for: "compute_80", "sm_90a"."""
         return self._program.target
 
     @property
     def ptx(self) -> str | None:
-        """The PTX that the compiler made; None when it was asked for something else."""
+        """The PTX that the compiler made; None if something else was requested."""
         return self._program.ptx.decode() or None
 
     @property
     def cubin(self) -> bytes | None:
-        """The machine code that the compiler made; None when it was asked for PTX alone."""
+        """The machine code that the compiler made; None if only PTX was requested."""
         return self._program.cubin
 
     @property
     def ltoir(self) -> bytes | None:
-        """What link-time optimisation can be given; None when the compiler was not asked for it."""
+        """The LTO-IR for link-time optimisation; None if it was not requested."""
         return self._program.ltoir
 
     @property
     def log(self) -> str:
-        """What the compiler said, for example warnings."""
+        """The messages of the compiler, for example warnings."""
         return self._program.log
 
     def __getitem__(self, name: str) -> Any:
-        """A kernel by its name, or behind an ampersand a variable, as an array of its bytes.
+        """Return a kernel by its name, or, with an ampersand before the name, a variable as an array of its bytes.
 
-        Raises `InvalidArgument` for what is not there.
+        Raises `InvalidArgument` for an unknown name.
         """
         check_name("kernel", name)
         return self.global_(name) if name.startswith(_VARIABLE_MARK) else self.function(name)
 
     def global_(self, name: str, dtype: npt.DTypeLike = np.uint8) -> DeviceArray:
-        """The variable `name` as an array of `dtype` and of one axis: `DeviceArray.reshape` gives it another shape.
+        """Return the variable `name` as an array of `dtype` with one axis; `DeviceArray.reshape` changes its shape.
 
-        The name is a name expression, ``"&ns::symbol"``, or that in the image. Otherwise as `Module.global_`.
+        The name is a name expression, ``"&ns::symbol"``, or that in the image. Otherwise it works as `Module.global_`.
 
         Raises as `Module.global_` does.
         """
@@ -528,19 +528,19 @@ class Program(Module):
         return super().global_(name, dtype)
 
     def _names(self) -> Sequence[str]:
-        """The kernels' names as the source has them, where it was asked for them by such."""
+        """Return the kernels' names in the source, if they were requested by those."""
         written = {lowered: name for name, lowered in self._program.lowered_names.items() if lowered in self._facts}
         return tuple(written.get(lowered, lowered) for lowered in self._facts)
 
     def _lowered(self, name: str) -> str:
-        if self._program.ltoir is not None:  # which tells no names: those that the linker has left are known by now
+        if self._program.ltoir is not None:  # LTO-IR has no names: the names that the linker has kept are known by now
             return super()._lowered(self._program.lowered_names.get(name, name))
         self._program.signature(name)
         return self._program.lowered(name)
 
 
 def _image_of(program: CompiledProgram) -> Image:
-    """The image of a program; what its kernels take is known from the compile."""
+    """Return the image of a program, with its kernels' parameters from the compilation."""
     entries, kernels = program.entries, tuple(program.entries)
     if program.cubin is not None:
         return attrs.evolve(read_image(program.cubin), entries=entries, kernels=kernels)
@@ -552,22 +552,22 @@ def _image_of(program: CompiledProgram) -> Image:
 
 
 class _Load:
-    """A load that a launch brought along, that keeps a standby warm, or that comes before a generation's service."""
+    """The owner of a load for a launch, for a standby, or before a generation's service."""
 
     def __init__(self, module: Module, generation: Generation) -> None:
         self._module = module
         self._generation = generation
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Whoever required it gets the same error."""
+        """Note the outcome. Commands that require the load get the same error."""
         self._module._loaded(self._generation, error, value)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
-        """The next generation loads it again."""
+        """Do nothing: the next generation loads it again."""
 
 
 class LoadRequest(Request):
-    """Loads a module for the first time."""
+    """The first load of a module."""
 
     __slots__ = ("_generation", "_module")
 
@@ -583,7 +583,7 @@ class LoadRequest(Request):
         self.state = RequestState.STARTED
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Settle; the standbys load the module too."""
+        """Settle, and let the standbys load the module too."""
         generation = known(self._generation, "a load has ended that was not begun")
         self._module._loaded(generation, error, value)
         if error is None:
@@ -599,7 +599,7 @@ class LoadRequest(Request):
 
 
 class _UnloadRequest(Request):
-    """Unloads a module, behind all that was submitted before it on every lane."""
+    """The unload of a module, after all work that was submitted before it on every lane."""
 
     __slots__ = ("_module",)
 
@@ -608,7 +608,7 @@ class _UnloadRequest(Request):
         self._module = module
 
     def start(self, generation: Generation) -> None:
-        """Refuse what comes later, and publish."""
+        """Refuse later uses, and publish."""
         module = self._module
         module._end(generation)
         generation.drop_module(module._number)
@@ -631,7 +631,7 @@ class _UnloadRequest(Request):
 
 
 class UnloadOwner:
-    """Nobody waits for an unload."""
+    """The owner of an unload that no task waits for."""
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Nothing to do."""
@@ -641,12 +641,12 @@ class UnloadOwner:
 
 
 def publish_unload(generation: Generation, number: int) -> None:
-    """Tell the worker that nobody has the module any more."""
+    """Tell the worker that the module was collected."""
     generation.publish(LANE_COMPUTE, UNLOAD, UNLOAD.struct.pack(number), (), UnloadOwner())
 
 
 async def load_program(device: Device, program: CompiledProgram) -> Program:
-    """The module of a program that everybody shares, loaded at least once so that its facts are known."""
+    """Return the shared module of a program, loaded at least once so that its facts are known."""
     module = device._programs.get(id(program))
     if module is None or module._unloaded or (device._strict and module._born != device.generation):
         module = await load_apart(device, program)
@@ -657,7 +657,7 @@ async def load_program(device: Device, program: CompiledProgram) -> Program:
 
 
 async def load_apart(device: Device, program: CompiledProgram) -> Program:
-    """A module of a program with variables of its own."""
+    """Return a new module of a program, with its own variables."""
     if program.ltoir is None:
         image = await _in_thread_if_large(len(program.image), _image_of, program)
     else:
@@ -688,11 +688,11 @@ class ModuleLoader:
         """Load an image: PTX, a cubin, a fatbin, or LTO-IR, which is linked for this device first.
 
         `image` is its bytes, the text of PTX, or the path of a file; a string with a line break is PTX, any other a
-        path. `name` is what messages call the module, by default the file's name. `variables` are names to look up
-        beside those that the image tells, which a fatbin does not. The image is held against its own headers here, and
-        loaded by ``cuModuleLoadDataEx`` in the worker. PTX newer than the driver is made a cubin by nvJitLink.
+        path. `name` is the module's name in messages, by default the file's name. `variables` are further names of
+        variables to look up; a fatbin contains none. The image is checked by its own headers here, and loaded by
+        ``cuModuleLoadDataEx`` in the worker. nvJitLink makes a cubin of PTX that is newer than the driver.
 
-        Raises `InvalidArgument` for bytes that are no image or not all of one, and for a file that cannot be read;
+        Raises `InvalidArgument` for bytes that are not an image, or not complete, and for a file that cannot be read;
         `CommandFailed` with the log of the driver's compiler for an image that it refuses, for example one for another
         architecture; `CompileError` and `LibraryNotFound` where it has to be linked and cannot be; `ContextLost` if the
         context is lost meanwhile.
@@ -704,7 +704,7 @@ class ModuleLoader:
             raise InvalidArgument(f"variables is a list of names, not {shown(variables)}", device=device.index)
         for variable in variables:
             check_name("variable", variable)
-        await trio.lowlevel.checkpoint_if_cancelled()  # the path may be code of the caller's
+        await trio.lowlevel.checkpoint_if_cancelled()  # the path's `__fspath__` may run the caller's code
         from .._compiling.linker import bridge_ptx
 
         data, file_name = await _content_of(image)
@@ -732,7 +732,7 @@ class ModuleLoader:
 
 
 async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
-    """What nvJitLink makes of LTO-IR: a cubin, and PTX for the simulator."""
+    """Return the image that nvJitLink makes of LTO-IR: a cubin, or PTX for the simulator."""
     from .._compiling.link_options import LinkOptions
     from .._compiling.linker import LinkInput, link
 
@@ -744,7 +744,7 @@ async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
 
 
 def _store(device: Device, image: Image, more_variables: Sequence[str]) -> tuple[int, int]:
-    """Where workers find an image, and what they are to look up in it: a descriptor, and the bytes of the image."""
+    """Return a descriptor of an image and the names to look up in it, and the size of the image."""
     wanted = {"kernels": image.kernels, "globals": list(dict.fromkeys((*image.variables, *more_variables)))}
     with host_limits("the image cannot be handed to a worker", device=device.index, operation=LOAD.operation):
         descriptor = os.memfd_create("atomr-trio-image", os.MFD_CLOEXEC)
@@ -759,10 +759,10 @@ def _store(device: Device, image: Image, more_variables: Sequence[str]) -> tuple
 
 
 async def _in_thread_if_large(size: int, work: Callable[[S], T], image: S) -> T:
-    """What some work on an image comes to, done in another thread if the image is a large one."""
+    """Return the result of `work` on an image, done in another thread if the image is large."""
     if size < _LARGE_IMAGE:
         return work(image)
-    with contextlib.suppress(RuntimeError):  # the system has no thread left: then here
+    with contextlib.suppress(RuntimeError):  # the system has no thread left: do it here
         return await trio.to_thread.run_sync(work, image)
     return work(image)
 
@@ -772,7 +772,7 @@ async def _read(data: bytes) -> Image:
 
 
 async def _content_of(image: object) -> tuple[bytes, str | None]:
-    """The bytes of an image, and the name of the file that they were read from."""
+    """Return the bytes of an image, and the name of the file that they were read from."""
     if isinstance(image, bytes):
         return image, None
     if isinstance(image, bytearray | memoryview):

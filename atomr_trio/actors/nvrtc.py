@@ -1,7 +1,7 @@
 """Compiling CUDA C++: the verbs of the NVRTC actor.
 
 NVRTC needs no GPU and no context. Its compiles run in threads of this process, shared by all devices
-(``_compiling/service.py``), so neither a slow compile nor a lost generation stands in the way of the other.
+(``_compiling/service.py``), so a slow compile does not delay a rebuild, and a lost generation does not delay a compile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _CompileRequest(Request):
-    """One compile. It belongs to no generation: a loss does not touch it."""
+    """One compile. It belongs to no generation: a loss does not affect it."""
 
     __slots__ = ("_began", "_device", "_options", "_source", "_target", "_waiter")
 
@@ -49,7 +49,7 @@ class _CompileRequest(Request):
         self._waiter = self._device._compiler.submit(self._source, self._options, self._target, self._deliver)
 
     def give_up(self) -> None:
-        """Nobody waits: the compile ends as well, unless others wait for the same."""
+        """Abandon the compile. It ends as well, unless other requests wait for it."""
         super().give_up()
         if self.abandoned:
             self._tell(None, "cancelled")
@@ -85,7 +85,7 @@ class _CompileRequest(Request):
 
 
 def _with_lines(options: NvrtcOptions) -> NvrtcOptions:
-    """The same with line information, by which a finding has its place; debug information has it too."""
+    """Return the options with line information, which findings need for their place. Debug information has it too."""
     return options if options.lineinfo or options.debug else attrs.evolve(options, lineinfo=True)
 
 
@@ -101,10 +101,10 @@ class Nvrtc:
 
         `source` is the text of the program, and `options` say how to compile it, by default for the open device.
         ``nvrtcCompileProgram`` runs in a thread here, ``cuModuleLoadDataEx`` in the worker. The same source with the
-        same options and headers is compiled once, however many ask, and kept on disk for other processes. Cancelling
-        ends the compile when nobody else waits for it and NVRTC is 12.8 or newer; otherwise it goes on to be kept.
+        same options and headers is compiled once for all callers, and kept on disk for other processes. Cancelling
+        ends the compile if no other caller waits for it and NVRTC is 12.8 or newer; otherwise it goes on, to be kept.
 
-        Raises `CompileError` with the compiler's log, `InvalidArgument` for a name that is not there,
+        Raises `CompileError` with the compiler's log, `InvalidArgument` for an unknown name,
         `LibraryNotFound` when there is no NVRTC, `ContextLost` if the context is lost while the image is loaded.
         """
         check_name("kernel", name)
@@ -118,8 +118,8 @@ class Nvrtc:
         """Compile CUDA C++ and load all of it: kernels and variables by their names in the source.
 
         `source` and `options` are those of `compile`, and so are the functions, ``nvrtcCompileProgram`` and
-        ``cuModuleLoadDataEx``. Each call loads a module with variables of its own, which can be unloaded; those of the
-        kernels that `compile` gives are shared by everyone who compiles the same.
+        ``cuModuleLoadDataEx``. Each call loads a new module with its own variables, which can be unloaded. Modules of
+        the kernels that `compile` returns are shared by all callers that compile the same.
 
         Raises as `compile` does.
         """

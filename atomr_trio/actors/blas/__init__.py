@@ -1,7 +1,7 @@
-"""Dense linear algebra: verbs of cuBLAS on arrays that lie as numpy's do.
+"""Dense linear algebra: verbs of cuBLAS on arrays in numpy's order.
 
-One file for each of BLAS's three levels, of which the third has two more: `products` and `triangular`. `vectors` and
-`matrices` prepare operands, and `types` has what all share.
+One file for each of BLAS's three levels; the third has two more, `products` and `triangular`. `vectors` and `matrices`
+prepare operands, and `types` has the shared tables.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ _PARAMETERS = 5
 
 
 class VectorVerbs(VectorOperands):
-    """Verbs on vectors, of a time that is proportional to their length.
+    """Verbs on vectors, which take time proportional to their length.
 
-    A vector is an array of one axis and of any stride, also a negative one: it is taken where it is. The dtypes are
+    A vector is an array of one axis and of any stride, even a negative one: it is used in place. The dtypes are
     float32, float64, complex64 and complex128. A scalar is a number, or an array without axes on the device.
     """
 
@@ -82,7 +82,7 @@ class VectorVerbs(VectorOperands):
         `x` is a vector of shape (n,); `alpha` is a scalar of its dtype or of that of its real parts, which may be on
         the device.
 
-        Raises `InvalidArgument` for a dtype that cuBLAS does not have, and an `alpha` that does not fit `x`.
+        Raises `InvalidArgument` for a dtype that cuBLAS does not support, and an `alpha` that does not fit `x`.
         """
         upwards = self._upwards(x, "x")
         vector, letter = self._target(upwards, "x"), letter_of(upwards)
@@ -96,11 +96,11 @@ class VectorVerbs(VectorOperands):
 
     @verb
     def dot(self, x: DeviceArray, y: DeviceArray, *, conjugate: bool = False, out: DeviceArray | None = None) -> Any:
-        """The sum of the products of the elements of `x` and `y` (``cublasSdot``, ``cublasCdotu``).
+        """Return the sum of the products of the elements of `x` and `y` (``cublasSdot``, ``cublasCdotu``).
 
         `x` and `y` are vectors of shape (n,) and of one dtype. With `conjugate` the elements of `x` are conjugated
-        (``cublasCdotc``). The result is a numpy array without axes, whose value is there when the call is done; or
-        `out`, an array without axes and of that dtype on the device, where it stays.
+        (``cublasCdotc``). The result is a numpy array without axes, whose value is set when the call is done. With
+        `out`, an array without axes and of that dtype on the device, it is written there.
 
         Raises `InvalidArgument` for arrays that do not fit together, and an `out` that shares memory with an input.
         """
@@ -111,50 +111,50 @@ class VectorVerbs(VectorOperands):
 
     @verb
     def nrm2(self, x: DeviceArray, *, out: DeviceArray | None = None) -> Any:
-        """The Euclidean norm of `x`: the root of the sum of its elements' absolute squares (``cublasSnrm2``).
+        """Return the Euclidean norm of `x`: the root of the sum of its elements' absolute squares (``cublasSnrm2``).
 
         `x` is a vector of shape (n,). The result is a numpy array without axes, of the dtype of the real parts, whose
-        value is there when the call is done; or `out`, such an array on the device, where it stays.
+        value is set when the call is done. With `out`, such an array on the device, it is written there.
 
-        Raises `InvalidArgument` for a dtype that cuBLAS does not have, and an `out` that does not fit.
+        Raises `InvalidArgument` for a dtype that cuBLAS does not support, and an `out` that does not fit.
         """
         return self._sum("nrm2", x, out)
 
     @verb
     def asum(self, x: DeviceArray, *, out: DeviceArray | None = None) -> Any:
-        """The sum of the absolute values of the elements of `x` (``cublasSasum``).
+        """Return the sum of the absolute values of the elements of `x` (``cublasSasum``).
 
-        `x` is a vector of shape (n,); the absolute value of a complex element is taken to be that of its real part plus
-        that of its imaginary part. The result is a numpy array without axes, of the dtype of the real parts, whose
-        value is there when the call is done; or `out`, such an array on the device, where it stays.
+        `x` is a vector of shape (n,); the absolute value of a complex element is here that of its real part plus that
+        of its imaginary part. The result is a numpy array without axes, of the dtype of the real parts, whose
+        value is set when the call is done. With `out`, such an array on the device, it is written there.
 
-        Raises `InvalidArgument` for a dtype that cuBLAS does not have, and an `out` that does not fit.
+        Raises `InvalidArgument` for a dtype that cuBLAS does not support, and an `out` that does not fit.
         """
         return self._sum("asum", x, out)
 
     @verb
     def iamax(self, x: DeviceArray, *, out: DeviceArray | None = None) -> Any:
-        """The index of the first element of `x` with the largest absolute value, from 0 (``cublasIsamax``).
+        """Return the index of the first element of `x` with the largest absolute value, from 0 (``cublasIsamax``).
 
         `x` is a vector of shape (n,) with one element at least; absolute values are those of `asum`. The result is a
-        numpy array without axes, of dtype int64, whose value is there when the call is done. Or it is `out`, such an
-        array on the device: what cuBLAS writes there is counted **from 1**.
+        numpy array without axes, of dtype int64, whose value is set when the call is done. With `out`, such an array
+        on the device, the index is written there, and cuBLAS counts it **from 1**.
 
-        Raises `InvalidArgument` for an empty vector, as numpy does, for a dtype that cuBLAS does not have, and for an
-        `out` that does not fit.
+        Raises `InvalidArgument` for an empty vector, as numpy does, for a dtype that cuBLAS does not support, and for
+        an `out` that does not fit.
         """
         return self._extreme("amax", x, out)
 
     @verb
     def iamin(self, x: DeviceArray, *, out: DeviceArray | None = None) -> Any:
-        """The index of the first element of `x` with the smallest absolute value, from 0 (``cublasIsamin``).
+        """Return the index of the first element of `x` with the smallest absolute value, from 0 (``cublasIsamin``).
 
         `x` is a vector of shape (n,) with one element at least; absolute values are those of `asum`. The result is a
-        numpy array without axes, of dtype int64, whose value is there when the call is done. Or it is `out`, such an
-        array on the device: what cuBLAS writes there is counted **from 1**.
+        numpy array without axes, of dtype int64, whose value is set when the call is done. With `out`, such an array
+        on the device, the index is written there, and cuBLAS counts it **from 1**.
 
-        Raises `InvalidArgument` for an empty vector, as numpy does, for a dtype that cuBLAS does not have, and for an
-        `out` that does not fit.
+        Raises `InvalidArgument` for an empty vector, as numpy does, for a dtype that cuBLAS does not support, and for
+        an `out` that does not fit.
         """
         return self._extreme("amin", x, out)
 
@@ -180,11 +180,11 @@ class VectorVerbs(VectorOperands):
 
     @verb
     def rotg(self, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """The rotation that takes ``(a, b)`` to ``(r, 0)``: its new arrays c and s, for `rot` (``cublasSrotg``).
+        """Return the rotation that takes ``(a, b)`` to ``(r, 0)``: new arrays c and s, for `rot` (``cublasSrotg``).
 
-        `a` and `b` are arrays without axes, of shape () and one dtype; `a` is overwritten by r, and `b`, if it is real,
-        by the number z from which c and s can be made again (nothing is said of what is left of a complex one). The c
-        has the dtype of the real parts. All of it is on the device.
+        `a` and `b` are arrays without axes, of shape () and one dtype. `a` is overwritten by r. A real `b` is
+        overwritten by the number z from which c and s can be made again; the contents of a complex `b` are undefined.
+        The c has the dtype of the real parts. All of it is on the device.
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
@@ -216,11 +216,11 @@ class VectorVerbs(VectorOperands):
 
     @verb
     def rotmg(self, d1: DeviceArray, d2: DeviceArray, x1: DeviceArray, y1: DeviceArray) -> DeviceArray:
-        """The modified rotation that makes ``sqrt(d2) * y1`` zero: a new `param` of `rotm` (``cublasSrotmg``).
+        """Return the modified rotation that makes ``sqrt(d2) * y1`` zero: a new `param` of `rotm` (``cublasSrotmg``).
 
         `d1`, `d2`, `x1` and `y1` are arrays without axes, of shape () and one dtype, float32 or float64, on the device;
-        `d1`, `d2` and `x1` are overwritten by what they are after the rotation. The elements of the result that its
-        flag makes superfluous are zero.
+        `d1`, `d2` and `x1` are overwritten by their values after the rotation. The elements of the result that its flag
+        makes unnecessary are zero.
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
@@ -237,12 +237,12 @@ class VectorVerbs(VectorOperands):
         self._run("rotmg", f"cublas{letter}rotmg", *checked, param, writes=written, flags=on_device)
         return param
 
-    # What they share.
+    # Shared by the verbs.
 
     def _pair(
         self, x: DeviceArray, y: DeviceArray, *, writes_x: bool = False, writes_y: bool = False
     ) -> tuple[Vector, Vector, str]:
-        """Two vectors of one length and dtype, and the letter of that; what is written must lie apart."""
+        """Return two vectors of one length and dtype, and the dtype's letter. A written vector must share no memory."""
         letter = letter_of(check_array(x, "x", 1), check_array(y, "y", 1))
         first = (self._target if writes_x else self._source)(x, "x")
         second = (self._target if writes_y else self._source)(y, "y")
@@ -264,17 +264,17 @@ class VectorVerbs(VectorOperands):
             self._run(operation, function, x.length, x, y, *scalars, writes=(x, y), flags=where)
 
     def _sum(self, name: str, x: DeviceArray, out: DeviceArray | None) -> Any:
-        """A sum of what is not negative, whose order does not matter."""
+        """Return a sum of terms that are not negative, in any order."""
         upwards = self._upwards(x, "x")
         vector, letter = self._source(upwards, "x"), letter_of(upwards)
         function = f"cublas{REAL_LETTERS[letter]}{name}_64"
         return self._reduce(name, function, vector.length, vector, dtype=DTYPES[PARTS[letter]], out=out)
 
     def _extreme(self, name: str, x: DeviceArray, out: DeviceArray | None) -> Any:
-        """The index of an extreme, the first of several: so a vector that runs backwards is copied first."""
+        """Return the index of the first extreme. A vector with a negative stride is copied first."""
         vector, letter = self._source(x, "x"), letter_of(x)
         if not vector.length:
-            raise InvalidArgument("x is empty, so no element of it is the largest or the smallest")
+            raise InvalidArgument("x is empty, and has no largest or smallest element: give at least one element")
         if vector.increment < 0:
             vector = self._copied(vector)
         function = f"cublasI{letter.lower()}{name}_64"
@@ -292,7 +292,7 @@ class VectorVerbs(VectorOperands):
         out: DeviceArray | None,
         check: Verdict | None = None,
     ) -> Any:
-        """Call what answers one number, to the host or to an array on the device."""
+        """Call a function that answers one number, to the host or to an array on the device."""
         if out is None:
             answer: npt.NDArray[Any] = np.empty((), dtype)
             self._run(operation, function, length, *vectors, Answer(), answer=answer, check=check)
@@ -304,5 +304,5 @@ class VectorVerbs(VectorOperands):
 
 
 def _count_from_zero(index: npt.NDArray[Any]) -> None:
-    """Take an answer of cuBLAS, which counts from 1, to what the caller sees."""
+    """Change an index of cuBLAS, which counts from 1, to one that counts from 0."""
     index -= 1

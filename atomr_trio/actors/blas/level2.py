@@ -1,7 +1,7 @@
 """Level 2: a matrix and vectors.
 
-Functions that do the same to other kinds of matrices differ in their sizes and words, which come first; `_product`,
-`_update` and `_triangular` are all there is beside that.
+Functions for different kinds of matrices differ only in their sizes and words, which come first. `_product`, `_update`
+and `_triangular` do the rest for all of them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .vectors import DTYPES, PARTS, check_real, factor
 class MatrixVectorVerbs(MatrixOperands):
     """Verbs on a matrix and vectors.
 
-    A matrix is an array of two axes that lies row by row or column by column, also a transposed view or a part of a
-    larger one; another is copied first if it is only read. Vectors are those of level 1, and the dtypes too. Where a
-    matrix that lies row by row is to be conjugated and not transposed, which no function of cuBLAS does, the vectors
-    are conjugated instead, in copies.
+    A matrix is an array of two axes that lies row by row or column by column, such as a transposed view or a part of a
+    larger one. Another array is copied first if it is only read. Vectors and dtypes are those of level 1. No function
+    of cuBLAS conjugates a matrix that lies row by row without transposing it; then copies of the vectors are conjugated
+    instead.
     """
 
     __slots__ = ()
@@ -84,12 +84,12 @@ class MatrixVectorVerbs(MatrixOperands):
         main one are `kl` and `ku`, and the number m of `rows` is n by default. An array that lies row by row is copied
         first. `x`, `alpha`, `beta`, `out`, `op_a` and the dtype are those of `gemv`.
 
-        Raises `InvalidArgument` for a number that is none and a band of another width, and as `gemv` does.
+        Raises `InvalidArgument` for an invalid number and a band of another width, and as `gemv` does.
         """
         below, above = _count(kl, "kl"), _count(ku, "ku")
         band, source, letter = self._band(ab), self._source(x, "x"), letter_of(ab, x)
         if len(ab) != below + above + 1:
-            raise InvalidArgument(f"ab has {len(ab)} rows, and the band {below + above + 1} diagonals")
+            raise InvalidArgument(f"ab has {len(ab)} rows, and the band has {below + above + 1} diagonals")
         code = OPERATIONS[check_operation(op_a, "op_a")]
         shape = (ab.shape[1] if rows is None else _count(rows, "rows"), ab.shape[1])
         target = self._factors_fit(source, shape if op_a == "N" else shape[::-1], out, beta, ab, x)
@@ -110,10 +110,10 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a symmetric matrix (``cublasSsymv``).
 
-        Of `a`, of shape (n, n), only the `lower` triangle is read, or else the upper one. `x` is of shape (n,), and so
+        `a` is of shape (n, n); only its `lower` triangle is read, or else the upper one. `x` is of shape (n,), and so
         is `out`, a new array if it is not given. All are of one dtype, which is that of the scalars `alpha` and `beta`
-        too. A `beta` of zero means that `out` is not read. Not `deterministic` is faster, with other bits in another
-        call (``cublasSetAtomicsMode``).
+        too. A `beta` of zero means that `out` is not read. Without `deterministic` it is faster, and the bits may
+        differ from call to call (``cublasSetAtomicsMode``).
 
         Raises `InvalidArgument` for arrays and scalars that do not fit together, for a `beta` without `out`, and for an
         `out` that shares memory with an input.
@@ -135,8 +135,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a Hermitian matrix (``cublasChemv``).
 
-        `a`, `x`, `alpha`, `beta`, `out`, `lower`, `deterministic`, their shapes and the dtype are those of `symv`,
-        which this is for a real dtype. The imaginary parts of the diagonal of `a` are taken to be zero.
+        `a`, `x`, `alpha`, `beta`, `out`, `lower`, `deterministic`, their shapes and the dtype are those of `symv`. For
+        a real dtype it is the same. The imaginary parts of the diagonal of `a` are taken to be zero.
 
         Raises as `symv` does.
         """
@@ -178,8 +178,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ x + beta * out`` for a Hermitian band matrix (``cublasChbmv``).
 
-        `ab`, `x`, `alpha`, `beta`, `out`, `lower` and their shapes are those of `sbmv`, which this is for a real dtype;
-        the dtype may be complex64 or complex128, too. The imaginary parts of the main diagonal are taken to be zero.
+        `ab`, `x`, `alpha`, `beta`, `out`, `lower` and their shapes are those of `sbmv`. For a real dtype it is the
+        same; the dtype may be complex64 or complex128, too. The imaginary parts of the diagonal are taken to be zero.
 
         Raises as `symv` does.
         """
@@ -206,12 +206,12 @@ class MatrixVectorVerbs(MatrixOperands):
         )
         letter, scalar = letter_of(x, y, a), factor(alpha, a.dtype)
         if a.shape != (first.length, second.length):
-            raise InvalidArgument(f"a has shape {a.shape}, and the update {(first.length, second.length)}")
+            raise InvalidArgument(f"a has shape {a.shape}, and the update has shape {(first.length, second.length)}")
         check_apart(a, x, y)
         if not a.size:
             return a
         conjugate = conjugate and letter in "CZ"
-        if target.by_rows:  # its transpose is updated there, by y first; cuBLAS conjugates the second
+        if target.by_rows:  # its transpose is updated, with y as the first; cuBLAS conjugates the second
             first, second, conjugate = self._conjugated(second, when=conjugate), first, False
         variant = "" if letter in "SD" else "c" if conjugate else "u"
         sizes = (first.length, second.length)
@@ -233,8 +233,8 @@ class MatrixVectorVerbs(MatrixOperands):
     def her(self, x: DeviceArray, a: DeviceArray, alpha: float = 1, *, lower: bool = True) -> DeviceArray:
         """Add ``alpha * outer(x, conj(x))`` to one triangle of `a` in its place, and return `a` (``cublasCher``).
 
-        `x`, `a`, `lower`, their shapes and the dtype are those of `syr`, which this is for a real dtype; the scalar
-        `alpha` is a real number. The diagonal ends up real.
+        `x`, `a`, `lower`, their shapes and the dtype are those of `syr`. For a real dtype it is the same. The scalar
+        `alpha` is a real number. The resulting diagonal is real.
 
         Raises as `syr` does.
         """
@@ -258,8 +258,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """Add ``alpha * outer(x, conj(y))`` and its adjoint to one triangle of `a`, and return `a` (``cublasCher2``).
 
-        `x`, `y`, `a`, `alpha`, `lower`, their shapes and the dtype are those of `syr2`, which this is for a real dtype.
-        The diagonal ends up real.
+        `x`, `y`, `a`, `alpha`, `lower`, their shapes and the dtype are those of `syr2`. For a real dtype it is the
+        same. The resulting diagonal is real.
 
         Raises as `syr` does.
         """
@@ -280,8 +280,8 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``op_a(a) @ x``, the product of a triangular matrix and a vector (``cublasStrmv``).
 
-        Of `a`, of shape (n, n), only the `lower` triangle is read, or else the upper one, and with `unit_diagonal` not
-        the diagonal, which is taken to be ones. `op_a` is "N", "T" for transposed, or "C" for transposed and
+        `a` is of shape (n, n); only its `lower` triangle is read, or else the upper one. With `unit_diagonal` its
+        diagonal is not read, and taken to be ones. `op_a` is "N", "T" for transposed, or "C" for transposed and
         conjugated. `x` and `out` are of shape (n,); `out` may be `x` itself, and is a new array if it is not given. All
         are of one dtype.
 
@@ -303,19 +303,19 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         """The z of ``op_a(a) @ z == x`` for a triangular matrix (``cublasStrsv``).
 
-        `a`, `x`, `lower`, `op_a`, `unit_diagonal`, `out`, their shapes and the dtype are those of `trmv`. Nobody looks
-        whether a number of the diagonal is zero: there the result is infinite, or not a number.
+        `a`, `x`, `lower`, `op_a`, `unit_diagonal`, `out`, their shapes and the dtype are those of `trmv`. Zeros on
+        the diagonal raise no error: there the result is infinite, or not a number.
 
         Raises as `trmv` does.
         """
         return self._triangular("trsv", a, x, out, lower=lower, op_a=op_a, unit_diagonal=unit_diagonal)
 
-    # What they share.
+    # Shared by the verbs.
 
     def _factors_fit(
         self, source: Vector, shape: tuple[int, ...], out: DeviceArray | None, beta: complex, *inputs: DeviceArray
     ) -> Vector:
-        """The target of a product of a matrix of this shape and a vector."""
+        """Return the target of a product of a matrix of this shape and a vector."""
         rows, columns = shape
         _check_length(source, "x", columns)
         return self._product_target(out, rows, beta, *inputs)
@@ -333,7 +333,7 @@ class MatrixVectorVerbs(MatrixOperands):
         conjugates: bool = False,
         flags: int = 0,
     ) -> DeviceArray:
-        """``y = alpha A x + beta y``, or by its conjugate: ``conj(y) = conj(alpha) conj(A) conj(x) + ...``."""
+        """Compute ``y = alpha A x + beta y``, or its conjugate: ``conj(y) = conj(alpha) conj(A) conj(x) + ...``."""
         dtype, keeps = target.array.dtype, beta != 0
         first, second = (factor(each, dtype, conjugate=conjugates) for each in (alpha, beta))
         if not target.length:
@@ -383,7 +383,7 @@ class MatrixVectorVerbs(MatrixOperands):
     ) -> DeviceArray:
         band, source, letter = self._band(ab), self._source(x, "x"), letter_of(ab, x)
         if not len(ab):
-            raise InvalidArgument("ab has no rows, and the band one diagonal at least")
+            raise InvalidArgument("ab has no rows, and a band has at least one diagonal")
         if not hermitian:
             check_real(letter)
         diagonals, order = ab.shape
@@ -393,7 +393,7 @@ class MatrixVectorVerbs(MatrixOperands):
         return self._product(f"{letter}{kind}bmv", words, band, source, target, alpha=alpha, beta=beta)
 
     def _band(self, ab: DeviceArray) -> Matrix:
-        """The diagonals of a band matrix, which the library must see as they are."""
+        """Return the diagonals of a band matrix, in the order that the library must see."""
         return self._ordered(self._anyhow(self._taken(ab, "ab", 2)).array, by_rows=False)
 
     def _symmetric_update(
@@ -448,26 +448,26 @@ class MatrixVectorVerbs(MatrixOperands):
 
 
 def _kind(letter: str, hermitian: bool) -> str:
-    """How names begin, of functions on symmetric and on Hermitian matrices, which are the same if they are real."""
+    """Return the first letters of functions on symmetric or Hermitian matrices; for real matrices they are the same."""
     return "he" if hermitian and letter in "CZ" else "sy"
 
 
 def _operation(seen: Matrix, wanted: Operation, letter: str) -> int | None:
-    """What the library must do to what it sees; None if it would have to conjugate, and not to transpose."""
+    """Return the library's operation on the matrix that it sees; None for a conjugation without transposition."""
     return seen.operation("T" if wanted == "C" and letter in "SD" else wanted, by_rows=False)
 
 
 def _check_length(vector: Vector, name: str, length: int) -> None:
     if vector.length != length:
-        raise InvalidArgument(f"{name} has {vector.length} elements, and the matrix {length} rows or columns")
+        raise InvalidArgument(f"{name} has {vector.length} elements, and the matrix has {length} rows or columns there")
 
 
 def _count(value: SupportsIndex, name: str) -> int:
-    """A number of rows or diagonals. Raises `InvalidArgument` for what is none."""
+    """Return a number of rows or diagonals. Raises `InvalidArgument` for anything else."""
     try:
         number = operator.index(value)
     except TypeError:
         number = -1
     if number < 0:
-        raise InvalidArgument(f"{name} is an int that is not negative, not {shown(value)}")
+        raise InvalidArgument(f"{name} is an int of at least 0, not {shown(value)}")
     return number

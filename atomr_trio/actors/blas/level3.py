@@ -1,6 +1,6 @@
 """Level 3: products with symmetric, Hermitian and diagonal matrices, updates, and sums.
 
-General products are in `products`, and what triangular matrices do in `triangular`.
+General products are in `products`, verbs with triangular matrices in `triangular`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class MatrixVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * a @ b + beta * out`` for a symmetric `a`, or ``b @ a`` if it is not `left` (``cublasSsymm``).
 
-        Of `a`, of shape (m, m), or (n, n) on the right, only the `lower` triangle is read, or else the upper one. `b`
+        `a` is of shape (m, m), or (n, n) on the right; only its `lower` triangle is read, or else the upper one. `b`
         and `out` are of shape (m, n), `out` a new array if it is not given. All are of one dtype, float32, float64,
-        complex64 or complex128; `alpha` and `beta` are numbers of it. A `b` whose order is not that of `out` is copied.
+        complex64 or complex128; `alpha` and `beta` are numbers of it. A `b` in another order than `out` is copied.
 
-        `compute` says how: "tf32" lets the tensor cores multiply float32 and complex64 numbers rounded to 10 bits of
-        mantissa, "pedantic" takes no short cut (``cublasSetMathMode``).
+        `compute` selects the arithmetic: with "tf32" the tensor cores multiply float32 and complex64 numbers rounded to
+        10 bits of mantissa; "pedantic" disables all such optimisations (``cublasSetMathMode``).
 
         Raises `InvalidArgument` for shapes or dtypes that do not fit together, for an `out` that shares memory with an
-        input, and for a `compute` that the dtype does not have.
+        input, and for a `compute` that the dtype does not support.
         """
         return self._multiply_symmetric("symm", a, b, left, lower, alpha, beta, out, compute)
 
@@ -120,13 +120,13 @@ class MatrixVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * op(a) @ op(a).T + beta * out``, a symmetric matrix, one triangle of it (``cublasSsyrk``).
 
-        `op` is "N", for `a` of shape (n, k), or "T", for (k, n). Of `out`, of shape (n, n), only the `lower` triangle
+        `op` is "N", for `a` of shape (n, k), or "T", for (k, n). `out` is of shape (n, n). Only its `lower` triangle
         is read and written, or else the upper one; a new array, if `out` is not given, has zeros in the other one. All
         are of one dtype, float32, float64, complex64 or complex128; `alpha` and `beta` are numbers of it. `compute` is
         that of `symm`.
 
         Raises `InvalidArgument` for shapes or dtypes that do not fit together, for another `op`, for an `out` that
-        shares memory with an input, and for a `compute` that the dtype does not have.
+        shares memory with an input, and for a `compute` that the dtype does not support.
         """
         return self._update_triangle("syrk", (a,), lower, op, alpha, beta, out, compute)
 
@@ -250,15 +250,15 @@ class MatrixVerbs(MatrixOperands):
         op_b: Operation = "N",
         out: DeviceArray | None = None,
     ) -> DeviceArray:
-        """``alpha * op_a(a) + beta * op_b(b)``, or without `b` the first half alone (``cublasSgeam``).
+        """``alpha * op_a(a) + beta * op_b(b)``, or without `b` only the first term (``cublasSgeam``).
 
         `a`, `b` and `out` are of shape (m, n) after `op_a` and `op_b`, which are "N", "T" for transposed, or "C" for
         transposed and conjugated; of one dtype, float32, float64, complex64 or complex128. `alpha` and `beta` are
-        numbers of it. `out` may be `a` or `b` itself if nothing is done to that, and is a new array if it is not given.
-        Complex ones that would have to be conjugated without being transposed are copied first.
+        numbers of it. `out` may be `a` or `b` itself if its operation is "N", and is a new array if it is not given.
+        Complex arrays that would have to be conjugated without being transposed are copied first.
 
         Raises `InvalidArgument` for shapes or dtypes that do not fit together, and for an `out` that shares memory with
-        an input and is not that.
+        an input that it is not.
         """
         terms = [(self._taken(a, "a", 2), check_operation(op_a, "op_a"), alpha)]
         if b is not None:
@@ -266,7 +266,7 @@ class MatrixVerbs(MatrixOperands):
         arrays = [array for array, _, _ in terms]
         shape = _shape_after(*terms[0][:2])
         if _shape_after(*terms[-1][:2]) != shape:
-            raise InvalidArgument(f"a has shape {shape} and b {_shape_after(*terms[-1][:2])}, after op_a and op_b")
+            raise InvalidArgument(f"a has shape {shape} and b has {_shape_after(*terms[-1][:2])}, after op_a and op_b")
         target = self._output(out, shape, arrays[0].dtype)
         letter_of(target.array, *arrays)
         in_place = [operation == "N" and is_same_place(array, target.array) for array, operation, _ in terms]
@@ -312,16 +312,16 @@ class MatrixVerbs(MatrixOperands):
 
 
 def _letter_of(name: str, *arrays: DeviceArray) -> str:
-    """The letter of the arrays' one dtype, which is complex where Hermitian matrices are spoken of."""
+    """Return the letter of the arrays' common dtype, which must be complex for Hermitian matrices."""
     letter = letter_of(*arrays)
     if name.startswith("he") and letter not in "CZ":
         counterpart = name.replace("he", "sy", 1)
-        raise InvalidArgument(f"{name} is for complex matrices; for {arrays[0].dtype.name} there is {counterpart}")
+        raise InvalidArgument(f"{name} is for complex matrices; for {arrays[0].dtype.name} use {counterpart}")
     return letter
 
 
 def _transposes(op: Operation, hermitian: bool, array: DeviceArray) -> bool:
-    """Whether an update is by the transpose of its matrix. Refuses the operation that the update has not."""
+    """Return whether an update is by the transpose of its matrix. Raises `InvalidArgument` for another operation."""
     check_operation(op, "op")
     allowed = {"N", "C"} if hermitian else {"N", "T"} if array.dtype.kind == "c" else {"N", "T", "C"}
     if op not in allowed:

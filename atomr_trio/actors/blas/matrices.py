@@ -1,7 +1,7 @@
-"""What level 3 is planned with: matrices as cuBLAS takes them, in the order that a call asks for.
+"""Operands of level 3: matrices as cuBLAS takes them, in the order that a call needs.
 
-A call whose result lies row by row computes the transpose of it (see ``_matrices.py``). Most operands are taken for
-that where they lie, whatever their order; those that are not are copied to the other order first.
+A call whose result lies row by row computes its transpose (see ``_matrices.py``). Most operands are used in place,
+whatever their order; the others are copied to the needed order first.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from .vectors import VectorOperands, factor
 
 
 def word(is_first: object, turned: bool) -> int:
-    """A word of cuBLAS that is 0 or 1, left or right, lower or upper; the other one where the transpose is seen."""
+    """Return a word of cuBLAS, 0 or 1, for left or right, lower or upper; the other one if the transpose is seen."""
     return int(bool(is_first) == turned)
 
 
 def check_same(array: DeviceArray, shape: tuple[int, ...], name: str) -> None:
-    """Refuse an array of another shape."""
+    """Raise `InvalidArgument` for an array of another shape."""
     if array.shape != shape:
         raise InvalidArgument(f"{name} has shape {array.shape}, which must be {shape}")
 
 
 def check_sides(special: DeviceArray, other: DeviceArray, left: bool) -> None:
-    """Refuse a square matrix whose order is not the length of the other one's side that it meets."""
+    """Raise `InvalidArgument` unless the order of a square matrix fits the other matrix on that side."""
     if special.shape[-1] != other.shape[-2 if left else -1]:
         side = "left" if left else "right"
-        raise InvalidArgument(f"a of shape {special.shape} cannot stand on the {side} of b, of shape {other.shape}")
+        raise InvalidArgument(f"a of shape {special.shape} cannot be on the {side} of b, of shape {other.shape}")
 
 
 def check_factor(beta: complex, out: object) -> None:
-    """Refuse a factor, a number, of what is not given."""
+    """Raise `InvalidArgument` for a factor other than 0 of an `out` that is not given."""
     if out is None and beta != 0:
-        raise InvalidArgument("beta is a factor of out, which is not given")
+        raise InvalidArgument("beta is a factor of out, which is not given: give out, or leave beta out")
 
 
 def common_stack(*arrays: DeviceArray) -> tuple[int, ...]:
-    """The leading axes that stacks of matrices have together, as numpy broadcasts them."""
+    """Return the leading axes of stacks of matrices, broadcast as by numpy."""
     try:
         return np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
@@ -65,12 +65,12 @@ def common_stack(*arrays: DeviceArray) -> tuple[int, ...]:
 
 
 def is_same_place(first: DeviceArray, second: DeviceArray) -> bool:
-    """Whether two arrays have each element in the same place."""
+    """Return whether two arrays have each element in the same place."""
     return (first.address, first.shape, first.strides) == (second.address, second.shape, second.strides)
 
 
 def repeated(matrix: Matrix, stack: tuple[int, ...]) -> Matrix:
-    """A matrix, or a stack of them, as one that has these leading axes."""
+    """Return a matrix, or a stack, broadcast to these leading axes."""
     if matrix.array.shape[:-2] == stack:
         return matrix
     shape = (*stack, matrix.rows, matrix.columns)
@@ -82,10 +82,10 @@ class MatrixOperands(VectorOperands):
 
     __slots__ = ()
 
-    # What is given.
+    # Arguments.
 
     def _stack(self, array: object, name: str) -> DeviceArray:
-        """An array of two or more axes."""
+        """Return an array of two or more axes. Raises `InvalidArgument`."""
         given = check_array(array, name)
         if given.ndim < 2:
             raise InvalidArgument(f"{name} has two axes or more, not {given.ndim}: its shape is {given.shape}")
@@ -93,7 +93,7 @@ class MatrixOperands(VectorOperands):
         return given
 
     def _list(self, arrays: object, name: str) -> list[DeviceArray]:
-        """Arrays of two axes, at least one, all of one shape and dtype."""
+        """Return a list of at least one array of two axes, all of one shape and dtype. Raises `InvalidArgument`."""
         if not isinstance(arrays, list | tuple) or not arrays:
             raise InvalidArgument(f"{name} is a list of arrays on the device, not {shown(arrays)}")
         given = [self._taken(array, f"{name}[{index}]", 2) for index, array in enumerate(arrays)]
@@ -104,16 +104,16 @@ class MatrixOperands(VectorOperands):
         return given
 
     def _square(self, array: object, name: str, *, stacked: bool = False) -> DeviceArray:
-        """A matrix with as many rows as columns."""
+        """Return a matrix with as many rows as columns. Raises `InvalidArgument`."""
         given = self._stack(array, name) if stacked else self._taken(array, name, 2)
         if given.shape[-1] != given.shape[-2]:
             raise InvalidArgument(f"{name} is square, not of shape {given.shape}")
         return given
 
-    # What is written.
+    # Outputs.
 
     def _output(self, out: object, shape: tuple[int, ...], dtype: npt.DTypeLike, *, zeros: bool = False) -> Matrix:
-        """What a result is written to: new memory, of zeros if the call does not write all of it, or what is given."""
+        """Return the target of a result: the given array, or new memory, of zeros if the call writes only a part."""
         if out is None:
             make = self._device.zeros if zeros else self._empty
             return self._target_matrix(make(shape, dtype), "out")
@@ -126,11 +126,11 @@ class MatrixOperands(VectorOperands):
         seen = matrix_of(array)
         if seen is None:
             text = layout_refusal(array, "one of its axes must be contiguous", written=True)
-            raise InvalidArgument(f"{name} is no matrix of BLAS: {text}")
+            raise InvalidArgument(f"{name} is not a matrix that BLAS takes: {text}")
         return seen
 
     def _output_list(self, out: object, count: int, shape: tuple[int, int], dtype: npt.DTypeLike) -> Matrix:
-        """The same for a list of results; new ones are parts of one array."""
+        """Return the targets of a list of results; new ones are parts of one array."""
         if out is None:
             stack = self._empty((count, *shape), dtype)
             given = [stack[index] for index in range(count)]
@@ -141,16 +141,16 @@ class MatrixOperands(VectorOperands):
             check_same(given[0], shape, "out[0]")
         seen = as_list([self._target_matrix(array, f"out[{index}]") for index, array in enumerate(given)])
         if seen is None:
-            raise InvalidArgument("the arrays of out lie differently: all need the same strides")
+            raise InvalidArgument("the arrays of out have different strides: all need the same")
         check_all_apart(given, ())
         return seen
 
-    # What is read.
+    # Inputs.
 
     def _operand(self, array: DeviceArray, wanted: Operation, by_rows: bool) -> tuple[Matrix, int]:
-        """An input, and what the library must do to it for a result that lies so; copied if there is no word for that.
+        """Return an input, and the library's operation on it for a result in that order. Copied if there is none.
 
-        There is none for what would be conjugated, and not transposed.
+        The library has no operation for a conjugation without transposition.
         """
         wanted = _of_real(wanted, array)
         seen = matrix_of(array)
@@ -161,7 +161,7 @@ class MatrixOperands(VectorOperands):
         return seen, operation
 
     def _operand_list(self, arrays: list[DeviceArray], wanted: Operation, by_rows: bool) -> tuple[Matrix, int]:
-        """The same for a list of inputs, which must lie alike for a call."""
+        """Return the same for a list of inputs, which must have the same layout for a call."""
         wanted = _of_real(wanted, arrays[0])
         seen = [each for each in map(matrix_of, arrays) if each is not None]
         alike = as_list(seen) if len(seen) == len(arrays) else None
@@ -174,17 +174,17 @@ class MatrixOperands(VectorOperands):
         return alike, operation
 
     def _anyhow(self, array: DeviceArray) -> Matrix:
-        """An input that may lie row by row or column by column."""
+        """Return an input that may lie row by row or column by column."""
         return matrix_of(array) or self._reordered(array, True)
 
     def _ordered(self, array: DeviceArray, by_rows: bool) -> Matrix:
-        """An input that must lie row by row, or must not."""
+        """Return an input that must lie row by row, or column by column."""
         return matrix_of(array, by_rows) or self._reordered(array, by_rows)
 
     def _new_matrix(
         self, shape: tuple[int, ...], dtype: npt.DTypeLike, by_rows: bool, *, zeros: bool = False
     ) -> Matrix:
-        """New memory that lies so."""
+        """Return new memory in that order."""
         make = self._device.zeros if zeros else self._empty
         *stack, rows, columns = shape
         array = make(shape if by_rows else (*stack, columns, rows), dtype)
@@ -199,11 +199,11 @@ class MatrixOperands(VectorOperands):
         return copy
 
     def _transfer(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Have a matrix, or a stack of them, copied to where the elements lie in another order."""
+        """Plan a copy of a matrix, or of a stack, to memory in another order."""
         seen, place = matrix_of(source), known(matrix_of(target), "it was checked, or made so")
         if not target.size:
             return
-        # The copy engine walks few rows across, and none between those that it writes.
+        # The copy engine cannot transpose efficiently.
         is_hard = matrix_of(source, place.by_rows) is None or source._block is target._block
         if source.ndim > 2 and (is_hard or 0 in source.strides[:-2]):
             for index in np.ndindex(source.shape[:-2]):
@@ -224,26 +224,26 @@ class MatrixOperands(VectorOperands):
         keeps: bool,
         operation: str = "geam",
     ) -> None:
-        """Have the sum of two matrices computed, each with its factor and what is done to it."""
+        """Plan the sum of two matrices, each with its factor and its operation."""
         (alpha, a, op_a), (beta, b, op_b) = first, second
         function = f"cublas{letter_of(target.array)}geam_64"
         arguments = (op_a, op_b, *target.seen, alpha, a, beta, b, target)
         self._run(operation, function, *arguments, writes=(target,), keeps=keeps)
 
     def _addresses(self, *matrices: Matrix) -> tuple[DeviceArray, list[int]]:
-        """The addresses of the single matrices on the device, and where those of each argument begin."""
+        """Return a device array of the matrices' addresses, and the addresses of each argument's part of it."""
         table = self._upload(np.stack([matrix.addresses for matrix in matrices]))
         return table, [table.address + index * table.strides[0] for index in range(len(matrices))]
 
 
 def items(matrix: Matrix) -> Iterator[Matrix]:
-    """Each matrix of a stack or a list."""
+    """Yield each matrix of a stack or a list."""
     indices = np.ndindex(matrix.array.shape[:-2])
     for array in matrix.listed or (matrix.array[index] for index in indices):
         yield known(matrix_of(array, matrix.by_rows), "it lies as all of them do")
 
 
 def _of_real(wanted: Operation, array: DeviceArray) -> Operation:
-    """What an operation is to a real matrix, of which conjugation makes nothing else."""
+    """Return the operation without conjugation for a real matrix."""
     check_operation(wanted, "an operation")
     return "T" if wanted == "C" and array.dtype.kind != "c" else wanted

@@ -1,4 +1,4 @@
-"""Products of general matrices, of all the types that cuBLAS multiplies: one, a stack, or a list of them."""
+"""Products of general matrices, of all types that cuBLAS supports: one, a stack, or a list of them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .matrices import MatrixOperands, check_factor, common_stack, items, repeate
 from .types import DEFAULT_ALGORITHM, OUTPUTS, Compute, product_of
 
 Operand = tuple[Matrix, int]
-"""A matrix, or many, and the word for what is done to it."""
+"""A matrix, or many, and the word for its operation."""
 
 FOUR: Final = 4
-"""Bytes are multiplied so many at a time: their sizes, leading dimensions and addresses are multiples of it."""
+"""The multiple of the sizes, leading dimensions and addresses of matrices of bytes."""
 
 
 @attrs.frozen
 class _Product:
-    """What a product has besides its matrices."""
+    """The parameters of a product besides its matrices."""
 
     k: int
     alpha: Scalar
     beta: Scalar
     keeps: bool
-    """Whether beta is not zero."""
+    """True if beta is not zero."""
     kind: int
     """``cublasComputeType_t``."""
 
@@ -61,19 +61,19 @@ class ProductVerbs(MatrixOperands):
         `a` and `b` are of shape (m, k) and (k, n) after `op_a` and `op_b`, which are "N", "T" for transposed, or "C"
         for transposed and conjugated; of one dtype, float32, float64, complex64, complex128, float16, bfloat16 or int8.
         `out` is of shape (m, n), and a new array of `dtype` if it is not given: by default the dtype of the inputs, and
-        int32 for int8; sums of float16 and bfloat16 are made, and may be kept, in float32. `alpha` and `beta` are of
-        the dtype that the sums have. `compute` says how: "tf32" and the fast ones round the inputs first, "pedantic"
-        takes no short cut, "emulated" uses the tensor cores for all digits (CUDA 13).
+        int32 for int8; sums of float16 and bfloat16 are computed, and may be kept, in float32. `alpha` and `beta` are
+        of the dtype of the sums. `compute` selects the arithmetic: "tf32" and the fast ones round the inputs first,
+        "pedantic" disables all such optimisations, "emulated" uses the tensor cores for all digits (CUDA 13).
 
         Further axes in front make stacks of matrices, which are broadcast as `numpy.matmul` does; that is one call
         (``cublasGemmStridedBatchedEx``, or ``cublasGemmBatchedEx`` where the matrices are not equally far apart).
 
-        Arrays of any strides are taken. Those that no matrix of cuBLAS has are copied first; so are complex ones that
-        would have to be conjugated without being transposed, and int8 whose sizes or leading dimensions are no
+        Arrays may have any strides. Arrays that cuBLAS does not take are copied first; so are complex arrays that would
+        have to be conjugated without being transposed, and int8 arrays whose sizes or leading dimensions are not
         multiples of 4.
 
         Raises `InvalidArgument` for shapes, dtypes or an `out` that do not fit together, for an `out` that shares
-        memory with an input, and for a `compute` that the dtypes do not have.
+        memory with an input, and for a `compute` that the dtypes do not support.
         """
         left, right = self._stack(a, "a"), self._stack(b, "b")
         m, n, k = _sizes(left, right, op_a, op_b)
@@ -102,18 +102,18 @@ class ProductVerbs(MatrixOperands):
         dtype: npt.DTypeLike | None = None,
         compute: Compute | None = None,
     ) -> list[DeviceArray]:
-        """The products of the matrices of two lists of one length, in one call (``cublasGemmBatchedEx``).
+        """Return the products of the matrices of two lists of one length, in one call (``cublasGemmBatchedEx``).
 
         All of `a` are of one shape, and so are all of `b`; dtypes, `alpha`, `beta`, `op_a`, `op_b`, `dtype` and
         `compute` are those of `gemm`, for all products alike. `out` is a list of as many arrays, which have the same
         strides; without it the results are the parts of one new array. Inputs that lie differently are copied first.
 
-        Raises `InvalidArgument` for what `gemm` refuses, for lists of different lengths, and for arrays of different
+        Raises `InvalidArgument` as `gemm` does, for lists of different lengths, and for arrays of different
         shapes or dtypes in a list.
         """
         left, right = self._list(a, "a"), self._list(b, "b")
         if len(left) != len(right):
-            raise InvalidArgument(f"a has {len(left)} arrays and b has {len(right)}")
+            raise InvalidArgument(f"a has {len(left)} arrays and b has {len(right)}: give the same number")
         m, n, k = _sizes(left[0], right[0], op_a, op_b)
         target = self._output_list(out, len(left), (m, n), _output_dtype(left[0], dtype))
         check_output_dtype(target.array, dtype)
@@ -130,12 +130,12 @@ class ProductVerbs(MatrixOperands):
         return list(target.arrays)
 
     def _zeros(self, like: DeviceArray, operation: Operation, length: int, *, is_right: bool = False) -> DeviceArray:
-        """Stands for a matrix without columns, or for one without rows: what it adds to a product is zero, too."""
+        """Return a matrix of zeros for one without columns, or without rows: both add zero to a product."""
         shape = (FOUR, length) if is_right ^ (operation != "N") else (length, FOUR)
         return self._device.zeros(shape, like.dtype)
 
     def _multiply(self, left: Operand, right: Operand, target: Matrix, product: _Product) -> None:
-        """Have products of bytes made of whole fours, and others as they are."""
+        """Plan products, with matrices of bytes padded to multiples of four."""
         wide = target
         if name_of(left[0].array.dtype) == "int8" and not all(map(_is_of_fours, (left[0], right[0], target))):
             left, right = ((self._padded(matrix, zeros=True), operation) for matrix, operation in (left, right))
@@ -150,7 +150,7 @@ class ProductVerbs(MatrixOperands):
                 self._copy(whole, part)
 
     def _padded(self, matrix: Matrix, *, zeros: bool, keeps: bool = True) -> Matrix:
-        """A copy whose sizes are multiples of four; without the content where that does not matter."""
+        """Return a copy whose sizes are multiples of four; without the content if that is not needed."""
         stack = (matrix.count,) if matrix.listed else matrix.array.shape[:-2]
         shape = (*stack, _up(matrix.rows), _up(matrix.columns))
         padded = self._new_matrix(shape, matrix.array.dtype, matrix.by_rows, zeros=zeros)
@@ -160,7 +160,7 @@ class ProductVerbs(MatrixOperands):
         return padded
 
     def _send_product(self, left: Operand, right: Operand, target: Matrix, product: _Product) -> None:
-        """Have products made, all at once, but for those whose addresses no function for many takes."""
+        """Plan all products at once, or one by one if their addresses are not allowed in a batched call."""
         (a, op_a), (b, op_b) = (right, left) if target.by_rows else (left, right)
         matrices = (a, b, target)
         if target.count > 1 and not _is_regular(matrices) and any(map(_is_odd, matrices)):
@@ -185,7 +185,7 @@ class ProductVerbs(MatrixOperands):
         )
 
     def _places(self, matrices: tuple[Matrix, ...], operands: Operands) -> tuple[str, list[tuple[int, ...]]]:
-        """Which function takes these, and the words that tell it where each is."""
+        """Return the function for these, and the words that give each address."""
         places: Sequence[int] = [Address(matrix.address) for matrix in matrices]
         distances: list[tuple[int, ...]] = [() for _ in matrices]
         form = ""
@@ -202,12 +202,12 @@ class ProductVerbs(MatrixOperands):
 
 
 def _is_regular(matrices: tuple[Matrix, ...]) -> bool:
-    """Whether the matrices of each operand are equally far apart."""
+    """Return whether the matrices of each operand are at equal distances."""
     return all(matrix.distance is not None for matrix in matrices)
 
 
 def _sizes(left: DeviceArray, right: DeviceArray, op_a: Operation, op_b: Operation) -> tuple[int, int, int]:
-    """Rows and columns of a product, and the length of its sums."""
+    """Return the rows and columns of a product, and the length of its sums."""
     check_operation(op_a, "op_a")
     check_operation(op_b, "op_b")
     m, k = left.shape[-2:] if op_a == "N" else left.shape[:-3:-1]
@@ -240,7 +240,7 @@ def _up(length: int) -> int:
 
 
 def _pairs(matrix: Matrix, padded: Matrix) -> list[tuple[DeviceArray, DeviceArray]]:
-    """The arrays of a matrix, or of many, each with the part of the padded ones that has its elements."""
+    """Return the arrays of a matrix, or of many, each with the part of the padded array that has its elements."""
     parts = padded.array[..., : matrix.rows, : matrix.columns]
     if matrix.listed:
         return [(array, parts[index]) for index, array in enumerate(matrix.listed)]
@@ -253,5 +253,5 @@ def _is_of_fours(matrix: Matrix) -> bool:
 
 
 def _is_odd(matrix: Matrix) -> bool:
-    """Whether an address is no multiple of four, which a product by addresses may take for one."""
+    """Return whether an address is not a multiple of four, which a product by addresses may need."""
     return bool((matrix.addresses % FOUR).any())

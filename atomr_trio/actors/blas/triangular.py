@@ -1,4 +1,4 @@
-"""Products with triangular matrices, and what is solved by them: one, a stack, or a list of them."""
+"""Products with triangular matrices, and triangular systems: one, a stack, or a list of them."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class TriangularVerbs(MatrixOperands):
     ) -> DeviceArray:
         """``alpha * op_a(a) @ b`` for a triangular `a`, or ``b @ op_a(a)`` if it is not `left` (``cublasStrmm``).
 
-        Of `a`, of shape (m, m), or (n, n) on the right, only the `lower` triangle is read, or else the upper one, and
-        with `unit_diagonal` not the diagonal, which is taken to be ones. `op_a` is "N", "T" for transposed, or "C" for
+        `a` is of shape (m, m), or (n, n) on the right; only its `lower` triangle is read, or else the upper one. With
+        `unit_diagonal` its diagonal is not read, and taken to be ones. `op_a` is "N", "T" for transposed, or "C" for
         transposed and conjugated. `b` and `out` are of shape (m, n); `out` may be `b` itself, and is a new array if it
         is not given. All are of one dtype, float32, float64, complex64 or complex128; `alpha` is a number of it. A `b`
         whose order is not that of `out` is copied, and so is a complex `a` that would have to be conjugated without
         being transposed.
 
-        `compute` says how: "tf32" lets the tensor cores multiply float32 and complex64 numbers rounded to 10 bits of
-        mantissa, "pedantic" takes no short cut (``cublasSetMathMode``).
+        `compute` selects the arithmetic: with "tf32" the tensor cores multiply float32 and complex64 numbers rounded to
+        10 bits of mantissa; "pedantic" disables all such optimisations (``cublasSetMathMode``).
 
         Raises `InvalidArgument` for shapes or dtypes that do not fit together, for an `out` that shares memory with an
-        input and is not `b`, and for a `compute` that the dtype does not have.
+        input and is not `b`, and for a `compute` that the dtype does not support.
         """
         special, other = self._square(a, "a"), self._taken(b, "b", 2)
         target, letter = self._triangular_output(special, other, left, op_a, out)
@@ -75,12 +75,12 @@ class TriangularVerbs(MatrixOperands):
         out: DeviceArray | None = None,
         compute: MathMode | None = None,
     ) -> DeviceArray:
-        """The x of ``op_a(a) @ x == alpha * b``, or of ``x @ op_a(a) == alpha * b`` (``cublasStrsm``).
+        """Return the x of ``op_a(a) @ x == alpha * b``, or of ``x @ op_a(a) == alpha * b`` (``cublasStrsm``).
 
         `a`, `b`, `left`, `lower`, `op_a`, `unit_diagonal`, `alpha`, `out`, `compute` and the dtype are those of `trmm`.
         An array of a shape with more axes is a stack of matrices, which are broadcast as numpy does, and solved in one
-        call (``cublasStrsmBatched``). Nobody looks whether a number of the diagonal is zero: there the result is
-        infinite, or not a number. Where `out` is not `b`, `b` is copied to it first.
+        call (``cublasStrsmBatched``). Zeros on the diagonal raise no error: there the result is infinite,
+        or not a number. If `out` is not `b`, `b` is copied to it first.
 
         Raises as `trmm` does, and `InvalidArgument` for stacks that do not fit together.
         """
@@ -113,19 +113,19 @@ class TriangularVerbs(MatrixOperands):
         out: Sequence[DeviceArray] | None = None,
         compute: MathMode | None = None,
     ) -> list[DeviceArray]:
-        """The solutions of `trsm` for two lists of matrices of one length, in one call (``cublasStrsmBatched``).
+        """Return the solutions of `trsm` for two lists of matrices of one length, in one call (``cublasStrsmBatched``).
 
         All of `a` are of one shape, and so are all of `b`; the dtype, `left`, `lower`, `op_a`, `unit_diagonal`, `alpha`
         and `compute` are those of `trsm`, for all alike. `out` is a list of as many arrays, which have the same
         strides, and may be those of `b`; without it the results are the parts of one new array. Those of `a` are copied
         if they lie differently.
 
-        Raises `InvalidArgument` for what `trsm` refuses, for lists of different lengths, and for arrays of different
+        Raises `InvalidArgument` as `trsm` does, for lists of different lengths, and for arrays of different
         shapes or dtypes in a list.
         """
         special, other = self._list(a, "a"), self._list(b, "b")
         if len(special) != len(other):
-            raise InvalidArgument(f"a has {len(special)} arrays and b has {len(other)}")
+            raise InvalidArgument(f"a has {len(special)} arrays and b has {len(other)}: give the same number")
         self._square(special[0], "a[0]")
         check_sides(special[0], other[0], left)
         check_operation(op_a, "op_a")
@@ -145,7 +145,7 @@ class TriangularVerbs(MatrixOperands):
     def _triangular_output(
         self, special: DeviceArray, other: DeviceArray, left: bool, op_a: Operation, out: DeviceArray | None
     ) -> tuple[Matrix, str]:
-        """The output of a verb with a triangular matrix, and the letter of all."""
+        """Return the output of a verb with a triangular matrix, and the letter of the dtype."""
         check_sides(special, other, left)
         check_operation(op_a, "op_a")
         target = self._output(out, (*common_stack(special, other), *other.shape[-2:]), other.dtype)
@@ -158,7 +158,7 @@ class TriangularVerbs(MatrixOperands):
     def _solve(
         self, letter: str, words: tuple[int, ...], number: Scalar, special: Matrix, target: Matrix, flags: int
     ) -> None:
-        """Have the systems of many matrices solved."""
+        """Plan the solution of the systems of many matrices."""
         table, (a, b) = self._addresses(special, target)
         operands = self._operands()
         operands.reads(*special.arrays, table)
@@ -176,5 +176,5 @@ class TriangularVerbs(MatrixOperands):
 def _triangle_words(
     seen: Matrix, operation: int, target: Matrix, left: bool, lower: bool, unit_diagonal: bool
 ) -> tuple[int, ...]:
-    """What a call is told of a triangular matrix: its side, its triangle, what is done to it, its diagonal."""
+    """Return the words of a call for a triangular matrix: its side, its triangle, its operation, its diagonal."""
     return word(left, target.by_rows), word(lower, seen.by_rows), operation, int(bool(unit_diagonal))

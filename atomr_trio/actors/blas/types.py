@@ -1,4 +1,4 @@
-"""What cuBLAS computes with: its element types, and the combinations that a product of matrices has."""
+"""The element types of cuBLAS, and the combinations that a product of matrices supports."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ REAL_LETTERS: Final[Mapping[str, str]] = MappingProxyType({"S": "S", "D": "D", "
 """The same for functions whose result is real."""
 
 Compute = Literal["pedantic", "tf32", "fast_float16", "fast_bfloat16", "emulated"]
-"""How a product is computed, where that is not what the types say by themselves."""
+"""The arithmetic of a product, if it is not the default of its types."""
 
 MathMode = Literal["pedantic", "tf32"]
-"""The same for the verbs of level 3 whose functions are not told it, but follow the mode of the handle."""
+"""The same for the verbs of level 3 whose functions follow the mode of the handle."""
 
 
 @attrs.frozen
 class Product:
-    """What `gemm` does for one type of inputs and outputs."""
+    """The arithmetic of `gemm` for one combination of input and output types."""
 
     scalar: str
     """The dtype of alpha and beta."""
     compute: Mapping[str | None, int]
-    """``cublasComputeType_t`` by what the caller asks for."""
+    """``cublasComputeType_t`` by the caller's `compute`."""
 
 
 _HALF: Final = MappingProxyType({None: 68, "pedantic": 69})
@@ -54,14 +54,14 @@ PRODUCTS: Final[Mapping[tuple[str, str], Product]] = MappingProxyType(
         ("int8", "float32"): Product("float32", _HALF),
     }
 )
-"""By the dtypes of the inputs and of the output; the table of ``cublasGemmEx``."""
+"""The products by the dtypes of the inputs and of the output; the table of ``cublasGemmEx``."""
 
 _SINGLE: Final = (None, "pedantic", "tf32")
 _DOUBLE: Final = (None, "pedantic")
 _MATH_MODES: Final[Mapping[str, tuple[str | None, ...]]] = MappingProxyType(
     {"float32": _SINGLE, "float64": _DOUBLE, "complex64": _SINGLE, "complex128": _DOUBLE}
 )
-"""By a dtype, what ``cublasSetMathMode`` makes of it."""
+"""The modes of ``cublasSetMathMode`` by the dtype."""
 
 OUTPUTS: Final[Mapping[str, str]] = MappingProxyType({"int8": "int32"})
 """The dtype of a new output, where it is not that of the inputs."""
@@ -77,17 +77,17 @@ def check_lengths(first: Vector, second: Vector) -> None:
 
 def product_of(left: DeviceArray, right: DeviceArray, output: DeviceArray, compute: str | None) -> tuple[Product, int]:
     if left.dtype != right.dtype:
-        raise InvalidArgument(f"a has dtype {left.dtype.name} and b {right.dtype.name}")
+        raise InvalidArgument(f"a has dtype {left.dtype.name} and b has {right.dtype.name}: convert one of them")
     product = PRODUCTS.get((name_of(left.dtype), name_of(output.dtype)))
     if product is None:
         known = ", ".join(f"{first} to {second}" for first, second in PRODUCTS)
-        raise InvalidArgument(f"there is no product of {left.dtype.name} to {output.dtype.name}; there are: {known}")
+        raise InvalidArgument(f"a product of {left.dtype.name} to {output.dtype.name} is not supported; use {known}")
     _check_compute(compute, product.compute, left.dtype)
     return product, product.compute[compute]
 
 
 def math_flags(compute: MathMode | None, dtype: np.dtype[Any]) -> int:
-    """The flags of a call that computes so. Raises `InvalidArgument` for what the dtype does not have."""
+    """Return the flags of a call with that arithmetic. Raises `InvalidArgument` if the dtype does not support it."""
     _check_compute(compute, _MATH_MODES[dtype.name], dtype)
     return flags(math=compute or "default")
 
@@ -95,4 +95,4 @@ def math_flags(compute: MathMode | None, dtype: np.dtype[Any]) -> int:
 def _check_compute(compute: object, known: Collection[str | None], dtype: np.dtype[Any]) -> None:
     if not isinstance(compute, str | None) or compute not in known:
         names = ", ".join(f'"{each}"' for each in known if each is not None)
-        raise InvalidArgument(f"compute={shown(compute)}: products of {dtype.name} have {names}, or None")
+        raise InvalidArgument(f"compute={shown(compute)}: products of {dtype.name} support {names}, or None")

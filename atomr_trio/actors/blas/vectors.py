@@ -1,8 +1,8 @@
-"""What levels 1 and 2 are planned with: operands as cuBLAS takes them, copied or conjugated first where it must be.
+"""Operands of levels 1 and 2 as cuBLAS takes them, copied or conjugated first where necessary.
 
-cuBLAS reads a vector with a negative increment from its end, as numpy does. Where the library sees the transpose of a
-matrix (see ``_matrices.py``) and the conjugate of it is meant, no function says that; there the vectors are conjugated
-instead, which is little beside the matrix, and the result is conjugated back.
+cuBLAS reads a vector with a negative increment from its end, as numpy does. If the library sees the transpose of a
+matrix (see ``_matrices.py``) and needs its conjugate, no function does that. Then the vectors are conjugated instead,
+which is little work compared to the matrix, and the result is conjugated back.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from ...worker.engines.blas import flags
 from ..memory import plan_fill
 
 DTYPES: Final = {letter: name for name, letter in LETTERS.items()}
-"""By a letter, the name of its dtype."""
+"""The name of the dtype by its letter."""
 
 PARTS: Final = {"S": "S", "D": "D", "C": "S", "Z": "D"}
-"""By a letter, that of the real parts of such elements."""
+"""The letter of the real parts by the letter of the elements."""
 
 MIXED_LETTERS: Final = {"S": "S", "D": "D", "C": "Cs", "Z": "Zd"}
-"""What stands for a letter where the elements may be complex and the scalar is real."""
+"""The letters in names of functions with a real scalar, by the letter of the elements."""
 
 Number = complex | DeviceArray
 """A scalar: a number of the host, or an array without axes on the device."""
 
 
 def is_complex(scalar: Number) -> bool:
-    """Whether a scalar is of a complex type, wherever it is."""
+    """Return whether a scalar, on the host or on the device, is of a complex type."""
     return scalar.dtype.kind == "c" if isinstance(scalar, DeviceArray) else np.iscomplexobj(scalar)
 
 
 def factor(value: complex, dtype: npt.DTypeLike, *, conjugate: bool = False) -> Scalar:
-    """A scalar of the host as a call has it. Raises `InvalidArgument` for what `dtype` cannot hold."""
+    """Return a scalar of the host as a call has it. Raises `InvalidArgument` if `dtype` cannot hold it."""
     given = Scalar.of(value, dtype)
     return Scalar(np.frombuffer(given.content, dtype).conj().tobytes()) if conjugate else given
 
 
 def check_real(letter: str) -> None:
-    """Refuse complex elements."""
+    """Raise `InvalidArgument` for complex elements."""
     if letter in "CZ":
-        raise InvalidArgument(f"there is no such operation on {DTYPES[letter]}, but on float32, float64")
+        raise InvalidArgument(f"{DTYPES[letter]} is not supported; use float32, float64")
 
 
 def check_scalars_apart(scalars: Sequence[DeviceArray], *written: DeviceArray) -> None:
-    """Refuse scalars on the device that would change while they are read."""
+    """Raise `InvalidArgument` for scalars on the device that share memory with an output."""
     for array in written:
         check_apart(array, *scalars)
 
 
 def _words(argument: Argument | Vector | Matrix | DeviceArray) -> tuple[Argument, ...]:
-    """An argument as the C function takes it."""
+    """Return an argument as the C function takes it."""
     if isinstance(argument, Vector):
         return Address(argument.address), argument.increment
     if isinstance(argument, Matrix):
@@ -78,13 +78,13 @@ class VectorOperands(Library):
     # Operands.
 
     def _taken(self, array: object, name: str, *axes: int) -> DeviceArray:
-        """An array of this device with so many axes."""
+        """Return an array of this device whose number of axes is one of `axes`."""
         taken = check_array(array, name, *axes)
         check_usable(self._device, taken)
         return taken
 
     def _source(self, array: object, name: str) -> Vector:
-        """A vector that is read; copied first if its elements are no whole number of elements apart, or all in one."""
+        """Return a vector that is read. It is copied first if cuBLAS does not take its stride."""
         given = self._taken(array, name, 1)
         if is_spread(given):
             return vector(given, name)
@@ -93,30 +93,30 @@ class VectorOperands(Library):
         return vector(copy, name)
 
     def _target(self, array: object, name: str) -> Vector:
-        """A vector that is written."""
+        """Return a vector that is written."""
         given = self._taken(array, name, 1)
         if not is_spread(given):
-            raise InvalidArgument(f"{name} cannot be written: {strides_text(given)}")
+            raise InvalidArgument(f"{name} cannot be written (overlapping or misaligned): {strides_text(given)}")
         return vector(given, name)
 
     def _upwards(self, array: object, name: str) -> DeviceArray:
-        """The vector from its lowest address up, for functions to which the order says nothing.
+        """Return the vector from its lowest address up, for functions that do not depend on the order.
 
-        They take a vector that is read backwards for an empty one.
+        Those functions treat a vector with a negative increment as empty.
         """
         given = self._taken(array, name, 1)
         return given[::-1] if given.strides[0] < 0 else given
 
     def _product_target(self, out: object, length: int, beta: complex, *inputs: DeviceArray) -> Vector:
-        """The vector that a product is written to, new if none is given."""
-        factor(beta, inputs[0].dtype)  # refuses what cannot be compared with 0
+        """Return the vector that a product is written to; a new one if none is given."""
+        factor(beta, inputs[0].dtype)  # refuses a value that cannot be compared with 0
         if out is None:
             if beta != 0:
-                raise InvalidArgument("beta is a factor of out, which is not given")
+                raise InvalidArgument("beta is a factor of out, which is not given: give out, or leave beta out")
             return vector(self._empty((length,), inputs[0].dtype), "out")
         target = self._target(out, "out")
         if target.length != length:
-            raise InvalidArgument(f"out has {target.length} elements, and the result {length}")
+            raise InvalidArgument(f"out has {target.length} elements, and the result has {length}")
         letter_of(*inputs, target.array)
         check_apart(target.array, *inputs)
         return target
@@ -134,7 +134,7 @@ class VectorOperands(Library):
         answer: npt.NDArray[Any] | None = None,
         check: Verdict | None = None,
     ) -> None:
-        """Have a function called that reads all its operands, but for those that it `writes`."""
+        """Plan a call of a function that reads all its operands, except those that it `writes`."""
         operands = self._operands()
         for each in arguments:
             if isinstance(each, Vector | Matrix | DeviceArray):
@@ -149,10 +149,10 @@ class VectorOperands(Library):
     def _scalars(
         self, *, written: tuple[DeviceArray, ...], **scalars: tuple[Number, npt.DTypeLike]
     ) -> tuple[list[Argument | DeviceArray], int]:
-        """Scalars by name, each with its dtype, as a call takes them, and the flags that this needs of it."""
+        """Return scalars, each with its dtype, as a call takes them, and the flags that the call needs for them."""
         places = {isinstance(value, DeviceArray) for value, _ in scalars.values()}
         if places == {True, False}:
-            raise InvalidArgument(f"{' and '.join(scalars)} are either numbers or arrays on the device, all of them")
+            raise InvalidArgument(f"{' and '.join(scalars)} must all be numbers, or all be arrays on the device")
         if places == {False}:
             return [Scalar.of(value, dtype) for value, dtype in scalars.values()], 0
         arrays = [self._device_scalar(value, name, dtype) for name, (value, dtype) in scalars.items()]
@@ -162,7 +162,7 @@ class VectorOperands(Library):
     def _device_scalar(
         self, value: object, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = ()
     ) -> DeviceArray:
-        """A scalar that is on the device, or a few of them."""
+        """Return a scalar that is on the device, or a few of them."""
         array = self._taken(value, name, len(shape))
         if array.shape != shape or array.dtype != dtype or not array.contiguous:
             raise InvalidArgument(
@@ -172,7 +172,7 @@ class VectorOperands(Library):
         return array
 
     def _scale(self, target: Vector, beta: complex) -> None:
-        """Have a vector multiplied by a factor, and not read if that is zero."""
+        """Plan the multiplication of a vector by a factor. If the factor is zero, the vector is not read."""
         if beta == 0:
             self._requests += plan_fill(target.array, 0, self._lane)
             return
@@ -183,12 +183,12 @@ class VectorOperands(Library):
     # Copies and conjugates.
 
     def _move(self, source: Vector, target: Vector) -> None:
-        """Have a vector copied."""
+        """Plan the copy of a vector."""
         function = f"cublas{letter_of(source.array)}copy_64"
         self._run("copy", function, source.length, source, target, writes=(target,), keeps=False)
 
     def _copied(self, source: Vector) -> Vector:
-        """A new vector with its elements, which runs forwards."""
+        """Return a new vector with its elements, in ascending order of addresses."""
         copy = self._like(source)
         self._move(source, copy)
         return copy
@@ -197,7 +197,7 @@ class VectorOperands(Library):
         return vector(self._empty((source.length,), source.array.dtype), "copy")
 
     def _conjugated(self, source: Vector, when: bool = True) -> Vector:
-        """The vector; or, `when` so, a new one with its conjugates."""
+        """Return the vector; or, if `when`, a new one with its conjugates."""
         if not when:
             return source
         copy = self._copied(source)
@@ -205,7 +205,7 @@ class VectorOperands(Library):
         return copy
 
     def _conjugate(self, target: Vector) -> None:
-        """Have the imaginary parts of a contiguous complex vector negated: they are a real one of increment 2."""
+        """Plan the negation of a contiguous complex vector's imaginary parts: they are a real vector of increment 2."""
         part = PARTS[letter_of(target.array)]
         scalar, middle = Scalar.of(-1, DTYPES[part]), target.address + target.array.itemsize // 2
         operands = self._operands()
@@ -215,7 +215,7 @@ class VectorOperands(Library):
 
     @contextmanager
     def _through_conjugate(self, target: Vector, *, keeps: bool, when: bool) -> Iterator[Vector]:
-        """What to have written instead of `target` by a call that computes its conjugate, `when` it does."""
+        """Yield the vector that a call must write in place of `target`, if it computes the conjugate."""
         if not when:
             yield target
             return

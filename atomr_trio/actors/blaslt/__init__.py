@@ -1,7 +1,6 @@
-"""Products of matrices with all that is done to them: the verb of cuBLASLt on arrays that lie as numpy's do.
+"""Products of matrices with epilogues: the verb of cuBLASLt on arrays in numpy's order.
 
-`matmul` has the verb, `plan` what comes of a call, `extras` what a product takes and gives beside its matrices, `types`
-the tables.
+`matmul` has the verb, `plan` the plan of a call, `extras` the operands beside the matrices, `types` the tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a product takes and gives beside its matrices: biases, their gradients, auxiliary matrices, scales."""
+"""The operands of a product beside its matrices: biases, their gradients, auxiliary matrices, scales."""
 
 from __future__ import annotations
 
@@ -19,35 +19,34 @@ from .types import FLOAT8
 Shape = tuple[int, ...]
 
 _MASK_GRANULE, _AUX_GRANULE = 128, 8
-"""What the leading dimension and the distance of an auxiliary matrix are multiples of: in bits of a mask, in elements
-of another."""
+"""The multiples for the leading dimension and the distance of an auxiliary matrix: bits for a mask, else elements."""
 _AUX_ALIGNMENT = 16
 
 _TAKEN_WITH: Final[Mapping[str, int]] = MappingProxyType(
     {"bias": types.BIAS, "aux": types.AUX, "bias_gradient": types.BGRAD | types.BGRADA | types.BGRADB}
 )
-"""By the name of an argument, the parts of an epilogue that have it."""
+"""The parts of an epilogue that use an argument, by its name."""
 
 
 def stack_of(array: DeviceArray, by_rows: bool | None = None) -> Matrix | None:
-    """An array as matrices at one distance; None if it lies so that no library takes it where it is."""
+    """Return an array as matrices at one distance; None if no library takes it in its place."""
     seen = matrix_of(array, by_rows)
     return None if seen is None or seen.distance is None or seen.distance < 0 else seen
 
 
 @attrs.frozen
 class Extras:
-    """What a caller gave beside the matrices. None is what was not given."""
+    """The arguments of a caller beside the matrices; None for those that were not given."""
 
     bias: DeviceArray | None
     aux: DeviceArray | None
     bias_gradient: DeviceArray | None
     scales: Mapping[str, DeviceArray | None]
-    """By the names of their arguments."""
+    """The scales by the names of their arguments."""
     amax: DeviceArray | None
 
     def check(self, epilogue: int, name: str | None) -> None:
-        """Refuse what the epilogue does not have, and the lack of what it has."""
+        """Raise `InvalidArgument` for arguments that the epilogue does not use, and for missing ones."""
         for argument, parts in _TAKEN_WITH.items():
             given = getattr(self, argument)
             if given is not None and not epilogue & parts:
@@ -58,7 +57,7 @@ class Extras:
                 check_array(given, argument)
 
     def check_scales(self, inputs: str, output: str, *, adds: bool) -> None:
-        """Refuse scales of what is not scaled, and what is no float32 array without axes."""
+        """Raise `InvalidArgument` for scales of elements that are not scaled, and for anything but float32 scalars."""
         scaled = {
             "scale_a": inputs in FLOAT8,
             "scale_b": inputs in FLOAT8,
@@ -73,23 +72,23 @@ class Extras:
                 raise InvalidArgument(f"{name} has dtype {array.dtype.name}, and must have float32")
             if not scaled[name]:
                 raise InvalidArgument(
-                    f"{name} is for elements of 8 bits ({', '.join(FLOAT8)}), of which there are none to scale: "
+                    f"{name} is for elements of 8 bits ({', '.join(FLOAT8)}) only: "
                     f"the inputs have {inputs}, the output {output}"
                 )
 
     def inputs(self, epilogue: int) -> Iterator[DeviceArray]:
-        """The arrays that are read."""
+        """Yield the arrays that are read."""
         aux = self.aux if epilogue & (types.DRELU | types.DGELU) else None
         return (each for each in (self.bias, aux, *self.scales.values()) if each is not None)
 
     def outputs(self, epilogue: int) -> Iterator[DeviceArray]:
-        """The arrays that are written."""
+        """Yield the arrays that are written."""
         aux = None if epilogue & (types.DRELU | types.DGELU) else self.aux
         return (each for each in (aux, self.bias_gradient, self.amax) if each is not None)
 
 
 def vector_of(array: DeviceArray, name: str, batch: Shape, length: int, dtype: str | None) -> Matrix:
-    """A bias or its gradient, as matrices of one row each."""
+    """Return a bias or its gradient, as matrices of one row each. Raises `InvalidArgument`."""
     if array.dtype.name != dtype:
         raise InvalidArgument(f"{name} has dtype {array.dtype.name}, and must have {dtype}")
     whole = (*batch, 1, length)
@@ -110,7 +109,7 @@ def vector_of(array: DeviceArray, name: str, batch: Shape, length: int, dtype: s
 
 
 def aux_of(array: DeviceArray, epilogue: int, output: DeviceArray) -> Matrix:
-    """An auxiliary matrix; its leading dimension and its distance are in elements, which are bits of a mask."""
+    """Return an auxiliary matrix. Its leading dimension and its distance are in elements, or in bits for a mask."""
     (*batch, m, n), dtype = output.shape, output.dtype.name
     bits = 8 if epilogue & (types.RELU | types.DRELU) else 1
     granule = _MASK_GRANULE if bits > 1 else _AUX_GRANULE

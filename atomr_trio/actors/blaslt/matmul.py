@@ -52,20 +52,21 @@ class MatmulVerbs(Library):
         `a` and `b` are of shape (..., m, k) and (..., k, n) after `op_a` and `op_b`, which are "N", "T" for transposed,
         or "C" for transposed and conjugated; their leading axes broadcast as those of ``numpy.matmul`` do. `out` is of
         shape (..., m, n), and a new array of `dtype` if it is not given: by default the dtype of the inputs, int32 for
-        int8, bfloat16 for float8. `c` is of the same shape, and is `out` itself if it is not given; what it holds is
-        not looked at where `beta` is 0. `alpha` and `beta` are numbers of the dtype that the sums have.
+        int8, bfloat16 for float8. `c` is of the same shape, and is `out` itself if it is not given; it is not read
+        if `beta` is 0. `alpha` and `beta` are numbers of the dtype of the sums.
 
-        dtypes: both inputs float32, float64, complex64 or complex128, and the output the same; float16 and bfloat16,
-        the output the same or float32; int8, the output int32, int8 or float32; float8_e4m3fn and float8_e5m2, not
-        both inputs the latter, the output float32, bfloat16, float16, or 8 bits where `c` has 16. Inputs of 8 bits
-        must be contiguous along the axis that is summed, `b` as the transpose of an array of shape (n, k), say; and
-        addresses, distances between rows, k, and n (m for an `out` that lies column by column) must be multiples of 16
-        bytes with float8, and of 4 elements with int8 to int32 or int8. For other dtypes arrays of any strides are
-        taken; those that no matrix of the library has are copied first. `compute` says how the sums are made: "tf32"
-        and the fast ones round the inputs first, "pedantic" takes no short cut, "emulated" uses the tensor cores for
-        all digits (CUDA 13), "float16" makes sums of float16 in that.
+        Supported dtypes are: both inputs float32, float64, complex64 or complex128, and the output the same; float16
+        and bfloat16, with the same output or float32; int8, with the output int32, int8 or float32; float8_e4m3fn and
+        float8_e5m2, at most one input the latter, with the output float32, bfloat16, float16, or 8 bits where `c` has
+        16. Inputs of 8 bits
+        must be contiguous along the axis that is summed, `b` for example as the transpose of an array of shape (n, k).
+        Addresses, distances between rows, k, and n (m for an `out` that lies column by column) must be multiples of 16
+        bytes with float8, and of 4 elements with int8 to int32 or int8. For other dtypes arrays may have
+        any strides; those that the library does not take are copied first. `compute` selects the arithmetic: "tf32" and
+        the fast ones round the inputs first, "pedantic" disables all such optimisations, "emulated" uses the tensor
+        cores for all digits (CUDA 13), "float16" computes sums of float16 in float16.
 
-        `epilogue`, where x is the product with everything that is added, by the parts of its name:
+        `epilogue` is made of these parts; x is the product with the added terms:
 
         - "bias": `bias`, of shape (n,) or (..., 1, n), is added to each row.
         - "relu": ``max(x, 0)``; "gelu": ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``.
@@ -77,9 +78,9 @@ class MatmulVerbs(Library):
         - "bgrada", "bgradb": the sums of `a` or `b` along the axis that is summed are written to `bias_gradient`, of
           shape (..., m) or (..., n). An `a` that lies row by row is copied for that, and so is a `b` that does not.
 
-        With a bias, an `aux` or "bgrad", `out` must lie row by row: the library has them along the other axis for
-        one that does not. A bias has the dtype of the output; for float8 it is that of `c`, bfloat16 where that is
-        float32. Integers and complex numbers have no epilogues.
+        With a bias, an `aux` or "bgrad", `out` must lie row by row: otherwise the library would apply them along the
+        other axis. A bias has the dtype of the output; for float8 it has that of `c`, or bfloat16 if that is float32.
+        Integers and complex numbers have no epilogues.
 
         `scale_a`, `scale_b`, `scale_c` and `scale_out` are float32 arrays without axes on the device, with which
         elements of 8 bits are multiplied as they are read, and results as they are stored; `amax` is one to which the
@@ -87,8 +88,8 @@ class MatmulVerbs(Library):
 
         Raises `InvalidArgument` for shapes, dtypes, strides or alignments that do not fit together, for an epilogue
         without its arrays or arrays without their epilogue, and for outputs that share memory with anything else but
-        `c` with `out`; `CommandFailed` with the status 15, "not supported", where the library has no
-        algorithm for the combination on this GPU: nothing is left out of it.
+        `c` with `out`; `CommandFailed` with the status 15, "not supported", if the library has no
+        algorithm for the combination on this GPU.
         """
         done = epilogue_of(epilogue)
         first, second = Factor.of(a, "a", op_a), Factor.of(b, "b", op_b)
@@ -117,6 +118,6 @@ class MatmulVerbs(Library):
             return self._empty(size.shape, types.OUTPUTS.get(a.dtype.name, a.dtype) if dtype is None else dtype)
         check_array(out, "out")
         if out.shape != size.shape:
-            raise InvalidArgument(f"out has shape {out.shape}, and the result {size.shape}")
+            raise InvalidArgument(f"out has shape {out.shape}, and the result has {size.shape}")
         check_output_dtype(out, dtype)
         return out

@@ -1,4 +1,4 @@
-"""A product that was asked for, as what the library is to be told: the sizes, the dtypes, the matrices, the records.
+"""The plan of a product for the library: the sizes, the dtypes, the matrices, the records.
 
 An output that lies row by row is computed as the transpose of what the library sees, so its factors change places.
 """
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ..._generation import Generation
 
 _KNOWN_PLANS = 1 << 16
-"""How many plans are told from each other. Two that are not cost one of them that it blocks the others once."""
+"""The number of plans that are distinguished. If two are confused, the first call of one blocks other work once."""
 _MAX_BATCH = 2**31 - 1
 
 _SUMMED = {"a": types.BGRADA, "b": types.BGRADB}
@@ -59,7 +59,7 @@ _SUMMED = {"a": types.BGRADA, "b": types.BGRADB}
 
 
 class MatmulRequest(CommandRequest):
-    """One product."""
+    """The command of one product."""
 
     __slots__ = ("_addresses", "_plan")
 
@@ -77,7 +77,7 @@ class MatmulRequest(CommandRequest):
         return CallKind(FIRST_MATMUL, MATMUL, OPEN, self._plan)
 
     def start(self, generation: Generation) -> None:
-        """Publish the record, as the first of its plan when it is that."""
+        """Publish the record, marked as the first of its plan if it is."""
         self._verb = self.kind.verb(generation, self._lane)
         super().start(generation)
         self.kind.begun(generation, self._lane)
@@ -91,7 +91,7 @@ class MatmulRequest(CommandRequest):
 
 @attrs.frozen
 class Factor:
-    """An input, and what is to be done to it."""
+    """An input, and its operation."""
 
     name: str
     array: DeviceArray
@@ -108,14 +108,14 @@ class Factor:
 
     @property
     def shape(self) -> Shape:
-        """Rows and columns of what it is after that."""
+        """The rows and columns after the operation."""
         rows, columns = self.array.shape[-2:]
         return (rows, columns) if self.wanted == "N" else (columns, rows)
 
 
 @attrs.frozen
 class Size:
-    """The sizes of a product: so many matrices of m rows and n columns, whose elements are sums of k products."""
+    """The sizes of a product: a number of matrices of m rows and n columns, whose elements are sums of k products."""
 
     batch: Shape
     m: int
@@ -141,13 +141,13 @@ class Size:
         except ValueError:
             raise InvalidArgument(f"the leading axes of a, {stacks[0]}, and of b, {stacks[1]}, do not fit") from None
         if math.prod(batch) > _MAX_BATCH:
-            raise InvalidArgument(f"a batch of {math.prod(batch)} matrices; there may be {_MAX_BATCH}")
+            raise InvalidArgument(f"a batch of {math.prod(batch)} matrices; the most is {_MAX_BATCH}")
         return cls(batch, m, n, k)
 
 
 @attrs.frozen
 class _Side:
-    """A matrix as the library takes it, with what it must do to it."""
+    """A matrix as the library takes it, with the library's operation on it."""
 
     name: str
     matrix: Matrix
@@ -158,13 +158,13 @@ class _Side:
 
 
 def layout_of(matrix: Matrix, dtype: str | None = None) -> Layout:
-    """A matrix as the library is told of it; with another dtype where it is never looked at."""
+    """Return the layout of a matrix for the library; with another dtype if its elements are never read."""
     kind = DATA_TYPES[matrix.array.dtype.name if dtype is None else dtype]
     return Layout(kind, *matrix.seen, matrix.leading, matrix.distance or 0)
 
 
 def transform_request(source: Matrix, target: Matrix, operands: Operands, lane: int) -> CommandRequest:
-    """Copy matrices to where they lie in the other way."""
+    """Return the command that copies matrices to memory in the other order."""
     dtype = source.array.dtype.name
     scale = types.TRANSFORM_SCALES.get(dtype, dtype)
     layouts = pack_layouts(layout_of(source), layout_of(target))
@@ -176,7 +176,7 @@ def transform_request(source: Matrix, target: Matrix, operands: Operands, lane: 
 
 @attrs.frozen
 class Kind:
-    """What is computed, by the dtypes and by what was asked for."""
+    """The arithmetic of a product, by its dtypes and its options."""
 
     dtypes: Dtypes
     product: Product
@@ -205,7 +205,7 @@ class Kind:
 
     @property
     def addend(self) -> str:
-        """The dtype of what is added."""
+        """The dtype of the added matrix."""
         return self.dtypes[2]
 
     @property
@@ -214,12 +214,12 @@ class Kind:
         return self.dtypes[3]
 
     def check_epilogue(self, done: int, name: str | None) -> None:
-        """Refuse an epilogue where there are none."""
+        """Raise `InvalidArgument` for an epilogue if the dtypes support none."""
         if done != types.NOTHING and self.product.bias is None:
-            raise InvalidArgument(f"products of {self.inputs} to {self.output} have no epilogue, not {name!r}")
+            raise InvalidArgument(f"products of {self.inputs} to {self.output} support no epilogue; {name!r} was given")
 
     def scalar(self, value: complex, name: str) -> bytes:
-        """Alpha or beta as the library reads it."""
+        """Return alpha or beta as the library reads it."""
         content = Scalar.of(value, self.scale).content
         if self.scale == "int32" and value not in (0, 1):
             raise InvalidArgument(f"{name} is 0 or 1 for products of int8 to int32, not {shown(value)}")
@@ -227,7 +227,7 @@ class Kind:
 
 
 def _addend_dtype(c: DeviceArray | None, out: DeviceArray, bias: DeviceArray | None) -> str:
-    """The dtype of what is added; where nothing is, the library wants one all the same."""
+    """Return the dtype of the added matrix; the library needs one even if nothing is added."""
     if c is not None:
         return check_array(c, "c").dtype.name
     if out.dtype.name not in FLOAT8:
@@ -236,23 +236,23 @@ def _addend_dtype(c: DeviceArray | None, out: DeviceArray, bias: DeviceArray | N
 
 
 def addend_of(c: DeviceArray | None, out: DeviceArray | None, output: DeviceArray, beta: complex) -> DeviceArray | None:
-    """What is added; None if nothing is."""
+    """Return the added matrix; None if nothing is added."""
     if c is not None and c.shape != output.shape:
-        raise InvalidArgument(f"c has shape {c.shape}, and the result {output.shape}")
+        raise InvalidArgument(f"c has shape {c.shape}, and the result has {output.shape}")
     if beta == 0:
         return None
     if c is None and out is None:
-        raise InvalidArgument("beta is not 0, and there is neither c nor out for it")
+        raise InvalidArgument("beta is not 0, and neither c nor out is given: give one of them")
     return output if c is None else c
 
 
 def target_of(output: DeviceArray, done: int, epilogue: str | None) -> Matrix:
-    """The output as the library takes it."""
+    """Return the output as the library takes it. Raises `InvalidArgument`."""
     target = stack_of(output)
     if target is None:
         needed = "one of the last two axes must be contiguous, and the matrices at one distance"
         text = layout_refusal(output, needed, written=True)
-        raise InvalidArgument(f"out is no stack of matrices of cuBLASLt: {text}")
+        raise InvalidArgument(f"out is not a stack that cuBLASLt takes: {text}")
     if not target.by_rows and done & (types.BIAS | types.BGRAD | types.AUX):
         raise InvalidArgument(
             f"out lies column by column ({strides_text(output)}), and with epilogue={epilogue!r} it must lie row by row"
@@ -262,7 +262,7 @@ def target_of(output: DeviceArray, done: int, epilogue: str | None) -> Matrix:
 
 @attrs.frozen
 class Call:
-    """A call that was checked, but for what its memory has in common."""
+    """A call that was checked, except for shared memory."""
 
     library: Library
     kind: Kind
@@ -274,7 +274,7 @@ class Call:
     addend: DeviceArray | None
 
     def check_apart(self, *factors: DeviceArray) -> None:
-        """Refuse outputs that share memory with anything, and whatever was freed or is elsewhere."""
+        """Raise `InvalidArgument` for outputs that share memory, and for arrays that were freed or are elsewhere."""
         written = [self.output, *self.extras.outputs(self.epilogue)]
         read = [*factors, *self.extras.inputs(self.epilogue)]
         if self.addend is not None:
@@ -287,18 +287,20 @@ class Call:
         self.library._operands().reads(*read, *written, *(() if self.addend is None else (self.addend,)))
 
     def plan_nothing(self) -> None:
-        """Of no matrices, or of empty ones, there is nothing to compute but sums of no rows."""
+        """Plan a product without elements: only sums of no rows are computed."""
         gradient, amax = self.extras.bias_gradient, self.extras.amax
         if amax is not None:
             raise InvalidArgument(f"a product of shape {self.output.shape} has no largest element for amax")
         if gradient is None or not gradient.size:
             return
         if not self.epilogue & types.BGRAD:
-            raise InvalidArgument(f"a product of shape {self.output.shape} is not computed, nor are sums of its inputs")
+            raise InvalidArgument(
+                f"a product of shape {self.output.shape} has no elements, so the sums of its inputs are not computed"
+            )
         self.library._requests += plan_fill(gradient, 0, self.library._lane)
 
     def plan(self, first: Factor, second: Factor, alpha: bytes, beta: bytes) -> None:
-        """Have it computed."""
+        """Plan the product."""
         if not self.size.k:
             first, second = self._zeros()
         library, done = self.library, self.epilogue
@@ -333,7 +335,7 @@ class Call:
         extras, scales = self.extras, {name: _address(array) for name, array in self.extras.scales.items()}
         if self.target.by_rows:
             scales.update(scale_a=scales["scale_b"], scale_b=scales["scale_a"])
-        # C that is not read is D, unless they cannot be the same.
+        # A C that is not read is set to D, unless they cannot be the same.
         if self.addend is None and self.kind.addend != self.kind.output:
             c = 0
         bias = extras.bias_gradient if extras.bias is None else extras.bias
@@ -349,12 +351,12 @@ class Call:
             operands.reads(sides[2].matrix.array)
         operands.writes(self.output, keeps=False)
         for array in extras.outputs(self.epilogue):
-            # The library leaves the bits of a mask alone that stand for nothing.
+            # The library does not write the unused bits of a mask.
             operands.writes(array, keeps=array is extras.aux and bool(self.epilogue & types.RELU))
         return operands
 
     def _zeros(self) -> tuple[Factor, Factor]:
-        """Inputs for sums of nothing: as short sums as the library takes, of zeros."""
+        """Return inputs for empty sums: the shortest sums that the library takes, of zeros."""
         (left, right, *_), (m, n) = self.kind.dtypes, self.output.shape[-2:]
         length, device = self.kind.product.granule, self.library._device
         return (
@@ -363,25 +365,25 @@ class Call:
         )
 
     def _side(self, factor: Factor) -> _Side:
-        """An input as the library takes it, and what it must do to it; copied where it cannot be taken in its place."""
+        """Return an input as the library takes it, and its operation; copied if it cannot be used in place."""
         array = broadcast(factor.array, (*self.size.batch, *factor.array.shape[-2:]))
         if self.kind.product.granule > 1:
             return self._narrow_side(factor, array)
         matrix, by_rows = self._summed(factor, array) or stack_of(array) or self._packed(array), self.target.by_rows
         operation = matrix.operation(factor.wanted, by_rows)
-        if operation is None:  # no word of the library conjugates and does not transpose
+        if operation is None:  # the library cannot conjugate without transposing
             matrix, operation = self._reordered(matrix, by_rows), OPERATIONS["C"]
         return _Side(factor.name, matrix, operation)
 
     def _summed(self, factor: Factor, array: DeviceArray) -> Matrix | None:
-        """An input whose sums are wanted, in the one order in which the library makes them; None for every other."""
+        """Return an input whose sums are needed, in the only order in which the library makes them; else None."""
         if self.epilogue != _SUMMED.get(factor.name):
             return None
         by_rows = (factor.name == "b") == (factor.wanted == "N")
         return stack_of(array, by_rows) or self._reordered(stack_of(array) or self._packed(array), by_rows)
 
     def _narrow_side(self, factor: Factor, array: DeviceArray) -> _Side:
-        """An input of 8 bits, which the library takes in one form alone: contiguous along the axis that is summed."""
+        """Return an input of 8 bits, which the library takes only if it is contiguous along the axis that is summed."""
         seen = stack_of(array, by_rows=(factor.name == "a") == (factor.wanted == "N"))
         operation = None if seen is None else seen.operation(factor.wanted, self.target.by_rows)
         if seen is None or operation is None:
@@ -389,7 +391,7 @@ class Call:
         return _Side(factor.name, seen, operation)
 
     def _addend_side(self, target: _Side) -> _Side:
-        """What is added, lying as the output does. Where nothing is, the library is told of it all the same."""
+        """Return the added matrix in the order of the output. If nothing is added, the library still needs a layout."""
         if self.addend is None:
             return target
         by_rows = self.target.by_rows
@@ -397,14 +399,14 @@ class Call:
         return _Side("c", matrix if matrix.by_rows == by_rows else self._reordered(matrix, by_rows))
 
     def _packed(self, array: DeviceArray) -> Matrix:
-        """A copy that lies as the array does, so that whole rows of it are copied, or whole columns."""
-        row, column = (abs(stride) or math.inf for stride in array.strides[-2:])  # what is repeated lies in no line
+        """Return a copy in the order of the array, so that whole rows of it are copied, or whole columns."""
+        row, column = (abs(stride) or math.inf for stride in array.strides[-2:])  # a repeated axis is not contiguous
         copy = self._new_matrix(array, column <= row)
         self.library._copy(array, copy.array)
         return copy
 
     def _reordered(self, matrix: Matrix, by_rows: bool) -> Matrix:
-        """A copy that lies in the other way."""
+        """Return a copy in the other order."""
         copy, library = self._new_matrix(matrix.array, by_rows), self.library
         operands = library._operands()
         operands.reads(matrix.array)
@@ -420,7 +422,7 @@ class Call:
         return known(stack_of(array, by_rows), "a new array is contiguous")
 
     def _vector(self) -> Matrix | None:
-        """The bias or its gradient."""
+        """Return the bias or its gradient."""
         size, dtype = self.size, self.kind.product.bias
         if self.extras.bias is not None:
             return vector_of(self.extras.bias, "bias", size.batch, size.n, dtype)
@@ -435,7 +437,7 @@ class Call:
         return aux_of(self.extras.aux, self.epilogue, self.output)
 
     def _check_granules(self, sides: tuple[_Side, ...]) -> None:
-        """Refuse sizes and places that the kernels for elements of 8 bits do not take."""
+        """Raise `InvalidArgument` for sizes and addresses that the kernels for elements of 8 bits do not take."""
         product = self.kind.product
         for side in sides:
             layout, array = side.layout(), side.matrix.array
@@ -452,7 +454,7 @@ class Call:
             f"{product.granule} {'bytes' if product.granule_in_bytes else 'elements'}"
         )
         text = layout_refusal(array, needed, written=False)
-        return f"lies so that no product of {dtype} takes it: {text}"
+        return f"does not fit a product of {dtype}: {text}"
 
 
 def _address(array: DeviceArray | None) -> int:

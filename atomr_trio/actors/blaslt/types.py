@@ -1,4 +1,4 @@
-"""What cuBLASLt computes with: which dtypes go together, and what is done to a product.
+"""The combinations of dtypes and the epilogues of cuBLASLt.
 
 The tables of ``cublasLtMatmul`` in NVIDIA's documentation, as data.
 """
@@ -16,7 +16,7 @@ from ..._util import named, shown
 from ..blas import types as blas
 
 Compute = Literal["pedantic", "tf32", "fast_float16", "fast_bfloat16", "emulated", "float16"]
-"""How a product is computed, where that is not what the dtypes say by themselves."""
+"""The arithmetic of a product, if it is not the default of its dtypes."""
 
 Epilogue = Literal[
     "relu",
@@ -35,7 +35,7 @@ Epilogue = Literal[
     "bgrada",
     "bgradb",
 ]
-"""What is done to a product before it is stored."""
+"""The operation on a product before it is stored."""
 
 FLOAT8: Final = ("float8_e4m3fn", "float8_e5m2")
 
@@ -53,23 +53,23 @@ TRANSFORM_SCALES: Final[Mapping[str, str]] = MappingProxyType(
 
 @attrs.frozen
 class Product:
-    """What is computed for one combination of dtypes."""
+    """The arithmetic for one combination of dtypes."""
 
     computes: Mapping[str | None, tuple[int, str]]
-    """By what the caller asks for: ``cublasComputeType_t``, and the dtype of alpha and beta."""
+    """``cublasComputeType_t``, and the dtype of alpha and beta, by the caller's `compute`."""
     bias: str | None
-    """The dtype of a bias and of its gradient; None where nothing can be done to the product."""
+    """The dtype of a bias and of its gradient; None if there are no epilogues."""
     granule: int = 1
-    """What addresses, distances and contiguous axes are multiples of.
+    """The multiple that addresses, distances and contiguous axes must be.
 
-    More than 1 where the kernels are those for elements of 8 bits, which want both inputs contiguous along the axis
-    that is summed."""
+    It is more than 1 for elements of 8 bits. Their kernels need both inputs contiguous along the axis that is
+    summed."""
     granule_in_bytes: bool = False
-    """Whether that is counted in bytes, not in elements."""
+    """True if the multiple is in bytes, not in elements."""
 
 
 def _computes(scale: str, **numbers: int) -> dict[str | None, tuple[int, str]]:
-    """The first of the numbers is what is done when nothing is asked for."""
+    """Return the table of `computes`. The first of the numbers is the default."""
     first, *_ = numbers.values()
     return {None: (first, scale), **{name: (number, scale) for name, number in list(numbers.items())[1:]}}
 
@@ -113,7 +113,7 @@ _NARROW: Final = (
     ("float8_e4m3fn", "float8_e5m2", FLOAT8),
     ("float8_e5m2", "float8_e4m3fn", FLOAT8),
 )
-"""Inputs of 8 bits, and outputs of 8 bits that they have."""
+"""Inputs of 8 bits, and the outputs of 8 bits that they support."""
 
 Dtypes = tuple[str, str, str, str]
 
@@ -130,27 +130,29 @@ def _products() -> Iterator[tuple[Dtypes, Product]]:
 
 
 PRODUCTS: Final[Mapping[Dtypes, Product]] = MappingProxyType(dict(_products()))
-"""By the dtypes of `a`, `b`, what is added and the output."""
+"""The products by the dtypes of `a`, `b`, the added matrix and the output."""
 
 
 def product_of(dtypes: Dtypes) -> Product:
-    """What is computed for these dtypes. Raises `InvalidArgument` if there is nothing."""
+    """Return the product for these dtypes. Raises `InvalidArgument` if there is none."""
     product = PRODUCTS.get(dtypes)
     if product is None:
         a, b, addend, output = dtypes
         known = (f"{third} to {fourth}" for first, second, third, fourth in PRODUCTS if (first, second) == (a, b))
         listed = ", ".join(known) or "nothing at all"
-        raise InvalidArgument(f"there is no product of {a} and {b} plus {addend} to {output}; there is: {listed}")
+        raise InvalidArgument(
+            f"a product of {a} and {b} plus {addend} to {output} is not supported; these inputs support {listed}"
+        )
     return product
 
 
 def compute_of(product: Product, dtypes: Dtypes, compute: object) -> tuple[int, str]:
-    """``cublasComputeType_t`` and the dtype of alpha and beta. Raises `InvalidArgument` for what is not computed."""
+    """Return ``cublasComputeType_t`` and the dtype of alpha and beta. Raises `InvalidArgument` if not supported."""
     found = named(product.computes, compute)
     if found is None:
         known = [f'"{each}"' for each in product.computes if each is not None]
         raise InvalidArgument(
-            f"compute={shown(compute)}: products of {dtypes[0]} to {dtypes[3]} have {', '.join([*known, 'None'])}"
+            f"compute={shown(compute)}: products of {dtypes[0]} to {dtypes[3]} support {', '.join([*known, 'None'])}"
         )
     return found
 
@@ -158,7 +160,7 @@ def compute_of(product: Product, dtypes: Dtypes, compute: object) -> tuple[int, 
 # --- epilogues --------------------------------------------------------------------------------------------------------
 
 RELU, BIAS, DRELU, BGRAD, DGELU, AUX, BGRADA, BGRADB = 2, 4, 8, 16, 64, 128, 256, 512
-"""What the bits of ``cublasLtEpilogue_t`` mean."""
+"""The bits of ``cublasLtEpilogue_t``."""
 NOTHING: Final = 1
 
 EPILOGUES: Final[Mapping[str | None, int]] = MappingProxyType(
@@ -188,9 +190,9 @@ MIRRORED: Final[Mapping[int, int]] = MappingProxyType({BGRADA: BGRADB, BGRADB: B
 
 
 def epilogue_of(name: object) -> int:
-    """``cublasLtEpilogue_t``. Raises `InvalidArgument` for what is none."""
+    """Return ``cublasLtEpilogue_t``. Raises `InvalidArgument` for an unknown name."""
     number = named(EPILOGUES, name)
     if number is None:
         known = ", ".join(f'"{each}"' for each in EPILOGUES if each is not None)
-        raise InvalidArgument(f"epilogue={shown(name)}: there are {known}, and None")
+        raise InvalidArgument(f"epilogue={shown(name)} is not supported; use {known}, or None")
     return number

@@ -1,7 +1,7 @@
-"""Dense solvers: verbs of cuSOLVER on arrays that lie as numpy's do, under LAPACK's names and under numpy's.
+"""Dense solvers: verbs of cuSOLVER on arrays in numpy's order, under LAPACK's names and under numpy's.
 
-In the order in which the files can be read: `types` and `plans` have what all verbs share, `factorizations` and
-`spectra` the verbs of LAPACK, `numpy_front` what is made of them.
+The files, in the order in which they can be read: `types` and `plans` have the shared parts, `factorizations` and
+`spectra` the verbs of LAPACK, `numpy_front` the verbs of numpy that are made of them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ class _SolverVerbs(NumpyVerbs):
 class Solver(_SolverVerbs, Awaited):
     """Dense solvers on the device's compute lane: `dev.solver`.
 
-    Functions that use up what they are given work on a copy unless they are told to overwrite it.
+    Functions that destroy their input work on a copy unless they are told to overwrite it.
 
-    Results are new arrays, or those given as `out`, which is returned then: of the result's shape and dtype, of any
-    strides, sharing memory with no input; of several results a tuple or list, with None for each that is to be new. A
-    result is computed where `out` lies as the library writes it, column by column or as a contiguous vector, and is
-    copied there at the end otherwise. An `out` that does not fit raises `InvalidArgument`, and nothing is sent.
+    Results are new arrays, or the arrays given as `out`, which are then returned. An `out` has the result's shape and
+    dtype, may have any strides, and shares memory with no input. For several results it is a tuple or list, with None
+    for each new array. A result is computed in `out` if that lies as the library writes it, column by column or as a
+    contiguous vector; otherwise it is copied there at the end. An `out` that does not fit raises `InvalidArgument`, and
+    nothing is sent.
 
-    Where a verb raises what it found in a matrix (`SingularMatrixError` and its like), `out` holds no result. Awaited,
-    `solve`, `inv` and `lstsq` leave it as it was; every other verb, and every one in a batch, may have written to it.
+    If a verb raises an error about a matrix (`SingularMatrixError` and its like), `out` holds no result. Awaited,
+    `solve`, `inv` and `lstsq` leave it unchanged; every other verb, and every verb of a batch, may have written to it.
     """
 
     __slots__ = ()
@@ -39,7 +40,7 @@ class Solver(_SolverVerbs, Awaited):
 class BatchSolver(_SolverVerbs, Batched):
     """The verbs of `Solver` in a batch, without ``await``: `batch.solver`.
 
-    What an ``info`` says of a call (`SingularMatrixError` and its like) is raised at the end of the batch.
+    Errors from an ``info`` (`SingularMatrixError` and its like) are raised at the end of the batch.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""LU, Cholesky and QR factorizations, and what is solved by them, under LAPACK's names."""
+"""LU, Cholesky and QR factorizations, and the systems solved by them, under LAPACK's names."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class FactorizationVerbs(SolverPlans):
         By ``cusolverDnXgetrf``, and several square matrices up to 256 x 256 in one call of ``cublasSgetrfBatched``. `a`
         is of dtype float32, float64, complex64 or complex128. Returns the factors in one array of that shape, L
         without its unit diagonal, and the pivots: int64 of shape (..., min(m, n)), counted from 1 as LAPACK has them.
-        `overwrite_a` puts the factors in the place of `a`, which must lie column by column.
+        `overwrite_a` writes the factors over `a`, which must lie column by column.
 
-        Raises `SingularMatrixError` when a pivot is zero (the factors are complete then), `InvalidArgument` for arrays
-        that are no such matrices.
+        Raises `SingularMatrixError` when a pivot is zero (the factors are complete then), `InvalidArgument` for other
+        arrays.
         """
         work = self._used_up(self._given(a, "a"), "a", overwrite_a)
         pivots = self._factor_lu(work)
         return work.array, self._widened(pivots) if pivots.dtype == np.int32 else pivots
 
     def _factor_lu(self, work: Matrix, *, tolerant: bool = False) -> DeviceArray:
-        """Overwrite matrices by their factors; returns the pivots: of 32 bits from the call that factors many."""
+        """Overwrite matrices by their factors. Returns the pivots, of 32 bits if one call factors many."""
         array = work.array
         many = work.count > 1 and work.rows == work.columns and _are_small(work)
         pivots = self._empty((*array.shape[:-2], min(work.rows, work.columns)), np.int32 if many else np.int64)
@@ -56,7 +56,7 @@ class FactorizationVerbs(SolverPlans):
         return pivots
 
     def _widened(self, pivots: DeviceArray) -> DeviceArray:
-        """Pivots of 32 bits as such of 64, of which they are the low halves."""
+        """Return pivots of 32 bits as pivots of 64 bits, of which they are the low halves."""
         wide = self._empty(pivots.shape, np.int64)
         self._fill(wide, 0)
         self._copy_spread(pivots, 1, wide, 2)
@@ -81,8 +81,7 @@ class FactorizationVerbs(SolverPlans):
 
         By ``cusolverDnXgetrs``, and several systems of up to 256 equations in one call of ``cublasSgetrsBatched``. `lu`
         is of shape (..., n, n), `b` of shape (n,) or (..., n, k) and of its dtype; `pivots` are int64. `op` is
-        "N", "T" for transposed or "C" for transposed and conjugated. `overwrite_b` puts the solution in the place of
-        `b`.
+        "N", "T" for transposed or "C" for transposed and conjugated. `overwrite_b` writes the solution over `b`.
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
@@ -95,7 +94,7 @@ class FactorizationVerbs(SolverPlans):
         return result
 
     def _solve_lu(self, factors: Matrix, pivots: DeviceArray, sides: Matrix, word: int) -> None:
-        """Overwrite right-hand sides by solutions; a matrix may serve several of a stack of them."""
+        """Overwrite right-hand sides by solutions; one matrix may be used for several of a stack."""
         if not sides.array.size:
             return
         many = sides.count > 1 and _are_small(factors)
@@ -117,7 +116,7 @@ class FactorizationVerbs(SolverPlans):
             solve.each(A=[starts[index] for index in which], ipiv=pivots_of_each, B=ends, **words)
 
     def _exchanges_of_many(self, pivots: DeviceArray, sides: Matrix) -> DeviceArray:
-        """The pivots for each of many right-hand sides, one behind the other and of 32 bits."""
+        """Return the pivots for each of many right-hand sides, contiguous and of 32 bits."""
         narrow = pivots if pivots.dtype == np.int32 else self._narrowed(pivots)
         shape = (*sides.array.shape[:-2], pivots.shape[-1])
         if narrow.shape == shape:
@@ -128,7 +127,7 @@ class FactorizationVerbs(SolverPlans):
 
     @verb
     def getri(self, lu: DeviceArray, pivots: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
-        """The inverse of matrices by the factors and pivots of `getrf`, which are kept.
+        """Return the inverse of matrices by the factors and pivots of `getrf`, which are kept.
 
         By ``cusolverDnXgetrs``, and of several matrices up to 256 x 256 in one call of ``cublasSgetrsBatched``. `lu` is
         of shape (..., n, n), as the result is, `pivots` of shape (..., n) and of dtype int64. `out` takes the result.
@@ -152,11 +151,12 @@ class FactorizationVerbs(SolverPlans):
 
         `a` is of dtype float32, float64, complex64 or complex128. Only the lower triangle is read, and overwritten by
         L; without `lower` the upper one, by the factor U of U^H U. The other triangle stays as it is, except where
-        several matrices up to 256 x 256 are factored in one call (``cusolverDnSpotrfBatched``): that leaves anything
-        there; `cholesky` clears it. `overwrite_a` puts the factor in the place of `a`, which must lie column by column.
+        several matrices up to 256 x 256 are factored in one call (``cusolverDnSpotrfBatched``): that leaves
+        undefined values there; `cholesky` clears it. `overwrite_a` writes the factor over `a`, which must lie column by
+        column.
 
-        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for arrays that
-        are no such matrices.
+        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for other
+        arrays.
         """
         work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
         self._factor_positive(work, lower)
@@ -180,8 +180,8 @@ class FactorizationVerbs(SolverPlans):
     ) -> DeviceArray:
         """Solve ``a @ x = b`` by the Cholesky factor that `potrf` made with the same `lower` (``cusolverDnXpotrs``).
 
-        `factor` is of shape (..., n, n), `b` of shape (n,) or (..., n, k), of one dtype. `overwrite_b` puts the
-        solution in the place of `b`.
+        `factor` is of shape (..., n, n), `b` of shape (n,) or (..., n, k), of one dtype. `overwrite_b` writes the
+        solution over `b`.
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
@@ -210,13 +210,13 @@ class FactorizationVerbs(SolverPlans):
 
     @verb
     def potri(self, factor: DeviceArray, *, lower: bool = True, overwrite_factor: bool = False) -> DeviceArray:
-        """The inverse of matrices by the Cholesky factor of `potrf` (``cusolverDnSpotri``).
+        """Return the inverse of matrices by the Cholesky factor of `potrf` (``cusolverDnSpotri``).
 
-        `factor` is of shape (..., n, n); the inverse, of its shape and dtype, is written to the triangle that `lower`
-        says, and the other triangle is that of `factor`. `overwrite_factor` puts it in the place of `factor`, which
+        `factor` is of shape (..., n, n); the inverse, of its shape and dtype, is written to the triangle that
+        `lower` selects, and the other triangle is that of `factor`. `overwrite_factor` writes it over `factor`, which
         must lie column by column. A factor with a zero on its diagonal, which `potrf` does not give, gives NaN.
 
-        Raises `InvalidArgument` for arrays that are no such matrices.
+        Raises `InvalidArgument` for other arrays.
         """
         work = self._used_up(self._given(factor, "factor", square=True), "factor", overwrite_factor)
         operands = self._operands()
@@ -237,10 +237,10 @@ class FactorizationVerbs(SolverPlans):
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns R in the upper triangle of an array of that
         shape, with the reflectors below, and their scales, of shape (..., min(m, n)); `orgqr` and `ormqr` take both.
-        `overwrite_a` puts the first in the place of `a`, which must lie column by column. Not `deterministic` is
-        faster, with other bits in another run.
+        `overwrite_a` writes the first over `a`, which must lie column by column. Without `deterministic` it is faster,
+        and the bits may differ from run to run.
 
-        Raises `InvalidArgument` for arrays that are no such matrices.
+        Raises `InvalidArgument` for other arrays.
         """
         work = self._used_up(self._given(a, "a"), "a", overwrite_a)
         return work.array, self._factor_qr(work, deterministic=deterministic)
@@ -259,11 +259,11 @@ class FactorizationVerbs(SolverPlans):
 
     @verb
     def orgqr(self, qr: DeviceArray, tau: DeviceArray, *, overwrite_qr: bool = False) -> DeviceArray:
-        """The first columns of Q, by the reflectors of `geqrf` (``cusolverDnSorgqr``, ``cusolverDnCungqr``).
+        """Return the first columns of Q, by the reflectors of `geqrf` (``cusolverDnSorgqr``, ``cusolverDnCungqr``).
 
         `qr` is of shape (..., m, n) with m >= n, which is that of the result; `tau` of shape (..., k) with k <= n, and
         of the same dtype. To have all of Q, put the reflectors into the first columns of a square array. `overwrite_qr`
-        puts Q in the place of `qr`, which must lie column by column.
+        writes Q over `qr`, which must lie column by column.
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
@@ -306,7 +306,7 @@ class FactorizationVerbs(SolverPlans):
 
         `qr` and `tau` are those of `geqrf`, of shapes (..., order, n) and (..., k) with k <= n; `c`, of the same dtype,
         is a matrix with as many rows, or columns if not `left`, as `qr` has rows, for each of `qr`. `op` is "N" or "C",
-        and for real matrices "T". `overwrite_c` puts the product in the place of `c`, which must lie column by column.
+        and for real matrices "T". `overwrite_c` writes the product over `c`, which must lie column by column.
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
@@ -350,10 +350,10 @@ class FactorizationVerbs(SolverPlans):
 
     @verb
     def gels(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
-        """The least-squares solution of ``a @ x = b`` for matrices of full rank (``cusolverDnDDgels``).
+        """Return the least-squares solution of ``a @ x = b`` for matrices of full rank (``cusolverDnDDgels``).
 
         `a` is of shape (..., m, n) with m >= n, `b` of shape (m,) or (..., m, k), of one dtype. The library may refine
-        what it has computed; `lstsq` is a QR factorization without that, and takes m < n, too. `out` takes the result.
+        its result; `lstsq` is a QR factorization without refinement, and takes m < n, too. `out` takes the result.
 
         Raises `SingularMatrixError` when the rank is not full, `InvalidArgument` for arrays that do not fit together.
         """
@@ -366,13 +366,13 @@ class FactorizationVerbs(SolverPlans):
         *stack, _, count = sides.array.shape
         solution = self._columns(((*stack, columns, count), given.dtype), target)
         if solution.size:
-            # It uses the matrix up, so each right-hand side of a stack needs one of its own.
+            # It destroys the matrix, so each right-hand side of a stack needs its own copy.
             work = self._copied(broadcast(given, (*stack, rows, columns)))
             self._solve_by_library(work, self._copied(sides.array), self._seen(solution))
         return self._deliver(sides.result(solution), target)
 
     def _solve_by_library(self, work: Matrix, sides: Matrix, solution: Matrix) -> None:
-        """Write least-squares solutions; the matrices and right-hand sides are used up."""
+        """Write least-squares solutions; the matrices and right-hand sides are destroyed."""
         operands = self._operands()
         operands.writes(work.array, sides.array)
         operands.writes(solution.array, keeps=solution.count > 1)
@@ -389,12 +389,12 @@ class FactorizationVerbs(SolverPlans):
 
 
 def _are_small(matrices: Matrix) -> bool:
-    """Whether the library is better asked to work on several of them at once."""
+    """Return whether one call for several of them is faster."""
     return 0 < matrices.rows <= FACTOR_BATCH
 
 
 def _matching(matrices: Matrix, sides: Matrix) -> list[int]:
-    """Which matrix of a stack each of the right-hand sides belongs to, as they are broadcast together."""
+    """Return the number of the matrix for each right-hand side, as they are broadcast together."""
     stack = matrices.array.shape[:-2]
     numbers = np.arange(matrices.count).reshape(stack)
     which: list[int] = np.broadcast_to(numbers, sides.array.shape[:-2]).reshape(-1).tolist()
@@ -402,12 +402,12 @@ def _matching(matrices: Matrix, sides: Matrix) -> list[int]:
 
 
 def _scales_of(tau: object) -> int:
-    """How many reflectors there are for each matrix."""
+    """Return the number of reflectors for each matrix."""
     return check_array(tau, "tau").shape[-1] if check_array(tau, "tau").ndim else 0
 
 
 def _factor_operation(op: Operation, letter: str) -> int:
-    """The word for a product with Q, whose transpose is "T" for real matrices and "C" for complex ones."""
+    """Return the word for a product with Q. The transpose is "T" for real matrices and "C" for complex ones."""
     if op == "T" and letter in "CZ":
         raise InvalidArgument('op is "N" or "C" for complex matrices, not "T"')
     return OPERATIONS["T" if op == "C" and letter in "SD" else op]

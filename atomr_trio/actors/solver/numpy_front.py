@@ -1,6 +1,6 @@
-"""The verbs that numpy's users know from ``numpy.linalg``, made of those with LAPACK's names.
+"""The verbs of ``numpy.linalg``, made of those with LAPACK's names.
 
-Each works on stacks, over all leading axes, and keeps what it is given.
+Each works on stacks, over all leading axes, and keeps its inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_UNIT = 0
 
 
 class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
-    """Verbs named as numpy has them."""
+    """Verbs with numpy's names."""
 
     __slots__ = ()
 
@@ -41,9 +41,9 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     def solve(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
         """Solve ``a @ x = b`` by LU factorization, as ``numpy.linalg.solve`` does.
 
-        `a` is of shape (..., n, n), of dtype float32, float64, complex64 or complex128, `b` of that dtype and of shape
-        (n,), which is one vector for all matrices, or (..., n, k); leading axes are broadcast. The result has the shape
-        that numpy gives it; `out` takes it, and without that its matrices lie column by column (``cusolverDnXgetrf``,
+        `a` is of shape (..., n, n), of dtype float32, float64, complex64 or complex128. `b` is of that dtype and of
+        shape (n,), which is one vector for all matrices, or (..., n, k); leading axes are broadcast. The result has
+        numpy's shape. `out` takes it; without `out` its matrices lie column by column (``cusolverDnXgetrf``,
         ``cusolverDnXgetrs``; for several matrices up to 256 x 256 ``cublasSgetrfBatched`` and
         ``cublasSgetrsBatched``).
 
@@ -62,13 +62,13 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
     @verb
     def inv(self, a: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
-        """The inverse of matrices of shape (..., n, n), as ``numpy.linalg.inv``.
+        """Return the inverse of matrices of shape (..., n, n), as ``numpy.linalg.inv``.
 
         `a` is of dtype float32, float64, complex64 or complex128, and kept; `out` takes the result
         (``cusolverDnXgetrf``, ``cusolverDnXgetrs``; for several matrices up to 256 x 256 ``cublasSgetrfBatched`` and
         ``cublasSgetrsBatched``).
 
-        Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for arrays that are no such matrices.
+        Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         kind = (given.shape, given.dtype)
@@ -84,7 +84,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     def lstsq(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
         """Solve ``a @ x = b`` in the sense of least squares, by a QR factorization.
 
-        `a` is of shape (..., m, n), `b` of shape (m,) or (..., m, k), of one dtype; leading axes are broadcast. Where
+        `a` is of shape (..., m, n), `b` of shape (m,) or (..., m, k), of one dtype; leading axes are broadcast. If
         there are more columns than rows, the solution is that of least norm. Unlike ``numpy.linalg.lstsq`` it returns x
         alone, and the rank of `a` must be full: min(m, n). `out` takes x (``cusolverDnXgeqrf``, ``cusolverDnSormqr``,
         ``cublasStrsm``).
@@ -106,7 +106,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         return self._deliver(sides.result(solution), target)
 
     def _least_squares(self, a: DeviceArray, sides: Sides, out: DeviceArray | None) -> DeviceArray:
-        """The solution R^-1 Q^H b, which is the top of what b becomes."""
+        """Return the solution R^-1 Q^H b, the first rows of the transformed b."""
         work = self._copied(a)
         scales = self._factor_qr(work)
         self._check_rank(work)
@@ -116,7 +116,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         return solution.array[..., : work.columns, :]
 
     def _least_norm(self, a: DeviceArray, sides: Sides, out: DeviceArray | None) -> DeviceArray:
-        """The solution Q R^-H b, by the factors of a^H."""
+        """Return the solution Q R^-H b, by the factors of a^H."""
         work = self._adjoint(a)
         scales = self._factor_qr(work)
         self._check_rank(work)
@@ -130,7 +130,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         return solution
 
     def _adjoint(self, array: DeviceArray) -> Matrix:
-        """Matrices transposed and conjugated, column by column."""
+        """Return matrices transposed and conjugated, column by column."""
         if not _is_complex(array):
             return self._copied(swapped(array))
         adjoint = self._seen(self._new_columns(swapped(array).shape, array.dtype))
@@ -156,7 +156,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         self._call_each(len(starts), name, arguments, operation="lstsq", operands=operands, table=BLAS)
 
     def _check_rank(self, work: Matrix) -> None:
-        """Refuse what is not of full rank, when its factors are there."""
+        """Plan the check of the rank, which raises `SingularMatrixError`, behind the factorization."""
         precision = float(np.finfo(REAL[work.array.dtype.name]).eps) * max(work.rows, work.columns)
 
         def check(diagonals: npt.NDArray[Any]) -> Exception | None:
@@ -179,19 +179,19 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
     @verb
     def cholesky(self, a: DeviceArray, *, upper: bool = False, out: DeviceArray | None = None) -> DeviceArray:
-        """The lower Cholesky factor of Hermitian positive definite matrices, as ``numpy.linalg.cholesky``.
+        """Return the lower Cholesky factor of Hermitian positive definite matrices, as ``numpy.linalg.cholesky``.
 
         Only the lower triangle of `a`, of shape (..., n, n) and of dtype float32, float64, complex64 or complex128, is
         read; with `upper` only the upper one, and the factor is the upper one. `out` takes the result, whose other
         triangle is zero (``cusolverDnXpotrf``; for several matrices up to 256 x 256 ``cusolverDnSpotrfBatched``).
 
-        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for arrays that
-        are no such matrices.
+        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for other
+        arrays.
         """
         given = self._given(a, "a", square=True)
         target = self._out(out, (given.shape, given.dtype), given)
         work, transposed = self._used_up_anyhow(given, target)
-        # What lies row by row is seen as the conjugate of the matrix, whose factor is seen as the other triangle.
+        # The library sees a matrix that lies row by row as its conjugate, and its factor as the other triangle.
         self._factor_positive(work, lower=upper == transposed)
         factor = swapped(work.array) if transposed else work.array
         self._clear_below(factor if upper else swapped(factor))
@@ -209,10 +209,10 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
         `a` is of dtype float32, float64, complex64 or complex128. With k = min(m, n), q is of shape (..., m, k) and r
         of shape (..., k, n); (..., m, m) and (..., m, n) if `mode` is "complete". For "r" q is None, and not computed.
-        `out` takes both, and without that the matrices lie column by column (``cusolverDnXgeqrf``,
+        `out` takes both; without `out` the matrices lie column by column (``cusolverDnXgeqrf``,
         ``cusolverDnSorgqr``).
 
-        Raises `InvalidArgument` for another mode, and for arrays that are no such matrices.
+        Raises `InvalidArgument` for another mode, and for other arrays.
         """
         if named(_QR_MODES, mode) is None:
             raise InvalidArgument(f'mode is "reduced", "complete" or "r", not {shown(mode)}')
@@ -240,13 +240,13 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     def eigh(
         self, a: DeviceArray, *, lower: bool = True, out: PairOut | None = None
     ) -> tuple[DeviceArray, DeviceArray]:
-        """Eigenvalues and eigenvectors of symmetric or Hermitian matrices, as ``numpy.linalg.eigh``.
+        """Return eigenvalues and eigenvectors of symmetric or Hermitian matrices, as ``numpy.linalg.eigh``.
 
         Only the lower triangle of `a`, of shape (..., n, n) and of dtype float32, float64, complex64 or complex128, is
         read, or without `lower` the upper one. The eigenvalues, of shape (..., n), are real and ascending; the vectors
         are columns, of the shape of `a`. `out` takes both (``cusolverDnXsyevd``).
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         values_out, vectors_out = self._outs(out, (values_of(given), (given.shape, given.dtype)), (given,))
@@ -256,12 +256,12 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
     @verb
     def eigvalsh(self, a: DeviceArray, *, lower: bool = True, out: DeviceArray | None = None) -> DeviceArray:
-        """The eigenvalues alone, as ``numpy.linalg.eigvalsh``.
+        """Return only the eigenvalues, as ``numpy.linalg.eigvalsh``.
 
         `a` is of shape (..., n, n) and of dtype float32, float64, complex64 or complex128; `lower` and the eigenvalues,
         of shape (..., n), are as for `eigh`. `out` takes them (``cusolverDnXsyevd``).
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         target = self._out(out, values_of(given), given)
@@ -271,21 +271,21 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     def svd(
         self, a: DeviceArray, *, full_matrices: bool = True, compute_uv: bool = True, out: TripleOut | None = None
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
-        """The singular value decomposition ``a = u @ diag(s) @ vh`` of matrices, as ``numpy.linalg.svd``.
+        """Return the singular value decomposition ``a = u @ diag(s) @ vh`` of matrices, as ``numpy.linalg.svd``.
 
         For `a` of shape (..., m, n), of dtype float32, float64, complex64 or complex128, and k = min(m, n), u is of
         shape (..., m, m) and vh of shape (..., n, n), or (..., m, k) and (..., k, n) without `full_matrices`; s, of
         shape (..., k), is real and descending. Without `compute_uv` u and vh are None. `out` takes all three
         (``cusolverDnXgesvd``).
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a")
         outs = self._vector_outs(out, given, full=full_matrices, vectors=compute_uv)
         if given.shape[-2] >= given.shape[-1]:
             results = self._singular_values(self._copied(given), outs, full=full_matrices, vectors=compute_uv)
             return self._deliver_all(results, outs)
-        # The decomposition of the transpose, read backwards: no number has to be conjugated.
+        # The decomposition of the transpose, in reverse order: no conjugation is needed.
         work, (u, s, vh) = self._copied(swapped(given)), outs
         outs_of_it = (turned(vh), s, turned(u))
         left, values, right = self._singular_values(work, outs_of_it, full=full_matrices, vectors=compute_uv)
@@ -295,13 +295,13 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
     @verb
     def det(self, a: DeviceArray) -> npt.NDArray[Any]:
-        """The determinants of matrices of shape (..., n, n), as ``numpy.linalg.det``: a numpy array of shape (...).
+        """Return the determinants of matrices of shape (..., n, n), as ``numpy.linalg.det``: a numpy array (...).
 
         `a` is of dtype float32, float64, complex64 or complex128, as the result is. It is computed on the host, from
         the diagonal of the LU factors (``cusolverDnXgetrf``; for several matrices up to 256 x 256
-        ``cublasSgetrfBatched``); in a batch the numbers are there at its end. A singular matrix has the determinant 0.
+        ``cublasSgetrfBatched``); in a batch the numbers are valid at its end. A singular matrix has the determinant 0.
 
-        Raises `InvalidArgument` for arrays that are no such matrices.
+        Raises `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         result: npt.NDArray[Any] = np.ones(given.shape[:-2], given.dtype)
@@ -315,13 +315,13 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
 
     @verb
     def slogdet(self, a: DeviceArray) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The sign and the logarithm of the size of determinants, as ``numpy.linalg.slogdet``.
+        """Return the sign and the logarithm of the absolute value of determinants, as ``numpy.linalg.slogdet``.
 
         For `a` of shape (..., n, n), of dtype float32, float64, complex64 or complex128, both are numpy arrays of shape
         (...), the logarithms real; see `det` (``cusolverDnXgetrf``). A singular matrix has the sign 0 and the logarithm
         minus infinity.
 
-        Raises `InvalidArgument` for arrays that are no such matrices.
+        Raises `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         signs: npt.NDArray[Any] = np.ones(given.shape[:-2], given.dtype)
@@ -338,7 +338,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         return signs, logarithms
 
     def _factor_and_tell(self, a: DeviceArray, tell: Callable[[npt.NDArray[Any], npt.NDArray[Any]], None]) -> None:
-        """Factor matrices, and `tell` the signs of their row exchanges, and the diagonals of U."""
+        """Factor matrices, and call `tell` with the signs of their row exchanges and the diagonals of U."""
         if not a.size:
             return
         work, _ = self._used_up_anyhow(a)

@@ -1,7 +1,7 @@
-"""What the verbs of the solver are planned with: matrices column by column, and the calls on each of a stack.
+"""The planning of the solver's verbs: matrices column by column, and the calls for each matrix of a stack.
 
-LAPACK wants matrices that lie column by column. What lies row by row is turned round by cuBLAS on the way into the copy
-that most functions need anyway, since they use up what they are given.
+LAPACK needs matrices that lie column by column. Most functions destroy their input, and so need a copy. cuBLAS
+transposes matrices that lie row by row on the way into that copy.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from .types import INFOS, REAL, Kind, arguments_of, error_of, function_of, opera
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
-    """A view of a stack whose matrices are transposed."""
+    """Return a view of a stack with transposed matrices."""
     return array.transpose(*range(array.ndim - 2), array.ndim - 1, array.ndim - 2)
 
 
 def turned(array: DeviceArray | None, when: bool = True) -> DeviceArray | None:
-    """The same of what may be None, or what is given if not `when`."""
+    """Return the same for an array that may be None; without `when`, the array itself."""
     return swapped(array) if when and array is not None else array
 
 
 def values_of(matrices: DeviceArray, count: int | None = None) -> Kind:
-    """Of what kind the singular values or eigenvalues of matrices are: all, or so many of each."""
+    """Return the shape and dtype of the singular values or eigenvalues of matrices: of all, or of `count` each."""
     number = min(matrices.shape[-2:]) if count is None else count
     return (*matrices.shape[:-2], number), REAL[matrices.dtype.name]
 
 
 def lines(vectors: DeviceArray) -> list[int]:
-    """Where each vector of a stack of such begins, that lie one behind the other."""
+    """Return the address of each vector of a stack of contiguous vectors."""
     step = vectors.shape[-1] * vectors.itemsize
     return [vectors.address + index * step for index in range(math.prod(vectors.shape[:-1]))]
 
 
 def places(matrices: Matrix) -> list[int]:
-    """Where each matrix of a stack begins."""
+    """Return the address of each matrix of a stack."""
     addresses: list[int] = matrices.addresses.tolist()
     return addresses
 
 
 def check_square(array: DeviceArray, name: str) -> None:
-    """Refuse a matrix that is not square."""
+    """Raise `InvalidArgument` for a matrix that is not square."""
     if array.shape[-1] != array.shape[-2]:
         raise InvalidArgument(f"{name} is square, not of shape {array.shape}")
 
@@ -76,16 +76,16 @@ class Sides:
     """Right-hand sides, one for each matrix of a stack."""
 
     array: DeviceArray
-    """Of shape (..., rows, columns): a view, in which a vector is a matrix of one column."""
+    """A view of shape (..., rows, columns), in which a vector is a matrix of one column."""
     is_vector: bool
 
     def solution(self, rows: int) -> Kind:
-        """Of what kind a solution of so many rows is."""
+        """Return the shape and dtype of a solution of `rows` rows."""
         shape = (*self.array.shape[:-2], rows, self.array.shape[-1])
         return shape[:-1] if self.is_vector else shape, self.array.dtype
 
     def result(self, matrices: DeviceArray) -> DeviceArray:
-        """What a solution is to the user: vectors where such were given."""
+        """Return a solution as the user gets it: vectors if vectors were given."""
         return matrices[..., 0] if self.is_vector else matrices
 
 
@@ -97,18 +97,18 @@ class Routine:
     device: int
     function: Function
     table: CallTable
-    """Which library it is of."""
+    """The library of the function."""
     operation: str
     dtype: np.dtype[Any]
     operands: Operands
     order: int
-    """Of the matrix, for what an info says."""
+    """The order of the matrix, for the meaning of an info."""
     stack: tuple[int, ...]
     flags: int
     infos: DeviceArray | None
-    """Where the infos of a stack are collected, which are read once; None where each call answers its own."""
+    """The array for the infos of a stack, which is read once; None if each call answers its own info."""
     tolerant: bool
-    """Whether an info is no error."""
+    """True if an info is not an error."""
 
     def each(self, **values: Argument | Sequence[int]) -> None:
         """Call it for each matrix of the stack; a list has a value for each of them."""
@@ -131,7 +131,7 @@ class Routine:
             self.library._call_each(count, self.function.name, arguments, **self._words)
 
     def many(self, first: int, count: int, **values: Argument) -> None:
-        """Call it for so many matrices at once, from this number on."""
+        """Call it for `count` matrices at once, from number `first` on."""
         if "info" not in self.function.words:
             self._call(values)
             return
@@ -147,7 +147,7 @@ class Routine:
         return {"operation": self.operation, "operands": self.operands, "flags": self.flags, "table": self.table}
 
     def check(self, first: int, infos: npt.NDArray[Any]) -> Exception | None:
-        """What infos say, of which the first is that of the matrix of this number."""
+        """Return the error that infos mean, or None. The first info is that of matrix number `first`."""
         wrong = np.flatnonzero(infos)
         if not wrong.size:
             return None
@@ -161,10 +161,10 @@ class SolverPlans(Library):
 
     __slots__ = ()
 
-    # What is given.
+    # Arguments.
 
     def _given(self, array: object, name: str, *, square: bool = False) -> DeviceArray:
-        """A matrix, or a stack of such, of a type that the library has."""
+        """Return a matrix, or a stack, of a supported type. Raises `InvalidArgument` for anything else."""
         given = check_array(array, name)
         check_usable(self._device, given)
         letter_of(given)
@@ -175,7 +175,7 @@ class SolverPlans(Library):
         return given
 
     def _vectors(self, array: object, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        """Vectors of this shape, one behind the other: pivots, or the scales of reflectors."""
+        """Return contiguous vectors of this shape: pivots, or the scales of reflectors. Raises `InvalidArgument`."""
         given = check_array(array, name)
         check_usable(self._device, given)
         if given.shape != shape or given.dtype != dtype:
@@ -190,7 +190,7 @@ class SolverPlans(Library):
         return packed
 
     def _by_columns(self, array: DeviceArray) -> Matrix:
-        """The matrices of an array column by column, copied where they do not lie so."""
+        """Return the matrices of an array column by column, copied if necessary."""
         return matrix_of(array, by_rows=False) or self._copied(array)
 
     def _copied(self, array: DeviceArray, out: DeviceArray | None = None) -> Matrix:
@@ -199,20 +199,20 @@ class SolverPlans(Library):
         return self._seen(copy)
 
     def _used_up(self, array: DeviceArray, name: str, overwrite: bool, out: DeviceArray | None = None) -> Matrix:
-        """The matrices of an array, to be overwritten by a call: a copy, or the array itself if that is asked for."""
+        """Return the matrices of an array for a call that overwrites them: a copy, or with `overwrite` the array."""
         if not overwrite:
             return self._copied(array, out)
         if out is not None:
-            raise InvalidArgument(f"what is to be put in the place of {name} cannot be written to out, too")
+            raise InvalidArgument(f"give overwrite_{name} or out, not both")
         seen = matrix_of(array, by_rows=False)
         if seen is None or _has_repeats(array):
-            needed = "the library wants matrices that lie column by column, as `a.T` of an array of numpy's order does"
+            needed = "the library needs matrices that lie column by column, such as `a.T` of an array in numpy's order"
             text = layout_refusal(array, needed, written=True)
             raise InvalidArgument(f"{name} cannot be overwritten: {text}")
         return seen
 
     def _used_up_anyhow(self, array: DeviceArray, out: DeviceArray | None = None) -> tuple[Matrix, bool]:
-        """A copy in the order of `out`, else in that of the array, and whether the library sees transposes there."""
+        """Return a copy in the order of `out`, else of the array, and whether the library sees the transpose."""
         place = out if out is not None and matrix_of(out) is not None else None
         seen = matrix_of(array if place is None else place)
         if seen is None or not seen.by_rows:
@@ -222,9 +222,9 @@ class SolverPlans(Library):
         return self._seen(swapped(copy)), True
 
     def _right_sides(self, b: object, name: str, a: DeviceArray, rows: int) -> Sides:
-        """Right-hand sides for matrices `a`.
+        """Return right-hand sides for matrices `a`.
 
-        What has one axis is a vector, as numpy takes it; leading axes are broadcast.
+        An array of one axis is a vector, as in numpy; leading axes are broadcast.
         """
         given = check_array(b, name)
         check_usable(self._device, given)
@@ -244,7 +244,7 @@ class SolverPlans(Library):
     def _overwritten_sides(
         self, b: DeviceArray, name: str, sides: Sides, overwrite: bool, *others: DeviceArray
     ) -> tuple[Matrix, DeviceArray]:
-        """Right-hand sides, to be overwritten by the solution, and the array that the user gets."""
+        """Return right-hand sides, to be overwritten by the solution, and the array that the user gets."""
         if overwrite:
             shape, _ = sides.solution(sides.array.shape[-2])
             if b.shape != shape:
@@ -256,14 +256,14 @@ class SolverPlans(Library):
     # Results.
 
     def _out(self, out: object, kind: Kind, *inputs: DeviceArray) -> DeviceArray | None:
-        """What a result is to be written to, or None. Raises `InvalidArgument` for what cannot be written to."""
+        """Return the checked `out` of a result, or None. Raises `InvalidArgument` for an array that does not fit."""
         (given,) = self._outs(None if out is None else (out,), (kind,), inputs, "out")
         return given
 
     def _outs(
         self, out: object, kinds: Sequence[Kind | None], inputs: Sequence[DeviceArray], name: str = "out[{}]"
     ) -> list[DeviceArray | None]:
-        """What several results are to be written to; a `kind` of None is that of a result that is not computed."""
+        """Return the checked `out` of several results. A `kind` of None is that of a result that is not computed."""
         if out is None:
             return [None] * len(kinds)
         if not isinstance(out, tuple | list) or len(out) != len(kinds):
@@ -286,14 +286,14 @@ class SolverPlans(Library):
                 f"{np.dtype(dtype).name}"
             )
         if _has_repeats(given):
-            raise InvalidArgument(f"{name} has elements that are one in memory: {strides_text(given)}")
+            raise InvalidArgument(f"{name} has elements that share memory: {strides_text(given)}")
 
     def _columns(
         self, kind: Kind, out: DeviceArray | None, takes: Callable[[Matrix], bool] | None = None
     ) -> DeviceArray:
-        """Where matrices are computed column by column: in `out` if it lies so, and else in new memory.
+        """Return the memory for matrices that are computed column by column: `out` if it lies so, else new memory.
 
-        `takes` says what else the library asks of them.
+        `takes` is a further condition of the library.
         """
         shape, dtype = kind
         place = out if out is None or out.ndim == len(shape) else out[..., None]
@@ -302,7 +302,7 @@ class SolverPlans(Library):
         return known(place, "it fits") if fits else self._new_columns(shape, dtype)
 
     def _lines(self, kind: Kind, out: DeviceArray | None) -> DeviceArray:
-        """Where vectors are computed, one behind the other: in `out` if they lie so there, and else in new memory."""
+        """Return the memory for vectors that are computed contiguously: `out` if it lies so, else new memory."""
         shape, dtype = kind
         return out if out is not None and out.shape == shape and out.contiguous else self._empty(shape, dtype)
 
@@ -311,7 +311,7 @@ class SolverPlans(Library):
     @overload
     def _deliver(self, result: DeviceArray | None, out: DeviceArray | None) -> DeviceArray | None: ...
     def _deliver(self, result: DeviceArray | None, out: DeviceArray | None) -> DeviceArray | None:
-        """Have a result copied to where it is wanted, unless it was computed there; returns what the user gets."""
+        """Plan the copy of a result to `out`, unless it was computed there. Returns the array that the user gets."""
         if result is None or out is None:
             return result
         if (result.address, result.strides) != (out.address, out.strides):
@@ -327,13 +327,13 @@ class SolverPlans(Library):
     # New memory.
 
     def _new_columns(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        """New matrices that lie column by column."""
+        """Return new matrices that lie column by column."""
         return swapped(self._empty((*shape[:-2], shape[-1], shape[-2]), dtype))
 
     def _seen(self, columns: DeviceArray) -> Matrix:
         return known(matrix_of(columns, by_rows=False), "the matrices lie column by column")
 
-    # What is done besides.
+    # Further steps.
 
     def _fill(self, array: DeviceArray, value: complex) -> None:
         self._requests += plan_fill(array, value, self._lane)
@@ -344,12 +344,12 @@ class SolverPlans(Library):
             self._fill(part, 1)
 
     def _clear_below(self, array: DeviceArray) -> None:
-        """Write zeros below the diagonal."""
+        """Plan zeros below the diagonal."""
         for part in _below_diagonal(array):
             self._fill(part, 0)
 
     def _transfer(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Have matrices copied, by cuBLAS where what lies row by row is to lie column by column, or the reverse."""
+        """Plan a copy of matrices, by cuBLAS between row by row and column by column."""
         if _is_to_be_turned(source, target):
             self._transfer_rows(source, target)
         elif _is_to_be_turned(swapped(source), swapped(target)):
@@ -358,7 +358,7 @@ class SolverPlans(Library):
             self._copy(source, target)
 
     def _transfer_rows(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Have matrices that lie row by row copied to others that lie column by column."""
+        """Plan a copy of matrices that lie row by row to others that lie column by column."""
         seen, columns = known(matrix_of(source, by_rows=True), "that was asked before"), source.shape[-1]
         if seen.count <= columns:
             self._turn(seen, self._seen(target))
@@ -384,7 +384,7 @@ class SolverPlans(Library):
         self._call_each(len(origins), name, arguments, operation="transpose", operands=operands, table=BLAS)
 
     def _copy_spread(self, source: DeviceArray, step: int, target: DeviceArray, target_step: int) -> None:
-        """Copy units of 32 bits, every `step`-th of an array to every so many-th of one of as many elements."""
+        """Copy units of 32 bits, every `step`-th of an array to every `target_step`-th of one of the same size."""
         operands = self._operands()
         operands.reads(source)
         operands.writes(target)
@@ -394,9 +394,9 @@ class SolverPlans(Library):
     def _read(
         self, array: DeviceArray, out: npt.NDArray[Any], check: Verdict | None = None, *, increment: int = 1
     ) -> None:
-        """Have elements that are `increment` apart brought to a host array; `check` is asked when all are there.
+        """Plan a copy of elements that are `increment` apart to a host array; `check` is called with all of them.
 
-        cuBLAS's copy moves them to where the lane has its answers, whatever the bits mean.
+        cuBLAS's copy moves them to the answers of the lane, whatever the bits mean.
         """
         flat, step = out.reshape(-1), ANSWER_BYTES // out.itemsize
         operands = self._operands()
@@ -418,7 +418,7 @@ class SolverPlans(Library):
             )
 
     def _read_diagonals(self, work: Matrix, check: Verdict) -> None:
-        """Have `check` asked about the diagonals of matrices, of shape (..., k)."""
+        """Plan a call of `check` with the diagonals of matrices, of shape (..., k)."""
         array, order = work.array, min(work.rows, work.columns)
         out: npt.NDArray[Any] = np.empty((*array.shape[:-2], order), array.dtype)
         if work.count == 1:
@@ -440,7 +440,7 @@ class SolverPlans(Library):
         deterministic: bool = True,
         tolerant: bool = False,
     ) -> Iterator[Routine]:
-        """A function to be called for the matrices of an array; what its infos say is read at the end of the block."""
+        """Yield a function to be called for the matrices of an array; its infos are read at the end of the block."""
         stack = array.shape[:-2]
         infos = None
         if math.prod(stack) > 1 and "Batched" not in name:
@@ -468,7 +468,7 @@ class SolverPlans(Library):
     def _factor_many(
         self, name: str, work: Matrix, operands: Operands, *, tolerant: bool = False, **values: int | DeviceArray
     ) -> None:
-        """Factor a stack of square matrices by a function that does many at once; arrays have a part for each."""
+        """Factor a stack of square matrices by a batched function; the arrays have a part for each matrix."""
         table = self._upload(work.addresses)
         operands.reads(table)
         arrays = {"A": table, **{word: each for word, each in values.items() if isinstance(each, DeviceArray)}}
@@ -479,7 +479,7 @@ class SolverPlans(Library):
                 factor.many(first, count, batch=count, **{**words, **starts})
 
     def _upload_pairs(self, matrices: Sequence[int], sides: Sequence[int]) -> tuple[DeviceArray, int, int]:
-        """A table of where matrices and their right-hand sides are, and the addresses of its two halves."""
+        """Return a table of the addresses of matrices and right-hand sides, and the addresses of its two halves."""
         table = self._upload(np.array([matrices, sides], np.int64))
         first, second = lines(table)
         return table, first, second
@@ -490,24 +490,24 @@ _MOVED_AS = {4: "S", 8: "D", 16: "Z"}
 
 
 def chunks(count: int) -> Iterator[tuple[int, int]]:
-    """The parts of a stack that one call answers for: the first of each, and how many."""
+    """Yield the parts of a stack for one call each: the first number, and the count."""
     for first in range(0, count, INFOS):
         yield first, min(INFOS, count - first)
 
 
 def _has_repeats(array: DeviceArray) -> bool:
-    """Whether an axis repeats what is in one place."""
+    """Return whether an axis repeats the same elements."""
     return any(not stride and length > 1 for length, stride in zip(array.shape, array.strides, strict=True))
 
 
 def _is_to_be_turned(source: DeviceArray, target: DeviceArray) -> bool:
-    """Whether matrices lie row by row and others column by column, and neither of the two in both ways."""
+    """Return whether one array is row by row, the other column by column, and neither is both."""
     ways = [matrix_of(each, by_rows) is not None for each in (source, target) for by_rows in (True, False)]
     return source.size > 0 and min(source.shape[-2:]) > 1 and ways == [True, False, False, True]
 
 
 def _view(array: DeviceArray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
-    """Elements of an array whose leading axes stay, from `offset` bytes behind the first."""
+    """Return a view with the same leading axes, from `offset` bytes behind the first element."""
     leading = array.ndim - 2
     return DeviceArray._create(
         array._storage,
@@ -519,13 +519,13 @@ def _view(array: DeviceArray, offset: int, shape: tuple[int, ...], strides: tupl
 
 
 def _diagonal(array: DeviceArray) -> DeviceArray:
-    """A view of the diagonals of a stack of matrices."""
+    """Return a view of the diagonals of a stack of matrices."""
     row, column = array.strides[-2:]
     return _view(array, 0, (min(array.shape[-2:]),), (row + column,))
 
 
 def _fewest(*vectors: DeviceArray) -> Iterator[tuple[DeviceArray, ...]]:
-    """Views that cover stacks of vectors, each for one command: the vectors, or across them where that is fewer."""
+    """Yield views that cover stacks of vectors, each for one command: along the vectors, or across if that is less."""
     *stack, length = vectors[0].shape
     if math.prod(stack) <= length:
         yield vectors
@@ -535,10 +535,10 @@ def _fewest(*vectors: DeviceArray) -> Iterator[tuple[DeviceArray, ...]]:
 
 
 def _below_diagonal(array: DeviceArray) -> Iterator[DeviceArray]:
-    """Views that cover what is below the diagonal of matrices with at least as many rows as columns.
+    """Yield views that cover the elements below the diagonal of matrices with at least as many rows as columns.
 
-    Each view is filled by one command: those of a single matrix are about three times the root of its order, those of a
-    stack as many as the matrices have columns.
+    One command fills each view. A single matrix has about three times the root of its order of them, a stack as many as
+    its matrices have columns.
     """
     rows, columns = array.shape[-2:]
     if rows > columns:
@@ -548,7 +548,7 @@ def _below_diagonal(array: DeviceArray) -> Iterator[DeviceArray]:
 
 
 def _lines_below(array: DeviceArray) -> Iterator[DeviceArray]:
-    """What is below the diagonal of each column, or of each row where the rows lie one behind the other."""
+    """Yield the elements below the diagonal of each column, or of each row if the rows are contiguous."""
     order = array.shape[-1]
     for index in range(1, order):
         if array.strides[-1] == array.itemsize:
@@ -558,7 +558,7 @@ def _lines_below(array: DeviceArray) -> Iterator[DeviceArray]:
 
 
 def _squares_below(array: DeviceArray) -> Iterator[DeviceArray]:
-    """Squares that make up the triangle below the diagonal.
+    """Yield squares that make up the triangle below the diagonal.
 
     The triangle of a square is a square and two triangles of half its size, so all squares of one size lie along the
     diagonal at equal steps.

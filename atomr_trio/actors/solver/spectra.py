@@ -14,7 +14,7 @@ from .plans import SolverPlans, check_number, chunks, lines, places, values_of
 from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, PairOut, TripleOut
 
 _ALL, _SOME, _NONE = (ord(letter) for letter in "ASN")
-"""Which singular vectors: LAPACK's letters."""
+"""LAPACK's letters for the singular vectors to compute."""
 
 
 class SpectrumVerbs(SolverPlans):
@@ -42,11 +42,11 @@ class SpectrumVerbs(SolverPlans):
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns the eigenvalues, of shape (..., n), real and
         ascending, and the eigenvectors as columns, of shape (..., n, n), or None without `vectors`. Only the lower
-        triangle is read, or the upper one without `lower`. `overwrite_a` uses `a` up and puts the vectors there; it
-        must lie column by column then. Not `deterministic` is faster, with other bits in another run. `out` takes both
-        results; the vectors not with `overwrite_a`.
+        triangle is read, or the upper one without `lower`. `overwrite_a` writes the vectors over `a`,
+        which must then lie column by column. Without `deterministic` it is faster, and the bits may differ from run to
+        run. `out` takes both results, but not the vectors with `overwrite_a`.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         outs = values_out, vectors_out = self._pair_outs(out, given, vectors=vectors)
@@ -57,7 +57,7 @@ class SpectrumVerbs(SolverPlans):
     def _pair_outs(
         self, out: object, *given: DeviceArray, vectors: bool, count: int | None = None
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """What eigenvalues and eigenvectors of the first matrices are to be written to: of all, or so many."""
+        """Return the checked `out` of eigenvalues and eigenvectors: of all, or of `count` each."""
         first = given[0]
         vector_kind = ((*first.shape[:-1], first.shape[-1] if count is None else count), first.dtype)
         values_out, vectors_out = self._outs(out, (values_of(first, count), vector_kind if vectors else None), given)
@@ -97,15 +97,15 @@ class SpectrumVerbs(SolverPlans):
         deterministic: bool = True,
         out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
-        """The eigenvalues ``[first:last]``, as `syevd` would sort them, and no others (``cusolverDnXsyevdx``).
+        """Return only the eigenvalues ``[first:last]``, in the order of `syevd` (``cusolverDnXsyevdx``).
 
-        `first` and `last` are the index of the first of them and of the one behind the last, counted from 0. For `a` of
+        `first` is the index of the first of them, and `last` the index behind the last, counted from 0. For `a` of
         shape (..., n, n), of dtype float32, float64, complex64 or complex128, the eigenvalues are of shape (..., last -
         first), and the vectors, which are columns, of shape (..., n, last - first), or None without `vectors`. Only the
-        lower triangle is read, or the upper one without `lower`. `overwrite_a` uses `a` up, which must lie column by
-        column then. Not `deterministic` is faster, with other bits in another run. `out` is as for `syevd`.
+        lower triangle is read, or the upper one without `lower`. `overwrite_a` destroys `a`, which must then lie column
+        by column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` is `syevd`'s.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices and
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays and
         for other bounds than ``0 <= first < last <= n``.
         """
         given = self._given(a, "a", square=True)
@@ -147,15 +147,15 @@ class SpectrumVerbs(SolverPlans):
         overwrite_a: bool = False,
         out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
-        """The same as `syevd` by the Jacobi method (``cusolverDnSsyevj``, ``cusolverDnCheevj``).
+        """Return the same as `syevd` by the Jacobi method (``cusolverDnSsyevj``, ``cusolverDnCheevj``).
 
-        `a`, of shape (..., n, n), is of dtype float32, float64, complex64 or complex128; what is returned, `lower`,
+        `a`, of shape (..., n, n), is of dtype float32, float64, complex64 or complex128; the results, `lower`,
         `vectors`, `overwrite_a` and `out` are as for `syevd`. A stack is one call (``cusolverDnSsyevjBatched``), which
-        makes it the right verb for many small matrices. `max_sweeps` says how often the method may go through a matrix:
-        at most 10,000 times, and 100 times for None.
+        makes it the right verb for many small matrices. `max_sweeps` is the most sweeps of the method: up to
+        10,000, and 100 for None.
 
-        Raises `ConvergenceError` when the sweeps are not enough, except where a stack is one call, whose functions do
-        not tell, and `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the sweeps are not enough, except for a stack in one call, whose functions do not
+        report it, and `InvalidArgument` for other arrays.
         """
         setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
         given = self._given(a, "a", square=True)
@@ -196,12 +196,12 @@ class SpectrumVerbs(SolverPlans):
         overwrite_b: bool = False,
         out: PairOut | None = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
-        """Generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
+        """Return generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
 
         `a` is symmetric or Hermitian, `b` positive definite, of one shape (..., n, n) and one dtype. `kind` is 1 for
-        ``a @ x = w * b @ x``, 2 for ``a @ b @ x = w * x``, 3 for ``b @ a @ x = w * x``. What is returned, `lower`,
-        `vectors`, `overwrite_a` and `out` are as for `syevd`; `overwrite_b` puts the Cholesky factor of `b` in its
-        place.
+        ``a @ x = w * b @ x``, 2 for ``a @ b @ x = w * x``, 3 for ``b @ a @ x = w * x``. The results, `lower`,
+        `vectors`, `overwrite_a` and `out` are as for `syevd`; `overwrite_b` writes the Cholesky factor of `b`
+        over it.
 
         Raises `NotPositiveDefiniteError` for `b`, `ConvergenceError` when the iteration fails, `InvalidArgument` for
         arrays that do not fit together.
@@ -209,7 +209,7 @@ class SpectrumVerbs(SolverPlans):
         first, second = self._given(a, "a", square=True), self._given(b, "b", square=True)
         letter_of(first, second)
         if first.shape != second.shape:
-            raise InvalidArgument(f"a has shape {first.shape} and b {second.shape}")
+            raise InvalidArgument(f"a has shape {first.shape} and b has {second.shape}: they must be the same")
         itype = check_number(kind, "kind", 3)
         if overwrite_a or overwrite_b:
             check_apart(first, second)
@@ -249,11 +249,11 @@ class SpectrumVerbs(SolverPlans):
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns u, s and v^H with ``a = u @ diag(s) @ vh``: s
         real and descending, of shape (..., n), vh of shape (..., n, n) and u of shape (..., m, m), or (..., m, n)
-        without `full_matrices`. Without `compute_uv` u and vh are None. `overwrite_a` uses `a` up, which must lie
-        column by column then. Not `deterministic` is faster, with other bits in another run. `out` takes all three
-        results.
+        without `full_matrices`. Without `compute_uv` u and vh are None. `overwrite_a` destroys `a`, which must then lie
+        column by column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes all
+        three results.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices;
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays;
         `svd` takes m < n, too.
         """
         given = self._given(a, "a")
@@ -267,7 +267,7 @@ class SpectrumVerbs(SolverPlans):
     def _vector_outs(
         self, out: object, given: DeviceArray, *, full: bool, vectors: bool, adjoint: bool = True
     ) -> TripleOut:
-        """What left vectors, singular values and right vectors, which are rows if `adjoint`, are to be written to."""
+        """Return the checked `out` of left vectors, singular values and right vectors, which are rows if `adjoint`."""
         kinds = _vector_kinds(given, full, adjoint)
         left, right = kinds if vectors else (None, None)
         u, values, v = self._outs(out, (left, values_of(given), right), (given,))
@@ -276,7 +276,7 @@ class SpectrumVerbs(SolverPlans):
     def _singular_values(
         self, work: Matrix, outs: TripleOut, *, full: bool, vectors: bool, deterministic: bool = True
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
-        """Decompose matrices with at least as many rows as columns, which are used up."""
+        """Decompose matrices with at least as many rows as columns, which are destroyed."""
         array, rows, columns = work.array, work.rows, work.columns
         u_out, values_out, vh_out = outs
         values = self._lines(values_of(array), values_out)
@@ -319,13 +319,12 @@ class SpectrumVerbs(SolverPlans):
         `a` is of dtype float32, float64, complex64 or complex128. Returns u, s and v (not its transpose) with ``a = u @
         diag(s) @ v^H``: s real and descending, of shape (..., k) with k = min(m, n), u and v of shapes (..., m, m) and
         (..., n, n), or (..., m, k) and (..., n, k) without `full_matrices`. Without `compute_uv` they are None. A stack
-        of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` says how often the method may
-        go through a matrix: at most 10,000 times, and 100 times for None. `overwrite_a` uses `a` up, which must lie
-        column by column then. Not `deterministic` is faster, with other bits in another run. `out` takes all three
-        results.
+        of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` is the most sweeps of the
+        method: up to 10,000, and 100 for None. `overwrite_a` destroys `a`, which must then lie column by column.
+        Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes all three results.
 
-        Raises `ConvergenceError` when the sweeps are not enough, except where a stack is one call, whose functions do
-        not tell, and `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the sweeps are not enough, except for a stack in one call, whose functions do not
+        report it, and `InvalidArgument` for other arrays.
         """
         setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
         given = self._given(a, "a")
@@ -334,7 +333,7 @@ class SpectrumVerbs(SolverPlans):
         array, rows, columns = work.array, work.rows, work.columns
         smaller = min(rows, columns)
         batched = max(rows, columns) <= JACOBI_BATCH and _is_dense(work)
-        full = full_matrices or batched  # of a stack the library computes all vectors
+        full = full_matrices or batched  # for a stack the library computes all vectors
         u_kind, v_kind = _vector_kinds(array, full, adjoint=False)
         u_out, values_out, v_out = outs
         takes = _is_dense if batched else None
@@ -376,15 +375,15 @@ class SpectrumVerbs(SolverPlans):
     def gesvda(
         self, a: DeviceArray, rank: int, *, compute_uv: bool = True, out: TripleOut | None = None
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
-        """The largest singular values of tall matrices, approximately (``cusolverDnSgesvdaStridedBatched``).
+        """Return the largest singular values of tall matrices, approximately (``cusolverDnSgesvdaStridedBatched``).
 
-        `rank` says how many. For `a` of shape (..., m, n) with m >= n, of dtype float32, float64, complex64 or
+        `rank` is their number. For `a` of shape (..., m, n) with m >= n, of dtype float32, float64, complex64 or
         complex128, which is kept: u of shape (..., m, rank), s of shape (..., rank), real and descending, and v (not
         its transpose) of shape (..., n, rank). Without `compute_uv` u and v are None. It works by the eigenvalues of
-        ``a^H @ a``, so that singular values below the square root of the type's epsilon, relative to the largest, have
-        no right digits. `out` takes all three results.
+        ``a^H @ a``, so singular values below the square root of the type's epsilon, relative to the largest, have no
+        correct digits. `out` takes all three results.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for arrays that are no such matrices.
+        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a")
         stack, (rows, columns) = given.shape[:-2], given.shape[-2:]
@@ -430,7 +429,7 @@ def _triangle(lower: bool) -> int:
 
 
 def _vector_kinds(matrices: DeviceArray, full: bool, adjoint: bool = True) -> tuple[Kind, Kind]:
-    """Of what kinds left and right singular vectors are, all or as many as singular values; rows if `adjoint`."""
+    """Return the shapes and dtypes of left and right singular vectors: all, or min(m, n); rows if `adjoint`."""
     *stack, rows, columns = matrices.shape
     left, right = (rows, columns) if full else (min(rows, columns),) * 2
     right_shape = (right, columns) if adjoint else (columns, right)
@@ -438,15 +437,15 @@ def _vector_kinds(matrices: DeviceArray, full: bool, adjoint: bool = True) -> tu
 
 
 def _is_dense(matrices: Matrix) -> bool:
-    """Whether several matrices lie one right behind the other, as the batched functions want them."""
+    """Return whether several matrices are contiguous, as the batched functions need them."""
     return matrices.count > 1 and matrices.distance == matrices.leading * matrices.columns
 
 
 def _is_even(matrices: Matrix) -> bool:
-    """Whether they lie at equal distances, one behind the other."""
+    """Return whether they are at equal positive distances."""
     return matrices.count <= 1 or (matrices.distance or 0) >= matrices.leading * matrices.columns
 
 
 def _distance(matrices: Matrix) -> int:
-    """From one matrix to the next, in elements; of a single one what the library takes for that."""
+    """Return the distance from one matrix to the next, in elements; for a single one a value that the library takes."""
     return matrices.distance or matrices.leading * matrices.columns

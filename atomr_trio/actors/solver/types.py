@@ -1,4 +1,4 @@
-"""What cuSOLVER is called with, and what its ``info`` means."""
+"""The arguments of cuSOLVER, and the meaning of its ``info``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ...worker.engines.calls import CallTable
 from ...worker.engines.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
 
 Kind = tuple[tuple[int, ...], npt.DTypeLike]
-"""Shape and dtype of a result."""
+"""The shape and dtype of a result."""
 PairOut = tuple[DeviceArray | None, DeviceArray | None]
-"""What two results are written to; None for new memory."""
+"""The `out` of two results; None for new memory."""
 TripleOut = tuple[DeviceArray | None, DeviceArray | None, DeviceArray | None]
 
 REAL: Final[Mapping[str, str]] = MappingProxyType(
@@ -44,7 +44,7 @@ INDEX_RANGE: Final = 1002
 """``CUSOLVER_EIG_RANGE_I``."""
 
 INFOS: Final = 1024
-"""So many numbers fit in what a call answers; a larger stack is several calls."""
+"""The most infos in the answer of a call; a larger stack is several calls."""
 JACOBI_BATCH: Final = 32
 """The largest matrix whose singular values the library computes as one of a stack."""
 FACTOR_BATCH: Final = 256
@@ -57,27 +57,27 @@ _OF_BLAS: Final[Mapping[str, str]] = MappingProxyType(
         "getrsBatched": "trans n nrhs A lda ipiv B ldb refused batch",
     }
 )
-"""Functions of cuBLAS, with their words. ``refused`` says which argument is wrong, on the host, as the status does."""
+"""Functions of cuBLAS, with their words. ``refused`` is the number of a wrong argument, on the host."""
 
 _LEFT_TO_WORKER: Final = frozenset({"work", "lwork", "host", "lhost", "niter", "meig", "refused", *OPTIONS})
-"""Words whose value the worker knows, unless one is given."""
+"""Words whose value the worker sets, unless one is given."""
 _SIZES: Final = frozenset({"m", "n", "k", "nrhs", "rank", "batch", "lda", "ldb", "ldc", "ldu", "ldv", "ldx"})
 
 
 def function_of(name: str, letter: str) -> tuple[Function, CallTable]:
-    """A function for the type with this letter, and the library that has it."""
+    """Return the function for the type with this letter, and the library that has it."""
     if name in _OF_BLAS:
         return Function(f"cublas{letter}{name}", tuple(_OF_BLAS[name].split()), 1), BLAS
     return FUNCTIONS[symbol(name, letter)], SOLVER
 
 
 def operation_of(name: str) -> str:
-    """LAPACK's name of what a function does, which is the user's."""
+    """Return LAPACK's name of a function's operation, which is the user's verb."""
     return name.removeprefix("X").removesuffix("Batched").removesuffix("Strided")
 
 
 def arguments_of(function: Function, dtype: np.dtype[Any], values: Mapping[str, Argument]) -> list[Argument]:
-    """The values of a function's words in their order. Raises `InvalidArgument` for sizes beyond its 32 bits."""
+    """Return the values of a function's words in their order. Raises `InvalidArgument` for sizes beyond 32 bits."""
     unknown = values.keys() - set(function.words)
     if unknown:
         raise ValueError(f"{function.name} has no words {sorted(unknown)}")
@@ -89,7 +89,7 @@ def arguments_of(function: Function, dtype: np.dtype[Any], values: Mapping[str, 
 
 
 def _known(word: str, dtype: np.dtype[Any]) -> Argument:
-    """The value of a word that follows from the type, or that the worker gives."""
+    """Return the value of a word that follows from the type, or that the worker sets."""
     if word == "info":
         return Answer()
     if word in ("typeS", "typeW"):
@@ -105,7 +105,7 @@ def _known(word: str, dtype: np.dtype[Any]) -> Argument:
 
 
 class _Finding(NamedTuple):
-    """What a positive info says."""
+    """The meaning of a positive info."""
 
     error: type[RequestError]
     text: str
@@ -128,7 +128,7 @@ def _elements_left(info: int, _order: int) -> _Finding:
 
 
 def _sweeps_spent(_info: int, _order: int) -> _Finding:
-    return _Finding(ConvergenceError, "the Jacobi method did not converge in the sweeps that it may make", {})
+    return _Finding(ConvergenceError, "the Jacobi method did not converge within its `max_sweeps`", {})
 
 
 def _of_two_matrices(info: int, order: int) -> _Finding:
@@ -151,13 +151,13 @@ _FINDINGS: Final[Mapping[str, Callable[[int, int], _Finding]]] = MappingProxyTyp
         **dict.fromkeys(("syevj", "gesvdj", "gesvda"), _sweeps_spent),
     }
 )
-"""By the operation."""
+"""The meanings of infos by the operation."""
 
 
 def error_of(
     operation: str, info: int, order: int, *, matrix: tuple[int, ...] | None, device: int
 ) -> DeviceError | None:
-    """What an info says of a matrix of this order; None if all is well."""
+    """Return the error that an info means for a matrix of this order; None if all is well."""
     if info == 0:
         return None
     name = f"solver.{operation}"
