@@ -42,7 +42,7 @@ PARENTS = [
     (SingularMatrixError, (RequestError,)),
     (NotPositiveDefiniteError, (RequestError,)),
     (ConvergenceError, (RequestError,)),
-    (NotFiniteError, (ConvergenceError,)),
+    (NotFiniteError, (ConvergenceError, RequestError)),
     (ActorCrashed, (DeviceError,)),
     (ContextLost, (DeviceError,)),
     (DeviceFailed, (DeviceError, trio.BrokenResourceError)),

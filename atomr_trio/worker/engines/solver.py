@@ -179,8 +179,8 @@ class _OwnBound(Bound):
     __slots__ = ()
 
     def __init__(self, name: str, launch: Callable[[Any, Sequence[int]], None], streams: dict[int, Any]) -> None:
-        def call(handle: int, *words: int) -> int:
-            launch(streams[handle], words)
+        def call(handle: Any, *words: int) -> int:
+            launch(streams[handle.value], words)
             return 0
 
         self.call = call
