@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+import sim_process
+from atomr_cuda import CudaError, driver
 from atomr_trio import (
     ConvergenceError,
     Device,
@@ -25,6 +28,8 @@ from atomr_trio import (
 )
 from atomr_trio._calls import CallRequest, Outgoing
 from atomr_trio.worker.engines.finite import PTX
+from atomr_trio.worker.engines.solver import SOLVER, solver_engine
+from atomr_trio.worker.lanes import Command
 from blas_helper import DTYPES, exact, fresh_random, random
 from solver_helper import Solving, assert_small, functions_of, half, hermitian, positive
 from support import ON_GPU
@@ -89,12 +94,15 @@ async def test_where_numpy_answers_nan_so_do_the_verbs_of_its_names(
         infinite = [spoilt(good, value, *place) for value, place in zip((np.inf, -np.inf), places(order), strict=False)]
         stack = np.stack([good, *with_nan, *infinite])
         x, sides = await dev.to_device(stack), await dev.to_device(b)
-        results, operands = {}, {}
+        results, operands, single = {}, {}, {}
         async with dev.batch() as batch:
             for verb, takes_sides in ANSWERED.items():
                 count = 1 + len(with_nan) if verb == "cholesky" else len(stack)  # -inf is not positive
                 operands[verb] = (stack[:count], *((b,) if takes_sides else ()))
                 results[verb] = getattr(batch.solver, verb)(x[:count], *((sides,) if takes_sides else ()))
+                single[verb] = getattr(batch.solver, verb)(x[1], *((sides,) if takes_sides else ()))
+        for verb, result in single.items():
+            assert all(np.isnan(each).any() for each in await on_host(result)), (verb, order)
         for verb, result in results.items():
             found = await on_host(result)
             clean = by_numpy(verb, exact(good), *map(exact, operands[verb][1:]))
@@ -317,3 +325,20 @@ async def test_nan_travels_through_factors_and_right_hand_sides(
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
 def test_the_kernels_are_ptx_that_the_real_assembler_takes(arch: str) -> None:
     assert link([PTX.encode()], arch=arch).startswith(b"\x7fELF")
+
+
+@pytest.mark.sim_only
+def test_a_standby_has_the_kernels_ahead_of_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim_process.begin()
+    load, loads = driver.cuModuleLoadData, []
+    monkeypatch.setattr(driver, "cuModuleLoadData", lambda *arguments: loads.append(load(*arguments)))
+    services: Any = SimpleNamespace(cuda_error=CudaError)
+    lane: Any = SimpleNamespace(index=0, stream=sim_process.stream())
+    engine, command = solver_engine(services), Command.__new__(Command)
+    assert loads == []
+    engine.calls[SOLVER.open.number](command, lane)
+    assert len(loads) == 1
+    address = sim_process.allocate(64)
+    engine._kernels.look(lane.stream, (0, address, 2, 2, 2, 4, 0, 1, address + 32, 0))
+    assert len(loads) == 1
+    engine.close()

@@ -29,6 +29,9 @@ class Solver(_SolverVerbs, Awaited):
     result is computed where `out` lies as the library writes it, column by column or as a contiguous vector, and is
     copied there at the end otherwise. An `out` that does not fit raises `InvalidArgument`, and nothing is sent.
 
+    Matrices are looked at for NaN and infinities beside the call, by a kernel that reads each of them once; nothing
+    waits for it. What follows is said by each verb. ``check_finite=False`` leaves that out.
+
     Where a verb raises what it found in a matrix (`SingularMatrixError` and its like), `out` holds no result. Awaited,
     `solve`, `inv` and `lstsq` leave it as it was; every other verb, and every one in a batch, may have written to it.
     """

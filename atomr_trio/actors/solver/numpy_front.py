@@ -63,7 +63,8 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         pivots = self._factor_lu(factors, look=look)
         solution = self._copied(sides.array, target)
         self._solve_lu(factors, pivots, solution, OPERATIONS["T" if transposed else "N"])
-        self._taint(look, solution, matching(factors, solution))
+        is_one_each = factors.array.shape[:-2] == solution.array.shape[:-2]
+        self._taint(look, solution, None if is_one_each else matching(factors, solution))
         return self._deliver(sides.result(solution.array), target)
 
     @verb

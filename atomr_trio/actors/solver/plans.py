@@ -532,43 +532,42 @@ class SolverPlans(Library):
         if place is not None:
             operands.writes(place)
         part = finite.ALL if lower is None else finite.BELOW if lower else finite.ABOVE
-        starts, words = (
-            places(matrices),
-            (matrices.rows, matrices.columns, matrices.leading, matrices.distance or 0, part),
-        )
-        kind, operation = finite.LETTERS.index(LETTERS[array.dtype.name]), "check_finite"
+        kind, words, place_of = _many(matrices)
         at = 0 if place is None else place.address
 
         def arguments(index: int) -> tuple[Argument, ...]:
-            return (kind, starts[index], *words, 1, at + index * found.itemsize, 0)
+            return (kind, place_of(index), *words, part, 1, at + index * found.itemsize, 0)
 
         if is_even:
             for first, count in chunks(matrices.count):
                 copy = 0 if place is None else at + first * found.itemsize
-                call = (kind, starts[first], *words, count, Answer(), copy)
-                self._call("look", *call, operation=operation, operands=operands, answer=found[first : first + count])
+                call = (kind, place_of(first), *words, part, count, Answer(), copy)
+                answer = found[first : first + count]
+                self._call("look", *call, operation="check_finite", operands=operands, answer=answer)
         elif place is not None:
-            self._call_each(matrices.count, "look", arguments, operation=operation, operands=operands)
+            self._call_each(matrices.count, "look", arguments, operation="check_finite", operands=operands)
             self._read(place, found)
         return Look(verb, operand, array.shape[:-2], spoils, refuses, found, place)
 
     def _taint(self, look: Look | None, results: Matrix, which: Sequence[int] | None = None) -> None:
-        """Have NaN written over the results of matrices that have no answer; `which` matrix each result is of."""
+        """Have NaN written over the results of matrices that have no answer.
+
+        `which` matrix each result is of, where it is not the one of the same number, or the only one.
+        """
         if look is None or not results.array.size:
             return
         found = known(look.on_device, "it was to be kept there")
         operands = self._operands()
         operands.reads(found)
         operands.writes(results.array)
-        numbers = list(range(results.count)) if which is None else list(which)
-        starts, words = places(results), (results.rows, results.columns, results.leading, results.distance or 0)
-        kind, step = finite.LETTERS.index(LETTERS[results.array.dtype.name]), int(found.size > 1)
+        kind, words, place_of = _many(results)
+        step = int(found.size > 1)
 
         def arguments(index: int, count: int = 1) -> tuple[Argument, ...]:
-            at = found.address + numbers[index] * found.itemsize
-            return (kind, starts[index], *words, count, at, step, look.spoils)
+            number = step * (index if which is None else which[index])
+            return (kind, place_of(index), *words, count, found.address + number * found.itemsize, step, look.spoils)
 
-        if results.distance is not None and (not step or numbers == list(range(results.count))):
+        if results.distance is not None and (which is None or not step):
             for first, count in chunks(results.count):
                 self._call("taint", *arguments(first, count), operation="check_finite", operands=operands)
         else:
@@ -589,6 +588,16 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
     """The parts of a stack that one call answers for: the first of each, and how many."""
     for first in range(0, count, INFOS):
         yield first, min(INFOS, count - first)
+
+
+def _many(matrices: Matrix) -> tuple[int, tuple[int, int, int, int], Callable[[int], int]]:
+    """Matrices in the first words of `finite.WORDS`: their type, how they lie, and where each of them begins."""
+    kind = finite.LETTERS.index(LETTERS[matrices.array.dtype.name])
+    words = (matrices.rows, matrices.columns, matrices.leading, matrices.distance or 0)
+    if matrices.distance is None:
+        return kind, words, places(matrices).__getitem__
+    step = matrices.distance * matrices.array.itemsize
+    return kind, words, lambda index: matrices.address + index * step
 
 
 def _has_repeats(array: DeviceArray) -> bool:

@@ -231,10 +231,9 @@ class FiniteKernels:
 
     def unload(self) -> None:
         """Give them back."""
-        module, self._module = self._module, None
-        if module is not None:
-            self._functions = {}
-            self._driver.cuModuleUnload(module)
+        if self._module is not None:
+            self._driver.cuModuleUnload(self._module)
+            self._module, self._functions = None, {}
 
     def look(self, stream: Any, words: Sequence[int]) -> None:
         """Have matrices looked at, with the words of `WORDS`."""
