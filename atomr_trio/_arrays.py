@@ -366,7 +366,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         return DeviceArray._create(self._storage, offset, view.shape, view.strides, self.dtype)
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> DeviceArray:
-        """Return a view with another shape of the same size. `shape` is its lengths, one of which may be -1.
+        """Return a view with another shape of the same size, of the same dtype. `shape` is its lengths, one may be -1.
 
         Raises `InvalidArgument` if the sizes differ, or if the strides of the array allow no view of that shape.
         """

@@ -15,6 +15,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         SingularMatrixError        .pivot
         NotPositiveDefiniteError   .minor
         ConvergenceError           .unconverged
+          NotFiniteError             .operand, .found
       ActorCrashed               .actor; an internal error of this library
       ContextLost                .status, .reason, .findings; may or may not have run
       DeviceFailed               also a trio.BrokenResourceError; leaves `async with open_device()`
@@ -54,6 +55,7 @@ __all__ = [
     "ErrorContext",
     "InvalidArgument",
     "LibraryNotFound",
+    "NotFiniteError",
     "NotPositiveDefiniteError",
     "OutOfDeviceMemory",
     "OutOfHostMemory",
@@ -403,6 +405,37 @@ class ConvergenceError(RequestError):
         super().__init__(message, **context)
         self.unconverged = unconverged
         self.matrix = matrix
+
+
+class NotFiniteError(ConvergenceError):
+    """An operand holds NaN, or an infinity where that too has no answer; without the check there could be a finite one.
+
+    What the call was to write is left as the library leaves it, as after every `ConvergenceError`: no iteration
+    converges on such a matrix, and that is the error by which ``numpy.linalg`` reports it.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*ConvergenceError._fields, "operand", "found")
+    _default_advice: ClassVar[str | None] = (
+        "look for the call that made the NaN or infinity, or replace it; check_finite=False leaves the check out."
+    )
+
+    operand: str | None
+    """The name of the operand, as the verb's signature has it."""
+    found: str | None
+    """What it holds: "NaN", "infinity", or "NaN and infinity"."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operand: str | None = None,
+        found: str | None = None,
+        matrix: tuple[int, ...] | None = None,
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, matrix=matrix, **context)
+        self.operand = operand
+        self.found = found
 
 
 class ActorCrashed(DeviceError):

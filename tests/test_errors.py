@@ -19,6 +19,7 @@ from atomr_trio._errors import (
     DeviceFailed,
     InvalidArgument,
     LibraryNotFound,
+    NotFiniteError,
     NotPositiveDefiniteError,
     OutOfDeviceMemory,
     OutOfHostMemory,
@@ -41,6 +42,7 @@ PARENTS = [
     (SingularMatrixError, (RequestError,)),
     (NotPositiveDefiniteError, (RequestError,)),
     (ConvergenceError, (RequestError,)),
+    (NotFiniteError, (ConvergenceError, RequestError)),
     (ActorCrashed, (DeviceError,)),
     (ContextLost, (DeviceError,)),
     (DeviceFailed, (DeviceError, trio.BrokenResourceError)),
@@ -66,6 +68,7 @@ WHOLE = [
     SingularMatrixError("it failed", pivot=3, matrix=(1, 2)),
     NotPositiveDefiniteError("it failed", minor=5, device=0),
     ConvergenceError("it failed", unconverged=2, matrix=(0,)),
+    NotFiniteError("it failed", operand="a", found="NaN", matrix=(0,)),
 ]
 
 

@@ -27,6 +27,7 @@ from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
 from atomr_trio.testing import worker_pid
 from atomr_trio.worker.engines.blas import blas_engine
 from atomr_trio.worker.engines.calls import CallEngine
+from atomr_trio.worker.engines.finite import FiniteKernels
 from atomr_trio.worker.engines.graph import BUILD, DESTROY, GraphEngine, Step, encode_steps
 from atomr_trio.worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK, MemoryEngine
 from atomr_trio.worker.engines.module import LOAD, UNLOAD, ModuleEngine
@@ -412,6 +413,11 @@ def of_solver(services: Any, lane: Any) -> tuple[Call, Call]:
     return of_library(solver_engine(services), lane)
 
 
+def of_kernels_of_our_own(services: Any, lane: Any) -> tuple[Call, Call]:
+    kernels = FiniteKernels(driver)
+    return kernels.load, kernels.unload
+
+
 def of_library(engine: CallEngine, lane: Any) -> tuple[Call, Call]:
     """A handle: made by the first call, given back with the lane."""
     giving_back = GivingBack(CudaError)
@@ -426,7 +432,9 @@ def command(verb: Any, payload: bytes, content: bytes = b"") -> Command:
     return Command(verb, lambda command, lane: None, 1, [], payload, descriptors)
 
 
-@pytest.mark.parametrize("make", [of_memory, of_modules, of_graphs, of_lanes, of_blas, of_solver])
+@pytest.mark.parametrize(
+    "make", [of_memory, of_modules, of_graphs, of_lanes, of_blas, of_solver, of_kernels_of_our_own]
+)
 def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
     lane: Any = SimpleNamespace(index=0, stream=sim_process.stream())
     do, undo = make(services, lane)

@@ -824,6 +824,28 @@ def test_syevd_reads_one_triangle(solver, rng, letter, wide, uplo, jobz, n):
 
 
 @LETTERS
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_iteration_on_what_is_not_finite_ends_without_an_answer(solver, letter, value):
+    """LAPACK's own may take for ever: it is not asked."""
+    numbers = np.eye(5, dtype=DTYPES[letter])[None]
+    numbers[0, 2, 0] = value
+    w, info = Array.filled(5, real(letter)), new_jacobi("GesvdjInfo")
+    a = Array(numbers, ld=5)
+    assert solver.worked(ev(letter, "evd"), a.dtype, 1, 0, 5, *matrix(a), w.address) == 4
+    assert np.isnan(w.fetch()).all()
+    a, s, u, v = (
+        Array(numbers, ld=5),
+        Array.filled((1, 5, 1), real(letter)),
+        *(Array.filled((1, 5, 5), DTYPES[letter], ld=5) for _ in range(2)),
+    )
+    arguments = (1, 5, 5, *matrix(a), s.address, *matrix(u), *matrix(v))
+    found = solver.worked(f"{letter}gesvdjBatched", a.dtype, *arguments, behind=(info, 1))
+    assert np.isnan(s.fetch()).all()
+    assert np.isnan(u.fetch()).all()
+    assert found in (0, [0])
+
+
+@LETTERS
 @UPLOS
 @pytest.mark.parametrize("jobz", [0, 1])
 def test_syevj_tells_of_its_run(solver, rng, letter, uplo, jobz):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..._apart import check_apart
@@ -10,8 +12,9 @@ from ..._calls import verb
 from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
+from ...worker.engines.finite import NAN
 from .plans import SolverPlans, lines, places
-from .types import FACTOR_BATCH, LEFT, LOWER, RIGHT, UPPER
+from .types import FACTOR_BATCH, LEFT, LOWER, RIGHT, UPPER, Look
 
 
 class FactorizationVerbs(SolverPlans):
@@ -25,22 +28,25 @@ class FactorizationVerbs(SolverPlans):
     # --- LU -----------------------------------------------------------------------------------------------------------
 
     @verb
-    def getrf(self, a: DeviceArray, *, overwrite_a: bool = False) -> tuple[DeviceArray, DeviceArray]:
+    def getrf(
+        self, a: DeviceArray, *, overwrite_a: bool = False, check_finite: bool = True
+    ) -> tuple[DeviceArray, DeviceArray]:
         """Factor matrices of shape (..., m, n) as P L U with row exchanges.
 
         By ``cusolverDnXgetrf``, and several square matrices up to 256 x 256 in one call of ``cublasSgetrfBatched``. `a`
         is of dtype float32, float64, complex64 or complex128. Returns the factors in one array of that shape, L
         without its unit diagonal, and the pivots: int64 of shape (..., min(m, n)), counted from 1 as LAPACK has them.
-        `overwrite_a` writes the factors over `a`, which must lie column by column.
+        `overwrite_a` writes the factors over `a`, which must lie column by column. `check_finite` reads `a`
+        once more beside the call, for NaN: the library makes finite factors of it.
 
-        Raises `SingularMatrixError` when a pivot is zero (the factors are complete then), `InvalidArgument` for other
-        arrays.
+        Raises `SingularMatrixError` when a pivot is zero (the factors are complete then), `NotFiniteError` for NaN,
+        `InvalidArgument` for other arrays.
         """
         work = self._used_up(self._given(a, "a"), "a", overwrite_a)
-        pivots = self._factor_lu(work)
+        pivots = self._factor_lu(work, look=self._look("getrf", "a", work, check_finite, spoils=NAN))
         return work.array, self._widened(pivots) if pivots.dtype == np.int32 else pivots
 
-    def _factor_lu(self, work: Matrix, *, tolerant: bool = False) -> DeviceArray:
+    def _factor_lu(self, work: Matrix, *, tolerant: bool = False, look: Look | None = None) -> DeviceArray:
         """Overwrite matrices by their factors. Returns the pivots, of 32 bits if one call factors many."""
         array = work.array
         many = work.count > 1 and work.rows == work.columns and _are_small(work)
@@ -49,9 +55,10 @@ class FactorizationVerbs(SolverPlans):
         operands.writes(array)
         operands.writes(pivots, keeps=work.count > 1)
         if many:
-            self._factor_many("getrfBatched", work, operands, tolerant=tolerant, ipiv=pivots)
+            self._factor_many("getrfBatched", work, operands, tolerant=tolerant, looks=(look,), ipiv=pivots)
         elif array.size:
-            with self._routine("Xgetrf", array, operands, order=work.columns, tolerant=tolerant) as factor:
+            options: dict[str, Any] = {"order": work.columns, "tolerant": tolerant, "looks": (look,)}
+            with self._routine("Xgetrf", array, operands, **options) as factor:
                 factor.each(m=work.rows, n=work.columns, A=places(work), lda=work.leading, ipiv=lines(pivots))
         return pivots
 
@@ -102,7 +109,7 @@ class FactorizationVerbs(SolverPlans):
         operands = self._operands()
         operands.reads(factors.array, exchanges)
         operands.writes(sides.array)
-        starts, which, ends = places(factors), _matching(factors, sides), places(sides)
+        starts, which, ends = places(factors), matching(factors, sides), places(sides)
         words = {"trans": word, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
         if many:
             table, first, second = self._upload_pairs([starts[index] for index in which], ends)
@@ -146,32 +153,34 @@ class FactorizationVerbs(SolverPlans):
     # --- Cholesky -----------------------------------------------------------------------------------------------------
 
     @verb
-    def potrf(self, a: DeviceArray, *, lower: bool = True, overwrite_a: bool = False) -> DeviceArray:
+    def potrf(
+        self, a: DeviceArray, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True
+    ) -> DeviceArray:
         """Factor Hermitian positive definite matrices of shape (..., n, n) as L L^H (``cusolverDnXpotrf``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Only the lower triangle is read, and overwritten by
         L; without `lower` the upper one, by the factor U of U^H U. The other triangle stays as it is, except where
-        several matrices up to 256 x 256 are factored in one call (``cusolverDnSpotrfBatched``): that leaves
-        undefined values there; `cholesky` clears it. `overwrite_a` writes the factor over `a`, which must lie column by
-        column.
+        several matrices up to 256 x 256 are factored in one call (``cusolverDnSpotrfBatched``): that leaves undefined
+        values there; `cholesky` clears it. `overwrite_a` writes the factor over `a`, which must lie column by column.
+        `check_finite` reads the triangle once more beside the call, for NaN.
 
-        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for other
-        arrays.
+        Raises `NotPositiveDefiniteError` with the first minor that is not positive, `NotFiniteError` for NaN in the
+        triangle, `InvalidArgument` for other arrays.
         """
         work = self._used_up(self._given(a, "a", square=True), "a", overwrite_a)
-        self._factor_positive(work, lower)
+        self._factor_positive(work, lower, self._look("potrf", "a", work, check_finite, spoils=NAN, lower=bool(lower)))
         return work.array
 
-    def _factor_positive(self, work: Matrix, lower: bool) -> None:
+    def _factor_positive(self, work: Matrix, lower: bool, look: Look | None) -> None:
         """Overwrite one triangle of matrices by their factor: of several small ones in one call."""
         array = work.array
         operands = self._operands()
         operands.writes(array)
         uplo = LOWER if lower else UPPER
         if work.count > 1 and _are_small(work):
-            self._factor_many("potrfBatched", work, operands, uplo=uplo)
+            self._factor_many("potrfBatched", work, operands, looks=(look,), uplo=uplo)
         elif array.size:
-            with self._routine("Xpotrf", array, operands, order=work.rows) as factor:
+            with self._routine("Xpotrf", array, operands, order=work.rows, looks=(look,)) as factor:
                 factor.each(uplo=uplo, n=work.rows, A=places(work), lda=work.leading)
 
     @verb
@@ -197,7 +206,7 @@ class FactorizationVerbs(SolverPlans):
         operands = self._operands()
         operands.reads(factors.array)
         operands.writes(sides.array)
-        starts, which, ends = places(factors), _matching(factors, sides), places(sides)
+        starts, which, ends = places(factors), matching(factors, sides), places(sides)
         words = {"uplo": uplo, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
         if len(ends) > 1 and sides.columns == 1 and _are_small(factors):
             table, first, second = self._upload_pairs([starts[index] for index in which], ends)
@@ -231,21 +240,22 @@ class FactorizationVerbs(SolverPlans):
 
     @verb
     def geqrf(
-        self, a: DeviceArray, *, overwrite_a: bool = False, deterministic: bool = True
+        self, a: DeviceArray, *, overwrite_a: bool = False, deterministic: bool = True, check_finite: bool = True
     ) -> tuple[DeviceArray, DeviceArray]:
         """Factor matrices of shape (..., m, n) as Q R, Q as reflectors (``cusolverDnXgeqrf``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns R in the upper triangle of an array of that
         shape, with the reflectors below, and their scales, of shape (..., min(m, n)); `orgqr` and `ormqr` take both.
-        `overwrite_a` writes the first over `a`, which must lie column by column. Without `deterministic` it is faster,
-        and the bits may differ from run to run.
+        `overwrite_a` writes the first over `a`, which must lie column by column. Without `deterministic` it
+        is faster, and the bits may differ from run to run. `check_finite` reads `a` once more beside the call, for NaN.
 
-        Raises `InvalidArgument` for other arrays.
+        Raises `NotFiniteError` for NaN, `InvalidArgument` for other arrays.
         """
         work = self._used_up(self._given(a, "a"), "a", overwrite_a)
-        return work.array, self._factor_qr(work, deterministic=deterministic)
+        look = self._look("geqrf", "a", work, check_finite, spoils=NAN)
+        return work.array, self._factor_qr(work, deterministic=deterministic, look=look)
 
-    def _factor_qr(self, work: Matrix, *, deterministic: bool = True) -> DeviceArray:
+    def _factor_qr(self, work: Matrix, *, deterministic: bool = True, look: Look | None = None) -> DeviceArray:
         """Overwrite matrices by R and reflectors; returns the scales of these."""
         array = work.array
         scales = self._empty((*array.shape[:-2], min(work.rows, work.columns)), array.dtype)
@@ -253,7 +263,7 @@ class FactorizationVerbs(SolverPlans):
         operands.writes(array)
         operands.writes(scales, keeps=work.count > 1)
         if array.size:
-            with self._routine("Xgeqrf", array, operands, deterministic=deterministic) as factor:
+            with self._routine("Xgeqrf", array, operands, deterministic=deterministic, looks=(look,)) as factor:
                 factor.each(m=work.rows, n=work.columns, A=places(work), lda=work.leading, tau=lines(scales))
         return scales
 
@@ -349,13 +359,17 @@ class FactorizationVerbs(SolverPlans):
             multiply.each(A=places(reflectors), tau=lines(scales), C=places(work), **words)
 
     @verb
-    def gels(self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None) -> DeviceArray:
+    def gels(
+        self, a: DeviceArray, b: DeviceArray, *, out: DeviceArray | None = None, check_finite: bool = True
+    ) -> DeviceArray:
         """Return the least-squares solution of ``a @ x = b`` for matrices of full rank (``cusolverDnDDgels``).
 
         `a` is of shape (..., m, n) with m >= n, `b` of shape (m,) or (..., m, k), of one dtype. The library may refine
         its result; `lstsq` is a QR factorization without refinement, and takes m < n, too. `out` takes the result.
+        `check_finite` reads `a` once more beside the call, for NaN.
 
-        Raises `SingularMatrixError` when the rank is not full, `InvalidArgument` for arrays that do not fit together.
+        Raises `SingularMatrixError` when the rank is not full, `NotFiniteError` for NaN in `a`, `InvalidArgument` for
+        arrays that do not fit together.
         """
         given = self._given(a, "a")
         rows, columns = given.shape[-2:]
@@ -368,10 +382,11 @@ class FactorizationVerbs(SolverPlans):
         if solution.size:
             # It destroys the matrix, so each right-hand side of a stack needs its own copy.
             work = self._copied(broadcast(given, (*stack, rows, columns)))
-            self._solve_by_library(work, self._copied(sides.array), self._seen(solution))
+            look = self._look("gels", "a", work, check_finite, spoils=NAN)
+            self._solve_by_library(work, self._copied(sides.array), self._seen(solution), look)
         return self._deliver(sides.result(solution), target)
 
-    def _solve_by_library(self, work: Matrix, sides: Matrix, solution: Matrix) -> None:
+    def _solve_by_library(self, work: Matrix, sides: Matrix, solution: Matrix, look: Look | None) -> None:
         """Write least-squares solutions; the matrices and right-hand sides are destroyed."""
         operands = self._operands()
         operands.writes(work.array, sides.array)
@@ -384,7 +399,7 @@ class FactorizationVerbs(SolverPlans):
             "ldb": sides.leading,
             "ldx": solution.leading,
         }
-        with self._routine("gels", solution.array, operands, order=work.columns) as solve:
+        with self._routine("gels", solution.array, operands, order=work.columns, looks=(look,)) as solve:
             solve.each(A=places(work), B=places(sides), X=places(solution), **words)
 
 
@@ -393,7 +408,7 @@ def _are_small(matrices: Matrix) -> bool:
     return 0 < matrices.rows <= FACTOR_BATCH
 
 
-def _matching(matrices: Matrix, sides: Matrix) -> list[int]:
+def matching(matrices: Matrix, sides: Matrix) -> list[int]:
     """Return the number of the matrix for each right-hand side, as they are broadcast together."""
     stack = matrices.array.shape[:-2]
     numbers = np.arange(matrices.count).reshape(stack)

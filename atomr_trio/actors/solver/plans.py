@@ -23,11 +23,13 @@ from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
 from ..._util import known, shown
+from ...worker.engines import finite
 from ...worker.engines.blas import BLAS
 from ...worker.engines.calls import ANSWER_BYTES, CallTable
+from ...worker.engines.finite import INFINITY, NAN
 from ...worker.engines.solver import NONDETERMINISTIC, Function
 from ..memory import plan_fill
-from .types import INFOS, REAL, Kind, arguments_of, error_of, function_of, operation_of
+from .types import INFOS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
@@ -89,6 +91,10 @@ class Sides:
         return matrices[..., 0] if self.is_vector else matrices
 
 
+Looks = Sequence[Look | None]
+"""What is known of the operands of a call; None of one that is not looked at."""
+
+
 @attrs.frozen
 class Routine:
     """A function of a library, to be called for the matrices of a stack."""
@@ -109,6 +115,8 @@ class Routine:
     """The array for the infos of a stack, which is read once; None if each call answers its own info."""
     tolerant: bool
     """True if an info is not an error."""
+    looks: tuple[Look, ...] = ()
+    """The looks at its operands; their answers are there when an info is."""
 
     def each(self, **values: Argument | Sequence[int]) -> None:
         """Call it for each matrix of the stack; a list has a value for each of them."""
@@ -147,8 +155,14 @@ class Routine:
         return {"operation": self.operation, "operands": self.operands, "flags": self.flags, "table": self.table}
 
     def check(self, first: int, infos: npt.NDArray[Any]) -> Exception | None:
-        """Return the error that infos mean, or None. The first info is that of matrix number `first`."""
-        wrong = np.flatnonzero(infos)
+        """Return the error that infos, or looks before them, report, or None. The first info is of matrix `first`."""
+        says = infos != 0
+        for look in self.looks:
+            error = look.error(first, infos.size, self.device)
+            if error is not None:
+                return error
+            says &= ~look.spoilt(first, infos.size)
+        wrong = np.flatnonzero(says)
         if not wrong.size:
             return None
         number = first + int(wrong[0])
@@ -439,6 +453,7 @@ class SolverPlans(Library):
         order: int = 0,
         deterministic: bool = True,
         tolerant: bool = False,
+        looks: Looks = (),
     ) -> Iterator[Routine]:
         """Yield a function to be called for the matrices of an array; its infos are read at the end of the block."""
         stack = array.shape[:-2]
@@ -460,23 +475,102 @@ class SolverPlans(Library):
             flags=0 if deterministic else NONDETERMINISTIC,
             infos=infos,
             tolerant=tolerant,
+            looks=tuple(look for look in looks if look is not None),
         )
         yield routine
         if infos is not None and not tolerant:
             self._read(infos, np.empty(infos.shape, np.int32), functools.partial(routine.check, 0))
 
     def _factor_many(
-        self, name: str, work: Matrix, operands: Operands, *, tolerant: bool = False, **values: int | DeviceArray
+        self,
+        name: str,
+        work: Matrix,
+        operands: Operands,
+        *,
+        tolerant: bool = False,
+        looks: Looks = (),
+        **values: int | DeviceArray,
     ) -> None:
         """Factor a stack of square matrices by a batched function; the arrays have a part for each matrix."""
         table = self._upload(work.addresses)
         operands.reads(table)
         arrays = {"A": table, **{word: each for word, each in values.items() if isinstance(each, DeviceArray)}}
         words: dict[str, Any] = {"n": work.rows, "lda": work.leading, **values}
-        with self._routine(name, work.array, operands, tolerant=tolerant) as factor:
+        with self._routine(name, work.array, operands, tolerant=tolerant, looks=looks) as factor:
             for first, count in chunks(work.count):
                 starts = {word: each.address + each.nbytes // work.count * first for word, each in arrays.items()}
                 factor.many(first, count, batch=count, **{**words, **starts})
+
+    # NaN and infinities.
+
+    def _look(
+        self,
+        verb: str,
+        operand: str,
+        matrices: Matrix,
+        check_finite: bool,
+        *,
+        spoils: int = NAN | INFINITY,
+        lower: bool | None = None,
+        refuses: bool = True,
+        spreads: bool = False,
+    ) -> Look | None:
+        """Have matrices looked at for NaN and infinities, or one triangle; None if that is not asked for.
+
+        What is found is answered beside the call that follows, by no wait of its own: who looks at the infos of that
+        looks at this as well. `spreads` keeps it on the device, for `_taint`.
+        """
+        array = matrices.array
+        if not check_finite or not array.size:
+            return None
+        found: npt.NDArray[np.int32] = np.zeros(matrices.count, np.int32)
+        is_even = matrices.distance is not None
+        place = self._empty(found.shape, found.dtype) if spreads or not is_even else None
+        operands = self._operands()
+        operands.reads(array)
+        if place is not None:
+            operands.writes(place)
+        part = finite.ALL if lower is None else finite.BELOW if lower else finite.ABOVE
+        kind, words, place_of = _many(matrices)
+        at = 0 if place is None else place.address
+
+        def arguments(index: int) -> tuple[Argument, ...]:
+            return (kind, place_of(index), *words, part, 1, at + index * found.itemsize, 0)
+
+        if is_even:
+            for first, count in chunks(matrices.count):
+                copy = 0 if place is None else at + first * found.itemsize
+                call = (kind, place_of(first), *words, part, count, Answer(), copy)
+                answer = found[first : first + count]
+                self._call("look", *call, operation="check_finite", operands=operands, answer=answer)
+        elif place is not None:
+            self._call_each(matrices.count, "look", arguments, operation="check_finite", operands=operands)
+            self._read(place, found)
+        return Look(verb, operand, array.shape[:-2], spoils, refuses, found, place)
+
+    def _taint(self, look: Look | None, results: Matrix, which: Sequence[int] | None = None) -> None:
+        """Have NaN written over the results of matrices that have no answer.
+
+        `which` matrix each result is of, where it is not the one of the same number, or the only one.
+        """
+        if look is None or not results.array.size:
+            return
+        found = known(look.on_device, "it was to be kept there")
+        operands = self._operands()
+        operands.reads(found)
+        operands.writes(results.array)
+        kind, words, place_of = _many(results)
+        step = int(found.size > 1)
+
+        def arguments(index: int, count: int = 1) -> tuple[Argument, ...]:
+            number = step * (index if which is None else which[index])
+            return (kind, place_of(index), *words, count, found.address + number * found.itemsize, step, look.spoils)
+
+        if results.distance is not None and (which is None or not step):
+            for first, count in chunks(results.count):
+                self._call("taint", *arguments(first, count), operation="check_finite", operands=operands)
+        else:
+            self._call_each(results.count, "taint", arguments, operation="check_finite", operands=operands)
 
     def _upload_pairs(self, matrices: Sequence[int], sides: Sequence[int]) -> tuple[DeviceArray, int, int]:
         """Return a table of the addresses of matrices and right-hand sides, and the addresses of its two halves."""
@@ -493,6 +587,16 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a stack for one call each: the first number, and the count."""
     for first in range(0, count, INFOS):
         yield first, min(INFOS, count - first)
+
+
+def _many(matrices: Matrix) -> tuple[int, tuple[int, int, int, int], Callable[[int], int]]:
+    """Matrices in the first words of `finite.WORDS`: their type, how they lie, and where each of them begins."""
+    kind = finite.LETTERS.index(LETTERS[matrices.array.dtype.name])
+    words = (matrices.rows, matrices.columns, matrices.leading, matrices.distance or 0)
+    if matrices.distance is None:
+        return kind, words, places(matrices).__getitem__
+    step = matrices.distance * matrices.array.itemsize
+    return kind, words, lambda index: matrices.address + index * step
 
 
 def _has_repeats(array: DeviceArray) -> bool:

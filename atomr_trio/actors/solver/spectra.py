@@ -11,7 +11,7 @@ from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Matrix
 from .plans import SolverPlans, check_number, chunks, lines, places, values_of
-from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, PairOut, TripleOut
+from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, Look, PairOut, TripleOut
 
 _ALL, _SOME, _NONE = (ord(letter) for letter in "ASN")
 """LAPACK's letters for the singular vectors to compute."""
@@ -37,21 +37,26 @@ class SpectrumVerbs(SolverPlans):
         overwrite_a: bool = False,
         deterministic: bool = True,
         out: PairOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Eigenvalues of symmetric or Hermitian matrices of shape (..., n, n) (``cusolverDnXsyevd``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns the eigenvalues, of shape (..., n), real and
         ascending, and the eigenvectors as columns, of shape (..., n, n), or None without `vectors`. Only the lower
-        triangle is read, or the upper one without `lower`. `overwrite_a` writes the vectors over `a`,
-        which must then lie column by column. Without `deterministic` it is faster, and the bits may differ from run to
-        run. `out` takes both results, but not the vectors with `overwrite_a`.
+        triangle is read, or the upper one without `lower`. `overwrite_a` writes the vectors over `a`, which must then
+        lie column by column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes
+        both results, but not the vectors with `overwrite_a`. `check_finite` reads the triangle once more beside the
+        call.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
+        Raises `ConvergenceError` when the iteration fails, `NotFiniteError`, which is one, for NaN and infinities in
+        the triangle, `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
         outs = values_out, vectors_out = self._pair_outs(out, given, vectors=vectors)
         work = self._used_up(given, "a", overwrite_a, vectors_out)
-        values = self._eigenvalues(work, values_out, lower=lower, vectors=vectors, deterministic=deterministic)
+        look = self._look("syevd", "a", work, check_finite, lower=bool(lower))
+        options = {"lower": lower, "vectors": vectors, "deterministic": deterministic}
+        values = self._eigenvalues(work, values_out, look, **options)
         return self._deliver_pair(values, work.array if vectors else None, outs)
 
     def _pair_outs(
@@ -70,7 +75,14 @@ class SpectrumVerbs(SolverPlans):
         return self._deliver(values, values_out), self._deliver(vectors, vectors_out)
 
     def _eigenvalues(
-        self, work: Matrix, out: DeviceArray | None, *, lower: bool, vectors: bool, deterministic: bool = True
+        self,
+        work: Matrix,
+        out: DeviceArray | None,
+        look: Look | None,
+        *,
+        lower: bool,
+        vectors: bool,
+        deterministic: bool = True,
     ) -> DeviceArray:
         """Overwrite matrices by their eigenvectors; returns the eigenvalues."""
         array, order = work.array, work.rows
@@ -80,7 +92,8 @@ class SpectrumVerbs(SolverPlans):
         operands.writes(values, keeps=work.count > 1)
         words = {"jobz": int(bool(vectors)), "uplo": _triangle(lower), "n": order, "lda": work.leading}
         if array.size:
-            with self._routine("Xsyevd", array, operands, order=order, deterministic=deterministic) as decompose:
+            options: dict[str, Any] = {"order": order, "deterministic": deterministic, "looks": (look,)}
+            with self._routine("Xsyevd", array, operands, **options) as decompose:
                 decompose.each(A=places(work), W=lines(values), **words)
         return values
 
@@ -96,6 +109,7 @@ class SpectrumVerbs(SolverPlans):
         overwrite_a: bool = False,
         deterministic: bool = True,
         out: PairOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Return only the eigenvalues ``[first:last]``, in the order of `syevd` (``cusolverDnXsyevdx``).
 
@@ -103,10 +117,12 @@ class SpectrumVerbs(SolverPlans):
         shape (..., n, n), of dtype float32, float64, complex64 or complex128, the eigenvalues are of shape (..., last -
         first), and the vectors, which are columns, of shape (..., n, last - first), or None without `vectors`. Only the
         lower triangle is read, or the upper one without `lower`. `overwrite_a` destroys `a`, which must then lie column
-        by column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` is `syevd`'s.
+        by column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` and
+        `check_finite` are as for `syevd`.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays and
-        for other bounds than ``0 <= first < last <= n``.
+        Raises `ConvergenceError` when the iteration fails, `NotFiniteError`, which is one, for NaN and infinities in
+        the triangle, `InvalidArgument` for other arrays and for other bounds than ``0 <= first <
+        last <= n``.
         """
         given = self._given(a, "a", square=True)
         order = given.shape[-1]
@@ -132,7 +148,9 @@ class SpectrumVerbs(SolverPlans):
             "iu": last,
         }
         if array.size:
-            with self._routine("Xsyevdx", array, operands, order=order, deterministic=deterministic) as decompose:
+            look = self._look("syevdx", "a", work, check_finite, lower=bool(lower))
+            options: dict[str, Any] = {"order": order, "deterministic": deterministic, "looks": (look,)}
+            with self._routine("Xsyevdx", array, operands, **options) as decompose:
                 decompose.each(A=places(work), W=lines(values), **words)
         return self._deliver_pair(values[..., :count], array[..., :count] if vectors else None, outs)
 
@@ -146,16 +164,18 @@ class SpectrumVerbs(SolverPlans):
         max_sweeps: int | None = None,
         overwrite_a: bool = False,
         out: PairOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Return the same as `syevd` by the Jacobi method (``cusolverDnSsyevj``, ``cusolverDnCheevj``).
 
         `a`, of shape (..., n, n), is of dtype float32, float64, complex64 or complex128; the results, `lower`,
-        `vectors`, `overwrite_a` and `out` are as for `syevd`. A stack is one call (``cusolverDnSsyevjBatched``), which
-        makes it the right verb for many small matrices. `max_sweeps` is the most sweeps of the method: up to
-        10,000, and 100 for None.
+        `vectors`, `overwrite_a`, `out` and `check_finite` are as for `syevd`. A stack is one call
+        (``cusolverDnSsyevjBatched``), which makes it the right verb for many small matrices. `max_sweeps` is the
+        number of sweeps that the method may make: up to 10,000, and 100 for None.
 
-        Raises `ConvergenceError` when the sweeps are not enough, except for a stack in one call, whose functions do not
-        report it, and `InvalidArgument` for other arrays.
+        Raises `ConvergenceError` when the sweeps are not enough, except for a stack in one call, whose functions do
+        not report it, `NotFiniteError`, which is one, for NaN and infinities in the triangle, and `InvalidArgument` for
+        other arrays.
         """
         setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
         given = self._given(a, "a", square=True)
@@ -174,12 +194,13 @@ class SpectrumVerbs(SolverPlans):
             "syevj": setting,
         }
         starts, ends = places(work), lines(values)
+        look = self._look("syevj", "a", work, check_finite, lower=bool(lower))
         if array.size and _is_dense(work):
-            with self._routine("syevjBatched", array, operands, order=order) as decompose:
+            with self._routine("syevjBatched", array, operands, order=order, looks=(look,)) as decompose:
                 for index, count in chunks(work.count):
                     decompose.many(index, count, A=starts[index], W=ends[index], batch=count, **words)
         elif array.size:
-            with self._routine("syevj", array, operands, order=order) as decompose:
+            with self._routine("syevj", array, operands, order=order, looks=(look,)) as decompose:
                 decompose.each(A=starts, W=ends, **words)
         return self._deliver_pair(values, array if vectors else None, outs)
 
@@ -195,16 +216,17 @@ class SpectrumVerbs(SolverPlans):
         overwrite_a: bool = False,
         overwrite_b: bool = False,
         out: PairOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Return generalized eigenvalues of pairs of matrices (``cusolverDnSsygvd``, ``cusolverDnChegvd``).
 
         `a` is symmetric or Hermitian, `b` positive definite, of one shape (..., n, n) and one dtype. `kind` is 1 for
         ``a @ x = w * b @ x``, 2 for ``a @ b @ x = w * x``, 3 for ``b @ a @ x = w * x``. The results, `lower`,
-        `vectors`, `overwrite_a` and `out` are as for `syevd`; `overwrite_b` writes the Cholesky factor of `b`
-        over it.
+        `vectors`, `overwrite_a` and `out` are as for `syevd`; `overwrite_b` writes the Cholesky factor of `b` over
+        it. `check_finite` reads the triangles of both once more beside the call.
 
-        Raises `NotPositiveDefiniteError` for `b`, `ConvergenceError` when the iteration fails, `InvalidArgument` for
-        arrays that do not fit together.
+        Raises `NotPositiveDefiniteError` for `b`, `ConvergenceError` when the iteration fails, `NotFiniteError`, which
+        is one, for NaN and infinities in a triangle, `InvalidArgument` for arrays that do not fit together.
         """
         first, second = self._given(a, "a", square=True), self._given(b, "b", square=True)
         letter_of(first, second)
@@ -227,8 +249,12 @@ class SpectrumVerbs(SolverPlans):
             "lda": work.leading,
             "ldb": factor.leading,
         }
+        looks = [
+            self._look("sygvd", name, matrices, check_finite, lower=bool(lower))
+            for name, matrices in (("a", work), ("b", factor))
+        ]
         if values.size:
-            with self._routine("sygvd", work.array, operands, order=work.rows) as decompose:
+            with self._routine("sygvd", work.array, operands, order=work.rows, looks=looks) as decompose:
                 decompose.each(A=places(work), B=places(factor), W=lines(values), **words)
         return self._deliver_pair(values, work.array if vectors else None, outs)
 
@@ -244,6 +270,7 @@ class SpectrumVerbs(SolverPlans):
         overwrite_a: bool = False,
         deterministic: bool = True,
         out: TripleOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Singular values of matrices of shape (..., m, n) with m >= n (``cusolverDnXgesvd``).
 
@@ -251,18 +278,19 @@ class SpectrumVerbs(SolverPlans):
         real and descending, of shape (..., n), vh of shape (..., n, n) and u of shape (..., m, m), or (..., m, n)
         without `full_matrices`. Without `compute_uv` u and vh are None. `overwrite_a` destroys `a`, which must then lie
         column by column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes all
-        three results.
+        three results. `check_finite` reads `a` once more beside the call.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays;
-        `svd` takes m < n, too.
+        Raises `ConvergenceError` when the iteration fails, `NotFiniteError`, which is one, for NaN and infinities,
+        `InvalidArgument` for other arrays; `svd` takes m < n, too.
         """
         given = self._given(a, "a")
         if given.shape[-2] < given.shape[-1]:
             raise InvalidArgument(f"gesvd takes matrices with m >= n, not of shape {given.shape}; `svd` takes others")
         outs = self._vector_outs(out, given, full=full_matrices, vectors=compute_uv)
         work = self._used_up(given, "a", overwrite_a)
+        look = self._look("gesvd", "a", work, check_finite)
         options = {"full": full_matrices, "vectors": compute_uv, "deterministic": deterministic}
-        return self._deliver_all(self._singular_values(work, outs, **options), outs)
+        return self._deliver_all(self._singular_values(work, outs, look, **options), outs)
 
     def _vector_outs(
         self, out: object, given: DeviceArray, *, full: bool, vectors: bool, adjoint: bool = True
@@ -274,7 +302,14 @@ class SpectrumVerbs(SolverPlans):
         return u, values, v
 
     def _singular_values(
-        self, work: Matrix, outs: TripleOut, *, full: bool, vectors: bool, deterministic: bool = True
+        self,
+        work: Matrix,
+        outs: TripleOut,
+        look: Look | None,
+        *,
+        full: bool,
+        vectors: bool,
+        deterministic: bool = True,
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Decompose matrices with at least as many rows as columns, which are destroyed."""
         array, rows, columns = work.array, work.rows, work.columns
@@ -296,7 +331,8 @@ class SpectrumVerbs(SolverPlans):
             words |= {"jobu": _ALL if full else _SOME, "jobvt": _ALL if full else _SOME}
             words |= {"ldu": seen_u.leading, "ldvt": seen_vh.leading}
         if array.size:
-            with self._routine("Xgesvd", array, operands, order=columns, deterministic=deterministic) as decompose:
+            options: dict[str, Any] = {"order": columns, "deterministic": deterministic, "looks": (look,)}
+            with self._routine("Xgesvd", array, operands, **options) as decompose:
                 decompose.each(A=places(work), S=lines(values), U=lefts, VT=rights, **words)
         elif u is not None:
             self._make_identity(u)
@@ -313,18 +349,20 @@ class SpectrumVerbs(SolverPlans):
         overwrite_a: bool = False,
         deterministic: bool = True,
         out: TripleOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Singular values of matrices of shape (..., m, n) by the Jacobi method (``cusolverDnSgesvdj``).
 
         `a` is of dtype float32, float64, complex64 or complex128. Returns u, s and v (not its transpose) with ``a = u @
         diag(s) @ v^H``: s real and descending, of shape (..., k) with k = min(m, n), u and v of shapes (..., m, m) and
         (..., n, n), or (..., m, k) and (..., n, k) without `full_matrices`. Without `compute_uv` they are None. A stack
-        of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` is the most sweeps of the
-        method: up to 10,000, and 100 for None. `overwrite_a` destroys `a`, which must then lie column by column.
-        Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes all three results.
+        of matrices up to 32 x 32 is one call (``cusolverDnSgesvdjBatched``). `max_sweeps` is the number of sweeps that
+        the method may make: up to 10,000, and 100 for None. `overwrite_a` destroys `a`, which must then lie column by
+        column. Without `deterministic` it is faster, and the bits may differ from run to run. `out` takes all three
+        results. `check_finite` reads `a` once more beside the call.
 
         Raises `ConvergenceError` when the sweeps are not enough, except for a stack in one call, whose functions do not
-        report it, and `InvalidArgument` for other arrays.
+        report it, `NotFiniteError`, which is one, for NaN and infinities, and `InvalidArgument` for other arrays.
         """
         setting = 0 if max_sweeps is None else check_number(max_sweeps, "max_sweeps", MAX_SWEEPS)
         given = self._given(a, "a")
@@ -357,7 +395,9 @@ class SpectrumVerbs(SolverPlans):
         }
         starts = list(zip(places(work), lines(values), places(left), places(right), strict=True))
         name = "gesvdjBatched" if batched else "gesvdj"
-        with self._routine(name, array, operands, order=smaller, deterministic=deterministic) as decompose:
+        look = self._look("gesvdj", "a", work, check_finite)
+        options: dict[str, Any] = {"order": smaller, "deterministic": deterministic, "looks": (look,)}
+        with self._routine(name, array, operands, **options) as decompose:
             if batched:
                 for index, count in chunks(work.count):
                     at, value, first, second = starts[index]
@@ -373,17 +413,24 @@ class SpectrumVerbs(SolverPlans):
 
     @verb
     def gesvda(
-        self, a: DeviceArray, rank: int, *, compute_uv: bool = True, out: TripleOut | None = None
+        self,
+        a: DeviceArray,
+        rank: int,
+        *,
+        compute_uv: bool = True,
+        out: TripleOut | None = None,
+        check_finite: bool = True,
     ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray | None]:
         """Return the largest singular values of tall matrices, approximately (``cusolverDnSgesvdaStridedBatched``).
 
         `rank` is their number. For `a` of shape (..., m, n) with m >= n, of dtype float32, float64, complex64 or
         complex128, which is kept: u of shape (..., m, rank), s of shape (..., rank), real and descending, and v (not
         its transpose) of shape (..., n, rank). Without `compute_uv` u and v are None. It works by the eigenvalues of
-        ``a^H @ a``, so singular values below the square root of the type's epsilon, relative to the largest, have no
-        correct digits. `out` takes all three results.
+        ``a^H @ a``, so singular values below the square root of the type's epsilon, relative to the largest, have
+        no correct digits. `out` takes all three results. `check_finite` reads `a` once more beside the call.
 
-        Raises `ConvergenceError` when the iteration fails, `InvalidArgument` for other arrays.
+        Raises `ConvergenceError` when the iteration fails, `NotFiniteError`, which is one, for NaN and infinities,
+        `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a")
         stack, (rows, columns) = given.shape[:-2], given.shape[-2:]
@@ -416,7 +463,8 @@ class SpectrumVerbs(SolverPlans):
             "strideV": _distance(v),
         }
         starts = list(zip(places(work), lines(values), places(u), places(v), strict=True))
-        with self._routine("gesvdaStridedBatched", given, operands, order=columns) as decompose:
+        look = self._look("gesvda", "a", work, check_finite)
+        with self._routine("gesvdaStridedBatched", given, operands, order=columns, looks=(look,)) as decompose:
             for index, count in chunks(work.count):
                 at, value, first, second = starts[index]
                 parts = {"A": at, "S": value, "U": first, "V": second}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +17,7 @@ from ..._errors import (
     ConvergenceError,
     DeviceError,
     InvalidArgument,
+    NotFiniteError,
     NotPositiveDefiniteError,
     RequestError,
     SingularMatrixError,
@@ -23,6 +25,7 @@ from ..._errors import (
 from ..._library_types import DATA_TYPES
 from ...worker.engines.blas import BLAS
 from ...worker.engines.calls import CallTable
+from ...worker.engines.finite import INFINITY, NAN
 from ...worker.engines.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
 
 Kind = tuple[tuple[int, ...], npt.DTypeLike]
@@ -167,3 +170,49 @@ def error_of(
     where = "" if matrix is None else f" (matrix {matrix} of the stack)"
     fields = {"matrix": matrix, **found.fields}
     return found.error(found.text + where, device=device, operation=name, **fields)
+
+
+# --- NaN and infinities -----------------------------------------------------------------------------------------------
+
+_NAMES: Final = {NAN: "NaN", INFINITY: "infinity", NAN | INFINITY: "NaN and infinity"}
+
+
+@attrs.frozen(eq=False)
+class Look:
+    """What is found in the matrices of an operand, by a look at them beside the call."""
+
+    verb: str
+    operand: str
+    stack: tuple[int, ...]
+    spoils: int
+    """Which findings leave a matrix without an answer."""
+    refuses: bool
+    """Whether that is an error, and not an answer of NaN."""
+    found: npt.NDArray[np.int32]
+    """For each matrix what it holds, as bits; it is there when the call's own answer is."""
+    on_device: DeviceArray | None = None
+    """The same for who writes NaN over the results."""
+
+    def spoilt(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Which of so many matrices have no answer, of which an info may be anything."""
+        spoilt: npt.NDArray[np.bool_] = self.found[first : first + count] & self.spoils != 0
+        return spoilt
+
+    def error(self, first: int, count: int, device: int) -> NotFiniteError | None:
+        """What to raise for so many matrices; None if there is nothing."""
+        wrong = np.flatnonzero(self.spoilt(first, count))
+        if not (self.refuses and wrong.size):
+            return None
+        number = first + int(wrong[0])
+        matrix = tuple(int(index) for index in np.unravel_index(number, self.stack)) if self.stack else None
+        found = _NAMES[int(self.found[number])]
+        where = "" if matrix is None else f" in matrix {matrix} of the stack"
+        expected = "finite numbers" if self.spoils & INFINITY else "no NaN"
+        return NotFiniteError(
+            f"{self.operand} holds {found}{where}; {self.verb} takes {expected}",
+            operand=self.operand,
+            found=found,
+            matrix=matrix,
+            device=device,
+            operation=f"solver.{self.verb}",
+        )

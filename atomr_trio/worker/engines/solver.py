@@ -1,21 +1,24 @@
 """Dense solvers by cuSOLVER: its functions with the words that they take, and the settings of its handles.
 
 A function is written down once, by its words, which are LAPACK's. From them follow where its workspaces and options
-are and what the query for its workspaces takes; the facade gives a value for each word by its name.
+are and what the query for its workspaces takes; the facade gives a value for each word by its name. Two further calls
+are kernels of our own, which look at the matrices beside a call (`finite`).
 """
 
 from __future__ import annotations
 
+import struct
 from ctypes import byref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..protocol import Mode
-from .calls import SIZE, CallEngine, CallTable, Handles, Option, Workspace
+from . import finite
+from .calls import SIZE, Bound, CallEngine, CallTable, Handles, Option, Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ..lanes import Lane, WorkerServices
+    from ..lanes import Command, Lane, WorkerServices
 
 # --- the records ------------------------------------------------------------------------------------------------------
 
@@ -117,7 +120,9 @@ def _options() -> dict[str, Option]:
     }
 
 
-SOLVER = CallTable("solver", 7, tuple(FUNCTIONS), mode=Mode.BLOCKS, workspaces=_workspaces(), options=_options())
+SOLVER = CallTable(
+    "solver", 7, (*FUNCTIONS, *finite.WORDS), mode=Mode.BLOCKS, workspaces=_workspaces(), options=_options()
+)
 
 NONDETERMINISTIC = 2
 """A flag: the bits of a result may differ from one run to the next (``cusolverDnSetDeterministicMode``)."""
@@ -131,6 +136,8 @@ DEFAULT_SWEEPS = 100
 class _Handles(Handles):
     def __init__(self, cusolver: Any) -> None:
         self._cusolver = cusolver
+        self.streams: dict[int, Any] = {}
+        """By a handle, the stream of its lane."""
 
     def create(self, lane: Lane) -> Any:
         handle = self._cusolver.cusolverDnHandle_t()
@@ -140,6 +147,7 @@ class _Handles(Handles):
         except BaseException:
             self._cusolver.cusolverDnDestroy.status(handle)
             raise
+        self.streams[handle.value] = lane.stream
         return handle
 
     def configure(self, handle: Any, flags: int) -> None:
@@ -161,11 +169,59 @@ class _Handles(Handles):
         getattr(self._cusolver, f"cusolverDnDestroy{OPTIONS[kind]}")(option)
 
     def destroy(self, handle: Any) -> None:
+        self.streams.pop(handle.value, None)
         self._cusolver.cusolverDnDestroy(handle)
 
 
-def solver_engine(services: WorkerServices) -> CallEngine:
+class _OwnBound(Bound):
+    """A kernel of our own, in the place of a function of the library."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, launch: Callable[[Any, Sequence[int]], None], streams: dict[int, Any]) -> None:
+        def call(handle: Any, *words: int) -> int:
+            launch(streams[handle.value], words)
+            return 0
+
+        self.call = call
+        self.symbol = name
+        self.words = struct.Struct(f"<{len(finite.WORDS[name])}q")
+        self.option = self.workspace = self.query = None
+        self.numbers_on_host = ()
+
+    @property
+    def takes_words_alone(self) -> bool:
+        """It is several calls of the driver, which raise what is wrong."""
+        return False
+
+
+class SolverEngine(CallEngine):
+    """The engine of cuSOLVER, with the kernels that look at its matrices."""
+
+    def __init__(self, services: WorkerServices, cusolver: Any, handles: _Handles) -> None:
+        super().__init__(services, SOLVER, cusolver, handles)
+        self._kernels = finite.FiniteKernels(self._driver)
+        self._streams = handles.streams
+
+    def _bind(self, number: int) -> Bound:
+        name = self.table.functions[number]
+        if name not in finite.WORDS:
+            return super()._bind(number)
+        bound = self._bound[number] = _OwnBound(name, getattr(self._kernels, name), self._streams)
+        return bound
+
+    def _open_ahead(self, command: Command, lane: Lane) -> None:
+        super()._open_ahead(command, lane)
+        self._kernels.load()
+
+    def close(self) -> None:
+        """Give everything back."""
+        super().close()
+        self._kernels.unload()
+
+
+def solver_engine(services: WorkerServices) -> SolverEngine:
     """The engine of cuSOLVER. Nothing is loaded before its first call."""
     from atomr_cuda import cusolver
 
-    return CallEngine(services, SOLVER, cusolver, _Handles(cusolver))
+    return SolverEngine(services, cusolver, _Handles(cusolver))

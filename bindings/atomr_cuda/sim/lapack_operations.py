@@ -121,10 +121,13 @@ def _getrf(call: Call) -> Run:
     a, pivots = call.matrix("A", m, n), call.vector("ipiv", min(m, n), call.index)
 
     def run(i: int) -> int:
+        numbers = a.read(i)
+        # The factors of a matrix with NaN are finite, as seen on an H200, and mean nothing.
+        numbers[np.isnan(numbers)] = 1
         if not call.ipiv:
-            factors, info = _lu_without_pivoting(a.read(i))
+            factors, info = _lu_without_pivoting(numbers)
         else:
-            factors, swaps, info = call.lapack("getrf")(a.read(i))
+            factors, swaps, info = call.lapack("getrf")(numbers)
             pivots.write(i, swaps + 1)
         a.write(i, factors)
         return int(info)
@@ -295,7 +298,11 @@ def _gels(call: Call) -> Run:
     call.asks_for("niter")
 
     def run(i: int) -> int:
-        _, solution, info = call.lapack("gels")(a.read(i), b.read(i))
+        matrix, sides = a.read(i), b.read(i)
+        if not _is_finite(matrix, sides):
+            x.write(i, np.nan)
+            return 0
+        _, solution, info = call.lapack("gels")(matrix, sides)
         if info:
             call.tell("niter", -3)
         else:
@@ -305,7 +312,23 @@ def _gels(call: Call) -> Run:
     return run
 
 
-# Singular values.
+# Singular values. LAPACK's iterations on NaN and infinities may take minutes, or for ever: it does not see them.
+
+
+def _is_finite(*matrices: Array) -> bool:
+    return all(np.isfinite(matrix).all() for matrix in matrices)
+
+
+def _not_converged(call: Call, order: int) -> int:
+    """The info of an iteration on NaN or infinities, which have left NaN in all results.
+
+    A batched Jacobi method does not tell.
+    """
+    if call.jacobi is None:
+        return max(order - 1, 1)
+    call.jacobi.batched = "batch" in call.given
+    return 0 if call.jacobi.batched else order + 1
+
 
 _ALL, _SOME, _OVERWRITE, _NONE = b"ASON"
 
@@ -321,6 +344,13 @@ def _gesvd(call: Call) -> Run:
 
     def run(i: int) -> int:
         matrix = a.read(i)
+        if not _is_finite(matrix):
+            a.spoil(i)
+            s.write(i, np.nan)
+            for job, operand in zip(jobs, (u, vt), strict=True):
+                if job not in (_OVERWRITE, _NONE):
+                    operand.spoil(i)
+            return _not_converged(call, n)
         left, values, right, info = call.lapack("gesvd")(matrix, compute_uv=jobs != (_NONE, _NONE), full_matrices=full)
         matrix[:] = np.nan  # but for what is overwritten with vectors, A is used up
         s.write(i, values)
@@ -371,9 +401,15 @@ def _svd(call: Call, lefts: int, rights: int, count: int, *, uses_up: bool = Tru
 
     def run(i: int) -> int:
         matrix = a.read(i)
-        left, values, right, info = call.lapack("gesvd")(matrix, full_matrices=max(lefts, rights) > min(m, n))
         if uses_up:
             a.spoil(i)
+        if not _is_finite(matrix):
+            spoilt = (s, *((u,) if wants_u else ()), *((v,) if wants_v else ()))
+            for operand in spoilt:
+                operand.spoil(i)
+            call.tell("residuals", np.nan, i)
+            return _not_converged(call, min(m, n))
+        left, values, right, info = call.lapack("gesvd")(matrix, full_matrices=max(lefts, rights) > min(m, n))
         s.write(i, values[:count])
         if wants_u:
             u.write(i, left[:, :lefts])
@@ -430,6 +466,9 @@ def _syevd(call: Call) -> Run:
 
     def run(i: int) -> int:
         matrix = a.read(i)
+        if not _is_finite(matrix[triangle(call.n, call.lower)]):
+            write(i, np.full(call.n, np.nan), np.full_like(matrix, np.nan))
+            return _not_converged(call, call.n)
         values, vectors, info = call.lapack("syevd")(matrix, compute_v=call.jobz, lower=call.lower)
         write(i, values, vectors)
         return int(info) or _jacobi_info(call, lambda: _turned(call, matrix, None, values, vectors))
@@ -448,6 +487,10 @@ def _sygvd(call: Call) -> Run:
         minor = _factor_positive(call, b, i)
         if minor:
             return int(call.n) + minor
+        part = triangle(call.n, call.lower)
+        if not _is_finite(first[part], second[part]):
+            write(i, np.full(call.n, np.nan), np.full_like(first, np.nan))
+            return _not_converged(call, call.n)
         options = {"itype": call.itype, "jobz": "NV"[call.jobz], "uplo": "LU"[call.uplo]}
         values, vectors, info = call.lapack("sygvd")(first, second, **options)
         write(i, values, vectors)

@@ -1,0 +1,275 @@
+"""Kernels of our own that look for NaN and infinities in matrices, and that write NaN: PTX, which the driver compiles.
+
+A library call cannot do it: the sum of absolute values is NaN exactly if one of them is, but it is infinite for large
+finite numbers too, it reads both triangles of a matrix, and nothing in BLAS makes an answer NaN without making an
+infinity NaN as well. NVRTC is not needed, and may be missing. The PTX is of the oldest target that is supported, so
+every driver takes it.
+
+`look` reads each matrix once and collects what it has found, as bits, in a word for each matrix. `taint` writes NaN
+over every matrix whose word has one of some bits. Both know nothing of numbers but their bits: a number is a NaN if it
+is above infinity without its sign, and an infinity if it is equal to that.
+"""
+
+from __future__ import annotations
+
+import threading
+from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAN, INFINITY = 1, 2
+"""What `look` finds, as bits."""
+
+ALL, BELOW, ABOVE = 0, 1, 2
+"""Which part of a matrix is looked at: all of it, or one triangle with the diagonal."""
+
+WORDS: Final = {
+    "look": ("type", "A", "rows", "columns", "lda", "distance", "part", "batch", "found", "copy"),
+    "taint": ("type", "A", "rows", "columns", "lda", "distance", "batch", "found", "step", "mask"),
+}
+"""The words of the two calls. ``type`` is the letter of the matrices' type, by its place in `LETTERS`. Matrices lie
+column by column: ``lda`` and ``distance``, from one matrix to the next, are in elements. What was found is in 32-bit
+words at ``found``, and for `look` at ``copy``, if that is not 0, as well; for `taint` they are ``step`` words apart."""
+
+LETTERS: Final = "SDCZ"
+
+_THREADS = 128
+_MOST_BLOCKS = 4096
+"""Of all matrices of a call, unless these are more: about twice what the largest GPU runs at once."""
+
+# Words of the parameters: a, leading and distance in bytes; rows in numbers, of which a complex element has two.
+_LOOK = """
+.visible .entry atomr_look_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
+    .param .u64 columns, .param .u64 found, .param .u32 shift, .param .u32 part)
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<12>;
+    .reg .b64 %rd<24>;
+    .reg .b$W %w<3>;
+
+    ld.param.u64 %rd1, [a];
+    ld.param.u64 %rd2, [leading];
+    ld.param.u64 %rd3, [distance];
+    ld.param.u64 %rd4, [rows];
+    ld.param.u64 %rd5, [columns];
+    ld.param.u64 %rd6, [found];
+    ld.param.u32 %r1, [shift];
+    ld.param.u32 %r2, [part];
+    mov.u32 %r3, %ctaid.z;
+    cvt.u64.u32 %rd7, %r3;
+    mul.lo.u64 %rd8, %rd7, %rd3;
+    add.u64 %rd1, %rd1, %rd8;
+    shl.b64 %rd8, %rd7, 2;
+    add.u64 %rd6, %rd6, %rd8;
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mul.wide.u32 %rd9, %r3, %r4;
+    cvt.u64.u32 %rd10, %r5;
+    add.u64 %rd9, %rd9, %rd10;
+    mov.u32 %r3, %nctaid.x;
+    mul.wide.u32 %rd10, %r3, %r4;
+    mov.u32 %r3, %ctaid.y;
+    cvt.u64.u32 %rd11, %r3;
+    mov.u32 %r3, %nctaid.y;
+    cvt.u64.u32 %rd12, %r3;
+    mov.u32 %r6, 0;
+COLUMN:
+    setp.ge.u64 %p1, %rd11, %rd5;
+    @%p1 bra SAY;
+    mov.u64 %rd13, %rd9;
+    mov.u64 %rd14, %rd4;
+    setp.ne.u32 %p1, %r2, 1;
+    @%p1 bra ABOVE;
+    shl.b64 %rd15, %rd11, %r1;
+    add.u64 %rd13, %rd13, %rd15;
+ABOVE:
+    setp.ne.u32 %p1, %r2, 2;
+    @%p1 bra ROWS;
+    add.u64 %rd15, %rd11, 1;
+    shl.b64 %rd15, %rd15, %r1;
+    min.u64 %rd14, %rd14, %rd15;
+ROWS:
+    mul.lo.u64 %rd15, %rd11, %rd2;
+    add.u64 %rd15, %rd1, %rd15;
+ROW:
+    setp.ge.u64 %p1, %rd13, %rd14;
+    @%p1 bra NEXT;
+    shl.b64 %rd16, %rd13, $LOG;
+    add.u64 %rd16, %rd15, %rd16;
+    ld.global.b$W %w1, [%rd16];
+    and.b$W %w1, %w1, $SIZE;
+    setp.gt.u$W %p2, %w1, $INF;
+    setp.eq.b$W %p3, %w1, $INF;
+    selp.b32 %r7, 1, 0, %p2;
+    selp.b32 %r8, 2, 0, %p3;
+    or.b32 %r6, %r6, %r7;
+    or.b32 %r6, %r6, %r8;
+    add.u64 %rd13, %rd13, %rd10;
+    bra ROW;
+NEXT:
+    add.u64 %rd11, %rd11, %rd12;
+    bra COLUMN;
+SAY:
+    setp.eq.u32 %p1, %r6, 0;
+    @%p1 bra END;
+    red.global.or.b32 [%rd6], %r6;
+END:
+    ret;
+}
+"""
+
+_TAINT = """
+.visible .entry atomr_taint_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
+    .param .u64 columns, .param .u64 found, .param .u32 step, .param .u32 mask)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<24>;
+    .reg .b$W %w<2>;
+
+    ld.param.u64 %rd1, [a];
+    ld.param.u64 %rd2, [leading];
+    ld.param.u64 %rd3, [distance];
+    ld.param.u64 %rd4, [rows];
+    ld.param.u64 %rd5, [columns];
+    ld.param.u64 %rd6, [found];
+    ld.param.u32 %r1, [step];
+    ld.param.u32 %r2, [mask];
+    mov.u32 %r3, %ctaid.z;
+    mul.wide.u32 %rd7, %r3, %r1;
+    shl.b64 %rd7, %rd7, 2;
+    add.u64 %rd6, %rd6, %rd7;
+    ld.global.u32 %r4, [%rd6];
+    and.b32 %r4, %r4, %r2;
+    setp.eq.u32 %p1, %r4, 0;
+    @%p1 bra END;
+    cvt.u64.u32 %rd7, %r3;
+    mul.lo.u64 %rd8, %rd7, %rd3;
+    add.u64 %rd1, %rd1, %rd8;
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mul.wide.u32 %rd9, %r3, %r4;
+    cvt.u64.u32 %rd10, %r5;
+    add.u64 %rd9, %rd9, %rd10;
+    mov.u32 %r3, %nctaid.x;
+    mul.wide.u32 %rd10, %r3, %r4;
+    mov.u32 %r3, %ctaid.y;
+    cvt.u64.u32 %rd11, %r3;
+    mov.u32 %r3, %nctaid.y;
+    cvt.u64.u32 %rd12, %r3;
+    mov.b$W %w1, $NAN;
+COLUMN:
+    setp.ge.u64 %p1, %rd11, %rd5;
+    @%p1 bra END;
+    mov.u64 %rd13, %rd9;
+    mul.lo.u64 %rd15, %rd11, %rd2;
+    add.u64 %rd15, %rd1, %rd15;
+ROW:
+    setp.ge.u64 %p1, %rd13, %rd4;
+    @%p1 bra NEXT;
+    shl.b64 %rd16, %rd13, $LOG;
+    add.u64 %rd16, %rd15, %rd16;
+    st.global.b$W [%rd16], %w1;
+    add.u64 %rd13, %rd13, %rd10;
+    bra ROW;
+NEXT:
+    add.u64 %rd11, %rd11, %rd12;
+    bra COLUMN;
+END:
+    ret;
+}
+"""
+
+
+def _of_width(text: str, bits: int) -> str:
+    size, infinity, nan = {
+        32: (0x7FFFFFFF, 0x7F800000, 0x7FC00000),
+        64: (0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000),
+    }[bits]
+    values = {"$W": bits, "$LOG": bits.bit_length() - 4, "$SIZE": size, "$INF": infinity, "$NAN": nan}
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+PTX: Final = ".version 6.3\n.target sm_75\n.address_size 64\n" + "".join(
+    _of_width(text, bits) for text in (_LOOK, _TAINT) for bits in (32, 64)
+)
+
+
+class FiniteKernels:
+    """The kernels in this context: loaded with their first use, or ahead of it, and unloaded at the end."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()  # lanes call from threads of their own
+        self._module: Any = None
+        self._functions: dict[tuple[str, int], Any] = {}
+
+    def load(self) -> None:
+        """Have the driver compile them, which takes milliseconds, unless they are there."""
+        with self._lock:
+            if self._module is not None:
+                return
+            driver, module = self._driver, self._driver.CUmodule()
+            driver.cuModuleLoadData(byref(module), cast(c_char_p(PTX.encode()), c_void_p))
+            functions = {}
+            try:
+                for name in WORDS:
+                    for bits in (32, 64):
+                        functions[name, bits] = driver.CUfunction()
+                        symbol = f"atomr_{name}_{bits}".encode()
+                        driver.cuModuleGetFunction(byref(functions[name, bits]), module, symbol)
+            except BaseException:
+                driver.cuModuleUnload.status(module)
+                raise
+            self._functions, self._module = functions, module
+
+    def unload(self) -> None:
+        """Give them back."""
+        if self._module is not None:
+            self._driver.cuModuleUnload(self._module)
+            self._module, self._functions = None, {}
+
+    def look(self, stream: Any, words: Sequence[int]) -> None:
+        """Have matrices looked at, with the words of `WORDS`."""
+        kind, a, rows, columns, leading, distance, part, batch, found, copy = words
+        driver = self._driver
+        driver.cuMemsetD32Async(found, 0, batch, stream)
+        self._launch("look", stream, kind, (a, rows, columns, leading, distance), batch, found, (None, part))
+        if copy:
+            driver.cuMemcpyDtoDAsync(copy, found, 4 * batch, stream)
+
+    def taint(self, stream: Any, words: Sequence[int]) -> None:
+        """Have NaN written over matrices, with the words of `WORDS`."""
+        kind, a, rows, columns, leading, distance, batch, found, step, mask = words
+        self._launch("taint", stream, kind, (a, rows, columns, leading, distance), batch, found, (step, mask))
+
+    def _launch(
+        self,
+        name: str,
+        stream: Any,
+        kind: int,
+        matrices: tuple[int, int, int, int, int],
+        batch: int,
+        found: int,
+        last: tuple[int | None, int],
+    ) -> None:
+        self.load()
+        letter = LETTERS[kind]
+        bits, shift = 64 if letter in "DZ" else 32, int(letter in "CZ")
+        a, rows, columns, leading, distance = matrices
+        size = (bits // 8) << shift
+        numbers = [c_uint64(word) for word in (a, leading * size, distance * size, rows << shift, columns, found)]
+        options = [c_uint32(shift if word is None else word) for word in last]
+        addresses = [addressof(each) for each in (*numbers, *options)]
+        parameters = (c_uint64 * len(addresses))(*addresses)
+        most = max(_MOST_BLOCKS // batch, 1)
+        across = min(-(-(rows << shift) // _THREADS), most)
+        down = min(columns, most // across)
+        shape = (across, down, batch, _THREADS, 1, 1, 0)
+        self._driver.cuLaunchKernel(self._functions[name, bits], *shape, stream, addressof(parameters), None)
