@@ -1377,8 +1377,10 @@ def test_the_math_mode_of_a_handle_rounds_what_is_multiplied(name):
         a += 4 * np.eye(ORDER, dtype=case.dtype)
         exact = in_mode(case, cublasMath_t.CUBLAS_DEFAULT_MATH, name, a, b)
         rounded = in_mode(case, cublasMath_t.CUBLAS_DEFAULT_MATH, name, to_tf32(a), to_tf32(b))
-        assert not np.array_equal(exact, rounded)
+        # numpy sums in another order where it knows that both operands are one matrix, on some processors.
+        few = 64 * np.finfo(case.dtype).eps * np.abs(exact).max()
+        assert np.abs(exact - rounded).max() > few
         is_rounded = case.letter in "SC" and name != "geam"
         fast = in_mode(case, cublasMath_t.CUBLAS_TF32_TENSOR_OP_MATH, name, a, b)
-        assert np.array_equal(fast, rounded if is_rounded else exact)
-        assert np.array_equal(in_mode(case, cublasMath_t.CUBLAS_PEDANTIC_MATH, name, a, b), exact)
+        assert np.abs(fast - (rounded if is_rounded else exact)).max() < few
+        assert np.abs(in_mode(case, cublasMath_t.CUBLAS_PEDANTIC_MATH, name, a, b) - exact).max() < few

@@ -185,6 +185,7 @@ class _OwnBound(Bound):
 
         self.call = call
         self.symbol = name
+        self.entries = 2
         self.words = struct.Struct(f"<{len(finite.WORDS[name])}q")
         self.option = self.workspace = self.query = None
         self.numbers_on_host = ()
