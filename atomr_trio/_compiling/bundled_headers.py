@@ -101,7 +101,11 @@ def bundled_header_folders() -> tuple[str, ...]:
 
 def is_kept(path: str) -> bool:
     """Tell whether a file is of a set that this process uses, so that its folder's name says what it holds."""
-    return any(path.startswith(f"{folder}/") for folder in _kept.values())
+    folders = [folder for folder in _kept.values() if path.startswith(f"{folder}/")]
+    if folders and "/../" in path:
+        path = os.path.realpath(path)
+        return any(path.startswith(f"{os.path.realpath(folder)}/") for folder in folders)
+    return bool(folders)
 
 
 def _keep_beside_the_cache(headers: CudaHeaders) -> str | None:

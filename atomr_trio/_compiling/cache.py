@@ -34,7 +34,7 @@ from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 """Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
 
 _DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
