@@ -24,6 +24,7 @@ import attrs
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import ARCH, dotted, is_compiled_by, virtual
+from atomr_trio._compiling.bundled_headers import headers_in_use
 from atomr_trio._compiling.flags import parse_flags, refuse
 from atomr_trio._compiling.nvrtc_library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
 from atomr_trio._compiling.options import NvrtcOptions, check_options
@@ -176,13 +177,38 @@ def compile_program(
         version = nvrtc_version()
         check_options(options, version)
         _check_target(target, version)
-        flags = options.flags(target)
-        with _program(source, options) as program:
-            if prepare is not None:
-                prepare(program)
-            log = _compile(program, (*flags, *extra_flags), options.name)
-            images = {what: _output(program, what) for what in _IMAGES}
-            lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
+        with headers_in_use(options.bundled_headers) as headers:
+            for _ in range(_ATTEMPTS):
+                try:
+                    program = _compiled(source, options, target, version, extra_flags, prepare)
+                except CompileError:
+                    if headers.intact():
+                        raise
+                else:
+                    if headers.intact():
+                        return program
+    raise CompileError(f"CUDA's headers in {headers.folder} were changed while they were compiled", log="")
+
+
+_ATTEMPTS: Final = 3
+"""How often a compile is begun of which a header of CUDA's own vanishes."""
+
+
+def _compiled(
+    source: str,
+    options: NvrtcOptions,
+    target: str,
+    version: tuple[int, int],
+    extra_flags: tuple[str, ...],
+    prepare: Callable[[ctypes.c_void_p], None] | None,
+) -> CompiledProgram:
+    flags = options.flags(target)
+    with _program(source, options) as program:
+        if prepare is not None:
+            prepare(program)
+        log = _compile(program, (*flags, *extra_flags), options.name)
+        images = {what: _output(program, what) for what in _IMAGES}
+        lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
     if not images["LTOIR" if options.lto else "CUBIN" if target.startswith("sm_") else "PTX"]:
         raise CompileError(f"NVRTC made nothing to load for {target}; the options were {flags}", log=log)
     ptx = _as_named(images["PTX"].rstrip(b"\0"), options)
