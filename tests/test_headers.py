@@ -691,8 +691,8 @@ def texts(draw: st.DrawFn, name: str) -> str:
     lines.append(f"{draw(st.integers(10, 13))},")
     for other in (each for each in NAMES if each > name):
         stem = f"{name}{other}".replace(".", "_")
-        for line in draw(st.lists(st.sampled_from(LINES), max_size=2, unique=True)):
-            lines.append(f"#if __has_include(<{other}>)\n{line.format(other, stem)}\n#endif")
+        chosen = draw(st.lists(st.sampled_from(LINES), max_size=2, unique=True))
+        lines += [f"#if __has_include(<{other}>)\n{line.format(other, stem)}\n#endif" for line in chosen]
         for asked in draw(st.lists(st.sampled_from(ASKED), max_size=1)):
             where = draw(st.sampled_from(("#if {}", "#if 0\n#elif {}")))
             lines.append(f"{where.format(asked.format(other, other[0]))}\n14,\n#else\n15,\n#endif")

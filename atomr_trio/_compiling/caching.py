@@ -26,7 +26,7 @@ from atomr_cuda import LibraryMissing, nvrtc
 from atomr_trio._compiling import headers as _headers
 from atomr_trio._compiling.bundled_headers import is_kept
 from atomr_trio._compiling.cache import CachedKernel, NvrtcCache, NvrtcCacheKey
-from atomr_trio._compiling.compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.compiler import CompiledProgram, check_include_paths, compile_program
 from atomr_trio._compiling.headers import Dependence, Snapshot
 from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
 from atomr_trio._compiling.listing import Listing, Unknowable
@@ -148,6 +148,7 @@ class CachingCompiler:
 
     def answer(self, job: Job) -> Answer:
         """Find or compile. Raises what `compile_program` raises."""
+        check_include_paths(job.options)
         job.dependence = _headers.dependence(job.source, job.options)
         cache = self._cache()
         job.compiler = identity = self._identify(cache, headers=job.options.bundled_headers)

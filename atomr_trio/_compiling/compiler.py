@@ -34,6 +34,7 @@ from atomr_trio._parameters import KernelSignature, parse_signatures
 __all__ = [
     "NOWHERE",
     "CompiledProgram",
+    "check_include_paths",
     "check_source",
     "compile_program",
     "compile_to_cubin",
@@ -96,7 +97,7 @@ class CompiledProgram:
     def lowered(self, name: str) -> str:
         """Return the name in the image of a name expression, or of a kernel given by its name in the image.
 
-        Spaces in a name expression do not matter.
+        Spaces in a name expression do not matter, except in characters and texts.
         """
         if name in self.lowered_names:
             return self.lowered_names[name]
@@ -135,8 +136,11 @@ class CompiledProgram:
         return 'a template needs its instance in name_expressions; another kernel `extern "C"` or the same.'
 
 
+_NUMBER_OR_TEXT_OR_SPACE = re.compile(r"""(\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
+
+
 def _without_spaces(name: str) -> str:
-    return "".join(name.split())
+    return _NUMBER_OR_TEXT_OR_SPACE.sub(lambda match: match[1] or "", name)
 
 
 def check_source(source: object) -> str:
@@ -150,6 +154,13 @@ def check_source(source: object) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"the source is not valid Unicode: {error}") from error
     return source
+
+
+def check_include_paths(options: NvrtcOptions) -> None:
+    """Raise `InvalidArgument` for an include path that is not a folder."""
+    for path in options.include_paths:
+        if not os.path.isdir(path):
+            refuse("include_paths", f"{path!r} is not a folder")
 
 
 def compile_program(
@@ -169,9 +180,7 @@ def compile_program(
     runs, `LibraryNotFound` when there is no NVRTC or when it has no headers to bundle.
     """
     check_source(source)
-    for path in options.include_paths:
-        if not os.path.isdir(path):
-            refuse("include_paths", f"{path!r} is not a folder")
+    check_include_paths(options)
     target = virtual(target) if options.lto else target
     with nvrtc_errors():
         version = nvrtc_version()

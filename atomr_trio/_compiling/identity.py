@@ -2,11 +2,13 @@
 
 Loading NVRTC takes longer than reading a compiled kernel from the disk. So what a process found out is kept beside the
 kernels, under a hash of what the search for the library depends on: the environment, the folders of packages, the
-loader's cache. A record counts while the library's file and its folder are as they were.
+loader's cache. A record counts while the library's file and its folder are as they were, and so is the folder of links
+that leads there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -18,7 +20,7 @@ from typing import Any, Final
 import attrs
 
 from atomr_cuda import nvrtc
-from atomr_trio._compiling.build import nvrtc_build
+from atomr_trio._compiling.build import builtins_beside, nvrtc_build
 from atomr_trio._compiling.bundled_headers import cuda_headers, stamp
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
@@ -83,11 +85,21 @@ def _put_on_record(cache: NvrtcCache, place: bytes, library: NvrtcIdentity, head
 def _loaded(path: str | None) -> NvrtcIdentity:
     with nvrtc_errors():
         version = nvrtc_version()
-    try:
-        return NvrtcIdentity(version, nvrtc_build(path or ""))
-    except OSError:
-        # Nobody can tell what it is, so that nothing it makes is for another process.
-        return NvrtcIdentity(version, f"of one process: {uuid.uuid4()}")
+    with contextlib.suppress(OSError):
+        if path is None or _is_loaded_from(path):
+            return NvrtcIdentity(version, nvrtc_build(path or ""))
+    # Nobody can tell what it is, so that nothing it makes is for another process.
+    return NvrtcIdentity(version, f"of one process: {uuid.uuid4()}")
+
+
+def _is_loaded_from(path: str) -> bool:
+    """Whether `path` leads to the files that are loaded: a link may lead elsewhere by now."""
+    if not os.path.isabs(path):
+        return True
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        mapped = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if "libnvrtc" in line}
+    builtins = {each for each in mapped if os.path.basename(each).startswith("libnvrtc-builtins")}
+    return os.path.realpath(path) in mapped and builtins <= set(builtins_beside(path))
 
 
 def _record(content: bytes | None) -> dict[str, Any]:
@@ -118,7 +130,8 @@ def _known_headers(record: dict[str, Any]) -> str | None:
 
 def _times(path: str) -> list[list[int]]:
     """What changes when the library at `path`, or what lies beside it, is replaced."""
-    states = [os.stat(each) for each in (path, os.path.dirname(os.path.realpath(path)))]
+    folders = (os.path.dirname(path), os.path.dirname(os.path.realpath(path)))
+    states = [os.stat(each) for each in (path, *folders, *builtins_beside(path))]
     return [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states]
 
 
