@@ -112,10 +112,11 @@ def test_a_record_ends_when_the_folder_of_links_has_another_library(tmp_path):
     links = tmp_path / "links"
     links.mkdir()
     (links / "libnvrtc.so.12").symlink_to(tmp_path / "real/libnvrtc.so.12")
-    before = identity._times(str(links / "libnvrtc.so.12"))
+    files = identity._files_of(str(links / "libnvrtc.so.12"))
+    before = identity._times(files)
     os.utime(links, (1, 1))
     (links / "libnvrtc.so.13").symlink_to(tmp_path / "real/libnvrtc.so.12")
-    assert identity._times(str(links / "libnvrtc.so.12")) != before
+    assert identity._times(files) != before
 
 
 def test_a_link_that_leads_elsewhere_than_when_it_was_loaded_names_no_build(tmp_path, monkeypatch):

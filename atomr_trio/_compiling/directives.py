@@ -64,6 +64,8 @@ TOLD: Final = re.compile(rb'"(?:\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d{4})')
 _WORDS: Final = (b"__has_include_next", b"__has_include", b"__has_embed")
 _CLOCK_WORDS: Final = (b"__TIME__", b"__DATE__", b"__TIMESTAMP__")
 _IDENTIFIER = re.compile(rb"\b[A-Za-z_]\w*\b")
+_SHORT = re.compile(rb"\b__?(?:[hTD]\w*)?\b")
+"""What could be the first piece of one of these words."""
 
 
 @attrs.frozen
@@ -89,19 +91,13 @@ def may_tell_the_time(texts: Sequence[bytes]) -> bool:
 
 
 def _can_make(words: tuple[bytes, ...], texts: Sequence[bytes]) -> bool:
-    beginning = _beginning(words)
-    if not any(map(beginning.search, texts)):
+    beginnings = {piece for text in texts for piece in _SHORT.findall(text)}
+    if not any(word.startswith(piece) and piece != word for piece in beginnings for word in words):
         return False
     found = {piece for text in texts for piece in _IDENTIFIER.findall(text)}
     return any(
         _is_made_of({piece for piece in found if piece in word and not ASKS.search(piece)}, word) for word in words
     )
-
-
-@functools.cache
-def _beginning(words: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    beginnings = sorted({word[:length] for word in words for length in range(1, len(word))} - set(words))
-    return re.compile(rb"\b(?:" + b"|".join(beginnings) + rb")\b")
 
 
 def _is_made_of(pieces: set[bytes], word: bytes) -> bool:

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
@@ -73,7 +74,7 @@ def _put_on_record(cache: NvrtcCache, place: bytes, library: NvrtcIdentity, head
     path = nvrtc.library.path
     record: dict[str, Any] = {}
     if path is not None:
-        record |= {"path": path, "times": _times(path), "version": library.version, "build": library.build}
+        record |= {"path": path, "times": _times(_files_of(path)), "version": library.version, "build": library.build}
     found = cuda_headers() if headers else None
     if found is not None:
         record |= {"headers": found.name, "marks": [(mark, stamp(mark)) for mark in found.marks]}
@@ -112,7 +113,7 @@ def _record(content: bytes | None) -> dict[str, Any]:
 def _known_library(record: dict[str, Any]) -> NvrtcIdentity | None:
     """The library that is on record, if its file is as it was."""
     try:
-        if record["times"] != _times(record["path"]):
+        if record["times"] != _times(path for path, _ in record["times"]):
             return None
         return NvrtcIdentity((record["version"][0], record["version"][1]), record["build"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -128,11 +129,15 @@ def _known_headers(record: dict[str, Any]) -> str | None:
         return None
 
 
-def _times(path: str) -> list[list[int]]:
+def _files_of(path: str) -> tuple[str, ...]:
     """What changes when the library at `path`, or what lies beside it, is replaced."""
     folders = (os.path.dirname(path), os.path.dirname(os.path.realpath(path)))
-    states = [os.stat(each) for each in (path, *folders, *builtins_beside(path))]
-    return [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states]
+    return (path, *dict.fromkeys(folders), *builtins_beside(path))
+
+
+def _times(paths: Iterable[str]) -> list[list[object]]:
+    states = ((path, os.stat(path)) for path in paths)
+    return [[path, [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]] for path, state in states]
 
 
 def _search_depends_on() -> list[object]:
