@@ -6,19 +6,22 @@ import errno
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from atomr_cuda import nvrtc
-from atomr_trio._compiling import bundled_headers as _bundled_headers, cache_folder
-from atomr_trio._compiling.bundled_headers import bundled_header_folders
+from atomr_trio._compiling import bundled_headers as _bundled_headers, cache_folder, compiler, whole_folder
+from atomr_trio._compiling.bundled_headers import bundled_header_folders, headers_in_use
 from atomr_trio._compiling.cache import NvrtcCache
+from atomr_trio._compiling.caching import CachingCompiler, Job
 from atomr_trio._compiling.compiler import compile_program, compile_to_cubin
 from atomr_trio._compiling.identity import installed_nvrtc
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import LibraryNotFound
+from atomr_trio._errors import CompileError, LibraryNotFound
 
 carried = pytest.mark.skipif(nvrtc_version() < (13, 3), reason="this NVRTC carries no headers")
 
@@ -189,16 +192,113 @@ def test_a_folder_inside_of_another_is_copied_once(wheels: dict[str, str | None]
 def test_two_processes_may_copy_the_headers_of_wheels_at_once(
     wheels: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = os.rename
+    replace = os.replace
 
-    def rename_after_the_other(unfinished: str, target: Path) -> None:
-        shutil.copytree(unfinished, target)  # as the other process does meanwhile
-        rename(unfinished, target)
+    def replace_after_the_other(unfinished: str, target: str) -> None:
+        shutil.copy2(unfinished, target)  # as the other process does meanwhile
+        replace(unfinished, target)
 
-    monkeypatch.setattr(os, "rename", rename_after_the_other)
+    monkeypatch.setattr(os, "replace", replace_after_the_other)
     runtime, core = map(Path, bundled_header_folders())
     assert (runtime / "cuda_runtime_api.h").is_file()
-    assert sorted(path.name for path in core.parent.iterdir()) == ["cccl", "runtime"]
+    assert sorted(path.name for path in core.parent.iterdir() if path.name[0] != ".") == ["cccl", "runtime"]
+    assert whole_folder.problem_of(str(core.parent), by_content=True) == ""
+
+
+# ---------------------------------------------------------------------------------------------------- a set is whole
+
+FROM_WHEELS = (
+    "#include <cuda/std/version>\n#if __has_include(<cuda/std/extra>)\n#define X 10\n#else\n#define X 0\n#endif\n"
+)
+FROM_WHEELS += '__device__ int n = CORE + X; extern "C" __global__ void k() {}'
+
+
+def number(cache: Path) -> bytes:
+    """What a compile gives that is not in the cache."""
+    compiles = CachingCompiler(lambda: NvrtcCache(cache, max_bytes=0))
+    program = compiles.answer(Job(FROM_WHEELS, NvrtcOptions(bundled_headers=True), "compute_80")).program
+    return program.ptx.partition(b"n = ")[2].partition(b";")[0]
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a deleted header": lambda core: (core / "cuda/std/version").unlink(),
+    "a deleted folder": lambda core: shutil.rmtree(core / "cuda"),
+    "an edited header": lambda core: (core / "cuda/std/version").write_text("#define CORE 7\n"),
+    "a header that does not belong there": lambda core: (core / "cuda/std/extra").write_text(""),
+    "a deleted list": lambda core: (core.parent / ".whole").unlink(),
+}
+
+
+@pytest.mark.usefixtures("wheels")
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("process", ["the same process", "a new one"])
+def test_a_set_that_is_not_whole_is_made_whole(
+    damage: str, process: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert number(cache) == b"1"
+    core = Path(bundled_header_folders()[1])
+    DAMAGES[damage](core)
+    assert list(NvrtcCache(cache).verify()) == [core.parent]
+    if process == "a new one":
+        monkeypatch.setattr(_bundled_headers, "_kept", {})
+        monkeypatch.setattr(whole_folder, "_seen", {})
+    elif damage in ("an edited header", "a deleted list"):
+        return  # a process looks at the contents when it first uses them
+    assert number(cache) == b"1"
+    assert NvrtcCache(cache).verify() == {}
+
+
+def test_verifying_says_which_header_is_wrong(wheels: dict[str, str | None], cache: Path) -> None:
+    core = Path(bundled_header_folders()[1])
+    (core / "cuda/std/version").unlink()
+    assert NvrtcCache(cache).verify() == {core.parent: "cccl/cuda/std/version is missing"}
+
+
+def test_a_set_that_was_copied_is_whole_without_unpacking(
+    wheels: dict[str, str | None], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container or CI keeps it."""
+    bundled_header_folders()
+    shutil.copytree(cache, tmp_path / "copy")
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path / "copy"))
+    monkeypatch.setattr(_bundled_headers, "_kept", {})
+    monkeypatch.setattr(shutil, "copytree", None)
+    assert Path(bundled_header_folders()[0]).is_relative_to(tmp_path / "copy")
+
+
+@pytest.mark.usefixtures("wheels")
+def test_a_set_is_not_deleted_while_somebody_compiles_with_it(cache: Path) -> None:
+    with headers_in_use() as headers:
+        assert NvrtcCache(cache).clear() == 0
+        assert whole_folder.problem_of(headers.folder, by_content=True) == ""
+    assert NvrtcCache(cache).clear() == 0
+    assert list(cache.iterdir()) == []
+    assert number(cache) == b"1"
+
+
+@pytest.mark.usefixtures("wheels")
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_was_compiled_while_a_header_vanished_is_compiled_again(
+    times: int, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleaner of old files asks nobody."""
+    compile_once = compiler._compile
+    compiles = 0
+
+    def cleaned_meanwhile(*arguments: Any) -> str:
+        nonlocal compiles
+        compiles += 1
+        if compiles <= times:
+            Path(bundled_header_folders()[1], "cuda/std/version").unlink()
+        return compile_once(*arguments)
+
+    monkeypatch.setattr(compiler, "_compile", cleaned_meanwhile)
+    if times == 1:
+        assert number(cache) == b"1"
+    else:
+        with pytest.raises(CompileError, match="were changed while they were compiled"):
+            number(cache)
+    assert compiles == min(times + 1, 3)
 
 
 def test_headers_of_wheels_that_cannot_be_copied_are_an_error_that_says_why(

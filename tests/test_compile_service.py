@@ -22,7 +22,7 @@ from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.identity import NvrtcIdentity
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._compiling.service import CompileService, Waiter
-from atomr_trio._errors import AtomrInternalError, CompileError, DeviceError, OutOfHostMemory
+from atomr_trio._errors import AtomrInternalError, CompileError, DeviceError, InvalidArgument, OutOfHostMemory
 from support import child_environment
 
 SAXPY = """
@@ -503,6 +503,31 @@ async def test_a_target_of_one_architecture_alone_is_another_program(tmp_path: P
     assert [answer.program.target for answer in answers] == ["sm_90", "sm_90a"] * 2
     assert [answer.origin for answer in answers[:2]] == [None, None]
     assert None not in [answer.origin for answer in answers[2:]]
+
+
+async def test_an_include_path_that_was_removed_is_refused_as_by_a_fresh_compile(gate: Gate, tmp_path: Path) -> None:
+    """Whether the answer would come from the loop, from memory or from disk, and whether anything is read there."""
+    gate.open.set()
+    folder = tmp_path / "i"
+    folder.mkdir()
+    options = NvrtcOptions(include_paths=[folder])
+
+    async def ask(service: CompileService) -> outcome.Outcome[Answer]:
+        outcomes = Outcomes()
+        service.submit("x", options, "compute_80", outcomes.deliver)
+        await outcomes.wait(1)
+        return outcomes[0]
+
+    identify: Identify = lambda cache, *, headers=False: NvrtcIdentity((13, 0), "a build")  # noqa: E731
+    services = [
+        CompileService(compiler=CachingCompiler(lambda: NvrtcCache(tmp_path / "cache"), gate, identify))
+        for _ in range(2)
+    ]
+    assert [(await ask(service)).unwrap().origin for service in services] == [None, "disk"]
+    folder.rmdir()
+    for service in services:
+        with pytest.raises(InvalidArgument, match="is not a folder"):
+            (await ask(service)).unwrap()
 
 
 @pytest.mark.parametrize("other", [NvrtcIdentity((13, 1), "a build"), NvrtcIdentity((13, 0), "another build")])

@@ -73,6 +73,18 @@ def test_lowered_names_are_the_compilers_and_not_the_names_that_were_asked_for()
         program.signature("&table")
 
 
+def test_spaces_in_a_name_count_where_they_are_part_of_a_character() -> None:
+    names = ["f<' '>", "f<'\\''>", "f<1'000>"]
+    source = "template <auto C> __global__ void f() {}"
+    program = compile_program(source, NvrtcOptions(name_expressions=names), "compute_80")
+    assert program.lowered("f< ' ' >") == program.lowered_names["f<' '>"]
+    assert program.lowered("f < '\\'' >") == program.lowered_names["f<'\\''>"]
+    assert program.lowered("f< 1'000 >") == program.lowered_names["f<1'000>"]
+    for other in ("f<'  '>", "f<''>"):
+        with pytest.raises(InvalidArgument, match="there is no kernel"):
+            program.lowered(other)
+
+
 def test_names_of_variables_are_lowered_wherever_they_are() -> None:
     source = """
     namespace inner { __device__ float weights[4]; }

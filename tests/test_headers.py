@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +61,13 @@ class Workshop:
         self.compiled = 0
         self._compile_with = compile_with
         self.identify: Any = installed_nvrtc
+        self._kept_compiler: CachingCompiler | None = None
+
+    def same_process(self) -> Workshop:
+        """The same with one compiler that remembers, as a process has it."""
+        other = Workshop(self.folder, self._compile_with)
+        other._kept_compiler = other._compiler()
+        return other
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -71,18 +81,30 @@ class Workshop:
         )
 
     def compile_with_options(self, source: str, options: NvrtcOptions) -> CompiledProgram:
-        compiler = CachingCompiler(lambda: NvrtcCache(self.folder / "cache"), self._compile, self.identify)
+        compiler = self._kept_compiler or self._compiler()
         return compiler.answer(Job(source, options, "compute_80")).program
+
+    def _compiler(self) -> CachingCompiler:
+        cache = NvrtcCache(self.folder / "cache")
+        return CachingCompiler(lambda: cache, self._compile, self.identify)
+
+    def fresh(self, source: str, *paths: str, **options: Any) -> int:
+        """The number that the compiler gives now."""
+        given = NvrtcOptions(include_paths=[self.folder / path for path in paths], **options)
+        return _number(self._compile_with(source + KERNEL, given, "compute_80"))
 
     def value(self, source: str, *paths: str, **options: Any) -> int:
         """The number that a program was compiled with."""
-        ptx = self.compile(source + KERNEL, *paths, **options).ptx.decode()
-        return int(ptx.partition("n = ")[2].partition(";")[0])
+        return _number(self.compile(source + KERNEL, *paths, **options))
 
     def _compile(self, *arguments: Any, **named: Any) -> CompiledProgram:
         self.compiled += 1
         program: CompiledProgram = self._compile_with(*arguments, **named)
         return program
+
+
+def _number(program: CompiledProgram) -> int:
+    return int(program.ptx.decode().partition("n = ")[2].partition(";")[0])
 
 
 @pytest.fixture
@@ -134,6 +156,143 @@ def test_what_reads_headers_is_compiled_once(shop: Workshop) -> None:
     shop.write("i/b.h", "#define VALUE 7\n")
     assert [shop.value("#include <a.h>", "i") for _ in range(3)] == [7, 7, 7]
     assert shop.compiled == 1
+
+
+ASK = "#if {}\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n"
+SEARCHES: dict[str, tuple[dict[str, str], str, dict[str, Any], Callable[[Path], object]]] = {
+    "a macro of another folder": (
+        {"i/sub/a.h": ASK.format("HAS")},
+        '#define HAS __has_include("x.h")\n#include <sub/a.h>\n',
+        {},
+        lambda folder: (folder / "i/sub/x.h").write_text(""),
+    ),
+    "a macro that renames it": (
+        {"i/a.h": "#define HAS /**/__has_include\n"},
+        "#include <a.h>\n" + ASK.format("HAS(<x.h>)"),
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "pasted tokens": (
+        {"i/a.h": "#define JOIN(a, b) a##b\n"},
+        "#include <a.h>\n" + ASK.format("JOIN(__has_, include)(<x.h>)"),
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "comments between the tokens": (
+        {"i/a.h": ""},
+        ASK.format("__has_include /**/ ( /**/ <x.h> /**/ )"),
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "a condition of two lines": (
+        {"i/a.h": ""},
+        ASK.format("1 \\\n && __has_include(<x.h>)"),
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "a definition": (
+        {"i/a.h": ""},
+        ASK.format("HAS(<x.h>)"),
+        {"defines": {"HAS": "__has_include"}},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "an #elif that was asked": (
+        {"i/a.h": ""},
+        "#if 0\n#elif __has_include(<x.h>)\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n",
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "a macro names a guarded file": (
+        {"i/sub/g.h": "#ifndef G\n#define G\n#define VALUE 1\n#endif\n", "j/b.h": ""},
+        "#include <sub/g.h>\n#define NAME <g.h>\n#include NAME\n",
+        {"include_paths": ["j", "i/sub"]},
+        lambda folder: (folder / "j/g.h").write_text("#undef VALUE\n#define VALUE 2\n"),
+    ),
+    "not beside the includer": (
+        {"i/sub/a.h": '#include "b.h"\n', "i/sub/b.h": "#define VALUE 1\n", "j/b.h": "#define VALUE 2\n"},
+        "#include <sub/a.h>\n",
+        {"extra_options": ["--no-source-include"]},
+        lambda folder: (folder / "i/b.h").write_text("#define VALUE 3\n"),
+    ),
+    "a link that becomes a copy": (
+        {"i/a.h": "#pragma once\n#ifdef VALUE\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n"},
+        "#include <a.h>\n#include <b.h>\n",
+        {},
+        lambda folder: shutil.copy2(folder / "i/b.h", folder / "i/c.h").replace(folder / "i/b.h"),
+    ),
+    "a copy that becomes a link": (
+        {
+            "i/a.h": "#pragma once\n#ifdef VALUE\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n",
+            "i/c.h": "#pragma once\n#ifdef VALUE\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n",
+        },
+        "#include <a.h>\n#include <c.h>\n",
+        {},
+        lambda folder: ((folder / "i/c.h").unlink(), os.link(folder / "i/a.h", folder / "i/c.h")),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SEARCHES)
+def test_whatever_decides_about_a_file_the_next_answer_is_that_of_a_fresh_compile(shop: Workshop, case: str) -> None:
+    files, source, options, edit = SEARCHES[case]
+    for name, text in files.items():
+        shop.write(name, text)
+    (shop.folder / "j").mkdir(exist_ok=True)
+    if case == "a link that becomes a copy":
+        os.link(shop.folder / "i/a.h", shop.folder / "i/b.h")
+    paths = options.get("include_paths", ["j"])
+    options = {name: value for name, value in options.items() if name != "include_paths"}
+    same_process = shop.same_process()
+    values = []
+    for step in range(2):
+        if step:
+            edit(shop.folder)
+        fresh = shop.fresh(source, "i", *paths, **options)
+        cached = [shop.value(source, "i", *paths, **options) for _ in range(2)]
+        cached += [same_process.value(source, "i", *paths, **options) for _ in range(2)]
+        assert cached == [fresh] * 4
+        values.append(fresh)
+    assert values[0] != values[1]
+
+
+@pytest.mark.parametrize("way", ["/", "/../", "bundled"])
+def test_an_odd_way_to_a_header_is_a_way(shop: Workshop, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(shop.folder / "cuda"))
+    monkeypatch.setattr(_bundled_headers, "_kept", {})
+    here = str(shop.folder).lstrip("/")
+    source = f"#include <{here}/i/a.h>\n" if way == "/" else f"#include <../{shop.folder.name}/i/a.h>\n"
+    options: dict[str, Any] = {"include_paths": [way if way == "/" else shop.folder]}
+    if way == "bundled":
+        source, options = "#include <../../i/a.h>\n", {"bundled_headers": True}
+    for value in (1, 2):
+        shop.write("i/a.h", f"#define VALUE {value}\n")
+        for _ in range(2):
+            ptx = shop.compile_with_options(source + KERNEL, NvrtcOptions(**options)).ptx
+            assert f"n = {value};".encode() in ptx
+    assert shop.compiled == 2
+
+
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+from atomr_trio._compiling import headers
+os.seteuid(65534) if os.geteuid() == 0 else None
+path = Path(sys.argv[1])
+path.write_text("")
+path.chmod(0)
+print(headers._place(str(path)).name, end=" ")
+path.chmod(0o600)
+print(headers._place(str(path)).name)
+"""
+
+
+def test_a_file_that_cannot_be_read_is_not_the_file_that_it_becomes() -> None:
+    """The compiler goes on where it cannot read, by `#include` and by `__has_include`."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        command = [sys.executable, "-c", UNREADABLE, f"{folder}/a.h"]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert said.stdout == "UNREADABLE FILE\n"
 
 
 @pytest.mark.parametrize("name", ["i/a.h", "i/b.h"])
@@ -234,7 +393,8 @@ def test_include_next_goes_on_where_it_was(shop: Workshop) -> None:
     assert shop.value("#include <a.h>", "first", "second", "third") == 2
 
 
-def test_a_header_that_a_macro_names_is_followed(shop: Workshop) -> None:
+def test_a_header_that_a_macro_names_is_followed(shop: Workshop, clock: Clock) -> None:
+    clock.ahead = 100.0  # what is not looked at before the compile has to be older than a minute
     source = "#define PLACE(x) <x/a.h>\n#include PLACE(sub)"
     shop.write("first/other.h", "")
     shop.write("second/sub/a.h", "#define VALUE 2\n")
@@ -288,6 +448,58 @@ def test_a_file_that_changes_while_it_is_compiled_is_not_trusted(shop: Workshop,
     assert shop.compiled == 3
 
 
+SUM = """
+#include <a.h>
+#include <b.h>
+#if __has_include(<x.h>)
+#define X 10
+#else
+#define X 0
+#endif
+#if __has_include(<y.h>)
+#define Y 20
+#else
+#define Y 0
+#endif
+#define VALUE (A + B + X + Y)
+"""
+MEANWHILE: dict[str, tuple[str, str | None, bool]] = {
+    "a header that is edited": ("i/a.h", "#define A 2\n", False),
+    "a header that hides another": ("i/b.h", "#define B 80\n", False),
+    "a file that appears": ("i/x.h", "", False),
+    "a file that vanishes": ("i/y.h", None, False),
+    "a file that is there while it is asked for": ("i/x.h", "", True),
+    "a header that is another while it is read": ("i/a.h", "#define A 2\n", True),
+}
+
+
+@pytest.mark.parametrize("case", MEANWHILE)
+def test_what_changes_while_nvrtc_compiles_counts_whatever_its_time_says(tmp_path: Path, case: str) -> None:
+    """The clock of the files is ten seconds behind ours, as that of a file server may be."""
+    name, text, for_a_moment = MEANWHILE[case]
+    path = tmp_path / name
+
+    def edit(text: str | None) -> None:
+        path.unlink(missing_ok=True) if text is None else path.write_text(text)
+
+    def edited_meanwhile(*arguments: Any, **named: Any) -> CompiledProgram:
+        if shop.compiled > 1:
+            return compile_program(*arguments, **named)
+        old = path.read_text() if path.exists() else None
+        if for_a_moment:
+            edit(text)
+        program = compile_program(*arguments, **named)
+        edit(old if for_a_moment else text)
+        return program
+
+    shop = Workshop(tmp_path, edited_meanwhile)
+    for file, content in (("i/a.h", "#define A 1\n"), ("j/b.h", "#define B 40\n"), ("i/y.h", "")):
+        shop.write(file, content)
+    shop.value(SUM, "i", "j")
+    cached = shop.value(SUM, "i", "j")
+    assert (shop.compiled, cached) == (2, shop.fresh(SUM, "i", "j"))
+
+
 def test_a_young_file_is_read_again_until_it_is_older(
     shop: Workshop, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,21 +518,6 @@ def test_a_young_file_is_read_again_until_it_is_older(
     assert shop.compiled == 1
 
 
-@pytest.mark.parametrize("quote", ["<maybe.h>", '"maybe.h"'])
-def test_a_macro_that_hands_a_name_on_to_has_include_is_looked_through(shop: Workshop, quote: str) -> None:
-    """libcu++ asks for every header so, by a macro of another header."""
-    shop.write(
-        "i/ask.h",
-        "#ifdef __has_include\n#  define HAS( X ) __has_include( X ) // asks\n#else\n#define HAS(X) 0\n#endif",
-    )
-    source = f"#include <ask.h>\n#if HAS({quote}) && defined(HAS)\n#define VALUE 1\n#else\n#define VALUE 2\n#endif"
-    assert [shop.value(source, "i") for _ in range(2)] == [2, 2]
-    assert shop.compiled == 1
-    shop.write("i/maybe.h", "")
-    assert [shop.value(source, "i") for _ in range(2)] == [1, 1]
-    assert shop.compiled == 2
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -329,6 +526,14 @@ def test_a_macro_that_hands_a_name_on_to_has_include_is_looked_through(shop: Wor
         "#define HAS(x) __has_include(x) && 1\n#if HAS(<a.h>)\n#endif\n#define VALUE 1",
         "#define HAS(x) __has_include(x)\n#define A <a.h>\n#if HAS(A)\n#endif\n#define VALUE 1",
         "#define HAS(x) __has_include(x)\n#define OTHER HAS\n#if OTHER(<a.h>)\n#endif\n#define VALUE 1",
+        "#define HAS(x) __has_include(x)\n#if HAS(<a.h>)\n#endif\n#define VALUE 1",
+        "#if __has_include /**/ (<a.h>)\n#endif\n#define VALUE 1",
+        "#if __has_include( /**/ <a.h>)\n#endif\n#define VALUE 1",
+        "#if /*\n*/ __has_include(<a.h>)\n#endif\n#define VALUE 1",
+        "#define A <b.h>\n#include_next A\n#define VALUE 1",
+        "#define A(x) __has_##x\n#if A(include)(<a.h>)\n#endif\n#define VALUE 1",
+        "#define A(x, y) x##y\n#if A(__has_, include)(<a.h>)\n#endif\n#define VALUE 1",
+        "#define TIME sizeof(__TIME__)\n#include <b.h>\n#define VALUE 1",
     ],
 )
 def test_what_cannot_be_known_is_compiled_each_time(
@@ -338,7 +543,27 @@ def test_what_cannot_be_known_is_compiled_each_time(
     shop.write("i/b.h", "")
     assert [shop.value(source, "i") for _ in range(2)] == [1, 1]
     assert shop.compiled == 2
-    assert "is not cached: a macro" in caplog.text
+    assert ("is not cached: " in caplog.text) == (dependence(source, NvrtcOptions()) is Dependence.HEADERS)
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("#if HAS(<a.h>)\n#endif\n#define VALUE 1", {"defines": {"HAS(x)": "__has_include(x)"}}),
+        ("#if HAS\n#endif\n#define VALUE 1", {"defines": {"HAS": "__has_include(<a.h>)"}}),
+        ("#if HAS(<a.h>)\n#endif\n#define VALUE 1", {"extra_options": ["-DHAS(x)=__has_include(x)"]}),
+        ("#if HAS(<a.h>)\n#endif\n#define VALUE 1", {"extra_options": ["-D", "HAS=__has_include"]}),
+        ("#define VALUE (sizeof(__DATE__) > 1)", {}),
+        ("#define J(x, y) x##y\n#define VALUE (sizeof(J(__TI, ME__)) > 1)", {}),
+        ("#define VALUE (sizeof(NOW) > 1)", {"defines": {"NOW": "__TIME__"}}),
+    ],
+)
+def test_what_the_listing_need_not_be_asked_for_is_compiled_each_time(
+    shop: Workshop, source: str, options: dict[str, Any]
+) -> None:
+    shop.write("i/b.h", "")
+    assert [shop.value(source, "i", **options) for _ in range(2)] == [1, 1]
+    assert shop.compiled == 2
 
 
 def test_an_nvrtc_that_tells_nothing_compiles_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -445,22 +670,32 @@ def test_a_header_that_hides_one_of_cuda_is_noticed(shop: Workshop) -> None:
 
 NAMES = ("a.h", "b.h", "c.h")
 FOLDERS = ("x", "y", "y/z")
-LINES = ('#include "{}"', "#include <{}>", "#include <z/{}>", "#define NAME_{1} <{0}>\n#include NAME_{1}", "ASK")
+LINES = (
+    *('#include "{}"', "#include <{}>", "#include <z/{}>", "#include_next <{}>"),
+    "#define NAME_{1} <{0}>\n#include NAME_{1}",
+    "  # /* odd */ include /* */ <{}> // c",
+    "#inc\\\nlude <{}>",
+    "%:include <{}>",
+)
+ASKED = (
+    *("__has_include(<{}>)", '__has_include("{}")', "__has_include( <z/{}> )", "1 \\\n && __has_include(<{}>)"),
+    *("__has_include /**/ (<{}>)", "HAS(<{}>)", 'HAS("{}")', "JOIN(__has_, include)(<{}>)", "HAS_{1}"),
+    "defined(__has_include) && __has_include(<{}>) // __has_include",
+)
 
 
 @st.composite
 def texts(draw: st.DrawFn, name: str) -> str:
     """A header that says a number of its own, and includes headers whose names come after its own."""
-    further = [each for each in NAMES if each > name]
     lines = ["#pragma once"] if draw(st.booleans()) else []
-    lines.append(f"SAY({draw(st.integers(0, 3))})")
-    for other in further:
-        for line in draw(st.lists(st.sampled_from(LINES), max_size=2, unique=True)):
-            if line == "ASK":
-                lines.append(f"#if __has_include(<{other}>)\nSAY(4)\n#else\nSAY(5)\n#endif")
-            else:
-                stem = f"{name}{other}".replace(".", "_")
-                lines.append(f"#if __has_include(<{other}>)\n{line.format(other, stem)}\n#endif")
+    lines.append(f"{draw(st.integers(10, 13))},")
+    for other in (each for each in NAMES if each > name):
+        stem = f"{name}{other}".replace(".", "_")
+        chosen = draw(st.lists(st.sampled_from(LINES), max_size=2, unique=True))
+        lines += [f"#if __has_include(<{other}>)\n{line.format(other, stem)}\n#endif" for line in chosen]
+        for asked in draw(st.lists(st.sampled_from(ASKED), max_size=1)):
+            where = draw(st.sampled_from(("#if {}", "#if 0\n#elif {}")))
+            lines.append(f"{where.format(asked.format(other, other[0]))}\n14,\n#else\n15,\n#endif")
     return "\n".join(lines) + "\n"
 
 
@@ -471,30 +706,49 @@ def edits(draw: st.DrawFn) -> tuple[str, str | None]:
     return f"{draw(st.sampled_from(FOLDERS))}/{name}", draw(st.none() | texts(name))
 
 
-# Each SAY makes a variable, so that the code tells which texts were read, and in which order.
+# The numbers tell which texts were read, and in which order.
 ANY = """
 #define JOIN(a, b) a##b
-#define NAMED(n) JOIN(v, n)
-#define SAY(n) __device__ int NAMED(__COUNTER__) = n;
+#define HAS(x) __has_include(x)
+#define HAS_b __has_include("b.h")
+#define HAS_c HAS(<z/c.h>)
+__device__ int n[] = { 1,
 #if __has_include(<a.h>)
 #include <a.h>
 #endif
+2,
 #if __has_include(<b.h>)
 #include <b.h>
 #endif
+3 };
 extern "C" __global__ void k() {}
 """
+PLAIN = "".join(
+    line for line in ANY.splitlines(keepends=True) if not line.startswith("#define HAS") and "JOIN" not in line
+)
+"""The same without what makes each compile of it one that is not kept."""
 
 
 @hypothesis.settings(max_examples=25, deadline=None)
-@hypothesis.given(st.lists(edits(), min_size=3, max_size=3), st.lists(edits(), min_size=1, max_size=5))
+@hypothesis.given(
+    st.sampled_from((ANY, PLAIN)),
+    st.lists(edits(), min_size=3, max_size=3),
+    st.lists(edits(), min_size=1, max_size=5),
+    st.sampled_from(((), ("--no-source-include",))),
+)
 def test_the_cache_never_answers_what_the_compiler_would_not(
-    tmp_path_factory: pytest.TempPathFactory, first: list[tuple[str, str | None]], then: list[tuple[str, str | None]]
+    tmp_path_factory: pytest.TempPathFactory,
+    source: str,
+    first: list[tuple[str, str | None]],
+    then: list[tuple[str, str | None]],
+    extra: tuple[str, ...],
 ) -> None:
+    """Neither to a new process nor to one that has asked before."""
     shop = Workshop(tmp_path_factory.mktemp("headers"))
     for folder in FOLDERS:
         (shop.folder / folder).mkdir(exist_ok=True)
-    options = NvrtcOptions(include_paths=[shop.folder / "x", shop.folder / "y"])
+    same_process = shop.same_process()
+    options = NvrtcOptions(include_paths=[shop.folder / "x", shop.folder / "y"], extra_options=extra)
     for step in (first, *([edit] for edit in then)):
         for name, text in step:
             path = shop.folder / name
@@ -502,9 +756,10 @@ def test_the_cache_never_answers_what_the_compiler_would_not(
                 path.unlink(missing_ok=True)
             else:
                 path.write_text(text)
-        assert _result(lambda: shop.compile_with_options(ANY, options)) == _result(
-            lambda: compile_program(ANY, options, "compute_80")
-        )
+        fresh = _result(lambda: compile_program(source, options, "compute_80"))
+        for other in (shop, same_process):
+            answer = other.compile_with_options
+            assert _result(lambda answer=answer: answer(source, options)) == fresh  # type: ignore[misc]
 
 
 def _result(compile_it: Callable[[], CompiledProgram]) -> bytes | str:
@@ -524,7 +779,9 @@ _PLACES = st.lists(st.tuples(_PATHS, st.sampled_from(_headers._Place)))
 
 def _snapshot(files: list[tuple[str, _headers._Stamp, bytes]], places: list[tuple[str, int]]) -> Snapshot:
     paths, stamps, hashes = zip(*files, strict=True) if files else ((), (), ())
-    return Snapshot(paths, stamps, b"".join(hashes), tuple(path for path, _ in places), bytes(at for _, at in places))
+    twins = tuple(index // 2 for index in range(len(paths)))
+    empty = tuple(path for path, _ in places)
+    return Snapshot(paths, stamps, b"".join(hashes), twins, empty, bytes(at for _, at in places))
 
 
 SNAPSHOTS = st.builds(_snapshot, _FILES, _PLACES)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from atomr_cuda import nvrtc
+from atomr_trio._compiling import identity
 from atomr_trio._compiling.build import nvrtc_build
 
 ID = bytes(range(20))
@@ -88,6 +89,45 @@ def test_a_link_is_the_file_that_it_leads_to(tmp_path):
     (real.parent / "libnvrtc-builtins.so.13.5").write_bytes(elf(note(b"1" * 20)))
     (tmp_path / "libnvrtc.so").symlink_to(real)
     assert nvrtc_build(str(tmp_path / "libnvrtc.so")) == nvrtc_build(str(real))
+
+
+def test_what_lies_beside_a_link_counts_too(tmp_path):
+    """A library that is loaded by a link opens what lies beside the link."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libnvrtc-builtins.so.13.5").write_bytes(elf(note(name.encode() * 20)))
+    (tmp_path / "a/libnvrtc.so.13").write_bytes(elf(note(ID)))
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "libnvrtc.so.13").symlink_to(tmp_path / "a/libnvrtc.so.13")
+    alone = nvrtc_build(str(links / "libnvrtc.so.13"))
+    (links / "libnvrtc-builtins.so.13.5").symlink_to(tmp_path / "b/libnvrtc-builtins.so.13.5")
+    assert nvrtc_build(str(links / "libnvrtc.so.13")) != alone
+
+
+def test_a_record_ends_when_the_folder_of_links_has_another_library(tmp_path):
+    """The search would take libnvrtc.so.13 there before libnvrtc.so.12."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/libnvrtc.so.12").write_bytes(elf(note(ID)))
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "libnvrtc.so.12").symlink_to(tmp_path / "real/libnvrtc.so.12")
+    files = identity._files_of(str(links / "libnvrtc.so.12"))
+    before = identity._times(files)
+    os.utime(links, (1, 1))
+    (links / "libnvrtc.so.13").symlink_to(tmp_path / "real/libnvrtc.so.12")
+    assert identity._times(files) != before
+
+
+def test_a_link_that_leads_elsewhere_than_when_it_was_loaded_names_no_build(tmp_path, monkeypatch):
+    nvrtc.library.load()
+    link = tmp_path / "libnvrtc.so.13"
+    link.symlink_to(os.path.realpath(nvrtc.library.path))
+    identify = identity._loaded.__wrapped__
+    assert identify(str(link)).build.split()[0] == nvrtc_build(nvrtc.library.path).split()[0]
+    link.unlink()
+    link.write_bytes(elf(note(ID)))
+    assert identify(str(link)).build.startswith("of one process: ")
 
 
 def test_no_file_is_an_error(tmp_path):

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["nvrtc_build"]
+__all__ = ["builtins_beside", "nvrtc_build"]
 
 _ELF: Final = b"\x7fELF\x02\x01"
 """The first bytes: the magic, 64 bits, little endian. Both supported architectures have these."""
@@ -34,9 +34,14 @@ _NT_GNU_BUILD_ID: Final = 3
 
 def nvrtc_build(path: str) -> str:
     """Return the identity of the NVRTC whose library is at `path`. Raises `OSError` for a file that cannot be read."""
-    folder = os.path.dirname(os.path.realpath(path))
-    builtins = sorted(glob.glob(os.path.join(glob.escape(folder), "libnvrtc-builtins*.so*")))
-    return " ".join(map(_identity, (path, *dict.fromkeys(map(os.path.realpath, builtins)))))
+    return " ".join(map(_identity, (path, *builtins_beside(path))))
+
+
+def builtins_beside(path: str) -> tuple[str, ...]:
+    """Return the files of built-in functions beside the library, and beside the file that a link in `path` leads to."""
+    folders = dict.fromkeys((os.path.dirname(path), os.path.dirname(os.path.realpath(path))))
+    found = (sorted(glob.glob(os.path.join(glob.escape(folder), "libnvrtc-builtins*.so*"))) for folder in folders)
+    return tuple(dict.fromkeys(os.path.realpath(each) for beside in found for each in beside))
 
 
 def _identity(path: str) -> str:

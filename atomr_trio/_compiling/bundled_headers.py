@@ -5,13 +5,15 @@ beside the cached kernels, since it has to be as safe as they are: whoever can c
 it cannot be had, this process makes a folder of its own, and removes it when it ends.
 
 A set of headers has a name, which says which NVRTC or which installation of the wheels they are of. So a cached kernel
-need not look at hundreds of files to know that it is good: the name is enough (`CudaHeaders`). What is edited in the
-wheels' own folders counts from their next installation on.
+need not look at hundreds of files to know that it is good: the name is enough (`CudaHeaders`). A compile does look: the
+set has to be whole, and stay so until NVRTC is through (whole_folder.py). What is edited in the wheels' own folders
+counts from their next installation on.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -21,9 +23,9 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NoReturn
 
 import attrs
 
@@ -31,21 +33,31 @@ from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import dotted
 from atomr_trio._compiling.cache_folder import HEADERS, SUPPORTED, CacheFolder, Unusable, warn_once
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
+from atomr_trio._compiling.whole_folder import Fill, held, is_as_seen, make_whole
 from atomr_trio._errors import LibraryNotFound
 
-__all__ = ["CudaHeaders", "bundled_header_folders", "cuda_headers", "is_kept", "stamp"]
+__all__ = [
+    "CudaHeaders",
+    "HeadersInUse",
+    "bundled_header_folders",
+    "cuda_headers",
+    "headers_in_use",
+    "is_kept",
+    "stamp",
+]
 
 _CARRIED_SINCE: Final = (13, 3)
 _WHEELS: Final = (("cudart", "cuda_runtime_api.h", "runtime"), ("cccl", "cuda/std/version", "cccl"))
 """The sets of headers: each set's name for cuda-pathfinder, a file in it, and the package's name."""
 _VERSION = re.compile(r"^#define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
 
-_Fill: TypeAlias = Callable[[Path], str]
-"""A function that puts the headers into a folder. It returns the error as text."""
+_ATTEMPTS: Final = 10
 
 _lock = threading.Lock()
 _kept: dict[str, str] = {}
-"""The folder of the headers that this process uses, by the headers' name."""
+"""The folder of the headers that this process uses, by their name."""
+_own_folders: set[str] = set()
+"""Those of them that no other process uses."""
 
 
 @attrs.frozen
@@ -57,7 +69,7 @@ class CudaHeaders:
     """Files that are written again whenever the set is installed."""
     folders: tuple[str, ...]
     """The folders to search, relative to the folder that holds the set."""
-    fill: _Fill = attrs.field(eq=False, repr=False)
+    fill: Fill = attrs.field(eq=False, repr=False)
 
 
 def stamp(path: str) -> list[int]:
@@ -86,25 +98,83 @@ def _the_library_itself() -> tuple[str, ...]:
     return () if nvrtc.library.path is None else (nvrtc.library.path,)
 
 
-def bundled_header_folders() -> tuple[str, ...]:
-    """Return the folders to search for CUDA's headers with the installed NVRTC. Unpacks them when that is needed.
+@attrs.frozen
+class HeadersInUse:
+    """A set of CUDA's headers that nobody deletes, as long as it is in use."""
+
+    folder: str
+    """The folder that holds the set; empty when none was asked for."""
+    folders: tuple[str, ...]
+    """What to search."""
+
+    def intact(self) -> bool:
+        """Tell whether no header has vanished or appeared since."""
+        return not self.folder or is_as_seen(self.folder)
+
+
+@contextlib.contextmanager
+def headers_in_use(wanted: bool = True) -> Iterator[HeadersInUse]:
+    """Hold CUDA's headers for the installed NVRTC, whole. Unpacks them when that is needed; none if not `wanted`.
 
     Raises what `cuda_headers` does, and `LibraryNotFound` when there is no room for them anywhere.
     """
+    if not wanted:
+        yield HeadersInUse("", ())
+        return
     headers = cuda_headers()
-    with _lock:
-        if not os.path.isdir(_kept.get(headers.name, "")):
-            _kept[headers.name] = _keep_beside_the_cache(headers) or _keep_for_this_process(headers)
-        folder = _kept[headers.name]
-    return tuple(os.path.join(folder, name).rstrip("/") for name in headers.folders)
+    with contextlib.ExitStack() as stack:
+        with _lock:
+            folder = _hold(headers, stack)
+        yield HeadersInUse(folder, tuple(os.path.join(folder, name).rstrip("/") for name in headers.folders))
+
+
+def bundled_header_folders() -> tuple[str, ...]:
+    """Return the folders to search for CUDA's headers with the installed NVRTC. Raises as `headers_in_use` does."""
+    with headers_in_use() as headers:
+        return headers.folders
+
+
+def _hold(headers: CudaHeaders, stack: contextlib.ExitStack) -> str:
+    """Hold the folder of a set, and fill it. Somebody may have taken it away."""
+    for _ in range(_ATTEMPTS):
+        folder = _kept.get(headers.name, "")
+        if not os.path.isdir(folder):
+            folder = _kept[headers.name] = _folder_beside_the_cache(headers) or _folder_of_this_process()
+        problem = _whole_and_held(folder, headers, stack)
+        if problem is None:
+            continue
+        if problem and folder not in _own_folders:
+            # Not there, then: no space, or only to be read.
+            folder = _kept[headers.name] = _folder_of_this_process()
+            problem = _whole_and_held(folder, headers, stack)
+        if problem:
+            _refuse_place(problem)
+        return folder
+    _refuse_place("another process deletes them again and again")
+
+
+def _whole_and_held(folder: str, headers: CudaHeaders, stack: contextlib.ExitStack) -> str | None:
+    """What went wrong, in words; None when the folder was taken away."""
+    try:
+        if not stack.enter_context(held(folder)):
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error)
+    return make_whole(folder, headers.fill)
 
 
 def is_kept(path: str) -> bool:
     """Tell whether a file is in a set that this process uses, so that its folder's name determines its content."""
-    return any(path.startswith(f"{folder}/") for folder in _kept.values())
+    folders = [folder for folder in _kept.values() if path.startswith(f"{folder}/")]
+    if folders and "/../" in path:
+        path = os.path.realpath(path)
+        return any(path.startswith(f"{os.path.realpath(folder)}/") for folder in folders)
+    return bool(folders)
 
 
-def _keep_beside_the_cache(headers: CudaHeaders) -> str | None:
+def _folder_beside_the_cache(headers: CudaHeaders) -> str | None:
     from atomr_trio._compiling.cache import NvrtcCache
 
     cache = NvrtcCache.default_directory()
@@ -116,25 +186,30 @@ def _keep_beside_the_cache(headers: CudaHeaders) -> str | None:
     except (Unusable, OSError) as problem:
         warn_once(str(folder), "headers", f"cannot keep CUDA's headers beside the kernel cache: {problem}")
         return None
-    return str(folder) if not headers.fill(folder) else None
-
-
-def _keep_for_this_process(headers: CudaHeaders) -> str:
-    folder = Path(tempfile.mkdtemp(prefix="atomr-trio-headers-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    problem = headers.fill(folder)
-    if problem:
-        raise LibraryNotFound(
-            f"there is no folder for CUDA's headers: {problem}",
-            library="nvrtc",
-            operation="nvrtc.compile",
-            advice="name a folder for them by the environment variable ATOMR_TRIO_CACHE_DIR or TMPDIR.",
-        )
     return str(folder)
 
 
+def _folder_of_this_process() -> str:
+    try:
+        folder = tempfile.mkdtemp(prefix="atomr-trio-headers-")
+    except OSError as problem:
+        _refuse_place(str(problem))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _own_folders.add(folder)
+    return folder
+
+
+def _refuse_place(problem: str) -> NoReturn:
+    raise LibraryNotFound(
+        f"there is no place for CUDA's headers: {problem}",
+        library="nvrtc",
+        operation="nvrtc.compile",
+        advice="name a folder for them by the environment variable ATOMR_TRIO_CACHE_DIR or TMPDIR.",
+    )
+
+
 def _install(folder: Path) -> str:
-    """Have NVRTC unpack its headers. It takes a lock in the folder, and does not change headers that are there."""
+    """Have NVRTC unpack its headers into an empty folder."""
     log = ctypes.c_char_p()
     flags = nvrtc.NVRTC_INSTALL_HEADERS_SKIP_IF_EXISTS
     status = nvrtc.nvrtcInstallBundledHeaders.status(os.fsencode(folder), flags, ctypes.byref(log))
@@ -161,32 +236,17 @@ def _headers_of_wheels(version: tuple[int, int]) -> CudaHeaders:
 
 
 def _copy(origins: dict[str, str], folder: Path) -> str:
-    """Copy the packages' headers, each into its own folder; a folder that exists has been copied completely."""
+    """Copy the packages' headers, each into its own folder. One that is inside another is copied once."""
+
+    def leave_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if os.path.join(folder, name) in origins.values()]
+
     try:
         for package, origin in origins.items():
-            if not (folder / package).is_dir():
-                _copy_whole(origin, folder / package, [other for other in origins.values() if other != origin])
+            shutil.copytree(origin, folder / package, ignore=leave_out)
     except (OSError, shutil.Error) as problem:
         return str(problem)
     return ""
-
-
-def _copy_whole(origin: str, target: Path, others: list[str]) -> None:
-    """Copy a folder, which appears under its name when it is complete. `others` inside of `origin` are not copied."""
-
-    def leave_out(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if os.path.join(folder, name) in others]
-
-    unfinished = tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
-        shutil.copytree(origin, unfinished, ignore=leave_out, dirs_exist_ok=True)
-        try:
-            os.rename(unfinished, target)
-        except OSError:
-            if not target.is_dir():  # another process was faster
-                raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _find(header: str, file: str) -> str | None:

@@ -34,7 +34,7 @@ from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 """Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
 
 _DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
@@ -286,7 +286,8 @@ class NvrtcCache:
     def clear(self) -> int:
         """Forget the kernels in memory, delete the files on disk, and return the number of files deleted.
 
-        CUDA's own headers go too, uncounted; they are unpacked again for the next compile that wants them.
+        CUDA's own headers go too, uncounted, unless a compile reads them now; they are unpacked again for the next one
+        that wants them.
         Files in the folder that are no cache's stay.
         """
         self.clear_in_memory()
@@ -299,7 +300,7 @@ class NvrtcCache:
                 yield self._read(name)
 
     def verify(self, progress: Callable[[int, int], object] | None = None) -> dict[Path, str]:
-        """Read all files on disk, and return the damaged ones, each with its problem.
+        """Read all files on disk, and CUDA's headers there; return the damaged ones, each with its problem.
 
         `progress` is called after each file with two numbers: how many were read, and how many there are. What it
         raises passes through.
@@ -308,6 +309,8 @@ class NvrtcCache:
         """
         names = self._names("")
         problems = {} if self._folder is None else self._folder.refusal()
+        if self._folder is not None and not problems:
+            problems |= self._folder.headers()
         for done, name in enumerate(names, start=1):
             problem = self._problem(name)
             if problem is not None:

@@ -35,6 +35,8 @@ from typing import Final
 
 import attrs
 
+from atomr_trio._compiling.whole_folder import problem_of, take_away
+
 __all__ = ["HEADERS", "CacheFolder", "StoredFile", "Unusable", "warn_once"]
 
 _log = logging.getLogger("atomr_trio.nvrtc")
@@ -164,15 +166,33 @@ class CacheFolder:
             return {self.path: f"cannot be opened: {error}"}
 
     def clear(self) -> int:
-        """Delete all files that a cache made, finished or not, and no others but `HEADERS`. Return how many."""
+        """Delete all files that a cache made, finished or not, and no others but `HEADERS`. Return how many.
+
+        A set of headers that somebody compiles with stays.
+        """
         deleted = 0
         with self._tolerated("clear"), contextlib.suppress(FileNotFoundError), self._opened() as folder:
             for name in os.listdir(folder):
                 if name.startswith(HEADERS):
+                    self._take_away(name)
+                elif name.startswith(_TEMPORARY) and (self.path / name).is_dir():
                     shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
                 elif _NAME.fullmatch(name) or name.startswith(_TEMPORARY):
                     deleted += _unlink(folder, name)
         return deleted
+
+    def _take_away(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            if not take_away(str(self.path / name), str(self.path / f"{_TEMPORARY}{secrets.token_hex(16)}")):
+                _log.info("%s stays, because it is in use", self.path / name)
+
+    def headers(self) -> dict[Path, str]:
+        """Return what is wrong with the sets of headers, by their folders; nothing for those that are good."""
+        with self._tolerated("read"), contextlib.suppress(FileNotFoundError), self._opened() as folder:
+            names = sorted(name for name in os.listdir(folder) if name.startswith(HEADERS))
+            problems = {self.path / name: problem_of(str(self.path / name), by_content=True) for name in names}
+            return {path: problem for path, problem in problems.items() if problem}
+        return {}
 
     @contextlib.contextmanager
     def _tolerated(self, doing: str) -> Iterator[None]:

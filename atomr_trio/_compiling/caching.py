@@ -24,10 +24,12 @@ import attrs
 
 from atomr_cuda import LibraryMissing, nvrtc
 from atomr_trio._compiling import headers as _headers
+from atomr_trio._compiling.bundled_headers import is_kept
 from atomr_trio._compiling.cache import CachedKernel, NvrtcCache, NvrtcCacheKey
-from atomr_trio._compiling.compiler import CompiledProgram, compile_program
-from atomr_trio._compiling.headers import Dependence, Listing, Snapshot, Unknowable
+from atomr_trio._compiling.compiler import CompiledProgram, check_include_paths, compile_program
+from atomr_trio._compiling.headers import Dependence, Snapshot
 from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
+from atomr_trio._compiling.listing import Listing, Unknowable
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._errors import CompileError
 
@@ -146,6 +148,7 @@ class CachingCompiler:
 
     def answer(self, job: Job) -> Answer:
         """Find the result, or compile. Raises what `compile_program` raises."""
+        check_include_paths(job.options)
         job.dependence = _headers.dependence(job.source, job.options)
         cache = self._cache()
         job.compiler = identity = self._identify(cache, headers=job.options.bundled_headers)
@@ -183,11 +186,15 @@ class CachingCompiler:
     ) -> Answer:
         """Compile, and record what was read, if that can be known."""
         flags = job.options.flags(job.target)  # before the compile, since CUDA's headers may have to be unpacked for it
+        kept = is_kept if job.options.bundled_headers else _none_is_kept
+        before = _headers.look_before(job.source, job.options, flags, kept)
         started = time.time_ns()
         with Listing() as listing:
             program = self._run_listed(job, listing)
             try:
-                snapshot = _headers.take_snapshot(job.source, job.options, flags, listing.files(), started)
+                snapshot = _headers.take_snapshot(
+                    job.source, job.options, flags, listing.content(), before, started, kept
+                )
             except Unknowable as reason:
                 _log.info("a compile of %s is not cached: %s", job.options.name, reason)
                 return Answer(program, None)
@@ -248,6 +255,10 @@ class CachingCompiler:
             while len(self._snapshots) > _MOST_SOURCES:
                 self._snapshots.popitem(last=False)
         cache.put_manifest(key.digest, _headers.pack(snapshots))
+
+
+def _none_is_kept(path: str) -> bool:
+    return False
 
 
 def _completed(key: NvrtcCacheKey, snapshot: Snapshot) -> NvrtcCacheKey:

@@ -24,6 +24,7 @@ import attrs
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import ARCH, dotted, is_compiled_by, virtual
+from atomr_trio._compiling.bundled_headers import headers_in_use
 from atomr_trio._compiling.flags import parse_flags, refuse
 from atomr_trio._compiling.nvrtc_library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
 from atomr_trio._compiling.options import NvrtcOptions, check_options
@@ -33,6 +34,7 @@ from atomr_trio._parameters import KernelSignature, parse_signatures
 __all__ = [
     "NOWHERE",
     "CompiledProgram",
+    "check_include_paths",
     "check_source",
     "compile_program",
     "compile_to_cubin",
@@ -95,7 +97,7 @@ class CompiledProgram:
     def lowered(self, name: str) -> str:
         """Return the name in the image of a name expression, or of a kernel given by its name in the image.
 
-        Spaces in a name expression do not matter.
+        Spaces in a name expression do not matter, except in characters and texts.
         """
         if name in self.lowered_names:
             return self.lowered_names[name]
@@ -134,8 +136,11 @@ class CompiledProgram:
         return 'a template needs its instance in name_expressions; another kernel `extern "C"` or the same.'
 
 
+_NUMBER_OR_TEXT_OR_SPACE = re.compile(r"""(\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s+""")
+
+
 def _without_spaces(name: str) -> str:
-    return "".join(name.split())
+    return _NUMBER_OR_TEXT_OR_SPACE.sub(lambda match: match[1] or "", name)
 
 
 def check_source(source: object) -> str:
@@ -149,6 +154,13 @@ def check_source(source: object) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"the source is not valid Unicode: {error}") from error
     return source
+
+
+def check_include_paths(options: NvrtcOptions) -> None:
+    """Raise `InvalidArgument` for an include path that is not a folder."""
+    for path in options.include_paths:
+        if not os.path.isdir(path):
+            refuse("include_paths", f"{path!r} is not a folder")
 
 
 def compile_program(
@@ -169,21 +181,44 @@ def compile_program(
     NVRTC runs, and `LibraryNotFound` when there is no NVRTC or when it has no headers to bundle.
     """
     check_source(source)
-    for path in options.include_paths:
-        if not os.path.isdir(path):
-            refuse("include_paths", f"{path!r} is not a folder")
+    check_include_paths(options)
     target = virtual(target) if options.lto else target
     with nvrtc_errors():
         version = nvrtc_version()
         check_options(options, version)
         _check_target(target, version)
-        flags = options.flags(target)
-        with _program(source, options) as program:
-            if prepare is not None:
-                prepare(program)
-            log = _compile(program, (*flags, *extra_flags), options.name)
-            images = {what: _output(program, what) for what in _IMAGES}
-            lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
+        with headers_in_use(options.bundled_headers) as headers:
+            for _ in range(_ATTEMPTS):
+                try:
+                    program = _compiled(source, options, target, version, extra_flags, prepare)
+                except CompileError:
+                    if headers.intact():
+                        raise
+                else:
+                    if headers.intact():
+                        return program
+    raise CompileError(f"CUDA's headers in {headers.folder} were changed while they were compiled", log="")
+
+
+_ATTEMPTS: Final = 3
+"""How often a compile is begun of which a header of CUDA's own vanishes."""
+
+
+def _compiled(
+    source: str,
+    options: NvrtcOptions,
+    target: str,
+    version: tuple[int, int],
+    extra_flags: tuple[str, ...],
+    prepare: Callable[[ctypes.c_void_p], None] | None,
+) -> CompiledProgram:
+    flags = options.flags(target)
+    with _program(source, options) as program:
+        if prepare is not None:
+            prepare(program)
+        log = _compile(program, (*flags, *extra_flags), options.name)
+        images = {what: _output(program, what) for what in _IMAGES}
+        lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
     if not images["LTOIR" if options.lto else "CUBIN" if target.startswith("sm_") else "PTX"]:
         raise CompileError(f"NVRTC made nothing to load for {target}; the options were {flags}", log=log)
     ptx = _as_named(images["PTX"].rstrip(b"\0"), options)

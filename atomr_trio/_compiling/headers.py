@@ -1,93 +1,69 @@
 """Which header files a compile reads, so that a cached result is used as long as none of them has changed.
 
-The options of a compile say where headers may be, not which of them it reads, and NVRTC has no option that tells.
-Scanning for `#include` alone does not do: a header of CUB reaches four times as many files that way as a compile opens,
-and some are named by macros. So NVRTC's front end is asked for its listing (`-Xcudafe=--list=`, in 12.x and 13.x), in
-which it notes each file as it enters it. Where it writes none, what includes files from disk is not cached.
+The options of a compile say where headers may be, not which of them it reads. Scanning for `#include` alone does not
+do: a header of CUB reaches four times as many files that way as a compile opens, and some are named by macros. So
+NVRTC's front end is asked for its listing (listing.py), in which it notes each file as it enters it and each directive
+that it follows. Where it writes none, what includes files from disk is not cached.
 
 The files that were read do not say everything:
 
-* A file may appear where the compiler looked before it found the right one. From the text of what was read come the
-  names that it includes. Each is looked for in the compiler's order (headers in memory, the includer's folder unless
-  ``--no-source-include``, then the include paths), and the places before the right one have to stay empty.
+* A file may appear where the compiler looked before it found the right one. Each name of an `#include` is looked for in
+  the compiler's order (headers in memory, the includer's folder unless ``--no-source-include``, then the include
+  paths), and the places before the right one have to stay empty. What is found so has to be what the listing says.
 * `__has_include` decides by a file that need not be read. Each place it looks at has to stay as it is.
-* The front end skips a file that it knows to be guarded, whatever name it is included by, without noting it. A name
-  that leads to a file that was read is followed all the same, and is noted.
+* A file with `#pragma once` is read once by all names that lead to it. Which names lead to one file has to stay so.
 
 What remains is decided by content: as long as these files hold these bytes, and these places are empty or not as they
-were, the preprocessor takes the same turns. Whatever cannot be known so makes a compile that is not cached: a name in
-`__has_include` that is a macro (one that only hands on what it is given, as libcu++ has it, is looked through), options
-that read or write other files, a file that changed while it was compiled.
-Not noticed is a guarded header that was read, is included again by a macro under another name, and is then hidden by a
-new file of that name.
+were, the preprocessor takes the same turns. Whatever is not understood exactly makes a compile that is not cached.
+
+The snapshot is taken after the compile, and the compiler read the files before that. So what a compile may read is
+looked at before it, too (`look_before`): a file or a place that was another one then makes the result uncached. No
+clock is asked for that, since those of a file server and of this process may differ. A name that only a macro knows is
+not found beforehand; what it leads to has to be older than a minute. A header that is younger than the compile is never
+trusted.
 
 CUDA's own headers are left out of all this. They are in a folder that only we write to, by a name that says what is in
-it, and that name is part of the key.
+it, and that name is part of the key; `bundled_headers.py` sees to it that they are whole.
 
 A `Snapshot` records each file with its SHA-256 and with what `stat` says, so that seeing that all is as it was costs
-one call a file. A file that changed less than two seconds before it was recorded may change again without a new time;
-it is read again until it is older. This file knows nothing of caches, and blocks.
+one call a file. A file that changed a few seconds before it was recorded may change again without a new time; it is
+read again until it is older. This file knows nothing of caches, and blocks.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 import hashlib
 import os
-import re
 import stat
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import attrs
 
-from atomr_trio._compiling.bundled_headers import is_kept
 from atomr_trio._compiling.compiler import NOWHERE
+from atomr_trio._compiling.directives import (
+    ASKS,
+    Include,
+    computes_names,
+    included_names,
+    may_ask,
+    may_tell_the_time,
+    names_in,
+    usual,
+)
+from atomr_trio._compiling.flags import parse_flags
+from atomr_trio._compiling.listing import Account, Unknowable, Use
 from atomr_trio._compiling.options import NvrtcOptions
 
-__all__ = [
-    "Dependence",
-    "Listing",
-    "Snapshot",
-    "Unknowable",
-    "dependence",
-    "pack",
-    "take_snapshot",
-    "unpack",
-]
-
-# ---------------------------------------------------------------------------------------------------- directives
+__all__ = ["Dependence", "Looks", "Snapshot", "dependence", "look_before", "pack", "take_snapshot", "unpack"]
 
 _FILE_OPTIONS: Final = ("I", "include", "pre-include", "preinclude", "use-bundled-headers", "pch", "create", "use-pch")
 _OUTPUT_OPTIONS: Final = ("time", "fdevice-time-trace", "Xcudafe")
 """How the names of extra options begin that read files, and that write them."""
-
-# A search holds the interpreter's lock until it is through with a text, and some headers have half a megabyte. So these
-# patterns begin with a letter that is searched for quickly, and other spellings become that one first.
-_OTHER_SPELLINGS: Final = ((b"??/", b"\\"), (b"??=", b"#"), (b"%:", b"#"))
-_SPLICE = re.compile(rb"\\[ \t]*\r?\n")
-_SPACE = rb"(?:[ \t\f\v]|/\*.*?\*/)*"
-_NAME = rb'(?:<([^>\n]+)>|"([^"\n]+)")?'
-_DIRECTIVE = re.compile(rb"#" + _SPACE + rb"(include_next|include|import|embed)\b" + _SPACE + _NAME, re.DOTALL)
-_HAS_INCLUDE = re.compile(rb"__has_(include_next|include|embed)" + _SPACE + rb"\(\s*" + _NAME, re.DOTALL)
-_DEFINED_HAS_INCLUDE = re.compile(rb"\bdefine\s+__has_(?:include|embed)")
-_WRAPPER = re.compile(
-    rb"#" + _SPACE + rb"define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]+"
-    rb"__has_(?:include|embed)[ \t]*\([ \t]*\2[ \t]*\)[ \t]*(?=\n|$|//)"
-)
-"""A macro that hands what it is given to `__has_include`, and does nothing else."""
-_NO_USE = rb"(?:\bdefined?\s*\(?\s*|\bundef\s+|\bifn?def\s+)"
-_RENAMED_HAS_INCLUDE = re.compile(
-    rb"#" + _SPACE + rb"define\b[^\n]*\s__has_(?:include|embed)(?:_next)?\b(?!\s*\(\s*[<\"])"
-)
-
-
-class Unknowable(Exception):
-    """It cannot be known what a compile depends on; the text says why."""
 
 
 class Dependence(enum.Enum):
@@ -96,166 +72,46 @@ class Dependence(enum.Enum):
     NOTHING = "nothing"
     """No file."""
     HEADERS = "headers"
-    """The headers that it includes."""
+    """The headers that it includes, or what only a compile can tell."""
     UNKNOWN = "unknown"
     """Files that are not looked for, or that it has to write."""
-
-
-@attrs.frozen
-class _Include:
-    """One `#include` by name."""
-
-    name: str
-    quoted: bool
-    next: bool
-
-
-@attrs.frozen
-class _Directives:
-    """What a text says of other files, in whatever branch of an `#if` or in a comment."""
-
-    includes: frozenset[_Include]
-    probes: frozenset[tuple[str, bool]]
-    """What `__has_include` asks for: the name, and whether it is quoted."""
-    computed: bool
-    """Whether an `#include` names its file by a macro."""
-    problem: str
-    """Why nobody can tell what it asks for; empty when one can."""
 
 
 def dependence(source: str, options: NvrtcOptions) -> Dependence:
     """Tell what a compile depends on. It errs on the safe side: an `#include` in a comment counts."""
     if any(option.lstrip("-").startswith(_FILE_OPTIONS + _OUTPUT_OPTIONS) for option in options.extra_options):
         return Dependence.UNKNOWN
+    texts = [usual(text.encode()) for text in (source, *(text for _, text in options.headers))]
+    macros = [text.encode() for text in _macros(options)]
+    if may_ask((*texts, *macros)) or may_tell_the_time((*texts, *macros)) or any(map(ASKS.search, macros)):
+        return Dependence.HEADERS
+    if any("\n" in each for each in options.name_expressions):
+        return Dependence.HEADERS
     in_memory = {name for name, _ in options.headers}
-    texts = [_usual(text.encode()) for text in (source, *(text for _, text in options.headers))]
-    wrappers = _wrappers(texts)
     for text in texts:
-        found = _directives(text, wrappers)
-        outside = any(include.name not in in_memory for include in found.includes)
-        if outside or found.probes or found.computed or found.problem:
+        if included_names(text) - in_memory or computes_names(text) or ASKS.search(text):
             return Dependence.HEADERS
     return Dependence.NOTHING
 
 
-def _usual(text: bytes) -> bytes:
-    """The text with one spelling of each mark, and with whole lines."""
-    for spelling, usual in _OTHER_SPELLINGS:
-        text = text.replace(spelling, usual)
-    return _SPLICE.sub(b"", text)
-
-
-def _wrappers(texts: Iterable[bytes]) -> frozenset[bytes]:
-    """The names of the macros that stand for `__has_include` with whatever they are given."""
-    return frozenset(match[1] for text in texts if b"__has_" in text for match in _WRAPPER.finditer(text))
-
-
-def _directives(text: bytes, wrappers: frozenset[bytes]) -> _Directives:
-    """What a text in its usual spelling says."""
-    includes, computed, problem = set(), False, ""
-    for kind, angled, quoted in _DIRECTIVE.findall(text):
-        if kind in (b"embed", b"import"):
-            problem = f"there is an #{kind.decode()}"
-        elif angled or quoted:
-            includes.add(_Include(os.fsdecode(angled or quoted), bool(quoted), kind == b"include_next"))
-        else:
-            computed = True
-    probes, unclear = _probes(text, wrappers)
-    problem = problem or unclear
-    return _Directives(frozenset(includes), frozenset(probes), computed, problem)
-
-
-def _probes(text: bytes, wrappers: frozenset[bytes]) -> tuple[set[tuple[str, bool]], str]:
-    """What a text asks for by `__has_include`, and why that cannot be told; empty when it can."""
-    asked: list[tuple[bytes, bytes]] = []
-    problem = ""
-    if wrappers:
-        asked, problem = _asked_by(wrappers, text)
-    if b"__has_" in text:
-        text = _WRAPPER.sub(b"", text)
-        found = [match[1:] for match in _HAS_INCLUDE.findall(text)]
-        asked += found
-        if sum(not any(name) for name in found) > len(_DEFINED_HAS_INCLUDE.findall(text)):
-            problem = "a macro names the file in __has_include"
-        elif _RENAMED_HAS_INCLUDE.search(text):
-            problem = "a macro stands for __has_include"
-    return {(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in asked if angled or quoted}, problem
-
-
-def _asked_by(wrappers: frozenset[bytes], text: bytes) -> tuple[list[tuple[bytes, bytes]], str]:
-    """The same for the macros that stand for it."""
-    asked, problem = [], ""
-    for no_use, _, angled, quoted in _uses_of(wrappers).findall(text):
-        if angled or quoted:
-            asked.append((angled, quoted))
-        elif not no_use:
-            problem = "a macro names the file in __has_include"
-    return asked, problem
-
-
-@functools.lru_cache(maxsize=16)
-def _uses_of(wrappers: frozenset[bytes]) -> re.Pattern[bytes]:
-    names = b"|".join(sorted(wrappers))
-    return re.compile(rb"(" + _NO_USE + rb")?\b(" + names + rb")\b" + _SPACE + rb"(?:\(\s*" + _NAME + rb")?", re.DOTALL)
-
-
-# ---------------------------------------------------------------------------------------------------- the listing
-
-
-class Listing:
-    """What the front end writes as it compiles, in memory; a context manager.
-
-    `flag` is the option that NVRTC gets, `files()` what it entered.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        self._descriptor = os.memfd_create("atomr-trio-listing", os.MFD_CLOEXEC)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        os.close(self._descriptor)
-
-    @property
-    def flag(self) -> str:
-        return f"-Xcudafe=--list=/proc/self/fd/{self._descriptor}"
-
-    def refused(self, log: str) -> bool:
-        """Tell from the log of a compile that failed whether it failed for the flag."""
-        return any(problem in log for problem in ("Xcudafe", "Command-line error", "raw listing"))
-
-    def files(self) -> tuple[str, ...]:
-        """Return the files that were entered, in order. Raises `Unknowable` when nothing was written."""
-        with open(self._descriptor, "rb", closefd=False) as file:
-            file.seek(0)
-            entered = [match[1] for match in map(_ENTERED.fullmatch, file) if match]
-        if not entered:
-            raise Unknowable("this NVRTC does not tell which files it reads")
-        return tuple(map(os.fsdecode, dict.fromkeys(entered)))
-
-
-_ENTERED = re.compile(rb'L \d+ "(.*)" 1\r?\n?')
-"""Line number, name, and a 1 where a file begins; 2 where one is come back to, nothing for `#line`. Every other line
-of a listing begins with another letter."""
-
-
-def _is_own(name: str) -> bool:
-    """Whether NVRTC brings a file itself; those have names without a folder."""
-    return name.startswith("__nv_") and "/" not in name
+def _macros(options: NvrtcOptions) -> Iterator[str]:
+    """Texts of the options that the preprocessor sees."""
+    yield from options.extra_options
+    yield from options.name_expressions
+    for name, text in options.defines:
+        yield f"{name} {text or ''}"
 
 
 # ---------------------------------------------------------------------------------------------------- snapshots
 
 _Stamp: TypeAlias = tuple[int, int, int, int, int]
 _UNTRUSTED: Final[_Stamp] = (0, 0, 0, 0, 0)
-_RACY_NS: Final = 2_000_000_000
+_RACY_NS: Final = 5_000_000_000
 _HASH_BYTES: Final = 32
 _CLOCK_SECONDS: Final = 0.05
-"""How far the clock of a file system may be behind the clock of the process."""
+"""How far the clock of a local file system is behind the clock of the process."""
+_APART_SECONDS: Final = 60.0
+"""How far the clocks of two machines may be apart."""
 
 
 class _Place(enum.IntEnum):
@@ -264,6 +120,7 @@ class _Place(enum.IntEnum):
     NOTHING = 0
     FILE = 1
     OTHER = 2
+    UNREADABLE = 3
 
 
 class _File(NamedTuple):
@@ -289,6 +146,9 @@ class Snapshot:
     """What `stat` said of each; `_UNTRUSTED` for what is too young to be relied on."""
     hashes: bytes
     """The SHA-256 of each, one after the other."""
+    twins: tuple[int, ...]
+    """For each the number of the first that is the same file, by a link: what was read by one name may not be by
+    another."""
     places: tuple[str, ...]
     """Paths that were not read. Below one with nothing there is nothing."""
     found: bytes
@@ -300,7 +160,8 @@ class Snapshot:
         # Names hold no NUL, and the counts say which of them are what.
         names = os.fsencode("\0".join(self.paths + self.places))
         counts = struct.pack("<2Q", len(self.paths), len(self.places))
-        return hashlib.sha256(b"".join((counts, self.hashes, self.found, names))).digest()
+        twins = struct.pack(f"<{len(self.twins)}I", *self.twins)
+        return hashlib.sha256(b"".join((counts, self.hashes, twins, self.found, names))).digest()
 
     def renewed(self) -> Snapshot | None:
         """Return the snapshot if everything is still as it says, with new times for files whose times alone changed.
@@ -310,13 +171,16 @@ class Snapshot:
         if bytes(map(_place, self.places)) != self.found:
             return None
         stamps = list(self.stamps)
+        now = list(self.stamps)
         try:
             for index in self._touched():
-                file, _, _ = _read(self.paths[index])
+                file, _, now[index] = _read(self.paths[index])
                 if file.sha256 != self.hashes[index * _HASH_BYTES : (index + 1) * _HASH_BYTES]:
                     return None
                 stamps[index] = file.stamp
         except (OSError, ValueError):
+            return None
+        if now != list(self.stamps) and _twins(now) != self.twins:
             return None
         renewed = tuple(stamps)
         return self if renewed == self.stamps else attrs.evolve(self, stamps=renewed)
@@ -337,6 +201,11 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
+def _twins(stamps: Iterable[_Stamp]) -> tuple[int, ...]:
+    first: dict[tuple[int, int], int] = {}
+    return tuple(first.setdefault(stamp[3:], index) for index, stamp in enumerate(stamps))
+
+
 def _changed_at(stamp: _Stamp) -> int:
     """When a file changed last, by what cannot be set back."""
     return max(stamp[1], stamp[2])
@@ -347,7 +216,9 @@ def _place(path: str) -> _Place:
         # Most places are empty, and an exception would cost more than the question.
         if not os.access(path, os.F_OK):
             return _Place.NOTHING
-        return _Place.FILE if stat.S_ISREG(os.stat(path).st_mode) else _Place.OTHER
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return _Place.OTHER
+        return _Place.FILE if os.access(path, os.R_OK, effective_ids=True) else _Place.UNREADABLE
     except (OSError, ValueError):
         return _Place.NOTHING
 
@@ -362,135 +233,281 @@ def _read(path: str) -> tuple[_File, bytes, _Stamp]:
     return _File(path, stamp if trusted else _UNTRUSTED, hashlib.sha256(text).digest()), text, stamp
 
 
+class _Look(NamedTuple):
+    """What is at a path."""
+
+    place: _Place
+    stamp: _Stamp
+    """Of the file; `_UNTRUSTED` for everything else."""
+    top: str
+    """The path, or the highest folder on the way to it that is not there: one for all that would be in it."""
+
+
+@attrs.define
+class Looks:
+    """What was found where a compile looks for files. Each path is looked at once."""
+
+    files: dict[str, tuple[_File, _Stamp]] = attrs.Factory(dict)
+    """What was read."""
+    places: dict[str, _Look] = attrs.Factory(dict)
+    folders: dict[str, _Stamp] = attrs.Factory(dict)
+    """The folders of the tops. What `stat` says of one changes whenever something appears or vanishes in it."""
+
+    def at(self, path: str) -> _Look:
+        """Return what is at a path. The folder is asked before the place."""
+        look = self.places.get(path)
+        if look is None:
+            self.folder(os.path.dirname(path))
+            place = _place(path)
+            top = path
+            if place is _Place.NOTHING:
+                while _place(os.path.dirname(top)) is _Place.NOTHING and os.path.dirname(top) != top:
+                    top = os.path.dirname(top)
+                self.folder(os.path.dirname(top))
+                place = _place(path)
+            look = self.places[path] = _Look(place, _stamp_of(path) if place is _Place.FILE else _UNTRUSTED, top)
+        return look
+
+    def folder(self, path: str) -> None:
+        """Note what `stat` says of a folder."""
+        if path not in self.folders:
+            stamp = _stamp_of(path)
+            if stamp != _UNTRUSTED:
+                self.folders[path] = stamp
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file, and return its text; None when it cannot be read or was read before."""
+        if path in self.files:
+            return None
+        try:
+            file, text, stamp = _read(path)
+        except (OSError, ValueError):
+            return None
+        self.files[path] = file, stamp
+        return text
+
+
+def _stamp_of(path: str) -> _Stamp:
+    try:
+        return _stamp(os.stat(path))
+    except (OSError, ValueError):
+        return _UNTRUSTED
+
+
+@attrs.frozen
+class _Search:
+    """Where the compiler looks for the files that are included, in its order."""
+
+    paths: tuple[str, ...]
+    in_memory: frozenset[str]
+    beside: bool
+    """Whether it looks beside the includer."""
+
+    @classmethod
+    def of(cls, options: NvrtcOptions, flags: Sequence[str]) -> _Search:
+        beside = all(each.flag.name != "--no-source-include" for each in parse_flags(options.extra_options))
+        return cls(_search_paths(flags), frozenset(name for name, _ in options.headers), beside)
+
+    def candidates(self, file: str, include: Include) -> Iterator[str]:
+        """The places for a name on disk, for an `#include` in `file`."""
+        if os.path.isabs(include.name):
+            yield include.name
+            return
+        if include.quoted and self.beside and self.is_on_disk(file):
+            yield os.path.join(os.path.dirname(file), include.name)
+        yield from (os.path.join(path, include.name) for path in self.paths)
+
+    def is_on_disk(self, file: str) -> bool:
+        """Tell whether a file that the listing names is one; the others are in memory, or NVRTC brings them itself."""
+        return not (file in self.in_memory or file.startswith(NOWHERE) or is_brought(file))
+
+
+def is_brought(name: str) -> bool:
+    """Tell whether NVRTC brings a file itself; those have names without a folder."""
+    return name.startswith("__nv_") and "/" not in name
+
+
+def look_before(source: str, options: NvrtcOptions, flags: Sequence[str], is_kept: Callable[[str], bool]) -> Looks:
+    """Look at what a compile may read: at all that is named in what it may read, in whatever branch or comment.
+
+    `flags` are what NVRTC will get, `is_kept` tells CUDA's own headers from others. Raises nothing.
+    """
+    looks = Looks()
+    search = _Search.of(options, flags)
+    for path in search.paths:
+        looks.folder(path)
+    texts = deque((NOWHERE, text.encode()) for text in (source, *(text for _, text in options.headers)))
+    texts += [(NOWHERE, b"#define " + text.encode()) for text in _macros(options)]
+    known: set[tuple[str, Include]] = set()
+    while texts:
+        file, text = texts.popleft()
+        for include in names_in(usual(text)):
+            # An angled name leads to the same file wherever it is included.
+            folder = os.path.dirname(file) if include.quoted else ""
+            if include.name in search.in_memory or (folder, include) in known:
+                continue
+            known.add((folder, include))
+            for path in search.candidates(file, include):
+                if is_kept(path):
+                    if not include.next and os.path.isfile(path):
+                        break
+                elif looks.at(path).place is _Place.FILE:
+                    found = looks.read(path)
+                    if found is not None:
+                        texts.append((path, found))
+                    if not include.next:
+                        break
+    return looks
+
+
 @attrs.define
 class _Reading:
     """What is found out after a compile."""
 
     started_ns: int
-    paths: tuple[str, ...]
-    in_memory: frozenset[str]
-    read_paths: set[str] = attrs.Factory(set)
+    search: _Search
+    before: Looks
+    is_kept: Callable[[str], bool]
+    looks: Looks = attrs.Factory(Looks)
     files: dict[str, _File] = attrs.Factory(dict)
     """What was read, without CUDA's own headers: those are known by the name of their set."""
+    stamps: dict[str, _Stamp] = attrs.Factory(dict)
     places: dict[str, _Place] = attrs.Factory(dict)
-    inodes: set[tuple[int, int]] = attrs.Factory(set)
-    computed: dict[str, None] = attrs.Factory(dict)
-    """Folders of headers with an `#include` that a macro names."""
+    entered: dict[str, tuple[int, int]] = attrs.Factory(dict)
+    """Which file it was that was entered by a name."""
+    known: set[tuple[int, int]] = attrs.Factory(set)
 
-    def read(self, path: str) -> bytes:
-        """Note a file that the compiler read; its text."""
+    def enter(self, path: str) -> None:
+        """Note a file that the compiler entered."""
+        if self.is_kept(path):
+            try:
+                stamp = _stamp(os.stat(path))
+            except OSError as error:
+                raise Unknowable(f"a header cannot be found again: {error}") from error
+        else:
+            stamp = self.read(path)
+        self.entered[path] = stamp[3:]
+        self.known.add(stamp[3:])
+
+    def read(self, path: str) -> _Stamp:
+        """Note a file that the compiler knows by this name."""
+        if path in self.stamps:
+            return self.stamps[path]
         try:
-            file, text, stamp = _read(path)
+            file, _, stamp = _read(path)
         except (OSError, ValueError) as error:
             raise Unknowable(f"a header cannot be read again: {error}") from error
-        self._check_older(path, stamp)
-        if not is_kept(path):
-            self.files[path] = file
-        self.read_paths.add(path)
-        self.inodes.add(stamp[3:])
-        return text
+        self._check_age(path, stamp)
+        before = self.before.files.get(path)
+        if before is None:
+            self._check_old(path, stamp)
+        elif before[1] != stamp or before[0].sha256 != file.sha256:
+            raise _changed(path)
+        self.files[path], self.stamps[path] = file, stamp
+        return stamp
 
-    def follow(self, folder: str, found: _Directives) -> None:
-        """Note the places where the names in a text of `folder` are looked for."""
-        if found.problem:
-            raise Unknowable(found.problem)
-        if found.computed:
-            self.computed[folder] = None
-        for include in found.includes:
-            if include.name not in self.in_memory:
-                self._follow_include(self._candidates(folder, include.name, include.quoted), include.next)
-        for name, quoted in found.probes:
-            for path in self._candidates(folder, name, quoted):
-                if self._look(path):
-                    break
+    def follow(self, use: Use) -> None:
+        """Note the places where an `#include` was looked for, and the name by which its file was found.
 
-    def follow_computed(self) -> None:
-        """Note where files that were read would have been found earlier, if it was a macro that named them."""
-        if not self.computed:
+        One that was not entered is of a file that is known to be guarded, or stands in a comment.
+        """
+        include = use.include
+        if include.name in self.search.in_memory or include.name.startswith(NOWHERE) or is_brought(include.name):
             return
-        for file in sorted(self.read_paths):
-            for index, path in enumerate(self.paths):
-                name = file.removeprefix(path + "/")
-                if name != file:
-                    for earlier in (*self.computed, *self.paths[:index]):
-                        self._look(f"{earlier}/{name}")
-
-    def _candidates(self, folder: str, name: str, quoted: bool) -> Iterator[str]:
-        if os.path.isabs(name):
-            yield name
-            return
-        if quoted:
-            yield os.path.join(folder, name)
-        yield from (f"{path}/{name}" for path in self.paths)
-
-    def _follow_include(self, candidates: Iterable[str], further: bool) -> None:
-        """Note the places before the file that is found, if that was read; else the `#include` was never reached."""
-        before: list[str] = []
-        for path in candidates:
-            try:
-                status = os.stat(path)
-            except (OSError, ValueError):
-                before.append(path)
-                continue
-            if not stat.S_ISREG(status.st_mode):
-                before.append(path)
-                continue
-            self._check_older(path, _stamp(status))
-            if (status.st_ino, status.st_dev) in self.inodes:
-                for place in before:
-                    self._look(place)
-                before.clear()
-                if path not in self.read_paths:
+        wanted = None
+        if use.entered is not None:
+            if not self.search.is_on_disk(use.entered):
+                raise Unknowable(f"{include.name} was found in memory as {use.entered}")
+            wanted = self.entered[use.entered]
+        for path in self.search.candidates(use.file, include):
+            look = self._found(path)
+            if look.place is _Place.FILE:
+                identity = look.stamp[3:]
+                if wanted is not None and identity != wanted and not include.next:
+                    raise Unknowable(f"{include.name} should be {path}, and is {use.entered}")
+                if identity in self.known and not self.is_kept(path):
                     self.read(path)
-            if not further:
+                if identity == wanted or (wanted is None and not include.next):
+                    return
+        if wanted is not None:
+            raise Unknowable(f"it is not understood how {include.name} leads to {use.entered}")
+
+    def ask(self, file: str, include: Include) -> None:
+        """Note the places that a `__has_include` looks at."""
+        for path in self.search.candidates(file, include):
+            if self._found(path).place is _Place.FILE:
                 return
 
-    def _look(self, path: str) -> bool:
-        place = _place(path)
-        if place is _Place.FILE:
-            self._check_older(path, _stamp(os.stat(path)))
-        if place is _Place.NOTHING:
-            path = self._top_of_nothing(path)
-        if path not in self.read_paths and not is_kept(path):
-            self.places[path] = place
-        return place is _Place.FILE
+    def _found(self, path: str) -> _Look:
+        look = self.looks.at(path)
+        if self.is_kept(path) or path in self.files:
+            return look
+        if look.place is _Place.FILE:
+            self._check_age(path, look.stamp)
+        before = self.before.places.get(path)
+        if before is not None and before != look:
+            raise _changed(path)
+        if before is None and look.place is _Place.FILE:
+            self._check_old(path, look.stamp)
+        self.places[look.top] = look.place
+        return look
 
-    def _top_of_nothing(self, path: str) -> str:
-        """The highest folder on the way to `path` that is not there: one for all that would be in it."""
-        parent = os.path.dirname(path)
-        while parent != path and _place(parent) is _Place.NOTHING:
-            path, parent = parent, os.path.dirname(parent)
-        return path
+    def check_folders(self) -> None:
+        """Raise `Unknowable` if something has appeared or vanished, for however short, where it would count."""
+        for folder in {os.path.dirname(top) for top in self.places}:
+            stamp = _stamp_of(folder)
+            before = self.before.folders.get(folder)
+            if before is None:
+                self._check_old(folder, stamp)
+            elif before != stamp:
+                raise _changed(folder)
 
-    def _check_older(self, path: str, stamp: _Stamp) -> None:
-        if _changed_at(stamp) >= self.started_ns - _CLOCK_SECONDS * 1e9 and not is_kept(path):
-            raise Unknowable(f"{path} changed while it was compiled")
+    def _check_age(self, path: str, stamp: _Stamp) -> None:
+        if _changed_at(stamp) >= self.started_ns - _CLOCK_SECONDS * 1e9:
+            raise _changed(path)
+
+    def _check_old(self, path: str, stamp: _Stamp) -> None:
+        """What nobody looked at before the compile."""
+        if _changed_at(stamp) >= self.started_ns - _APART_SECONDS * 1e9:
+            raise Unknowable(f"{path} is so young that it may have changed while it was compiled")
+
+
+def _changed(path: str) -> Unknowable:
+    return Unknowable(f"{path} changed while it was compiled")
 
 
 def take_snapshot(
-    source: str, options: NvrtcOptions, flags: Sequence[str], entered: Iterable[str], started_ns: int
+    source: str,
+    options: NvrtcOptions,
+    flags: Sequence[str],
+    listing: bytes,
+    before: Looks,
+    started_ns: int,
+    is_kept: Callable[[str], bool],
 ) -> Snapshot:
     """Record what a compile depended on, right after it.
 
-    `flags` are what NVRTC got, `entered` is what its listing names, `started_ns` is when it began by `time.time_ns`.
-    Raises `Unknowable` when that cannot be told, which is also the case when a file changed since it began.
+    `flags` are what NVRTC got, `listing` is what its front end wrote, `before` is what `look_before` returned,
+    `started_ns` is when it began by `time.time_ns`, `is_kept` tells CUDA's own headers from others. Raises `Unknowable`
+    when that cannot be told, which is also the case when a file changed since it began.
     """
-    in_memory = frozenset(name for name, _ in options.headers)
-    reading = _Reading(started_ns, _search_paths(flags), in_memory)
-    texts = [(NOWHERE, text.encode()) for text in (source, *(text for _, text in options.headers))]
-    on_disk = (name for name in entered if not (name in in_memory or name.startswith(NOWHERE) or _is_own(name)))
-    texts += [(os.path.dirname(path), reading.read(path)) for path in on_disk]
-    texts = [(folder, _usual(text)) for folder, text in texts]
-    wrappers = _wrappers(text for _, text in texts)
-    for folder, text in texts:
-        reading.follow(folder, _directives(text, wrappers))
-    reading.follow_computed()
+    search = _Search.of(options, flags)
+    account = Account.of(listing, lambda name: is_brought(name) or is_kept(name), _macros(options))
+    reading = _Reading(started_ns, search, before, is_kept)
+    for path in filter(search.is_on_disk, account.entered):
+        reading.enter(path)
+    for use in account.uses:
+        reading.follow(use)
+    for file, include in account.probes:
+        reading.ask(file, include)
+    reading.check_folders()
     files = reading.files.values()
-    places = sorted(reading.places.items())
+    places = sorted((path, place) for path, place in reading.places.items() if path not in reading.files)
     return Snapshot(
         paths=tuple(file.path for file in files),
         stamps=tuple(file.stamp for file in files),
         hashes=b"".join(file.sha256 for file in files),
+        twins=_twins(reading.stamps[file.path] for file in files),
         places=tuple(path for path, _ in places),
         found=bytes(place for _, place in places),
     )
@@ -512,6 +529,7 @@ def _search_paths(flags: Iterable[str]) -> tuple[str, ...]:
 _HEAD = struct.Struct("<3I")
 """How many files, how many places, and how many bytes the names take."""
 _STAMP = struct.Struct("<5Q")
+_TWIN = struct.Struct("<I")
 
 
 def pack(snapshots: Iterable[Snapshot]) -> bytes:
@@ -523,7 +541,8 @@ def _packed(snapshot: Snapshot) -> bytes:
     names = os.fsencode("\0".join(snapshot.paths + snapshot.places))
     head = _HEAD.pack(len(snapshot.paths), len(snapshot.places), len(names))
     stamps = (_STAMP.pack(*stamp) for stamp in snapshot.stamps)
-    return b"".join((head, *stamps, snapshot.hashes, snapshot.found, names))
+    twins = struct.pack(f"<{len(snapshot.twins)}I", *snapshot.twins)
+    return b"".join((head, *stamps, snapshot.hashes, twins, snapshot.found, names))
 
 
 def unpack(content: bytes) -> tuple[Snapshot, ...]:
@@ -537,7 +556,8 @@ def unpack(content: bytes) -> tuple[Snapshot, ...]:
             raise ValueError(f"not a record of headers: {error}") from error
         table = position + _HEAD.size
         hashes = table + files * _STAMP.size
-        found = hashes + files * _HASH_BYTES
+        twins = hashes + files * _HASH_BYTES
+        found = twins + files * _TWIN.size
         names = found + places
         position = names + name_bytes
         if position > len(content):
@@ -546,5 +566,8 @@ def unpack(content: bytes) -> tuple[Snapshot, ...]:
         if len(paths) != files + places:
             raise ValueError("a record of headers has the wrong number of names")
         stamps = tuple(_STAMP.iter_unpack(content[table:hashes]))
-        snapshots.append(Snapshot(paths[:files], stamps, content[hashes:found], paths[files:], content[found:names]))
+        same = tuple(index for (index,) in _TWIN.iter_unpack(content[twins:found]))
+        snapshots.append(
+            Snapshot(paths[:files], stamps, content[hashes:twins], same, paths[files:], content[found:names])
+        )
     return tuple(snapshots)

@@ -2,22 +2,25 @@
 
 Loading NVRTC takes longer than reading a compiled kernel from the disk. So what a process found out is kept beside the
 kernels, under a hash of what the search for the library depends on: the environment, the folders of packages, the
-loader's cache. A record counts while the library's file and its folder are as they were.
+loader's cache. A record counts while the library's file and its folder are as they were, and so is the folder of links
+that leads there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
 
 from atomr_cuda import nvrtc
-from atomr_trio._compiling.build import nvrtc_build
+from atomr_trio._compiling.build import builtins_beside, nvrtc_build
 from atomr_trio._compiling.bundled_headers import cuda_headers, stamp
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
@@ -70,7 +73,7 @@ def _put_on_record(cache: NvrtcCache, place: bytes, library: NvrtcIdentity, head
     path = nvrtc.library.path
     record: dict[str, Any] = {}
     if path is not None:
-        record |= {"path": path, "times": _times(path), "version": library.version, "build": library.build}
+        record |= {"path": path, "times": _times(_files_of(path)), "version": library.version, "build": library.build}
     found = cuda_headers() if headers else None
     if found is not None:
         record |= {"headers": found.name, "marks": [(mark, stamp(mark)) for mark in found.marks]}
@@ -82,11 +85,21 @@ def _put_on_record(cache: NvrtcCache, place: bytes, library: NvrtcIdentity, head
 def _loaded(path: str | None) -> NvrtcIdentity:
     with nvrtc_errors():
         version = nvrtc_version()
-    try:
-        return NvrtcIdentity(version, nvrtc_build(path or ""))
-    except OSError:
-        # Its identity cannot be determined, so its results are not for other processes.
-        return NvrtcIdentity(version, f"of one process: {os.urandom(16).hex()}")
+    with contextlib.suppress(OSError):
+        if path is None or _is_loaded_from(path):
+            return NvrtcIdentity(version, nvrtc_build(path or ""))
+    # Its identity cannot be determined, so its results are not for other processes.
+    return NvrtcIdentity(version, f"of one process: {os.urandom(16).hex()}")
+
+
+def _is_loaded_from(path: str) -> bool:
+    """Return whether `path` leads to the files that are loaded: a link may lead elsewhere by now."""
+    if not os.path.isabs(path):
+        return True
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        mapped = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if "libnvrtc" in line}
+    builtins = {each for each in mapped if os.path.basename(each).startswith("libnvrtc-builtins")}
+    return os.path.realpath(path) in mapped and builtins <= set(builtins_beside(path))
 
 
 def _record(content: bytes | None) -> dict[str, Any]:
@@ -99,7 +112,7 @@ def _record(content: bytes | None) -> dict[str, Any]:
 def _known_library(record: dict[str, Any]) -> NvrtcIdentity | None:
     """Return the library of the record, if its file is unchanged."""
     try:
-        if record["times"] != _times(record["path"]):
+        if record["times"] != _times(path for path, _ in record["times"]):
             return None
         return NvrtcIdentity((record["version"][0], record["version"][1]), record["build"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -115,10 +128,15 @@ def _known_headers(record: dict[str, Any]) -> str | None:
         return None
 
 
-def _times(path: str) -> list[list[int]]:
-    """Return a value that changes when the library at `path`, or a file beside it, is replaced."""
-    states = [os.stat(each) for each in (path, os.path.dirname(os.path.realpath(path)))]
-    return [[state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino] for state in states]
+def _files_of(path: str) -> tuple[str, ...]:
+    """Return the files that change when the library at `path`, or a file beside it, is replaced."""
+    folders = (os.path.dirname(path), os.path.dirname(os.path.realpath(path)))
+    return (path, *dict.fromkeys(folders), *builtins_beside(path))
+
+
+def _times(paths: Iterable[str]) -> list[list[object]]:
+    states = ((path, os.stat(path)) for path in paths)
+    return [[path, [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]] for path, state in states]
 
 
 def _search_depends_on() -> list[object]:

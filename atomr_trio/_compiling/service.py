@@ -211,7 +211,8 @@ class CompileService:
             flight.over = True
             del self._flights[flight.key]
         self._count(result)
-        by_files = flight.job.dependence is not Dependence.NOTHING
+        # An include path that has been removed is refused, whether or not anything is read there.
+        by_files = flight.job.dependence is not Dependence.NOTHING or bool(flight.job.options.include_paths)
         if not by_files:
             self._remember(flight.key, result)
         for waiter in flight.waiters:

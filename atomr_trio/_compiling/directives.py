@@ -1,0 +1,185 @@
+"""What a text of C++ says to the preprocessor about files and clocks, as far as patterns can tell.
+
+Two kinds of answers are needed. Before a compile a rough one does: which names may be included, so that those files
+are looked at. After it, `Account` (listing.py) asks for exact ones: a plain `#include` and a plain `__has_include` are
+understood, and everything else that has to do with them makes a compile that is not kept.
+
+This file knows texts, and no file system.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+
+__all__ = [
+    "ASKS",
+    "CLOCKS",
+    "NAME",
+    "SPACE",
+    "TOLD",
+    "Include",
+    "computes_names",
+    "included_names",
+    "may_ask",
+    "may_tell_the_time",
+    "names_in",
+    "probes",
+    "usual",
+    "wrappers",
+]
+
+# A search holds the interpreter's lock until it is through with a text, and some headers have half a megabyte. So these
+# patterns begin with a letter that is searched for quickly, and other spellings become that one first.
+_OTHER_SPELLINGS: Final = ((b"??/", b"\\"), (b"??=", b"#"), (b"%:", b"#"))
+_SPLICE = re.compile(rb"\\[ \t]*\r?\n")
+SPACE: Final = rb"(?:[ \t\f\v]|/\*.*?\*/)*"
+NAME: Final = rb'(?:<([^>\n]+)>|"([^"\n]+)")?'
+_DIRECTIVE = re.compile(rb"#" + SPACE + rb"(include_next|include|import|embed)\b" + SPACE + NAME, re.DOTALL)
+_DEFINED_NAME = re.compile(rb'#[ \t]*define\b[^\n]*?(?:<([^>\n]+)>|"([^"\n]+)")')
+_HAS_INCLUDE = re.compile(rb"__has_(include_next|include|embed)" + SPACE + rb"\(\s*" + NAME, re.DOTALL)
+_DEFINED_HAS_INCLUDE = re.compile(rb"\bdefine\s+__has_(?:include|embed)")
+_WRAPPER = re.compile(
+    rb"#" + SPACE + rb"define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]+"
+    rb"__has_(?:include|embed)[ \t]*\([ \t]*\2[ \t]*\)[ \t]*(?=\n|$|//)"
+)
+"""A macro that hands what it is given to `__has_include`, and does nothing else."""
+_NO_USE = rb"(?:\bdefined?\s*\(?\s*|\bundef\s+|\bifn?def\s+)"
+_RENAMED_HAS_INCLUDE = re.compile(
+    rb"#" + SPACE + rb"define\b[^\n]*\s__has_(?:include|embed)(?:_next)?\b(?!\s*\(\s*[<\"])"
+)
+
+ASKS: Final = re.compile(rb"has_include|has_embed|include_next")
+"""What asks for files otherwise than by `#include`."""
+CLOCKS: Final = re.compile(rb"\b__(?:TIME|DATE|TIMESTAMP)__")
+"""What makes each compile another one."""
+TOLD: Final = re.compile(rb'"(?:\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d{4})')
+"""What becomes of it."""
+
+_WORDS: Final = (b"__has_include_next", b"__has_include", b"__has_embed")
+_CLOCK_WORDS: Final = (b"__TIME__", b"__DATE__", b"__TIMESTAMP__")
+_IDENTIFIER = re.compile(rb"\b[A-Za-z_]\w*\b")
+_SHORT = re.compile(rb"\b__?(?:[hTD]\w*)?\b")
+"""What could be the first piece of one of these words."""
+
+
+@attrs.frozen
+class Include:
+    """One `#include` by name."""
+
+    name: str
+    quoted: bool
+    next: bool = False
+
+
+def may_ask(directives: Sequence[bytes]) -> bool:
+    """Tell whether `##` could make `__has_include` of the identifiers in some directives.
+
+    It asks in a directive alone, and what macros make of a directive comes from directives alone.
+    """
+    return _can_make(_WORDS, directives)
+
+
+def may_tell_the_time(texts: Sequence[bytes]) -> bool:
+    """Tell whether a text has the time or the date in it, or has the pieces for `##` to make that."""
+    return any(map(CLOCKS.search, texts)) or _can_make(_CLOCK_WORDS, texts)
+
+
+def _can_make(words: tuple[bytes, ...], texts: Sequence[bytes]) -> bool:
+    beginnings = {piece for text in texts for piece in _SHORT.findall(text)}
+    if not any(word.startswith(piece) and piece != word for piece in beginnings for word in words):
+        return False
+    found = {piece for text in texts for piece in _IDENTIFIER.findall(text)}
+    return any(
+        _is_made_of({piece for piece in found if piece in word and not ASKS.search(piece)}, word) for word in words
+    )
+
+
+def _is_made_of(pieces: set[bytes], word: bytes) -> bool:
+    ends = {0}
+    for end in range(1, len(word) + 1):
+        if any(word[start:end] in pieces for start in ends):
+            ends.add(end)
+    return len(word) in ends
+
+
+def usual(text: bytes) -> bytes:
+    """Return the text with one spelling of each mark, and with whole lines."""
+    for spelling, ours in _OTHER_SPELLINGS:
+        text = text.replace(spelling, ours)
+    return _SPLICE.sub(b"", text)
+
+
+def names_in(text: bytes) -> set[Include]:
+    """Return what a text may include or ask for, in whatever branch or comment; `text` is as `usual` gives it."""
+    found = {
+        Include(os.fsdecode(angled or quoted), bool(quoted), kind == b"include_next")
+        for kind, angled, quoted in (*_DIRECTIVE.findall(text), *_HAS_INCLUDE.findall(text))
+        if angled or quoted
+    }
+    found |= {Include(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in _DEFINED_NAME.findall(text)}
+    return found
+
+
+def computes_names(text: bytes) -> bool:
+    """Tell whether a text in its usual spelling has a directive for files without the name of one."""
+    return any(
+        kind in (b"import", b"embed") or not (angled or quoted) for kind, angled, quoted in _DIRECTIVE.findall(text)
+    )
+
+
+def included_names(text: bytes) -> set[str]:
+    """Return the names in the `#include` lines of a text in its usual spelling."""
+    return {os.fsdecode(angled or quoted) for _, angled, quoted in _DIRECTIVE.findall(text) if angled or quoted}
+
+
+# ---------------------------------------------------------------------------------------------------- CUDA's own
+
+
+def wrappers(texts: Iterable[bytes]) -> frozenset[bytes]:
+    """Return the names of the macros that stand for `__has_include` with whatever they are given."""
+    return frozenset(match[1] for text in texts if b"__has_" in text for match in _WRAPPER.finditer(text))
+
+
+def probes(text: bytes, known: frozenset[bytes]) -> tuple[set[Include], str]:
+    """Return what a text of CUDA's own asks for by `__has_include`, and why that cannot be told, if it cannot.
+
+    `known` are the wrappers.
+    """
+    asked: list[tuple[bytes, bytes]] = []
+    problem = ""
+    if known:
+        asked, problem = _asked_by(known, text)
+    if b"__has_" in text:
+        text = _WRAPPER.sub(b"", text)
+        found = [match[1:] for match in _HAS_INCLUDE.findall(text)]
+        asked += found
+        if sum(not any(name) for name in found) > len(_DEFINED_HAS_INCLUDE.findall(text)):
+            problem = "a macro names the file in __has_include"
+        elif _RENAMED_HAS_INCLUDE.search(text):
+            problem = "a macro stands for __has_include"
+    return {Include(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in asked if angled or quoted}, (
+        problem
+    )
+
+
+def _asked_by(known: frozenset[bytes], text: bytes) -> tuple[list[tuple[bytes, bytes]], str]:
+    """The same for the macros that stand for it."""
+    asked, problem = [], ""
+    for no_use, _, angled, quoted in _uses_of(known).findall(text):
+        if angled or quoted:
+            asked.append((angled, quoted))
+        elif not no_use:
+            problem = "a macro names the file in __has_include"
+    return asked, problem
+
+
+@functools.lru_cache(maxsize=16)
+def _uses_of(known: frozenset[bytes]) -> re.Pattern[bytes]:
+    names = b"|".join(sorted(known))
+    return re.compile(rb"(" + _NO_USE + rb")?\b(" + names + rb")\b" + SPACE + rb"(?:\(\s*" + NAME + rb")?", re.DOTALL)
