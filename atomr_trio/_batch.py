@@ -558,7 +558,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
 
 def _is_given(value: object) -> bool:
-    """Whether it is more than the 0 or the nothing that stand for it; what has no truth value, an array say, is."""
+    """Return whether a value was given: anything but None, 0 and the empty; an array always was."""
     try:
         return bool(value)
     except Exception:

@@ -422,7 +422,7 @@ class NotFiniteError(ConvergenceError):
     operand: str | None
     """The name of the operand, as the verb's signature has it."""
     found: str | None
-    """What it holds: "NaN", "infinity", or "NaN and infinity"."""
+    """The values found: "NaN", "infinity", or "NaN and infinity"."""
 
     def __init__(
         self,

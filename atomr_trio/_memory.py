@@ -54,7 +54,7 @@ Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
 
 Bound = Literal["memory", "chunks", "addresses"]
-"""What an arena can run out of."""
+"""The limits of an arena."""
 
 
 class ChunkState(enum.Enum):

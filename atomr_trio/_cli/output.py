@@ -1,4 +1,4 @@
-"""Whether a file can be written, asked before the work whose result it is to hold."""
+"""A check that a file can be written, made before the work whose result it is to hold."""
 
 from __future__ import annotations
 

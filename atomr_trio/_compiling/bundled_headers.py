@@ -154,7 +154,7 @@ def _hold(headers: CudaHeaders, stack: contextlib.ExitStack) -> str:
 
 
 def _whole_and_held(folder: str, headers: CudaHeaders, stack: contextlib.ExitStack) -> str | None:
-    """What went wrong, in words; None when the folder was taken away."""
+    """Return the problem in words; None when the folder was taken away."""
     try:
         if not stack.enter_context(held(folder)):
             return None

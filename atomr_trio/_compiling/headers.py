@@ -63,11 +63,11 @@ __all__ = ["Dependence", "Looks", "Snapshot", "dependence", "look_before", "pack
 
 _FILE_OPTIONS: Final = ("I", "include", "pre-include", "preinclude", "use-bundled-headers", "pch", "create", "use-pch")
 _OUTPUT_OPTIONS: Final = ("time", "fdevice-time-trace", "Xcudafe")
-"""How the names of extra options begin that read files, and that write them."""
+"""The beginnings of the names of extra options that read files, and of those that write them."""
 
 
 class Dependence(enum.Enum):
-    """What decides the result of a compile, beside its source, its options and its target."""
+    """The files and places that decide the result of a compile, beside its source, its options and its target."""
 
     NOTHING = "nothing"
     """No file."""
@@ -109,13 +109,13 @@ _UNTRUSTED: Final[_Stamp] = (0, 0, 0, 0, 0)
 _RACY_NS: Final = 5_000_000_000
 _HASH_BYTES: Final = 32
 _CLOCK_SECONDS: Final = 0.05
-"""How far the clock of a local file system is behind the clock of the process."""
+"""The most that the clock of a local file system is behind the clock of the process."""
 _APART_SECONDS: Final = 60.0
-"""How far the clocks of two machines may be apart."""
+"""The most that the clocks of two machines are apart."""
 
 
 class _Place(enum.IntEnum):
-    """What is at a path that a compiler looks at."""
+    """The state of a path that a compiler looks at."""
 
     NOTHING = 0
     FILE = 1
@@ -128,7 +128,7 @@ class _File(NamedTuple):
 
     path: str
     stamp: _Stamp
-    """What `stat` said; `_UNTRUSTED` when that is too young to be relied on."""
+    """The result of `stat`; `_UNTRUSTED` when that is too young to be relied on."""
     sha256: bytes
 
 
@@ -143,7 +143,7 @@ class Snapshot:
     paths: tuple[str, ...]
     """The files that were read."""
     stamps: tuple[_Stamp, ...]
-    """What `stat` said of each; `_UNTRUSTED` for what is too young to be relied on."""
+    """The result of `stat` for each; `_UNTRUSTED` for one that is too young to be relied on."""
     hashes: bytes
     """The SHA-256 of each, one after the other."""
     twins: tuple[int, ...]
@@ -152,11 +152,11 @@ class Snapshot:
     places: tuple[str, ...]
     """Paths that were not read. Below one with nothing there is nothing."""
     found: bytes
-    """What was at each, a `_Place`."""
+    """The state of each, a `_Place`."""
 
     @property
     def digest(self) -> bytes:
-        """What belongs into a key: a hash of the names, of what the files hold, and of what is at the places."""
+        """Return the part of a key: a hash of the names, the contents of the files, and the states of the places."""
         # Names hold no NUL, and the counts say which of them are what.
         names = os.fsencode("\0".join(self.paths + self.places))
         counts = struct.pack("<2Q", len(self.paths), len(self.places))
@@ -234,7 +234,7 @@ def _read(path: str) -> tuple[_File, bytes, _Stamp]:
 
 
 class _Look(NamedTuple):
-    """What is at a path."""
+    """The state and the content of a path."""
 
     place: _Place
     stamp: _Stamp
@@ -245,10 +245,10 @@ class _Look(NamedTuple):
 
 @attrs.define
 class Looks:
-    """What was found where a compile looks for files. Each path is looked at once."""
+    """The states of the paths where a compile looks for files. Each path is looked at once."""
 
     files: dict[str, tuple[_File, _Stamp]] = attrs.Factory(dict)
-    """What was read."""
+    """The contents that were read."""
     places: dict[str, _Look] = attrs.Factory(dict)
     folders: dict[str, _Stamp] = attrs.Factory(dict)
     """The folders of the tops. What `stat` says of one changes whenever something appears or vanishes in it."""
@@ -296,12 +296,12 @@ def _stamp_of(path: str) -> _Stamp:
 
 @attrs.frozen
 class _Search:
-    """Where the compiler looks for the files that are included, in its order."""
+    """The search order of the compiler for included files."""
 
     paths: tuple[str, ...]
     in_memory: frozenset[str]
     beside: bool
-    """Whether it looks beside the includer."""
+    """True if it looks beside the includer."""
 
     @classmethod
     def of(cls, options: NvrtcOptions, flags: Sequence[str]) -> _Search:
@@ -362,7 +362,7 @@ def look_before(source: str, options: NvrtcOptions, flags: Sequence[str], is_kep
 
 @attrs.define
 class _Reading:
-    """What is found out after a compile."""
+    """The findings after a compile."""
 
     started_ns: int
     search: _Search
@@ -370,7 +370,7 @@ class _Reading:
     is_kept: Callable[[str], bool]
     looks: Looks = attrs.Factory(Looks)
     files: dict[str, _File] = attrs.Factory(dict)
-    """What was read, without CUDA's own headers: those are known by the name of their set."""
+    """The files that were read, without CUDA's own headers: the name of their set stands for them."""
     stamps: dict[str, _Stamp] = attrs.Factory(dict)
     places: dict[str, _Place] = attrs.Factory(dict)
     entered: dict[str, tuple[int, int]] = attrs.Factory(dict)
@@ -467,7 +467,7 @@ class _Reading:
             raise _changed(path)
 
     def _check_old(self, path: str, stamp: _Stamp) -> None:
-        """What nobody looked at before the compile."""
+        """Check the files that were not looked at before the compile: they must be old."""
         if _changed_at(stamp) >= self.started_ns - _APART_SECONDS * 1e9:
             raise Unknowable(f"{path} is so young that it may have changed while it was compiled")
 
@@ -527,7 +527,7 @@ def _search_paths(flags: Iterable[str]) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------------------------- as bytes
 
 _HEAD = struct.Struct("<3I")
-"""How many files, how many places, and how many bytes the names take."""
+"""The numbers of files, of places, and of bytes of the names."""
 _STAMP = struct.Struct("<5Q")
 _TWIN = struct.Struct("<I")
 

@@ -1,4 +1,4 @@
-"""What NVRTC's front end says of the files that it reads, and of the directives that it follows.
+"""The listing of NVRTC's front end: the files that it reads, and the directives that it follows.
 
 NVRTC has no option that tells what a compile depends on. Its front end has: `-Xcudafe=--list=` writes a raw listing, in
 12.x and in 13.x. Each line of it begins with a letter:
@@ -36,9 +36,9 @@ class Unknowable(Exception):
 
 
 class Listing:
-    """What the front end writes as it compiles, in memory; a context manager.
+    """The listing that the front end writes as it compiles, in memory; a context manager.
 
-    `flag` is the option that NVRTC gets, `content()` is what it wrote.
+    `flag` is the option that NVRTC gets, `content()` is the listing.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Use:
 
 @attrs.define
 class Account:
-    """What a listing says. Made by `Account.of`."""
+    """The facts of a listing. Made by `Account.of`."""
 
     entered: dict[str, None] = attrs.Factory(dict)
     """The files that were entered, in order."""

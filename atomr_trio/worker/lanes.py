@@ -68,7 +68,7 @@ Ready = tuple[Callable[[int], int], Callable[[int], Exception]]
 
 
 class WorkerServices(Protocol):
-    """What an engine may ask of the worker it runs in."""
+    """The services of a worker for its engines."""
 
     device: int
     durable: bool
@@ -109,7 +109,7 @@ class Engine(Protocol):
 
     @property
     def calls(self) -> Mapping[int, Callable[[Command, Lane], Any]]:
-        """What runs each verb, by the verb's number."""
+        """The functions behind the verbs, by the verb's number."""
 
     def forget_lane(self, index: int) -> Sequence[Callable[[], object]]:
         """Let go of what was prepared for a lane that is closed; the calls that give it back to the driver.
@@ -137,7 +137,7 @@ Wait = tuple["Lane", int, bool]
 
 
 def _may_want_descriptors(error: Any) -> bool:
-    """Whether a library may have been refused a descriptor: it then says that there is no memory, or nothing at all."""
+    """Return whether a library may have been refused a descriptor: it then reports no memory, or nothing specific."""
     no_memory = classify(error.status, error.library) is StatusClass.OUT_OF_MEMORY
     return no_memory or (error.library == "cuda" and error.status == _OPERATING_SYSTEM)
 
@@ -238,7 +238,7 @@ class Lane:
         self._changed = threading.Condition()
         self.waiters: int = 0
         self._thread: threading.Thread | None = None
-        self.calling = threading.Lock()
+        self.calling: threading.Lock = threading.Lock()
         """Held during a call that may block because it makes a number of entries that nobody knows."""
         self._heavy: collections.deque[tuple[int, int]] = collections.deque()
         self._surplus = 0
@@ -255,7 +255,7 @@ class Lane:
         """None while there is none: it could not be made yet, or was given back."""
         self._event: Any = None
         self._asking = 0
-        """How many threads are asking the driver about the stream."""
+        """The number of threads that ask the driver about the stream."""
         self._asked = threading.Condition()
 
     def open(self) -> None:
@@ -277,7 +277,7 @@ class Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether a command is waiting or running."""
+        """True if a command is waiting or running."""
         return self.pending > 0 or self.submitted > self.finished
 
     def accept(self, command: Command) -> None:
@@ -303,9 +303,9 @@ class Lane:
             self._serve_next()
 
     def _starts_thread(self) -> bool:
-        """Whether the lane has a thread from now on. Otherwise the loop's own does its work.
+        """Start the lane's thread; false if the system has none left. The loop thread then does its work.
 
-        That one then waits for other lanes, of which all that it can wait for was accepted before.
+        It then waits for other lanes, and everything that it can wait for was accepted before.
         """
         name = f"lane-{LANE_NAMES[self.index] if self.index < len(LANE_NAMES) else self.index}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -317,7 +317,7 @@ class Lane:
         return True
 
     def takes_at_once(self, ticket: int) -> bool:
-        """Whether the loop thread may make the calls of the command with this ticket, which waits for nothing."""
+        """Return whether the loop thread may make the calls of the command with this ticket, which has no waits."""
         return ticket == self.accepted + 1 and not self._services.poisoned and self._takes(ticket)
 
     def bound_of_group(self, ticket: int) -> int:
@@ -338,7 +338,7 @@ class Lane:
         self._failed(verb, ticket, error)
 
     def _takes(self, ticket: int) -> bool:
-        """Whether the loop thread may make the calls of this command: nothing waits, and not too much is unfinished."""
+        """Return whether the loop thread may make the calls of this command: no queue, and room in the stream."""
         if self.pending:
             return False
         self.room_until = self._room(INLINE_LIMIT)

@@ -159,9 +159,9 @@ class WorkerProcess:
         self.pid: int = child.pid
         self._ended: bool = False
         self._killed: bool = False
-        """Whether it was this process that sent SIGKILL."""
+        """True if this process sent SIGKILL."""
         self._oom_count: str | None = None
-        """Where the kernel says that its OOM killer has ended this process, if it was that."""
+        """The kernel's count of processes that its OOM killer has ended."""
         self._code: int | None = None
         """Its exit status, numbered as by `subprocess`; None while it runs, and when other code has reaped it."""
         try:
@@ -219,7 +219,7 @@ class WorkerProcess:
         return end_of(self._code) + self._killer()
 
     def _killer(self) -> str:
-        """Who has ended it, if that was not this process."""
+        """Return who has ended it, if that was not this process."""
         if self._code != -signal.SIGKILL or self._killed:
             return ""
         if self._oom_count is None:

@@ -1,4 +1,4 @@
-"""What this machine has of NVIDIA's, and what a user can do on it without a GPU.
+"""The parts of NVIDIA's software and hardware on this machine, and the advice for a user without a GPU.
 
 The one place that knows what to advise where a GPU or a driver is missing. It looks at files alone, except for
 `lacking`, which loads libraries, and for which a process of its own is the place.
@@ -16,7 +16,7 @@ from typing import Final
 DRIVER_VARIABLE: Final = "ATOMR_TRIO_CUDA_PATH"
 DEVICES_VARIABLE: Final = "ATOMR_TRIO_SIM_DEVICES"
 IN_PYTHON: Final = 'open_device(0, backend="sim"), or set ATOMR_TRIO_BACKEND=sim'
-"""How a program asks for the simulator. What else opens devices puts its own option in the place of it."""
+"""The way in which a program asks for the simulator. Commands and the plugin put their own option in its place."""
 SIMULATOR_EXTRA: Final = "sim"
 _OF_SIMULATOR: Final = ("nvrtc", "nvjitlink")
 """The libraries that the simulator does not have in its own form."""
@@ -33,7 +33,7 @@ def nvidia_cards() -> list[str]:
 
 
 def in_container() -> bool:
-    """Whether this is a container of Docker or Podman."""
+    """Return whether this is a container of Docker or Podman."""
     return any(Path(sign).exists() for sign in ("/.dockerenv", "/run/.containerenv"))
 
 
@@ -43,14 +43,14 @@ def install(extra: str) -> str:
 
 
 def use_simulator(lacks: Collection[str]) -> str:
-    """How to go on without a GPU, where `lacks` is what the simulator needs and does not find."""
+    """Return the advice for a machine without a GPU. `lacks` names what the simulator needs and misses."""
     if not lacks:
         return f"the simulator works here: {IN_PYTHON}"
     return f"the simulator works once {' and '.join(lacks)} are installed: {install(SIMULATOR_EXTRA)}, then {IN_PYTHON}"
 
 
 def without_driver(lacks: Collection[str]) -> str:
-    """What to do where there is no driver; `lacks` as for `use_simulator`."""
+    """Return the advice for a machine without a driver; `lacks` as for `use_simulator`."""
     if os.environ.get(DRIVER_VARIABLE):
         return f"{DRIVER_VARIABLE} names no driver that can be loaded: mend it or unset it. Or {use_simulator(lacks)}."
     if not nvidia_cards():
@@ -66,12 +66,12 @@ def without_driver(lacks: Collection[str]) -> str:
 
 
 def without_gpu(lacks: Collection[str]) -> str:
-    """What to do where the driver sees no GPU; `lacks` as for `use_simulator`."""
+    """Return the advice for a driver that sees no GPU; `lacks` as for `use_simulator`."""
     return f"the driver sees no GPU: check `nvidia-smi` and CUDA_VISIBLE_DEVICES. Or {use_simulator(lacks)}."
 
 
 def lacking() -> list[str]:
-    """What the simulator needs and does not find. It loads libraries."""
+    """Return the libraries that the simulator needs and that are missing. It loads libraries."""
     from atomr_cuda import LibraryMissing, nvjitlink, nvrtc
 
     missing = []
@@ -85,7 +85,7 @@ def lacking() -> list[str]:
 
 
 def lacking_of(missing: Iterable[str]) -> list[str]:
-    """What the simulator needs beside this package and does not find, given the `missing` libraries by name.
+    """Return the packages that the simulator needs and that are missing, given the `missing` libraries by name.
 
     The extra `sim` brings all of it.
     """
@@ -93,14 +93,14 @@ def lacking_of(missing: Iterable[str]) -> list[str]:
 
 
 def needless(extra: str | None) -> bool:
-    """Whether a library that comes with this extra is of no use here: the simulator has its own in its place."""
+    """Return whether the libraries of an extra have no use here, because the simulator replaces them."""
     from atomr_cuda import gpu_is_here
 
     return extra not in (None, SIMULATOR_EXTRA) and not gpu_is_here()
 
 
 def has_scipy() -> bool:
-    """Whether scipy is installed, on which the simulated libraries of linear algebra stand."""
+    """Return whether scipy is installed, which the simulated libraries of linear algebra use."""
     return importlib.util.find_spec("scipy") is not None
 
 

@@ -69,12 +69,12 @@ _ASSERT = 710
 
 HEARTBEAT_PERIOD = 0.2
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
-"""How often the counters are looked at while a lane is busy, for a parent that sleeps. The simulator computes in this
-very process, and each look interrupts it."""
+"""The interval at which the counters are looked at while a lane is busy, for a parent that sleeps. The simulator
+computes in this very process, and each look interrupts it."""
 QUERY_PERIOD = 100e-6
-"""How often the driver is asked about faults, which costs more than to look."""
+"""The interval at which the driver is asked about faults, which costs more than a look."""
 IDLE_SECONDS = 50e-6
-"""How long there has been no record when what may share a ticket is signed: it costs the GPU as much as a call."""
+"""Commands that may share a ticket are signed after this time without a record: a ticket costs as much as a call."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
@@ -138,7 +138,7 @@ class Worker:
         self._ring: Ring | None = None
         self._ready: dict[bytes, HotCall] = {}
         self._awake = False
-        """Whether the loop's thread looks after the lanes itself."""
+        """True while the loop's thread looks after the lanes itself."""
         self._turns = 0
         """Goes on while it does."""
         self._spin_seconds = 0.0
@@ -494,7 +494,7 @@ class Worker:
             self._printed = True
 
     def _make_ready(self, slots: memoryview, at: int) -> HotCall | None:
-        """What makes the launch in a slot, or a call that is repeated; None for what has to be read each time."""
+        """Return the call of a slot's record, ready to be repeated; None if the record must be read each time."""
         _, index, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
         lane = self._lanes.get(index)
         if waits or lane is None or lane.stream is None or length > _LONGEST_PAYLOAD:

@@ -1,4 +1,4 @@
-"""Whether the kernel's OOM killer has ended a child: the counter of the control group, before and after.
+"""The kernel's OOM killer, and whether it has ended a child: the counter of the control group, before and after.
 
 A child begins in the control group of its parent, so that the parent's own tells of it. With cgroup v2 the counter is
 ``oom_kill`` in ``memory.events``, with v1 in ``memory.oom_control``; the kernel raises it before it sends the signal,
@@ -31,7 +31,7 @@ def counter() -> tuple[Path, int] | None:
 
 
 def _candidates() -> list[Path]:
-    """Where the counter may be. Where v1 and v2 are mounted both, v1 counts if it is it that has the memory."""
+    """Return the paths where the counter may be. Of v1 and v2, the one counts that has the memory controller."""
     first, second = [], []
     try:
         lines = OWN_GROUPS.read_text(errors="surrogateescape").splitlines()

@@ -46,7 +46,7 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
 
 
 def gpu_is_here() -> bool:
-    """Whether this machine has a GPU that programs can reach. It asks no driver."""
+    """Return whether this machine has a GPU that programs can reach. It asks no driver."""
     return any(map(os.path.exists, GPU_FILES))
 
 

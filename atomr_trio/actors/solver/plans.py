@@ -92,7 +92,7 @@ class Sides:
 
 
 Looks = Sequence[Look | None]
-"""What is known of the operands of a call; None of one that is not looked at."""
+"""The looks at the operands of a call; None for one that is not looked at."""
 
 
 @attrs.frozen

@@ -179,7 +179,7 @@ _NAMES: Final = {NAN: "NaN", INFINITY: "infinity", NAN | INFINITY: "NaN and infi
 
 @attrs.frozen(eq=False)
 class Look:
-    """What is found in the matrices of an operand, by a look at them beside the call."""
+    """The answer of a look at the matrices of an operand, beside the call."""
 
     verb: str
     operand: str
@@ -187,7 +187,7 @@ class Look:
     spoils: int
     """Which findings leave a matrix without an answer."""
     refuses: bool
-    """Whether that is an error, and not an answer of NaN."""
+    """True if that is an error, and not an answer of NaN."""
     found: npt.NDArray[np.int32]
     """For each matrix what it holds, as bits; it is there when the call's own answer is."""
     on_device: DeviceArray | None = None
@@ -199,7 +199,7 @@ class Look:
         return spoilt
 
     def error(self, first: int, count: int, device: int) -> NotFiniteError | None:
-        """What to raise for so many matrices; None if there is nothing."""
+        """Return the error to raise for so many matrices, or None."""
         wrong = np.flatnonzero(self.spoilt(first, count))
         if not (self.refuses and wrong.size):
             return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAN, INFINITY = 1, 2
-"""What `look` finds, as bits."""
+"""The findings of `look`, as bits."""
 
 ALL, BELOW, ABOVE = 0, 1, 2
 """Which part of a matrix is looked at: all of it, or one triangle with the diagonal."""

@@ -102,7 +102,7 @@ _OUT_OF_MEMORY = 2
 _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 _SEED_BYTES = 64 * 1024
-"""How much of a fill with a wide pattern is written item by item before it is doubled by copies."""
+"""The part of a fill with a wide pattern that is written item by item, before copies double it."""
 _ENTRIES_OF_A_2D_FILL = 4
 """At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
 
@@ -448,7 +448,7 @@ class MemoryEngine:
 
     @staticmethod
     def _entries_of_fill(itemsize: int, width: int, height: int) -> int:
-        """How many entries a fill makes in the stream's queue, at most."""
+        """Return the most entries that a fill makes in the stream's queue."""
         if itemsize <= 4:
             return 1 if height == 1 else _ENTRIES_OF_A_2D_FILL
         doublings = max(0, width * itemsize // _SEED_BYTES).bit_length() + (height - 1).bit_length()
