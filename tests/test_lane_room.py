@@ -12,9 +12,12 @@ import trio
 
 from atomr_trio import Batch
 from rogue import gated
+from support import ON_GPU
 
 DEADLINE = 20
 MANY = 1100
+ORDER, NODES = (512, 200) if ON_GPU else (4, 4)
+"""On a GPU a call for a large matrix makes more entries than one for a small matrix."""
 SOURCE = r"""
 extern "C" __global__ void add(int *x, const int *y) { x[threadIdx.x] += y[threadIdx.x]; }
 """
@@ -33,23 +36,65 @@ async def fill_rows(dev: Any) -> Callable[[Batch], object]:
 async def launch_a_graph(dev: Any) -> Callable[[Batch], object]:
     add = await dev.nvrtc.compile(SOURCE, "add")
     x, y = [await dev.to_device(np.zeros(4, np.int32)) for _ in range(2)]
-    graph = await dev.capture(lambda g: [g.launch(add, 1, 4, x, y) for _ in range(4)])
+    graph = await dev.capture(lambda g: [g.launch(add, 1, 4, x, y) for _ in range(NODES)])
     return lambda batch: batch.launch_graph(graph)
 
 
+async def matrices(dev: Any, count: int) -> list[Any]:
+    return [await dev.to_device(np.eye(ORDER)) for _ in range(count)]
+
+
 async def multiply(dev: Any) -> Callable[[Batch], object]:
-    a, c = [await dev.to_device(np.eye(4)) for _ in range(2)]
+    a, c = await matrices(dev, 2)
     await dev.blas.gemm(a, a)
     return lambda batch: batch.blas.gemm(a, a, out=c)
 
 
+async def multiply_by_blaslt(dev: Any) -> Callable[[Batch], object]:
+    a, c = await matrices(dev, 2)
+    await dev.blaslt.matmul(a, a)
+    return lambda batch: batch.blaslt.matmul(a, a, out=c)
+
+
 async def solve_a_triangle(dev: Any) -> Callable[[Batch], object]:
-    a, b, x = [await dev.to_device(np.eye(4)) for _ in range(3)]
+    a, b, x = await matrices(dev, 3)
     await dev.blas.trsm(a, b)
     return lambda batch: batch.blas.trsm(a, b, out=x)
 
 
-@pytest.mark.parametrize("prepare", [fill_wide_items, fill_rows, launch_a_graph, multiply, solve_a_triangle])
+async def multiply_by_a_triangle(dev: Any) -> Callable[[Batch], object]:
+    a, b, c = await matrices(dev, 3)
+    await dev.blas.trmm(a, b)
+    return lambda batch: batch.blas.trmm(a, b, out=c)
+
+
+async def solve_by_a_vector(dev: Any) -> Callable[[Batch], object]:
+    (a,) = await matrices(dev, 1)
+    x = await dev.to_device(np.ones(ORDER))
+    await dev.blas.trsv(a, x)
+    return lambda batch: batch.blas.trsv(a, x)
+
+
+async def multiply_by_a_transpose(dev: Any) -> Callable[[Batch], object]:
+    a, c = await matrices(dev, 2)
+    await dev.blas.syrk(a)
+    return lambda batch: batch.blas.syrk(a, out=c)
+
+
+async def sum_up(dev: Any) -> Callable[[Batch], object]:
+    x = await dev.to_device(np.ones(ORDER * ORDER))
+    await dev.blas.nrm2(x)
+    return lambda batch: batch.blas.nrm2(x)
+
+
+CASES = [
+    *(fill_wide_items, fill_rows, launch_a_graph, multiply, solve_a_triangle),
+    # What these make of a real stream's queue no simulator knows.
+    *((multiply_by_blaslt, multiply_by_a_triangle, solve_by_a_vector, multiply_by_a_transpose, sum_up) * ON_GPU),
+]
+
+
+@pytest.mark.parametrize("prepare", CASES)
 async def test_a_full_queue_holds_up_nothing_else(
     dev: Any, prepare: Callable[[Any], Awaitable[Callable[[Batch], object]]]
 ) -> None:
