@@ -15,7 +15,7 @@ The files, in the order in which they can be read:
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
 - ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;
 - ``_dlpack``, ``_interop``: arrays shared with other libraries of this process;
-- ``actors/``: what a user calls, one file per library; ``worker/``: the other side of the process boundary;
+- ``actors/``: what a user calls, one file per library; ``_worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
 Names are exported lazily, so that a worker, which imports this package too, loads neither trio nor numpy.

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import trio
 
     import atomr_trio
-    from atomr_trio.worker.machine import IN_PYTHON
+    from atomr_trio._wire.machine import IN_PYTHON
 
     arguments = _parser().parse_args(argv)
     # An ignored SIGCHLD is inherited from the parent, and would make the system drop the exit status of our children.

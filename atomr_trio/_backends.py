@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._errors import InvalidArgument
-from .worker.backends import Backend, backend_of_environment, named_backend
+from ._wire.backends import Backend, backend_of_environment, named_backend
 
 
 def chosen_backend(backend: str | None) -> Backend:

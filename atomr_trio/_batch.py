@@ -30,6 +30,8 @@ from ._ownership import own
 from ._requests import CommandRequest
 from ._timeline import LaneBook, Launch, the_lane
 from ._util import NoPublicConstructor
+from ._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
+from ._worker.engines.event import MARK
 from .actors.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers
 from .actors.kernel import (
     ORDINARY,
@@ -44,8 +46,6 @@ from .actors.kernel import (
     names_nothing,
 )
 from .actors.memory import plan_fill, tear_halves
-from .worker.engines.event import MARK
-from .worker.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 
 if TYPE_CHECKING:
     from ._device import Device

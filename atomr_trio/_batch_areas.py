@@ -19,7 +19,7 @@ from ._generation import Generation
 from ._pinned import PinnedArea, PinnedMemory
 from ._staging import LARGE_SLOT, Slot, StagingPool
 from ._util import known
-from .worker.protocol import CELL
+from ._wire.protocol import CELL
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,7 +2,7 @@
 
 A verb of a library is a function that checks its arguments, allocates its result, and notes the library calls to make;
 it sends nothing. `verb` makes two functions of it: an awaited one on `dev.blas`, and one that sends at once on the
-`blas` of a batch. This file also writes a call into a record; ``worker/engines/calls.py`` gives the records' meaning.
+`blas` of a batch. This file also writes a call into a record; ``_worker/engines/calls.py`` gives the records' meaning.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ._shortcut import begin_in_turn
 from ._staging import LARGE_SLOT
 from ._timeline import Operand
 from ._util import known
-from .worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
-from .worker.engines.memory import COPY_IN
-from .worker.protocol import LANE_COMPUTE, Role, Verb, VerbTable
+from ._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
+from ._worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
+from ._worker.engines.memory import COPY_IN
 
 if TYPE_CHECKING:
     from ._batch import Batch

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ._timeline import LaneBook, Timeline
-    from .worker.checking import CheckFolder
+    from ._wire.checking import CheckFolder
 
 MOST_WAITING_BYTES: Final = 256 << 20
 MOST_WAITING: Final = 4096

@@ -85,10 +85,10 @@ from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActo
 from ._timeline import ORPHANS_AT_ONCE, LaneBook
 from ._trim import Trim
 from ._util import Living, NoPublicConstructor, check_seconds, known, shown
-from .worker.backends import Backend, BackendName
-from .worker.launcher import WorkerProcess, address_range
-from .worker.limits import raise_descriptor_limit, reason_of
-from .worker.protocol import LANE_NAMES, Verb
+from ._wire.backends import Backend, BackendName
+from ._wire.limits import raise_descriptor_limit, reason_of
+from ._wire.protocol import LANE_NAMES, Verb
+from ._worker.launcher import WorkerProcess, address_range
 
 if TYPE_CHECKING:
     from ._batch import Batch

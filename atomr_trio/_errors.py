@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, TypeVar, Unpack
 
 import trio
 
-from atomr_trio.worker.status import StatusClass, classify
+from atomr_trio._wire.status import StatusClass, classify
 
 if TYPE_CHECKING:
     from atomr_trio._findings import Finding

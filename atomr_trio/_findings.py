@@ -15,7 +15,7 @@ import attrs
 
 from ._errors import InvalidArgument
 from ._util import shown
-from .worker.checking import kept_lines
+from ._wire.checking import kept_lines
 
 Check: TypeAlias = Literal["bounds", "initialised", "races", "barriers", "all"]
 """The name of a check of the simulator, or "all"; see `open_device`."""

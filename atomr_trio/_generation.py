@@ -49,13 +49,10 @@ from ._realtime import Patience, RealTimer
 from ._shortage import host_limits
 from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
 from ._util import Living
-from .worker import channel
-from .worker.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
-from .worker.engines import context as context_records
-from .worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
-from .worker.launcher import WorkerProcess
-from .worker.limits import low_limits, reason_of, shortage
-from .worker.protocol import (
+from ._wire import channel
+from ._wire.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
+from ._wire.limits import low_limits, reason_of, shortage
+from ._wire.protocol import (
     BATCH_COMMANDS,
     CONTROL_LANE,
     ENGINE_BUG,
@@ -77,15 +74,18 @@ from .worker.protocol import (
     Verb,
     encode_wait,
 )
-from .worker.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
-from .worker.status import StatusClass, classify
+from ._wire.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
+from ._wire.status import StatusClass, classify
+from ._worker.engines import context as context_records
+from ._worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
+from ._worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:
     from ._interop import Interop
     from ._launching import LaunchPath
     from .actors.graph import BuiltGraph
 
-log = logging.getLogger("atomr_trio.worker")
+log = logging.getLogger("atomr_trio._worker")
 device_log = logging.getLogger("atomr_trio.device")
 """The log of the kernels' output, line by line."""
 

@@ -49,9 +49,9 @@ from ._requests import CommandRequest
 from ._shortage import host_limits
 from ._timeline import Command, Operand
 from ._util import shown
-from .worker.channel import SharedMemory
-from .worker.engines.interop import ATTACH, SETTLE, WAIT
-from .worker.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
+from ._wire.channel import SharedMemory
+from ._wire.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
+from ._worker.engines.interop import ATTACH, SETTLE, WAIT
 
 if TYPE_CHECKING:
     from ._arrays import DeviceArray, Storage

@@ -17,9 +17,9 @@ import attrs
 from ._arrays import DeviceArray, Storage
 from ._requests import CallKind, CommandRequest, RepeatedRequest
 from ._timeline import Operand
-from .worker.engines.calls import WORD
-from .worker.protocol import HEADER, Mode, Role
-from .worker.ring import MAX_RECORD
+from ._wire.protocol import HEADER, Mode, Role
+from ._wire.ring import MAX_RECORD
+from ._worker.engines.calls import WORD
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -20,8 +20,8 @@ from ._requests import BoundRequest, CommandRequest
 from ._supervision import DeviceState
 from ._timeline import ORPHANS_AT_ONCE, Command, lane_name
 from ._util import NoPublicConstructor
-from .worker.engines.event import DROP, ELAPSED, MARK, RECORD
-from .worker.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
+from ._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
+from ._worker.engines.event import DROP, ELAPSED, MARK, RECORD
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -30,8 +30,7 @@ from ._known_calls import KnownCall
 from ._mailbox import Mailbox
 from ._statistics import Outcome
 from ._timeline import LaneBook, Launch, LaunchOwner
-from .worker.engines.module import LAUNCH
-from .worker.protocol import (
+from ._wire.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
@@ -43,7 +42,8 @@ from .worker.protocol import (
     Verb,
     counter_word,
 )
-from .worker.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
+from ._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
+from ._worker.engines.module import LAUNCH
 
 if TYPE_CHECKING:
     from ._actor import Actor

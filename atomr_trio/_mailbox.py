@@ -29,7 +29,7 @@ import trio
 from ._errors import ActorCrashed, ContextLost, DeviceError
 from ._memory import Block
 from ._statistics import ActorStatistics, Outcome
-from .worker.protocol import LANE_COMPUTE
+from ._wire.protocol import LANE_COMPUTE
 
 
 class RequestState(enum.Enum):

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from ._util import known
-from .worker.protocol import Role
+from ._wire.protocol import Role
 
 MIB = 1 << 20
 ALIGNMENT = 512

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .worker.limits import occupy_standard_streams
+from ._wire.limits import occupy_standard_streams
 
 if TYPE_CHECKING:
     from ._device import Device, OnFault, WorkerSource
     from ._findings import Check
     from ._supervision import RestartPolicy
-    from .worker.backends import BackendName
+    from ._wire.backends import BackendName
 
 _TO_OPEN = ("_device", "_lanes", "actors.module", "actors.nvrtc")
 _TO_USE = (

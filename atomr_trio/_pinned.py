@@ -24,10 +24,10 @@ from ._closing import close_in_thread, wait_until_idle
 from ._errors import DeviceError, OutOfHostMemory
 from ._generation import Generation
 from ._timeline import Command
-from .worker.channel import set_size
-from .worker.engines.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
-from .worker.limits import available_memory, reason_of
-from .worker.protocol import LANE_COPY_IN
+from ._wire.channel import set_size
+from ._wire.limits import available_memory, reason_of
+from ._wire.protocol import LANE_COPY_IN
+from ._worker.engines.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
 
 
 class PinnedArea:

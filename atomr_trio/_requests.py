@@ -11,7 +11,7 @@ from ._errors import DeviceError
 from ._mailbox import Request, RequestState
 from ._memory import Block
 from ._timeline import Command, Operand
-from .worker.protocol import LANE_COMPUTE, Verb
+from ._wire.protocol import LANE_COMPUTE, Verb
 
 if TYPE_CHECKING:
     from ._arrays import DeviceArray

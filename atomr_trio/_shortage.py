@@ -1,6 +1,6 @@
 """Shortages of the host as the error that a user gets: of descriptors, memory, processes, threads.
 
-The texts are those of ``worker/limits.py``, which name the limit. This file knows errors and no devices.
+The texts are those of ``_wire/limits.py``, which name the limit. This file knows errors and no devices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from ._errors import DeviceError, ErrorContext, OutOfHostMemory
-from .worker.limits import shortage
+from ._wire.limits import shortage
 
 
 def shortage_of(error: BaseException) -> str | None:

@@ -18,9 +18,9 @@ import trio
 
 from ._errors import DeviceClosed
 from ._util import known
-from .worker.channel import SharedMemory
-from .worker.engines.memory import AREA_SHIFT, STAGING_AREA
-from .worker.protocol import CELL
+from ._wire.channel import SharedMemory
+from ._wire.protocol import CELL
+from ._worker.engines.memory import AREA_SHIFT, STAGING_AREA
 
 if TYPE_CHECKING:
     from ._generation import Generation

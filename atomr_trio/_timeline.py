@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 from ._errors import DeviceError
 from ._memory import Block, Recipe, Ticket
-from .worker.channel import TimelinePage
-from .worker.protocol import LANE_NAMES, LANES, MAX_LANES, Role
-from .worker.ring import group_index
+from ._wire.channel import TimelinePage
+from ._wire.protocol import LANE_NAMES, LANES, MAX_LANES, Role
+from ._wire.ring import group_index
 
 Operand = tuple[Block, Role]
 

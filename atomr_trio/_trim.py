@@ -10,7 +10,7 @@ from ._errors import DeviceError
 from ._mailbox import RequestState
 from ._requests import CommandRequest
 from ._timeline import Command
-from .worker.engines.memory import RELEASE_CHUNK
+from ._worker.engines.memory import RELEASE_CHUNK
 
 if TYPE_CHECKING:
     from ._generation import Generation

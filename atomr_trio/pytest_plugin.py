@@ -45,7 +45,7 @@ _summary: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options for the device of the tests."""
-    from .worker.backends import BACKENDS
+    from ._wire.backends import BACKENDS
 
     group = parser.getgroup("gpu", "tests on a GPU (atomr_trio)")
     group.addoption(
@@ -138,7 +138,7 @@ async def gpu_device(request: pytest.FixtureRequest, gpu_worker_pool: WorkerPool
 def _own_advice() -> Iterator[None]:
     """Have an error that advises the simulator name the option of pytest."""
     from . import DeviceError
-    from .worker.machine import IN_PYTHON
+    from ._wire.machine import IN_PYTHON
 
     try:
         yield

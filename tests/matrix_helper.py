@@ -19,9 +19,9 @@ from atomr_trio import Device, DeviceArray, DeviceEvent, DeviceState, Kernel, re
 from atomr_trio._compiling.service import CompileService
 from atomr_trio._generation import Generation
 from atomr_trio._staging import Slot
-from atomr_trio.worker.engines.memory import COPY_IN
-from atomr_trio.worker.launcher import WorkerProcess
-from atomr_trio.worker.protocol import LANE_COPY_IN, LANE_COPY_OUT
+from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
+from atomr_trio._worker.engines.memory import COPY_IN
+from atomr_trio._worker.launcher import WorkerProcess
 from rogue import SOURCE as ROGUE, until
 
 SOURCE = (

@@ -28,11 +28,11 @@ def package_of(path: Path) -> list[str]:
     return list(path.relative_to(root).parent.parts)
 
 
-def imported(path: Path) -> Iterator[str]:
+def imported(path: Path, *, for_readers: bool = False) -> Iterator[str]:
     """Every module that a file names in an import, wherever in the file it stands, relative ones resolved.
 
     `from a import b` names both a and a.b, since b may be a module.
-    What stands under `if TYPE_CHECKING` is for readers and type checkers, and is left out.
+    Imports under `if TYPE_CHECKING` are for readers and type checkers, and are left out unless they are asked for.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     unreal = {
@@ -43,7 +43,7 @@ def imported(path: Path) -> Iterator[str]:
         for inner in ast.walk(statement)
     }
     for node in ast.walk(tree):
-        if id(node) in unreal:
+        if id(node) in unreal and not for_readers:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -107,27 +107,33 @@ def test_supervision_is_pure():
     assert roots(TRIO_SIDE / "_supervision.py") <= (set(sys.stdlib_module_names) - {"ctypes"}) | {"attrs", "attr"}
 
 
+WIRE, WORKER = TRIO_SIDE / "_wire", TRIO_SIDE / "_worker"
+
+
 def test_the_worker_side_has_neither_trio_nor_numpy_nor_attrs():
-    assert offenders(sources(TRIO_SIDE / "worker"), "trio", "numpy", "attrs", "attr", "outcome") == []
+    assert offenders([*sources(WIRE), *sources(WORKER)], "trio", "numpy", "attrs", "attr", "outcome") == []
+
+
+def of_the_package(paths: list[Path], *allowed: str) -> list[str]:
+    """Each import of a module of the package that is not in one of these folders, also one for type checkers alone."""
+    return [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in paths
+        for module in imported(path, for_readers=True)
+        if module.startswith("atomr_trio.") and module.split(".")[1] not in allowed
+    ]
+
+
+def test_what_both_processes_know_rests_on_nothing_of_the_package():
+    assert of_the_package(sources(WIRE), "_wire") == []
 
 
 def test_the_worker_side_imports_nothing_of_the_trio_side():
-    inside = sources(TRIO_SIDE / "worker")
-    above = [
-        f"{path.relative_to(ROOT)}: {module}"
-        for path in inside
-        for module in imported(path)
-        if module.startswith("atomr_trio.") and not module.startswith("atomr_trio.worker")
-    ]
-    assert above == []
+    assert of_the_package(sources(WORKER), "_wire", "_worker") == []
 
 
 def test_the_trio_side_does_not_call_the_driver():
-    trio_side = [
-        path
-        for path in sources(TRIO_SIDE)
-        if not path.is_relative_to(TRIO_SIDE / "worker") and path.name != "_interop.py"
-    ]
+    trio_side = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER) and path.name != "_interop.py"]
     assert offenders(trio_side, "atomr_cuda.driver", "atomr_cuda.sim") == []
 
 
@@ -144,12 +150,12 @@ def test_only_requests_and_short_launches_reschedule_tasks():
 
 
 def test_the_commands_use_the_public_face():
-    """The commands are users: from the package they import nothing whose name starts with an underscore."""
+    """The commands are users: from the package they import nothing private but what both processes know."""
     private = [
         f"{path.relative_to(ROOT)}: {module}"
         for path in [*sources(TRIO_SIDE / "_cli"), TRIO_SIDE / "__main__.py"]
         for module in imported(path)
-        if module.startswith("atomr_trio._") and not module.startswith("atomr_trio._cli")
+        if module.startswith("atomr_trio._") and module.split(".")[1] not in ("_cli", "_wire")
     ]
     assert private == []
 

@@ -26,8 +26,8 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._batch_areas import BATCH_BYTES
+from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.testing import hold_worker
-from atomr_trio.worker.protocol import BATCH_LIMIT
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
 
 DEADLINE = 60

@@ -22,9 +22,9 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceArray, InvalidArgument
+from atomr_trio._wire.protocol import Mode, Role
+from atomr_trio._worker.engines.blaslt import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
 from atomr_trio.actors.blaslt import types
-from atomr_trio.worker.engines.blaslt import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
-from atomr_trio.worker.protocol import Mode, Role
 from sim_process import run_in_process
 
 M, N, K = 12, 40, 24
@@ -861,7 +861,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
         from types import SimpleNamespace
         from atomr_cuda import sim
         from atomr_cuda._library import CudaError
-        from atomr_trio.worker.engines import blaslt
+        from atomr_trio._worker.engines import blaslt
 
         begin()
         lane = SimpleNamespace(index=0, stream=stream())

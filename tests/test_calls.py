@@ -27,14 +27,14 @@ from atomr_trio import (
 from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio._calls import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
+from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
+from atomr_trio._wire.status import StatusClass, classify
+from atomr_trio._worker import engines
+from atomr_trio._worker.engines.blas import BLAS
+from atomr_trio._worker.engines.calls import CallTable, _shift
 from atomr_trio.actors.copies import plan_copy
 from atomr_trio.actors.memory import plan_fill, tear
 from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
-from atomr_trio.worker import engines
-from atomr_trio.worker.engines.blas import BLAS
-from atomr_trio.worker.engines.calls import CallTable, _shift
-from atomr_trio.worker.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
-from atomr_trio.worker.status import StatusClass, classify
 from rogue import compile_rogue, gated, until, until_full
 from support import chosen_backend, open_test_device
 

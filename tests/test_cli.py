@@ -29,7 +29,7 @@ from atomr_cuda import _library
 from atomr_trio.__main__ import main
 from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
 from atomr_trio._compiling.compiler import compile_program
-from atomr_trio.worker import limits as worker_limits, machine
+from atomr_trio._wire import limits as worker_limits, machine
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 

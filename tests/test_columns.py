@@ -17,7 +17,7 @@ from atomr_cuda import __main__ as facts
 from atomr_cuda.injection import SIMULATED
 from atomr_trio._calls import Awaited, Batched
 from atomr_trio._libraries import LIBRARIES, BatchLibraries, DeviceLibraries
-from atomr_trio.worker import status
+from atomr_trio._wire import status
 
 MODULES = {
     each.name: importlib.import_module(f"atomr_cuda.{each.name}")

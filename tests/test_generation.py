@@ -29,12 +29,9 @@ from atomr_trio._generation import Generation, Loss, LossKind, StartFailed, reap
 from atomr_trio._mailbox import Request
 from atomr_trio._memory import Arena, Block, Chunk, ChunkState, Recipe
 from atomr_trio._timeline import Command
-from atomr_trio.worker import channel
-from atomr_trio.worker.channel import SharedMemory
-from atomr_trio.worker.engines.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
-from atomr_trio.worker.engines.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
-from atomr_trio.worker.engines.module import LAUNCH, LOAD, MODULE
-from atomr_trio.worker.protocol import (
+from atomr_trio._wire import channel
+from atomr_trio._wire.channel import SharedMemory
+from atomr_trio._wire.protocol import (
     ENGINE_BUG,
     HEADER,
     LANE_COMPUTE,
@@ -46,6 +43,9 @@ from atomr_trio.worker.protocol import (
     counter_word,
     decode_wait,
 )
+from atomr_trio._worker.engines.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
+from atomr_trio._worker.engines.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
+from atomr_trio._worker.engines.module import LAUNCH, LOAD, MODULE
 from rogue import compile_rogue, endless_kernel, until
 
 MIB = 1 << 20

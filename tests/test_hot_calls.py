@@ -25,8 +25,8 @@ def test_what_a_call_made_ready_does():
         from types import SimpleNamespace
         from atomr_cuda import sim
         from atomr_trio._calls import Scalar, _write, Answer
-        from atomr_trio.worker.engines.blas import BLAS, blas_engine, flags
-        from atomr_trio.worker.engines.calls import HEAD
+        from atomr_trio._worker.engines.blas import BLAS, blas_engine, flags
+        from atomr_trio._worker.engines.calls import HEAD
 
         begin()
         lane, elsewhere = SimpleNamespace(index=0, stream=stream()), SimpleNamespace(index=1, stream=stream())

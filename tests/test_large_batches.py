@@ -19,9 +19,9 @@ import atomr_trio
 from atomr_trio import ContextLost, InvalidArgument, _batch_areas, _generation, read_only
 from atomr_trio._batch_areas import BATCH_BYTES, FIRST_AREA
 from atomr_trio._staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
+from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_LIMIT
+from atomr_trio._wire.ring import SLOTS
 from atomr_trio.testing import WorkerPool, endless_kernel, hold_rebuild, hold_worker
-from atomr_trio.worker.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_LIMIT
-from atomr_trio.worker.ring import SLOTS
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
 from support import chosen_backend, open_test_device
 

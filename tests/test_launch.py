@@ -22,8 +22,8 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._wire.protocol import Role
 from atomr_trio.actors.module import load_program
-from atomr_trio.worker.protocol import Role
 from rogue import endless_kernel, until
 
 SOURCE = r"""

@@ -35,7 +35,8 @@ from atomr_trio import (
     _generation,
 )
 from atomr_trio._compiling import linker
-from atomr_trio.worker import channel, checking, launcher, limits
+from atomr_trio._wire import channel, checking, limits
+from atomr_trio._worker import launcher
 from limits_helper import Table, full_table
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, worker_pid
 from support import ON_GPU, child_environment, next_event

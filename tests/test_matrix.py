@@ -52,12 +52,12 @@ from atomr_trio import (
 )
 from atomr_trio._mailbox import Request
 from atomr_trio._requests import CommandRequest
+from atomr_trio._wire.protocol import Role
+from atomr_trio._worker.engines.module import LAUNCH
+from atomr_trio._worker.launcher import WorkerProcess
 from atomr_trio.testing import Poison, ReturnStatus, WorkerPool, hold_rebuild, inject_at_start
 from atomr_trio.testing._faults import WILD, _by_exhausting
 from atomr_trio.testing._workers import children, replaced
-from atomr_trio.worker.engines.module import LAUNCH
-from atomr_trio.worker.launcher import WorkerProcess
-from atomr_trio.worker.protocol import Role
 from matrix_helper import NUMBERS, ONE, Scene, Standing
 from rogue import until
 from strategies import until_idle

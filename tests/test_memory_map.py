@@ -12,7 +12,7 @@ import trio.testing
 from atomr_trio import InvalidArgument, MemoryMap, MemoryPiece
 from atomr_trio._memory import CHUNK_GRANULARITY, FIRST_CHUNK, MIB, Arena, ChunkState
 from atomr_trio._memory_map import map_of
-from atomr_trio.worker.protocol import LANE_COMPUTE, LANES, Role
+from atomr_trio._wire.protocol import LANE_COMPUTE, LANES, Role
 from support import open_test_device
 
 BASE = 16 << 40

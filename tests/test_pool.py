@@ -20,6 +20,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, compile_to_ptx
+from atomr_trio._worker.main import Worker
 from atomr_trio.testing import (
     Crash,
     Exit,
@@ -36,7 +37,6 @@ from atomr_trio.testing import (
     worker_pid,
 )
 from atomr_trio.testing._workers import children
-from atomr_trio.worker.main import Worker
 from rogue import WILD, compile_rogue, next_generation, process_exists
 from support import ON_GPU, chosen_backend, gpu_memory, open_test_device
 

@@ -24,16 +24,16 @@ import trio.testing
 import sim_process
 from atomr_cuda import CudaError, driver, sim
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
+from atomr_trio._worker.engines.blas import blas_engine
+from atomr_trio._worker.engines.calls import CallEngine
+from atomr_trio._worker.engines.finite import FiniteKernels
+from atomr_trio._worker.engines.graph import BUILD, DESTROY, GraphEngine, Step, encode_steps
+from atomr_trio._worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK, MemoryEngine
+from atomr_trio._worker.engines.module import LOAD, UNLOAD, ModuleEngine
+from atomr_trio._worker.engines.solver import solver_engine
+from atomr_trio._worker.giving_back import GivingBack
+from atomr_trio._worker.lanes import Command, Lane
 from atomr_trio.testing import worker_pid
-from atomr_trio.worker.engines.blas import blas_engine
-from atomr_trio.worker.engines.calls import CallEngine
-from atomr_trio.worker.engines.finite import FiniteKernels
-from atomr_trio.worker.engines.graph import BUILD, DESTROY, GraphEngine, Step, encode_steps
-from atomr_trio.worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK, MemoryEngine
-from atomr_trio.worker.engines.module import LOAD, UNLOAD, ModuleEngine
-from atomr_trio.worker.engines.solver import solver_engine
-from atomr_trio.worker.giving_back import GivingBack
-from atomr_trio.worker.lanes import Command, Lane
 from nvrtc_helper import compile_ptx
 from rogue import gated
 

@@ -17,9 +17,7 @@ import trio
 import atomr_trio
 from atomr_trio import InvalidArgument, RestartPolicy, _generation
 from atomr_trio._generation import Generation
-from atomr_trio.testing import check_actor, hold_worker
-from atomr_trio.worker.engines.module import LAUNCH
-from atomr_trio.worker.protocol import (
+from atomr_trio._wire.protocol import (
     CONTROL_LANE,
     HEADER,
     LANE_COMPUTE,
@@ -30,7 +28,7 @@ from atomr_trio.worker.protocol import (
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
 )
-from atomr_trio.worker.ring import (
+from atomr_trio._wire.ring import (
     GROUPS,
     MAX_RECORD,
     NUMBER,
@@ -40,6 +38,8 @@ from atomr_trio.worker.ring import (
     Ring,
     group_index,
 )
+from atomr_trio._worker.engines.module import LAUNCH
+from atomr_trio.testing import check_actor, hold_worker
 from rogue import next_generation, until
 from test_generation import Owner, Stage
 

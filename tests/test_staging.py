@@ -21,7 +21,7 @@ from atomr_trio._staging import (
     Slot,
     StagingPool,
 )
-from atomr_trio.worker.protocol import CELL
+from atomr_trio._wire.protocol import CELL
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
-"""Status codes by class: the table of `atomr_trio.worker.status`."""
+"""Status codes by class: the table of `atomr_trio._wire.status`."""
 
 import subprocess
 import sys
 
 import pytest
 
-from atomr_trio.worker.status import CUDA_SUCCESS, STATUS_CLASSES, StatusClass, classify
+from atomr_trio._wire.status import CUDA_SUCCESS, STATUS_CLASSES, StatusClass, classify
 
 EXAMPLES = [
     (1, StatusClass.REQUEST),
@@ -41,7 +41,7 @@ def test_success_has_no_class():
 
 
 def test_no_status_stands_in_two_classes():
-    from atomr_trio.worker import status as module
+    from atomr_trio._wire import status as module
 
     codes = [code for group in module._CODES.values() for code in group]
     assert len(codes) == len(set(codes)) == len(STATUS_CLASSES)
@@ -60,7 +60,7 @@ def test_the_numbers_of_another_library_are_not_read_as_the_drivers():
 
 def test_a_worker_loads_the_table_without_trio_numpy_or_attrs():
     code = (
-        "import sys, atomr_trio.worker.status;"
+        "import sys, atomr_trio._wire.status;"
         "print(sorted({'trio', 'numpy', 'attr', 'attrs', 'ctypes'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

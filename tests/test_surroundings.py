@@ -22,8 +22,9 @@ from atomr_trio import CompileError, DeviceFailed, InvalidArgument, NvrtcCache, 
 from atomr_trio.__main__ import main
 from atomr_trio._cli import doctor
 from atomr_trio._compiling import linker
+from atomr_trio._wire.starting import environment
+from atomr_trio._worker.launcher import NUMBER_VARIABLE, WorkerProcess
 from atomr_trio.testing import WorkerPool
-from atomr_trio.worker.launcher import NUMBER_VARIABLE, WorkerProcess, environment
 from rogue import compile_rogue, kill_worker, next_generation, until, worker_pid
 from support import chosen_backend, open_test_device
 
@@ -130,7 +131,7 @@ def test_the_check_command_tells_the_status_of_a_program_although_children_were_
 
 PRINT_MUCH = """
 import sys
-if "atomr_trio.worker.main" in sys.orig_argv:
+if "atomr_trio._worker.main" in sys.orig_argv:
     for _ in range(1000):
         sys.stderr.write("more than any pipe has room for, " * 25 + "\\n")
 """

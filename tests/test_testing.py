@@ -34,6 +34,8 @@ from atomr_trio import (
 )
 from atomr_trio._mailbox import Request
 from atomr_trio._requests import CommandRequest
+from atomr_trio._wire.protocol import Role
+from atomr_trio._worker.engines.memory import FILL
 from atomr_trio.testing import (
     Crash,
     Delay,
@@ -57,8 +59,6 @@ from atomr_trio.testing import (
     launch_once,
     worker_pid,
 )
-from atomr_trio.worker.engines.memory import FILL
-from atomr_trio.worker.protocol import Role
 from rogue import compile_rogue, next_generation, until
 from support import chosen_backend, open_test_device
 from test_docs import programs, run_program

@@ -10,8 +10,8 @@ import pytest
 
 from atomr_trio._memory import Block, Chunk
 from atomr_trio._timeline import Command, LaneBook, Timeline
-from atomr_trio.worker.channel import TimelinePage
-from atomr_trio.worker.protocol import (
+from atomr_trio._wire.channel import TimelinePage
+from atomr_trio._wire.protocol import (
     LANE_COMPUTE,
     LANE_COPY_IN,
     LANE_COPY_OUT,

@@ -21,12 +21,13 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, testing
-from atomr_trio.worker import channel, out_of_memory, protocol
-from atomr_trio.worker.channel import SharedMemory, TimelinePage
-from atomr_trio.worker.engines.memory import COPY_IN, MEMORY
-from atomr_trio.worker.engines.module import MODULE
-from atomr_trio.worker.launcher import ADDRESS_EXTENT, WorkerProcess, address_range
-from atomr_trio.worker.protocol import HEADER, LANES, MAX_LANES, Mode, Role, VerbTable
+from atomr_trio._wire import channel, protocol
+from atomr_trio._wire.channel import SharedMemory, TimelinePage
+from atomr_trio._wire.protocol import HEADER, LANES, MAX_LANES, Mode, Role, VerbTable
+from atomr_trio._worker import out_of_memory
+from atomr_trio._worker.engines.memory import COPY_IN, MEMORY
+from atomr_trio._worker.engines.module import MODULE
+from atomr_trio._worker.launcher import ADDRESS_EXTENT, WorkerProcess, address_range
 from rogue import compile_rogue, next_generation, process_exists, until, worker_pid
 from support import child_environment, next_event, open_test_device
 
@@ -312,7 +313,7 @@ async def test_a_started_worker_has_neither_trio_nor_the_users_side_in_its_modul
             await until(answer.exists)
             modules = set(answer.read_text().split())
             assert dev.generation == 1
-    assert "atomr_trio.worker.lanes" in modules, "the answer is no worker's"
+    assert "atomr_trio._worker.lanes" in modules, "the answer is no worker's"
     strangers = {"trio", "attrs", "attr", "outcome", "atomr_trio._device", "atomr_trio._memory", "multiprocessing"}
     # The simulated GPU computes with numpy; a real worker has no use for it.
     strangers |= set() if backend == "sim" else {"numpy"}
@@ -512,6 +513,6 @@ def test_a_parent_that_is_gone_before_the_worker_looks_ends_it_at_once(backend):
     base, extent = address_range(0)
     arguments = [str(theirs.fileno()), "1", backend, "0", str(base), str(extent)]
     with ours, theirs:
-        command: list[Any] = [sys.executable, "-P", "-m", "atomr_trio.worker.main", *arguments]
+        command: list[Any] = [sys.executable, "-P", "-m", "atomr_trio._worker.main", *arguments]
         done = subprocess.run(command, pass_fds=[theirs.fileno()], env=child_environment(), timeout=30, check=False)
     assert done.returncode == 71

@@ -14,9 +14,9 @@ import pytest
 import sim_process as helper
 from atomr_cuda import driver
 from atomr_cuda.sim.streams import Fate, Stream
-from atomr_trio import worker
-from atomr_trio.worker.lanes import Command, Lane
-from atomr_trio.worker.protocol import EXIT_BUG, Mode
+from atomr_trio import _worker as worker
+from atomr_trio._wire.protocol import EXIT_BUG, Mode
+from atomr_trio._worker.lanes import Command, Lane
 
 pytestmark = pytest.mark.sim_only
 DEADLINE = 30
@@ -144,7 +144,7 @@ def test_a_lanes_thread_that_fails_gives_the_worker_up(lane: Lane) -> None:
 
 def test_a_worker_that_gives_up_ends_even_if_it_cannot_say_why() -> None:
     code = """
-    from atomr_trio.worker.main import _guarded
+    from atomr_trio._worker.main import _guarded
     import threading, time
 
     def fail():

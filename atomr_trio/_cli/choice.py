@@ -11,7 +11,7 @@ import attrs
 import trio
 
 import atomr_trio
-from atomr_trio.worker.backends import BACKENDS, Backend, backend_of_environment
+from atomr_trio._wire.backends import BACKENDS, Backend, backend_of_environment
 
 _PATIENCE = 60.0
 """Seconds that a device may take to open; a slower one counts as not working."""

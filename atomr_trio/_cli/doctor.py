@@ -25,8 +25,8 @@ import trio
 
 import atomr_trio
 from atomr_trio._cli.choice import Choice, device_argument
-from atomr_trio.worker import machine
-from atomr_trio.worker.launcher import command, environment
+from atomr_trio._wire import machine
+from atomr_trio._wire.starting import command, environment
 
 if TYPE_CHECKING:
     from atomr_trio import Device, DeviceInfo
@@ -196,7 +196,7 @@ def describe_limits(report: Report) -> None:
         return
     import resource
 
-    from atomr_trio.worker.limits import available_memory, in_words
+    from atomr_trio._wire.limits import available_memory, in_words
 
     def soft(which: int) -> int:
         return resource.getrlimit(which)[0]

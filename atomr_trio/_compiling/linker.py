@@ -6,7 +6,7 @@ It is strict before the call, because nvJitLink 12 and 13 are not: of a name tha
 a line on the standard error and no status; a cubin that was not compiled for linking they leave out, and say that all
 is well. Both are refused here, as far as PTX and cubins show what they define.
 
-Each link has a process of its own (``worker/linker.py``). nvJitLink is not safe against what it is given: 12.9 crashes
+Each link has a process of its own (``_worker/linker.py``). nvJitLink is not safe against what it is given: 12.9 crashes
 on damaged LTO-IR; a link that fails can make a later one crash (13.5, in the same thread) or hang (13.0, in another).
 None of that may take the user's process along.
 """
@@ -29,7 +29,7 @@ from atomr_cuda.nvjitlink import nvJitLinkInputType
 
 from .._errors import CompileError, ErrorContext, InvalidArgument, LibraryNotFound
 from .._parameters import parse_signatures
-from ..worker.launcher import command, end_of, environment
+from .._wire.starting import command, end_of, environment
 from .architectures import ARCH, SmArch, dotted, virtual
 from .compiler import CompiledProgram
 from .link_options import CONTAINERS, Linkable, LinkInput, LinkKind, LinkOptions, refuse
@@ -224,7 +224,7 @@ def _run(inputs: list[LinkInput], arch: str, flags: tuple[str, ...]) -> _Linked:
     return _Linked(image.rstrip(b"\0") if request["ptx"] else image, answer["log"], _version())
 
 
-_CHILD: Final = "atomr_trio.worker.linker"
+_CHILD: Final = "atomr_trio._worker.linker"
 
 
 def _asked(request: Mapping[str, object], images: list[bytes]) -> tuple[dict[str, Any], bytes]:

@@ -36,7 +36,9 @@ from .._shortage import host_limits
 from .._staging import LARGE_SLOT, Slot
 from .._timeline import Command
 from .._util import known
-from ..worker.engines.memory import (
+from .._wire.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
+from .._wire.ring import ORDERED_STORES
+from .._worker.engines.memory import (
     BOX,
     COPY,
     COPY_IN,
@@ -50,8 +52,6 @@ from ..worker.engines.memory import (
     COPY_OUT_STREAM,
     SLOT,
 )
-from ..worker.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
-from ..worker.ring import ORDERED_STORES
 from .memory import ask_all, overlap, tear
 
 if TYPE_CHECKING:

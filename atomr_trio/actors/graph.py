@@ -33,10 +33,10 @@ from .._requests import CommandRequest
 from .._shortage import host_limits
 from .._timeline import Command, Operand
 from .._util import NoPublicConstructor, check_seconds, known
-from ..worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
-from ..worker.engines.memory import BOX, COPY, FILL
-from ..worker.engines.module import LAUNCH
-from ..worker.protocol import LANE_COMPUTE, Role, Verb
+from .._wire.protocol import LANE_COMPUTE, Role, Verb
+from .._worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
+from .._worker.engines.memory import BOX, COPY, FILL
+from .._worker.engines.module import LAUNCH
 from .kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
 from .memory import overlap, pattern_of
 from .module import Module, UnloadOwner

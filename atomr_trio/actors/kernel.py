@@ -19,9 +19,9 @@ from .._parameters import KernelSignature, Parameter
 from .._requests import CommandRequest
 from .._timeline import Operand
 from .._util import NoPublicConstructor, check_seconds, shown
-from ..worker.engines.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
-from ..worker.protocol import Role, Verb
-from ..worker.ring import NUMBERED_HEADER
+from .._wire.protocol import Role, Verb
+from .._wire.ring import NUMBERED_HEADER
+from .._worker.engines.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
 from .module import Module, placed
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from .._errors import InvalidArgument
 from .._memory import Block
 from .._requests import CommandRequest
 from .._util import shown
-from ..worker.engines.memory import FILL
-from ..worker.protocol import LANE_COMPUTE, Role
+from .._wire.protocol import LANE_COMPUTE, Role
+from .._worker.engines.memory import FILL
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray

@@ -36,8 +36,8 @@ from .._parameters import KernelSignature, signature_of_layout
 from .._shortage import host_limits
 from .._timeline import Command, CommandOwner, Operand
 from .._util import NoPublicConstructor, known, shown
-from ..worker.engines.module import LOAD, UNLOAD, kernel_number
-from ..worker.protocol import LANE_COMPUTE
+from .._wire.protocol import LANE_COMPUTE
+from .._worker.engines.module import LOAD, UNLOAD, kernel_number
 
 if TYPE_CHECKING:
     from .._device import Device

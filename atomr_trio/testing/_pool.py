@@ -23,13 +23,13 @@ from .._backends import chosen_backend
 from .._device import MAX_DEVICES
 from .._findings import chosen_checks
 from .._util import Living
-from ..worker.launcher import WorkerProcess
+from .._worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from .._findings import Check
-    from ..worker.backends import Backend, BackendName
+    from .._wire.backends import Backend, BackendName
 
 CLOSE_SECONDS = 30.0
 """Seconds to wait for the kernel to reap a killed worker, which takes tenths of a second. A worker that takes longer

@@ -18,7 +18,7 @@ from .._util import known
 
 if TYPE_CHECKING:
     from .._generation import Generation
-    from ..worker.launcher import WorkerProcess
+    from .._worker.launcher import WorkerProcess
 
 
 def worker_pid(dev: Device) -> int:

@@ -18,7 +18,7 @@ import trio
 
 import atomr_trio
 from atomr_trio._encoder import encoder
-from atomr_trio.worker.ring import fence
+from atomr_trio._wire.ring import fence
 
 SOURCE = """
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {

@@ -16,7 +16,7 @@ from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, Vector, check_operation
 from ..._util import shown
-from ...worker.engines.blas import flags
+from ..._worker.engines.blas import flags
 from .matrices import MatrixOperands, is_same_place, word
 from .vectors import DTYPES, PARTS, check_real, factor
 

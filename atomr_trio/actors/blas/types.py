@@ -14,7 +14,7 @@ from ..._errors import InvalidArgument
 from ..._library_types import name_of
 from ..._matrices import Vector
 from ..._util import shown
-from ...worker.engines.blas import flags
+from ..._worker.engines.blas import flags
 
 REAL_LETTERS: Final[Mapping[str, str]] = MappingProxyType({"S": "S", "D": "D", "C": "Sc", "Z": "Dz"})
 """The same for functions whose result is real."""

@@ -28,7 +28,7 @@ from ..._matrices import (
 )
 from ..._requests import CallKind, CommandRequest
 from ..._util import known, shown
-from ...worker.engines.blaslt import (
+from ..._worker.engines.blaslt import (
     FIRST_MATMUL,
     MATMUL,
     OPEN,
@@ -40,7 +40,7 @@ from ...worker.engines.blaslt import (
     pack_layouts,
     plan_key,
 )
-from ...worker.engines.calls import WORD
+from ..._worker.engines.calls import WORD
 from ..memory import plan_fill
 from . import types
 from .extras import Extras, Shape, aux_of, stack_of, vector_of

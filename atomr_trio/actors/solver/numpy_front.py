@@ -18,8 +18,8 @@ from ..._errors import InvalidArgument, SingularMatrixError
 from ..._library_types import LETTERS
 from ..._matrices import OPERATIONS, Matrix, broadcast
 from ..._util import named, shown
-from ...worker.engines.blas import BLAS
-from ...worker.engines.finite import INFINITY, NAN
+from ..._worker.engines.blas import BLAS
+from ..._worker.engines.finite import INFINITY, NAN
 from .factorizations import FactorizationVerbs, matching
 from .plans import Sides, places, swapped, turned, values_of
 from .spectra import SpectrumVerbs

@@ -23,11 +23,11 @@ from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
 from ..._util import known, shown
-from ...worker.engines import finite
-from ...worker.engines.blas import BLAS
-from ...worker.engines.calls import ANSWER_BYTES, CallTable
-from ...worker.engines.finite import INFINITY, NAN
-from ...worker.engines.solver import NONDETERMINISTIC, Function
+from ..._worker.engines import finite
+from ..._worker.engines.blas import BLAS
+from ..._worker.engines.calls import ANSWER_BYTES, CallTable
+from ..._worker.engines.finite import INFINITY, NAN
+from ..._worker.engines.solver import NONDETERMINISTIC, Function
 from ..memory import plan_fill
 from .types import INFOS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
 

@@ -23,10 +23,10 @@ from ..._errors import (
     SingularMatrixError,
 )
 from ..._library_types import DATA_TYPES
-from ...worker.engines.blas import BLAS
-from ...worker.engines.calls import CallTable
-from ...worker.engines.finite import INFINITY, NAN
-from ...worker.engines.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
+from ..._worker.engines.blas import BLAS
+from ..._worker.engines.calls import CallTable
+from ..._worker.engines.finite import INFINITY, NAN
+from ..._worker.engines.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
 
 Kind = tuple[tuple[int, ...], npt.DTypeLike]
 """The shape and dtype of a result."""

@@ -28,16 +28,10 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
 from typing import Any, NoReturn
 
-from . import channel, engines
-from .channel import SharedMemory, TimelinePage
-from .engines import context as context_records
-from .engines.memory import MEMORY, MemoryEngine
-from .engines.module import LAUNCH, MODULE, ModuleEngine
-from .giving_back import GivingBack
-from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
-from .limits import raise_descriptor_limit, reason_of, shortage
-from .parent import die_with_parent
-from .protocol import (
+from .._wire import channel
+from .._wire.channel import SharedMemory, TimelinePage
+from .._wire.limits import raise_descriptor_limit, reason_of, shortage
+from .._wire.protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
     EXIT_BUG,
@@ -60,8 +54,15 @@ from .protocol import (
     Verb,
     decode_wait,
 )
-from .ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
-from .status import StatusClass, classify
+from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
+from .._wire.status import StatusClass, classify
+from . import engines
+from .engines import context as context_records
+from .engines.memory import MEMORY, MemoryEngine
+from .engines.module import LAUNCH, MODULE, ModuleEngine
+from .giving_back import GivingBack
+from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
+from .parent import die_with_parent
 
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _NOT_READY = 600
@@ -815,7 +816,7 @@ def main(arguments: Sequence[str]) -> None:
         worker = Worker(sock, backend, int(device), int(base), int(extent))
         worker.open_context()
     except Exception as error:
-        from .machine import of_failed_start
+        from .._wire.machine import of_failed_start
 
         _report_failure(sock, error, of_failed_start(backend, int(device), error))
         os._exit(EXIT_BUG)

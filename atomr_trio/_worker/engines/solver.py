@@ -11,7 +11,7 @@ import struct
 from ctypes import byref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..protocol import Mode
+from ..._wire.protocol import Mode
 from . import finite
 from .calls import SIZE, Bound, CallEngine, CallTable, Handles, Option, Workspace
 

@@ -10,8 +10,8 @@ import struct
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, cast, create_string_buffer
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from ..._wire.protocol import Mode, VerbTable
 from ..giving_back import GivingBack
-from ..protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

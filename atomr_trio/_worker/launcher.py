@@ -12,21 +12,18 @@ Only the ``pidfd`` tells that the process has ended. The exit status is read aft
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
-from . import channel
-from .checking import CheckFolder
+from .._wire import channel
+from .._wire.checking import CheckFolder
+from .._wire.starting import command, end_of, environment
 from .out_of_memory import OomWatch
-from .protocol import EXIT_TEXTS
 
 NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
 ADDRESS_STRIDE = 8 << 40
@@ -42,60 +39,6 @@ def address_range(device: int) -> tuple[int, int]:
 OUTPUT_BYTES = 256 << 10
 """The most bytes that the pipe for a worker's output holds. Nobody reads the pipe of an idle worker of a pool, which
 may be starting, with ``PYTHONVERBOSE`` set."""
-
-
-def command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of this package. -P: the current folder must not shadow a module.
-
-    Raises `OSError` when there is no interpreter to run it.
-    """
-    flags = [flag for flag, wanted in (("-S", sys.flags.no_site), ("-s", sys.flags.no_user_site)) if wanted]
-    return [_interpreter(), "-P", *flags, "-X", "faulthandler", "-m", module, *arguments]
-
-
-def _interpreter() -> str:
-    found: object = sys.executable  # an embedding program, or any other code, may set it to anything
-    if getattr(sys, "frozen", False):
-        raise OSError(f"workers need a Python interpreter, but this program is frozen: {found} is the program itself")
-    if not isinstance(found, str) or shutil.which(found) is None:
-        raise OSError(f"sys.executable is {found!r}; it must be the path of the Python interpreter that runs workers")
-    return found
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of this process with `variables`, and with this process's search path for modules."""
-    # A warning that is an error would end a worker, and a worker is not the program under test.
-    left_out = ("PYTHON",) if sys.flags.ignore_environment else ("PYTHONWARNINGS",)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(_module_folders()), **variables}
-
-
-def _module_folders() -> list[str]:
-    """Return the folders where this process looks for modules, and the folder of this package."""
-    folders: list[str] = []
-    entries: list[object] = list(sys.path)
-    for entry in entries:
-        # Entries that this process cannot use either: not text, no encoding, relative to a folder that was deleted.
-        with contextlib.suppress(UnicodeEncodeError, FileNotFoundError):
-            if isinstance(entry, str) and entry and not {0, ord(os.pathsep)}.intersection(os.fsencode(entry)):
-                folders.append(os.path.abspath(entry))
-    for name in ("atomr_trio", "atomr_cuda"):
-        with contextlib.suppress(OSError, ValueError):  # a path that Python itself cannot use
-            spec = importlib.util.find_spec(name)
-            home = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""
-            folders += [home] if home and home not in folders else []
-    return folders
-
-
-def end_of(code: int) -> str:
-    """Describe how a process ended, from the status of `subprocess`."""
-    if code >= 0:
-        meaning = EXIT_TEXTS.get(code)
-        return f"exited with status {code}" + (f": {meaning}" if meaning else "")
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 class WorkerProcess:
@@ -136,7 +79,7 @@ class WorkerProcess:
             WorkerProcess.started += 1
             _set_pipe_size(output_end, OUTPUT_BYTES)
             child = subprocess.Popen(
-                command("atomr_trio.worker.main", *arguments),
+                command("atomr_trio._worker.main", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
@@ -215,7 +158,7 @@ class WorkerProcess:
         if not self._ended:
             return "is still running"
         if self._code is None:
-            return "ended with a status that is unknown: this program ignores SIGCHLD, or reaps every child itself"
+            return "ended with an unknown status: this program ignores SIGCHLD, or reaps every child itself"
         return end_of(self._code) + self._killer()
 
     def _killer(self) -> str:

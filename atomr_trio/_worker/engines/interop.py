@@ -10,8 +10,8 @@ import contextlib
 from ctypes import addressof, byref, c_char, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from ..channel import SharedMemory
-from ..protocol import Mode, VerbTable
+from ..._wire.channel import SharedMemory
+from ..._wire.protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 
-from .protocol import EXIT_ORPHANED
+from .._wire.protocol import EXIT_ORPHANED
 
 _PR_SET_PDEATHSIG = 1
 

@@ -11,9 +11,9 @@ from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..channel import SharedMemory
+from ..._wire.channel import SharedMemory
+from ..._wire.protocol import CELL, DRIVER_LIMIT, Mode, Role, VerbTable
 from ..giving_back import GivingBack
-from ..protocol import CELL, DRIVER_LIMIT, Mode, Role, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

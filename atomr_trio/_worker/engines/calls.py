@@ -11,8 +11,8 @@ import struct
 from ctypes import addressof, byref, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..protocol import Mode, Verb, VerbTable
-from ..status import StatusClass, classify
+from ..._wire.protocol import Mode, Verb, VerbTable
+from ..._wire.status import StatusClass, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

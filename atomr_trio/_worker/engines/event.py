@@ -6,8 +6,8 @@ from ctypes import byref, c_float
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..._wire.protocol import Mode, VerbTable
 from ..giving_back import GivingBack
-from ..protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from ctypes import addressof, byref, c_void_p, create_string_buffer
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._wire.protocol import Mode, Verb, VerbTable
 from ..giving_back import GivingBack
-from ..protocol import Mode, Verb, VerbTable
 from .memory import _SEED_BYTES, BOX, COPY, FILL
 from .module import LAUNCH
 

@@ -14,7 +14,7 @@ import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..protocol import Mode, VerbTable
+from ..._wire.protocol import Mode, VerbTable
 from .calls import ENTRIES_OF_A_CALL, made_ready, refusal
 
 if TYPE_CHECKING:
