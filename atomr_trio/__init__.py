@@ -1,15 +1,16 @@
 """Use NVIDIA GPUs from trio: a CUDA runtime that a program can crash without being hurt.
 
-The files, in the order in which they can be read:
+The folders and files, in the order in which they can be read:
 
-- ``_errors``, ``_findings``, ``_supervision``, ``_events``, ``_statistics``, ``_info``: what can go wrong and what is
-  known, as data;
-- ``_home``: the trio run that a device belongs to, and the error for a call from elsewhere;
-- ``_mailbox``, ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
-- ``_memory``, ``_checked_memory``, ``_dtypes``, ``_layout``, ``_arrays``: device memory, seen from this process;
-- ``_staging``, ``_pinned``, ``_batch_areas``, ``_crew``: host memory that copies use, and the threads that fill it;
+- ``_wire/``: what both processes know: records, the ring, the channel, the shared page, the limits of the machine;
+- ``_values/``: plain data: errors, dtypes, events, statistics, what a kernel takes;
+- ``_memory/``: addresses, chunks and blocks, seen from this process;
+- ``_supervision/``: the state machine of a device, the mailboxes of its actors, timers in real time;
 - ``_compiling/``: CUDA C++ to images, and the cache that keeps compiled images for later processes;
-- ``_parameters``: kernel parameters as images describe them, and Python values to parameter blocks;
+- ``_home``: the trio run that a device belongs to, and the error for a call from elsewhere;
+- ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
+- ``_checked_memory``, ``_layout``, ``_arrays``: arrays;
+- ``_staging``, ``_pinned``, ``_batch_areas``, ``_crew``: host memory that copies use, and the threads that fill it;
 - ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
 - ``_lanes``, ``_batch``: lanes, whose work runs side by side, and many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
     from ._compiling.options import NvrtcOptions as NvrtcOptions
     from ._compiling.service import CompileStatistics as CompileStatistics
     from ._device import Device as Device
-    from ._errors import (
+    from ._lanes import Event as Event, Lane as Lane
+    from ._memory.map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
+    from ._open import open_device as open_device
+    from ._supervision.policy import RestartPolicy as RestartPolicy
+    from ._values.errors import (
         ActorCrashed as ActorCrashed,
         AtomrInternalError as AtomrInternalError,
         CommandFailed as CommandFailed,
@@ -64,7 +69,7 @@ if TYPE_CHECKING:
         StaleArray as StaleArray,
         StaleKernel as StaleKernel,
     )
-    from ._events import (
+    from ._values.events import (
         ActorRestarted as ActorRestarted,
         CompileFinished as CompileFinished,
         CompileStarted as CompileStarted,
@@ -79,24 +84,25 @@ if TYPE_CHECKING:
         Subscription as Subscription,
         WorkerReaped as WorkerReaped,
     )
-    from ._findings import (
+    from ._values.findings import (
         Check as Check,
         Finding as Finding,
         OtherThread as OtherThread,
         kept_findings as kept_findings,
     )
-    from ._info import DeviceInfo as DeviceInfo, KernelAttributes as KernelAttributes, Occupancy as Occupancy
-    from ._lanes import Event as Event, Lane as Lane
-    from ._memory_map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
-    from ._open import open_device as open_device
-    from ._parameters import KernelSignature as KernelSignature, Parameter as Parameter, ParameterKind as ParameterKind
-    from ._statistics import (
+    from ._values.info import DeviceInfo as DeviceInfo, KernelAttributes as KernelAttributes, Occupancy as Occupancy
+    from ._values.parameters import (
+        KernelSignature as KernelSignature,
+        Parameter as Parameter,
+        ParameterKind as ParameterKind,
+    )
+    from ._values.state import DeviceState as DeviceState
+    from ._values.statistics import (
         ActorStatistics as ActorStatistics,
         DeviceStatistics as DeviceStatistics,
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
-    from ._supervision import DeviceState as DeviceState, RestartPolicy as RestartPolicy
     from .actors.blas import BatchBlas as BatchBlas, Blas as Blas
     from .actors.blaslt import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
     from .actors.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
@@ -126,7 +132,7 @@ _HOMES = {
     "_compiling.options": ("NvrtcOptions",),
     "_compiling.service": ("CompileStatistics",),
     "_device": ("Device",),
-    "_errors": (
+    "_values.errors": (
         "ActorCrashed",
         "AtomrInternalError",
         "CommandFailed",
@@ -148,7 +154,7 @@ _HOMES = {
         "StaleArray",
         "StaleKernel",
     ),
-    "_events": (
+    "_values.events": (
         "ActorRestarted",
         "CompileFinished",
         "CompileStarted",
@@ -163,14 +169,15 @@ _HOMES = {
         "Subscription",
         "WorkerReaped",
     ),
-    "_findings": ("Check", "Finding", "OtherThread", "kept_findings"),
-    "_info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
+    "_values.findings": ("Check", "Finding", "OtherThread", "kept_findings"),
+    "_values.info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
     "_lanes": ("Event", "Lane"),
-    "_memory_map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
+    "_memory.map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
     "_open": ("open_device",),
-    "_parameters": ("KernelSignature", "Parameter", "ParameterKind"),
-    "_statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
-    "_supervision": ("DeviceState", "RestartPolicy"),
+    "_values.parameters": ("KernelSignature", "Parameter", "ParameterKind"),
+    "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
+    "_values.state": ("DeviceState",),
+    "_supervision.policy": ("RestartPolicy",),
     "actors.blas": ("BatchBlas", "Blas"),
     "actors.blaslt": ("BatchBlasLt", "BlasLt"),
     "actors.graph": ("Graph", "GraphNode", "GraphRecorder"),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import outcome
 import trio
 
-from ._errors import ActorCrashed, RequestError
 from ._generation import BEING_REBUILT
-from ._mailbox import Mailbox, Request, RequestState
+from ._supervision.mailbox import Mailbox, Request, RequestState
+from ._values.errors import ActorCrashed, RequestError
 
 if TYPE_CHECKING:
     from ._generation import Generation

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import DeviceArray
-from ._errors import InvalidArgument
 from ._matrices import strides_text
+from ._values.errors import InvalidArgument
 from .actors.memory import overlap, reach
 
 

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import trio
 
 from . import _layout
-from ._dtypes import spelling
-from ._errors import InvalidArgument
-from ._memory import Block
+from ._memory.arena import Block
 from ._ownership import check_own
-from ._util import NoPublicConstructor, shown
+from ._values.dtypes import spelling
+from ._values.errors import InvalidArgument
+from ._values.util import NoPublicConstructor, shown
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -21,15 +21,15 @@ import trio
 
 from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._batch_areas import BatchSlots
-from ._errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
 from ._known_calls import KnownCall
 from ._launching import Launcher, LaunchPath
 from ._libraries import BatchLibraries
-from ._mailbox import Mailbox
 from ._ownership import own
 from ._requests import CommandRequest
+from ._supervision.mailbox import Mailbox
 from ._timeline import LaneBook, Launch, the_lane
-from ._util import NoPublicConstructor
+from ._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
+from ._values.util import NoPublicConstructor
 from ._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from ._worker.engines.event import MARK
 from .actors.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers

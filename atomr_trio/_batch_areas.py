@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ._errors import InvalidArgument
 from ._generation import Generation
 from ._pinned import PinnedArea, PinnedMemory
 from ._staging import LARGE_SLOT, Slot, StagingPool
-from ._util import known
+from ._values.errors import InvalidArgument
+from ._values.util import known
 from ._wire.protocol import CELL
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ import numpy.typing as npt
 import trio
 
 from ._arrays import DeviceArray
-from ._errors import InvalidArgument
 from ._known_calls import question_of
-from ._memory import Block
+from ._memory.arena import Block
 from ._requests import CallKind, CommandRequest
 from ._shortcut import begin_in_turn
 from ._staging import LARGE_SLOT
 from ._timeline import Operand
-from ._util import known
+from ._values.errors import InvalidArgument
+from ._values.util import known
 from ._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 from ._worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from ._worker.engines.memory import COPY_IN

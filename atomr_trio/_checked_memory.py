@@ -19,9 +19,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from ._arrays import DeviceArray, Storage
-from ._findings import from_here
-from ._memory import Arena, ArenaFull, Block
-from ._shortage import host_limits
+from ._memory.arena import Arena, ArenaFull, Block
+from ._values.findings import from_here
+from ._values.shortage import host_limits
 
 if TYPE_CHECKING:
     import numpy as np

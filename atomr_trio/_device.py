@@ -36,14 +36,31 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
-from ._backends import chosen_backend
 from ._batch_areas import BatchAreas
 from ._checked_memory import CheckedArena, make_array
 from ._closing import close_in_thread, closed
 from ._compiling.service import CompileService
 from ._crew import Crew
-from ._dtypes import check_dtype
-from ._errors import (
+from ._generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._home import Home, check_can_open
+from ._known_calls import KnownCalls
+from ._launching import AwaitedLaunches
+from ._libraries import LIBRARIES, DeviceLibraries
+from ._memory.arena import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
+from ._memory.map import Drawing, MemoryMap, map_of
+from ._ownership import foreign
+from ._pinned import PinnedMemory
+from ._shortcut import Shortcut
+from ._staging import STAGING_BYTES, Slot, StagingPool
+from ._standby import Standbys
+from ._supervision.mailbox import Mailbox, Request
+from ._supervision.policy import GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
+from ._supervision.realtime import RealTimer
+from ._timeline import ORPHANS_AT_ONCE, LaneBook
+from ._trim import Trim
+from ._values.backends import chosen_backend
+from ._values.dtypes import check_dtype
+from ._values.errors import (
     AtomrInternalError,
     ContextLost,
     DeviceClosed,
@@ -54,7 +71,7 @@ from ._errors import (
     OutOfHostMemory,
     fresh,
 )
-from ._events import (
+from ._values.events import (
     ActorRestarted,
     ContextRebuilt,
     ContextWasLost,
@@ -63,28 +80,12 @@ from ._events import (
     Subscription,
     WorkerReaped,
 )
-from ._findings import Check, chosen_checks
-from ._generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
-from ._home import Home, check_can_open
-from ._info import DeviceInfo
-from ._known_calls import KnownCalls
-from ._launching import AwaitedLaunches
-from ._libraries import LIBRARIES, DeviceLibraries
-from ._mailbox import Mailbox, Request
-from ._memory import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
-from ._memory_map import Drawing, MemoryMap, map_of
-from ._ownership import foreign
-from ._pinned import PinnedMemory
-from ._realtime import RealTimer
-from ._shortage import shortage_of
-from ._shortcut import Shortcut
-from ._staging import STAGING_BYTES, Slot, StagingPool
-from ._standby import Standbys
-from ._statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
-from ._supervision import DeviceState, GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
-from ._timeline import ORPHANS_AT_ONCE, LaneBook
-from ._trim import Trim
-from ._util import Living, NoPublicConstructor, check_seconds, known, shown
+from ._values.findings import Check, chosen_checks
+from ._values.info import DeviceInfo
+from ._values.shortage import shortage_of
+from ._values.state import DeviceState
+from ._values.statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
+from ._values.util import Living, NoPublicConstructor, check_seconds, known, shown
 from ._wire.backends import Backend, BackendName
 from ._wire.limits import raise_descriptor_limit, reason_of
 from ._wire.protocol import LANE_NAMES, Verb

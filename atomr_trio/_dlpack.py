@@ -48,7 +48,7 @@ class DLDevice(Structure):
 
 
 class DLDataType(Structure):
-    """``DLDataType``; the codes are in ``_dtypes.py``."""
+    """``DLDataType``; the codes are in ``_values/dtypes.py``."""
 
     _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
 

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 
 from ._arrays import DeviceArray
-from ._parameters import KernelSignature, ParameterKind
+from ._values.parameters import KernelSignature, ParameterKind
 
 Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
 """A function of the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and

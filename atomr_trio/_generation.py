@@ -26,7 +26,13 @@ import attrs
 import trio
 
 from ._closing import close_in_thread
-from ._errors import (
+from ._lanes import LaneOptions
+from ._memory.arena import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
+from ._output import WorkerOutput
+from ._supervision.mailbox import Request
+from ._supervision.realtime import Patience, RealTimer
+from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
+from ._values.errors import (
     ActorCrashed,
     AtomrInternalError,
     CommandFailed,
@@ -39,16 +45,10 @@ from ._errors import (
     StaleArray,
     error_from_status,
 )
-from ._findings import Finding, in_short, read_findings
-from ._info import DeviceInfo
-from ._lanes import LaneOptions
-from ._mailbox import Request
-from ._memory import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
-from ._output import WorkerOutput
-from ._realtime import Patience, RealTimer
-from ._shortage import host_limits
-from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
-from ._util import Living
+from ._values.findings import Finding, in_short, read_findings
+from ._values.info import DeviceInfo
+from ._values.shortage import host_limits
+from ._values.util import Living
 from ._wire import channel
 from ._wire.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
 from ._wire.limits import low_limits, reason_of, shortage

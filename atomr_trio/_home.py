@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import trio
 from trio.lowlevel import in_trio_task
 
-from ._errors import DeviceError, OutsideRun, fresh
+from ._values.errors import DeviceError, OutsideRun, fresh
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -42,13 +42,13 @@ import trio
 from . import _dlpack, _layout
 from ._checked_memory import CheckedArena
 from ._dlpack import DeviceType
-from ._dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
-from ._errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, OutOfHostMemory, StaleArray
-from ._memory import Block, Chunk, Ticket
+from ._memory.arena import Block, Chunk, Ticket
 from ._requests import CommandRequest
-from ._shortage import host_limits
 from ._timeline import Command, Operand
-from ._util import shown
+from ._values.dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
+from ._values.errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, OutOfHostMemory, StaleArray
+from ._values.shortage import host_limits
+from ._values.util import shown
 from ._wire.channel import SharedMemory
 from ._wire.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
 from ._worker.engines.interop import ATTACH, SETTLE, WAIT

@@ -24,12 +24,12 @@ import trio
 
 from ._arrays import DeviceArray
 from ._encoder import encoder
-from ._errors import DeviceError
 from ._home import this_thread
 from ._known_calls import KnownCall
-from ._mailbox import Mailbox
-from ._statistics import Outcome
+from ._supervision.mailbox import Mailbox
 from ._timeline import LaneBook, Launch, LaunchOwner
+from ._values.errors import DeviceError
+from ._values.statistics import Outcome
 from ._wire.protocol import (
     HEADER,
     LANE_COMPUTE,

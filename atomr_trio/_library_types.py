@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import DeviceArray
-from ._dtypes import check_dtype
-from ._errors import InvalidArgument
+from ._values.dtypes import check_dtype
+from ._values.errors import InvalidArgument
 
 LETTERS: Final[Mapping[str, str]] = MappingProxyType(
     {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}

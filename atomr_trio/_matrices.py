@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from . import _layout
 from ._arrays import DeviceArray
-from ._errors import InvalidArgument
-from ._util import named, shown
+from ._values.errors import InvalidArgument
+from ._values.util import named, shown
 
 Operation = Literal["N", "T", "C"]
 """The operation on a matrix before it is used: none, transposition, transposition with conjugation."""

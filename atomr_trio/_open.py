@@ -20,8 +20,8 @@ from ._wire.limits import occupy_standard_streams
 
 if TYPE_CHECKING:
     from ._device import Device, OnFault, WorkerSource
-    from ._findings import Check
-    from ._supervision import RestartPolicy
+    from ._supervision.policy import RestartPolicy
+    from ._values.findings import Check
     from ._wire.backends import BackendName
 
 _TO_OPEN = ("_device", "_lanes", "actors.module", "actors.nvrtc")

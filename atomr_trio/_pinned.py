@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ._closing import close_in_thread, wait_until_idle
-from ._errors import DeviceError, OutOfHostMemory
 from ._generation import Generation
 from ._timeline import Command
+from ._values.errors import DeviceError, OutOfHostMemory
 from ._wire.channel import set_size
 from ._wire.limits import available_memory, reason_of
 from ._wire.protocol import LANE_COPY_IN

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import outcome
 
-from ._errors import DeviceError
-from ._mailbox import Request, RequestState
-from ._memory import Block
+from ._memory.arena import Block
+from ._supervision.mailbox import Request, RequestState
 from ._timeline import Command, Operand
+from ._values.errors import DeviceError
 from ._wire.protocol import LANE_COMPUTE, Verb
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from ._actor import Actor
-from ._mailbox import Looker, Request
-from ._supervision import DeviceState
+from ._supervision.mailbox import Looker, Request
+from ._values.state import DeviceState
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from ._errors import DeviceClosed
-from ._util import known
+from ._values.errors import DeviceClosed
+from ._values.util import known
 from ._wire.channel import SharedMemory
 from ._wire.protocol import CELL
 from ._worker.engines.memory import AREA_SHIFT, STAGING_AREA

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ._events import EventHub, StandbyLost, StandbyReady
 from ._generation import Generation, StartFailed
-from ._supervision import RestartPolicy
+from ._supervision.policy import RestartPolicy
+from ._values.events import EventHub, StandbyLost, StandbyReady
 
 
 class Standbys:

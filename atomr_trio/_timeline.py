@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from ._errors import DeviceError
-from ._memory import Block, Recipe, Ticket
+from ._memory.arena import Block, Recipe, Ticket
+from ._values.errors import DeviceError
 from ._wire.channel import TimelinePage
 from ._wire.protocol import LANE_NAMES, LANES, MAX_LANES, Role
 from ._wire.ring import group_index

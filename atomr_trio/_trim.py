@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import outcome
 
-from ._errors import DeviceError
-from ._mailbox import RequestState
 from ._requests import CommandRequest
+from ._supervision.mailbox import RequestState
 from ._timeline import Command
+from ._values.errors import DeviceError
 from ._worker.engines.memory import RELEASE_CHUNK
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def _count_devices(backend: str) -> int:
 @pytest.fixture(scope="session")
 def gpu_worker_pool(pytestconfig: pytest.Config) -> Iterator[WorkerPool]:
     """The `atomr_trio.testing.WorkerPool` of the session, for tests that open devices themselves."""
-    from ._backends import chosen_backend
+    from ._values.backends import chosen_backend
     from .testing import WorkerPool
 
     backend = chosen_backend(pytestconfig.getoption("gpu_backend"))
@@ -151,7 +151,7 @@ def _own_advice() -> Iterator[None]:
 async def _come_to_rest(device: Device) -> None:
     """Wait for work that the test has left unfinished: a fault in it belongs to this test."""
     from . import DeviceState
-    from ._realtime import RealTimer
+    from ._supervision.realtime import RealTimer
 
     with RealTimer(0.002) as timer:
         while device.state is DeviceState.RUNNING and any(lane.unfinished for lane in device.statistics().lanes):

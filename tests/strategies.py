@@ -21,7 +21,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 
 from atomr_trio import Device, DeviceArray, RestartPolicy
-from atomr_trio._dtypes import DTYPES, NARROW_FLOATS
+from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS
 from rogue import until
 from support import open_test_device
 

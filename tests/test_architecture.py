@@ -103,17 +103,6 @@ def test_a_binding_imports_the_standard_library_and_the_finder(path):
 # -- the trio side -----------------------------------------------------------------------------------------------------
 
 
-def test_supervision_is_pure():
-    assert roots(TRIO_SIDE / "_supervision.py") <= (set(sys.stdlib_module_names) - {"ctypes"}) | {"attrs", "attr"}
-
-
-WIRE, WORKER = TRIO_SIDE / "_wire", TRIO_SIDE / "_worker"
-
-
-def test_the_worker_side_has_neither_trio_nor_numpy_nor_attrs():
-    assert offenders([*sources(WIRE), *sources(WORKER)], "trio", "numpy", "attrs", "attr", "outcome") == []
-
-
 def of_the_package(paths: list[Path], *allowed: str) -> list[str]:
     """Each import of a module of the package that is not in one of these folders, also one for type checkers alone."""
     return [
@@ -124,8 +113,32 @@ def of_the_package(paths: list[Path], *allowed: str) -> list[str]:
     ]
 
 
-def test_what_both_processes_know_rests_on_nothing_of_the_package():
-    assert of_the_package(sources(WIRE), "_wire") == []
+def test_supervision_is_pure():
+    policy = TRIO_SIDE / "_supervision" / "policy.py"
+    assert roots(policy) - {"atomr_trio"} <= (set(sys.stdlib_module_names) - {"ctypes"}) | {"attrs", "attr"}
+    assert of_the_package([policy], "_values") == []
+
+
+WIRE, WORKER = TRIO_SIDE / "_wire", TRIO_SIDE / "_worker"
+
+
+def test_the_worker_side_has_neither_trio_nor_numpy_nor_attrs():
+    assert offenders([*sources(WIRE), *sources(WORKER)], "trio", "numpy", "attrs", "attr", "outcome") == []
+
+
+LAYERS = {
+    "_wire": (),
+    "_values": ("_wire",),
+    "_compiling": ("_wire", "_values"),
+    "_memory": ("_wire", "_values"),
+    "_supervision": ("_wire", "_values", "_compiling", "_memory"),
+}
+"""The lower folders of the package, each with those that it may import. The modules that lie flat are above them."""
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_lower_layer_imports_nothing_of_a_higher_one(layer):
+    assert of_the_package(sources(TRIO_SIDE / layer), layer, *LAYERS[layer]) == []
 
 
 def test_the_worker_side_imports_nothing_of_the_trio_side():
@@ -146,7 +159,7 @@ def test_only_the_device_opens_a_nursery():
 
 def test_only_requests_and_short_launches_reschedule_tasks():
     callers = {path.name for path in sources(TRIO_SIDE) if calls(path, "reschedule")}
-    assert callers <= {"_mailbox.py", "_launching.py"}
+    assert callers <= {"mailbox.py", "_launching.py"}
 
 
 def test_the_commands_use_the_public_face():

@@ -9,7 +9,7 @@ from atomr_trio._compiling import compiler
 from atomr_trio._compiling.architectures import ARCH, is_compiled_by
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._compiling.nvrtc_library import nvrtc_version, supported_architectures
-from atomr_trio._errors import CompileError, InvalidArgument
+from atomr_trio._values.errors import CompileError, InvalidArgument
 
 KERNEL = 'extern "C" __global__ void k() {}'
 

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from atomr_trio import ContextLost, Device, DeviceArray, InvalidArgument, Kernel, NvrtcOptions, overwrites, read_only
-from atomr_trio._memory import ALIGNMENT
+from atomr_trio._memory.arena import ALIGNMENT
 from rogue import kill_worker, next_generation
 from strategies import (
     LAYOUTS,

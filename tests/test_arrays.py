@@ -22,8 +22,8 @@ from atomr_trio import (
     StaleArray,
     read_only,
 )
-from atomr_trio._dtypes import DTYPES
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
+from atomr_trio._values.dtypes import DTYPES
 from atomr_trio.actors.memory import pattern_of
 from strategies import numbers, same
 from support import chosen_backend, open_test_device

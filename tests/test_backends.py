@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import atomr_trio
-from atomr_trio._backends import chosen_backend
+from atomr_trio._values.backends import chosen_backend
 from atomr_trio.testing import WorkerPool
 from support import open_test_device
 

@@ -17,8 +17,8 @@ from cuda import pathfinder
 import support
 from atomr_cuda import nvrtc
 from atomr_trio import InvalidArgument, LibraryNotFound, NvrtcOptions, overwrites, read_only
-from atomr_trio._dtypes import NARROW_FLOATS, check_dtype, is_of_ml_dtypes, number_kind
-from atomr_trio._parameters import parse_signatures
+from atomr_trio._values.dtypes import NARROW_FLOATS, check_dtype, is_of_ml_dtypes, number_kind
+from atomr_trio._values.parameters import parse_signatures
 from atomr_trio.actors.memory import pattern_of
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

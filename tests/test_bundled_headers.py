@@ -21,7 +21,7 @@ from atomr_trio._compiling.compiler import compile_program, compile_to_cubin
 from atomr_trio._compiling.identity import installed_nvrtc
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import CompileError, LibraryNotFound
+from atomr_trio._values.errors import CompileError, LibraryNotFound
 
 carried = pytest.mark.skipif(nvrtc_version() < (13, 3), reason="this NVRTC carries no headers")
 

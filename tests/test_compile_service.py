@@ -22,7 +22,7 @@ from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.identity import NvrtcIdentity
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._compiling.service import CompileService, Waiter
-from atomr_trio._errors import AtomrInternalError, CompileError, DeviceError, InvalidArgument, OutOfHostMemory
+from atomr_trio._values.errors import AtomrInternalError, CompileError, DeviceError, InvalidArgument, OutOfHostMemory
 from support import child_environment
 
 SAXPY = """

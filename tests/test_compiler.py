@@ -16,7 +16,7 @@ from atomr_trio._compiling import compiler
 from atomr_trio._compiling.compiler import compile_program, compile_to_cubin, compile_to_ltoir, compile_to_ptx
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import CompileError, InvalidArgument, LibraryNotFound
+from atomr_trio._values.errors import CompileError, InvalidArgument, LibraryNotFound
 
 SAXPY = """
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {

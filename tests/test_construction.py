@@ -13,8 +13,8 @@ from hypothesis import given
 
 from atomr_trio import InvalidArgument
 from atomr_trio._arrays import MAX_AXES, check_shape, contiguous
-from atomr_trio._dtypes import DTYPES, check_dtype
 from atomr_trio._layout import contiguous_strides
+from atomr_trio._values.dtypes import DTYPES, check_dtype
 
 lengths = st.one_of(
     st.integers(-1, 5),

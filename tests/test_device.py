@@ -27,7 +27,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import atomr_trio
 from atomr_trio import _device, _generation, testing
-from atomr_trio._supervision import DeviceState, RestartPolicy
+from atomr_trio._supervision.policy import RestartPolicy
+from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
 from atomr_trio.actors import copies, kernel as kernel_actor, module as module_actor
 from support import child_environment, next_event, open_test_device

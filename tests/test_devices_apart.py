@@ -46,7 +46,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._calls import verb
-from atomr_trio._util import NoPublicConstructor
+from atomr_trio._values.util import NoPublicConstructor
 from linear_helper import find
 from public_interface import CALLABLES, Member, spelled
 from strategies import sent

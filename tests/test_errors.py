@@ -6,8 +6,8 @@ import pickle
 import pytest
 import trio
 
-from atomr_trio import _errors
-from atomr_trio._errors import (
+from atomr_trio._values import errors as _errors
+from atomr_trio._values.errors import (
     ActorCrashed,
     AtomrInternalError,
     CommandFailed,

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from atomr_trio._errors import InvalidArgument
-from atomr_trio._events import (
+from atomr_trio._values.errors import InvalidArgument
+from atomr_trio._values.events import (
     ActorRestarted,
     ContextRebuilt,
     ContextWasLost,
@@ -20,14 +20,14 @@ from atomr_trio._events import (
     EventHub,
     EventsDropped,
 )
-from atomr_trio._statistics import (
+from atomr_trio._values.state import DeviceState
+from atomr_trio._values.statistics import (
     OUTCOMES,
     ActorStatistics,
     DeviceStatistics,
     LaneStatistics,
     MemoryStatistics,
 )
-from atomr_trio._supervision import DeviceState
 
 
 def rebuilt(generation):

@@ -42,7 +42,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._memory import ALIGNMENT, GUARDED_ALIGNMENT
+from atomr_trio._memory.arena import ALIGNMENT, GUARDED_ALIGNMENT
 from atomr_trio.testing import Fault, ReturnStatus, cause, inject
 from rogue import endless_kernel, hang
 from strategies import examples, in_time, seeds, until_idle

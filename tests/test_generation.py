@@ -15,7 +15,11 @@ import trio
 import trio.testing
 
 from atomr_trio import _generation
-from atomr_trio._errors import (
+from atomr_trio._generation import Generation, Loss, LossKind, StartFailed, reap
+from atomr_trio._memory.arena import Arena, Block, Chunk, ChunkState, Recipe
+from atomr_trio._supervision.mailbox import Request
+from atomr_trio._timeline import Command
+from atomr_trio._values.errors import (
     ActorCrashed,
     AtomrInternalError,
     CommandFailed,
@@ -25,10 +29,6 @@ from atomr_trio._errors import (
     OutOfDeviceMemory,
     StaleArray,
 )
-from atomr_trio._generation import Generation, Loss, LossKind, StartFailed, reap
-from atomr_trio._mailbox import Request
-from atomr_trio._memory import Arena, Block, Chunk, ChunkState, Recipe
-from atomr_trio._timeline import Command
 from atomr_trio._wire import channel
 from atomr_trio._wire.channel import SharedMemory
 from atomr_trio._wire.protocol import (

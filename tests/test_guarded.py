@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy, overwrites, read_only
-from atomr_trio._memory import CHUNK_GRANULARITY, GUARD, GUARDED_ALIGNMENT, MAX_CHUNKS, MIB
+from atomr_trio._memory.arena import CHUNK_GRANULARITY, GUARD, GUARDED_ALIGNMENT, MAX_CHUNKS, MIB
 from atomr_trio.testing import WorkerPool
 from rogue import next_generation
 from support import chosen_backend, open_test_device

@@ -29,7 +29,7 @@ from atomr_trio._compiling.headers import Dependence, Snapshot, dependence, pack
 from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import CompileError
+from atomr_trio._values.errors import CompileError
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float* x, float* y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
 KERNEL = '\n__device__ int n = VALUE; extern "C" __global__ void k() {}'

@@ -20,7 +20,7 @@ import pytest
 from atomr_trio import DeviceArray, InvalidArgument
 from atomr_trio._calls import Address, Library, Scalar, verb
 from atomr_trio._known_calls import _repeatable
-from atomr_trio._memory import ALIGNMENT
+from atomr_trio._memory.arena import ALIGNMENT
 from atomr_trio._wire.protocol import LANE_COMPUTE
 from atomr_trio.actors.blas import Blas
 from atomr_trio.actors.blaslt import BlasLt

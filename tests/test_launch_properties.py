@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from atomr_trio import DeviceArray, InvalidArgument, overwrites, read_only
-from atomr_trio._dtypes import DTYPES
+from atomr_trio._values.dtypes import DTYPES
 from strategies import (
     FLOAT_CODES,
     Way,

@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
-from atomr_trio._errors import (
+from atomr_trio._supervision.mailbox import Mailbox, Request, RequestState
+from atomr_trio._values.errors import (
     ActorCrashed,
     CommandFailed,
     ContextLost,
@@ -17,7 +18,6 @@ from atomr_trio._errors import (
     DeviceFailed,
     OutOfDeviceMemory,
 )
-from atomr_trio._mailbox import Mailbox, Request, RequestState
 
 QUEUED, STARTED, SETTLED, CANCELLED, ABANDONED = RequestState
 

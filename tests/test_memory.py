@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from atomr_trio import CommandFailed, OutOfDeviceMemory
 from atomr_trio._generation import Generation
-from atomr_trio._memory import (
+from atomr_trio._memory.arena import (
     ALIGNMENT,
     CHUNK_GRANULARITY,
     FIRST_CHUNK,

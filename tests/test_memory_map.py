@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from atomr_trio import InvalidArgument, MemoryMap, MemoryPiece
-from atomr_trio._memory import CHUNK_GRANULARITY, FIRST_CHUNK, MIB, Arena, ChunkState
-from atomr_trio._memory_map import map_of
+from atomr_trio._memory.arena import CHUNK_GRANULARITY, FIRST_CHUNK, MIB, Arena, ChunkState
+from atomr_trio._memory.map import map_of
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANES, Role
 from support import open_test_device
 

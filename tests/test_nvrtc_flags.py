@@ -11,7 +11,7 @@ from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._compiling.flags import Flag, check_contradictions, parse_flags
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import CompileError, InvalidArgument
+from atomr_trio._values.errors import CompileError, InvalidArgument
 
 FLAGS = _nvrtc_flags._FLAGS
 VALUES = {

@@ -12,7 +12,7 @@ from atomr_trio import SmArch
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._compiling.flags import parse_flags
 from atomr_trio._compiling.options import NvrtcOptions, check_options, resolve_target
-from atomr_trio._errors import InvalidArgument
+from atomr_trio._values.errors import InvalidArgument
 
 # ---------------------------------------------------------------------------------------------------- options
 

@@ -12,8 +12,8 @@ import struct
 import numpy as np
 import pytest
 
-from atomr_trio._errors import InvalidArgument
-from atomr_trio._parameters import KernelSignature, ParameterKind, parse_signatures
+from atomr_trio._values.errors import InvalidArgument
+from atomr_trio._values.parameters import KernelSignature, ParameterKind, parse_signatures
 from nvrtc_helper import compile_ptx
 
 KINDS = """

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 
 from atomr_trio import InvalidArgument
-from atomr_trio._dtypes import DTYPES
 from atomr_trio._staging import LARGE_SLOT
+from atomr_trio._values.dtypes import DTYPES
 from atomr_trio.actors.memory import pattern_of
 from strategies import (
     EVERY_DTYPE,

@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from atomr_trio import _realtime
-from atomr_trio._realtime import Patience, RealTimer, readable_within
+from atomr_trio._supervision import realtime as _realtime
+from atomr_trio._supervision.realtime import Patience, RealTimer, readable_within
 from limits_helper import full_table
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import outcome
 import pytest
 
-from atomr_trio._errors import ActorCrashed, CommandFailed, ContextLost, StaleArray
-from atomr_trio._mailbox import RequestState
 from atomr_trio._requests import CommandRequest
+from atomr_trio._supervision.mailbox import RequestState
+from atomr_trio._values.errors import ActorCrashed, CommandFailed, ContextLost, StaleArray
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, Role
 from atomr_trio._worker.engines.memory import COPY_IN, FILL
 

@@ -23,7 +23,7 @@ import trio
 
 import atomr_trio
 from atomr_trio import Device
-from atomr_trio._util import Living
+from atomr_trio._values.util import Living
 from atomr_trio.testing import WorkerPool, worker_pid
 from spawned import sum_in_a_child
 from support import chosen_backend, open_test_device

@@ -34,8 +34,8 @@ from atomr_trio import (
     read_only,
     testing,
 )
-from atomr_trio._events import EventHub
 from atomr_trio._standby import Standbys
+from atomr_trio._values.events import EventHub
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from support import next_event
 

@@ -32,8 +32,8 @@ from atomr_trio import (
     _generation,
     read_only,
 )
-from atomr_trio._mailbox import Request
 from atomr_trio._requests import CommandRequest
+from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role
 from atomr_trio._worker.engines.memory import FILL
 from atomr_trio.testing import (

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from atomr_trio import InvalidArgument
-from atomr_trio._util import NoPublicConstructor, check_seconds, known, shown
+from atomr_trio._values.util import NoPublicConstructor, check_seconds, known, shown
 
 
 def test_what_is_known_is_passed_on_and_its_absence_is_a_defect_of_ours():

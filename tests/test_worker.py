@@ -314,7 +314,15 @@ async def test_a_started_worker_has_neither_trio_nor_the_users_side_in_its_modul
             modules = set(answer.read_text().split())
             assert dev.generation == 1
     assert "atomr_trio._worker.lanes" in modules, "the answer is no worker's"
-    strangers = {"trio", "attrs", "attr", "outcome", "atomr_trio._device", "atomr_trio._memory", "multiprocessing"}
+    strangers = {
+        "trio",
+        "attrs",
+        "attr",
+        "outcome",
+        "atomr_trio._device",
+        "atomr_trio._memory.arena",
+        "multiprocessing",
+    }
     # The simulated GPU computes with numpy; a real worker has no use for it.
     strangers |= set() if backend == "sim" else {"numpy"}
     strangers -= {"multiprocessing"} if "coverage" in modules else set()  # `make worker-coverage` brings it along

@@ -9,7 +9,7 @@ import difflib
 import enum
 import re
 
-from atomr_trio._errors import InvalidArgument
+from atomr_trio._values.errors import InvalidArgument
 
 __all__ = ["ARCH", "SmArch", "capability_of", "dotted", "is_compiled_by", "virtual"]
 

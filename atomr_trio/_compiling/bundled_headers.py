@@ -34,7 +34,7 @@ from atomr_trio._compiling.architectures import dotted
 from atomr_trio._compiling.cache_folder import HEADERS, SUPPORTED, CacheFolder, Unusable, warn_once
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
 from atomr_trio._compiling.whole_folder import Fill, held, is_as_seen, make_whole
-from atomr_trio._errors import LibraryNotFound
+from atomr_trio._values.errors import LibraryNotFound
 
 __all__ = [
     "CudaHeaders",

@@ -29,8 +29,8 @@ import attrs
 from atomr_trio._compiling.cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
 from atomr_trio._compiling.compiler import CompiledProgram, CompressedText
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import InvalidArgument
-from atomr_trio._parameters import KernelSignature, Parameter, ParameterKind
+from atomr_trio._values.errors import InvalidArgument
+from atomr_trio._values.parameters import KernelSignature, Parameter, ParameterKind
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 

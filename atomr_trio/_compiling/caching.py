@@ -31,7 +31,7 @@ from atomr_trio._compiling.headers import Dependence, Snapshot
 from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
 from atomr_trio._compiling.listing import Listing, Unknowable
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import CompileError
+from atomr_trio._values.errors import CompileError
 
 __all__ = ["Answer", "CachingCompiler", "Cancellation", "Job", "Origin", "shared_cache"]
 

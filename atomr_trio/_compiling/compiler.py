@@ -28,8 +28,8 @@ from atomr_trio._compiling.bundled_headers import headers_in_use
 from atomr_trio._compiling.flags import parse_flags, refuse
 from atomr_trio._compiling.nvrtc_library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
 from atomr_trio._compiling.options import NvrtcOptions, check_options
-from atomr_trio._errors import CompileError, InvalidArgument
-from atomr_trio._parameters import KernelSignature, parse_signatures
+from atomr_trio._values.errors import CompileError, InvalidArgument
+from atomr_trio._values.parameters import KernelSignature, parse_signatures
 
 __all__ = [
     "NOWHERE",

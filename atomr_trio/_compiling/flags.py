@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import attrs
 
 from atomr_trio._compiling.architectures import dotted
-from atomr_trio._errors import InvalidArgument
+from atomr_trio._values.errors import InvalidArgument
 
 __all__ = ["Flag", "GivenFlag", "check_contradictions", "check_version", "parse_flags", "refuse"]
 

@@ -17,8 +17,8 @@ from typing import Any, Final, NoReturn
 
 import attrs
 
-from .._errors import InvalidArgument
-from .._parameters import KernelSignature, code_of, parse_signatures
+from .._values.errors import InvalidArgument
+from .._values.parameters import KernelSignature, code_of, parse_signatures
 
 __all__ = ["Image", "ImageKind", "read_image", "variables_of"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, final, get_args
 
 import attrs
 
-from .._errors import InvalidArgument
+from .._values.errors import InvalidArgument
 from .images import Image, read_image
 
 __all__ = ["CONTAINERS", "LinkInput", "LinkKind", "LinkOptions", "Linkable", "refuse"]

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Iterator
 
 from atomr_cuda import CudaError, LibraryMissing, nvrtc
-from atomr_trio._errors import CompileError, ErrorContext, LibraryNotFound
+from atomr_trio._values.errors import CompileError, ErrorContext, LibraryNotFound
 
 __all__ = ["error_context", "nvrtc_errors", "nvrtc_version", "supported_architectures"]
 

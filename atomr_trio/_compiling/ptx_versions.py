@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from .._errors import InvalidArgument
-from .._parameters import code_of
+from .._values.errors import InvalidArgument
+from .._values.parameters import code_of
 from .architectures import dotted
 
 __all__ = ["Version", "newest_ptx", "ptx_version", "reads_ptx", "too_new"]

@@ -23,8 +23,8 @@ from atomr_trio._compiling.caching import Answer, CachingCompiler, Job
 from atomr_trio._compiling.compiler import check_source
 from atomr_trio._compiling.headers import Dependence
 from atomr_trio._compiling.options import NvrtcOptions
-from atomr_trio._errors import AtomrInternalError, DeviceError, InvalidArgument, OutOfHostMemory, fresh
-from atomr_trio._shortage import shortage_of
+from atomr_trio._values.errors import AtomrInternalError, DeviceError, InvalidArgument, OutOfHostMemory, fresh
+from atomr_trio._values.shortage import shortage_of
 
 __all__ = ["CompileService", "CompileStatistics", "Waiter"]
 

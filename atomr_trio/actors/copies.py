@@ -27,15 +27,15 @@ import numpy.typing as npt
 import trio
 
 from .. import _layout
-from .._errors import DeviceError, InvalidArgument
-from .._events import CopyProgress
 from .._layout import Box, Piece
 from .._pinned import PinnedArea
 from .._requests import CommandRequest
-from .._shortage import host_limits
 from .._staging import LARGE_SLOT, Slot
 from .._timeline import Command
-from .._util import known
+from .._values.errors import DeviceError, InvalidArgument
+from .._values.events import CopyProgress
+from .._values.shortage import host_limits
+from .._values.util import known
 from .._wire.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
 from .._wire.ring import ORDERED_STORES
 from .._worker.engines.memory import (

@@ -25,14 +25,14 @@ import trio
 
 from .. import _layout
 from .._arrays import DeviceArray, check_like
-from .._errors import DeviceError, InvalidArgument, RequestError, StaleKernel
-from .._mailbox import Request, RequestState
-from .._memory import Block, ChunkState
+from .._memory.arena import Block, ChunkState
 from .._ownership import own
 from .._requests import CommandRequest
-from .._shortage import host_limits
+from .._supervision.mailbox import Request, RequestState
 from .._timeline import Command, Operand
-from .._util import NoPublicConstructor, check_seconds, known
+from .._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
+from .._values.shortage import host_limits
+from .._values.util import NoPublicConstructor, check_seconds, known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb
 from .._worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
 from .._worker.engines.memory import BOX, COPY, FILL

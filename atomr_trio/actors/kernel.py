@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, fin
 import trio
 
 from .._arrays import DeviceArray
-from .._errors import InvalidArgument
-from .._info import KernelAttributes, Occupancy
-from .._mailbox import RequestState
 from .._ownership import foreign
-from .._parameters import KernelSignature, Parameter
 from .._requests import CommandRequest
+from .._supervision.mailbox import RequestState
 from .._timeline import Operand
-from .._util import NoPublicConstructor, check_seconds, shown
+from .._values.errors import InvalidArgument
+from .._values.info import KernelAttributes, Occupancy
+from .._values.parameters import KernelSignature, Parameter
+from .._values.util import NoPublicConstructor, check_seconds, shown
 from .._wire.protocol import Role, Verb
 from .._wire.ring import NUMBERED_HEADER
 from .._worker.engines.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions

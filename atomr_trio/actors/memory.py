@@ -10,11 +10,11 @@ import numpy.typing as npt
 import trio
 
 from .. import _layout
-from .._dtypes import number_kind
-from .._errors import InvalidArgument
-from .._memory import Block
+from .._memory.arena import Block
 from .._requests import CommandRequest
-from .._util import shown
+from .._values.dtypes import number_kind
+from .._values.errors import InvalidArgument
+from .._values.util import shown
 from .._wire.protocol import LANE_COMPUTE, Role
 from .._worker.engines.memory import FILL
 

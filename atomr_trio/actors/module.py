@@ -27,15 +27,22 @@ import trio
 from .._arrays import DeviceArray, ModuleStorage
 from .._compiling.compiler import CompiledProgram
 from .._compiling.images import Image, ImageKind, read_image, variables_of
-from .._dtypes import check_dtype
-from .._errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, OutOfHostMemory, StaleKernel
-from .._mailbox import Request, RequestState
-from .._memory import Block, Chunk, ChunkState
+from .._memory.arena import Block, Chunk, ChunkState
 from .._ownership import check_own
-from .._parameters import KernelSignature, signature_of_layout
-from .._shortage import host_limits
+from .._supervision.mailbox import Request, RequestState
 from .._timeline import Command, CommandOwner, Operand
-from .._util import NoPublicConstructor, known, shown
+from .._values.dtypes import check_dtype
+from .._values.errors import (
+    AtomrInternalError,
+    CommandFailed,
+    DeviceError,
+    InvalidArgument,
+    OutOfHostMemory,
+    StaleKernel,
+)
+from .._values.parameters import KernelSignature, signature_of_layout
+from .._values.shortage import host_limits
+from .._values.util import NoPublicConstructor, known, shown
 from .._wire.protocol import LANE_COMPUTE
 from .._worker.engines.module import LOAD, UNLOAD, kernel_number
 

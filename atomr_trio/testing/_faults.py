@@ -19,7 +19,7 @@ import outcome
 import trio
 
 from .. import ContextLost, DeviceError, InvalidArgument, OutOfDeviceMemory
-from .._util import known
+from .._values.util import known
 from ._workers import generation_of, kill_worker, until
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Self, final
 import attrs
 
 from .. import AtomrInternalError, InvalidArgument
-from .._backends import chosen_backend
 from .._device import MAX_DEVICES
-from .._findings import chosen_checks
-from .._util import Living
+from .._values.backends import chosen_backend
+from .._values.findings import chosen_checks
+from .._values.util import Living
 from .._worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from .._findings import Check
+    from .._values.findings import Check
     from .._wire.backends import Backend, BackendName
 
 CLOSE_SECONDS = 30.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from .._device import Device
-from .._errors import InvalidArgument
-from .._util import known
+from .._values.errors import InvalidArgument
+from .._values.util import known
 
 if TYPE_CHECKING:
     from .._generation import Generation

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Verdict, verb
-from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Vector, check_array
+from ..._values.errors import InvalidArgument
 from ..._worker.engines.blas import flags
 from ..memory import plan_fill
 from .types import REAL_LETTERS, check_lengths

@@ -12,10 +12,10 @@ from typing import SupportsIndex
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
-from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, Vector, check_operation
-from ..._util import shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import shown
 from ..._worker.engines.blas import flags
 from .matrices import MatrixOperands, is_same_place, word
 from .vectors import DTYPES, PARTS, check_real, factor

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from ..._apart import check_all_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, check_usable
-from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of, name_of
 from ..._matrices import (
     OPERATIONS,
@@ -27,7 +26,8 @@ from ..._matrices import (
     layout_refusal,
     matrix_of,
 )
-from ..._util import known, shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import known, shown
 from .vectors import VectorOperands, factor
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Address, Operands, Scalar, verb
-from ..._errors import InvalidArgument
 from ..._library_types import DATA_TYPES, check_output_dtype, name_of
 from ..._matrices import Matrix, Operation, check_operation
+from ..._values.errors import InvalidArgument
 from .matrices import MatrixOperands, check_factor, common_stack, items, repeated
 from .types import DEFAULT_ALGORITHM, OUTPUTS, Compute, product_of
 

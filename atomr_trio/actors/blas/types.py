@@ -10,10 +10,10 @@ import attrs
 import numpy as np
 
 from ..._arrays import DeviceArray
-from ..._errors import InvalidArgument
 from ..._library_types import name_of
 from ..._matrices import Vector
-from ..._util import shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import shown
 from ..._worker.engines.blas import flags
 
 REAL_LETTERS: Final[Mapping[str, str]] = MappingProxyType({"S": "S", "D": "D", "C": "Sc", "Z": "Dz"})

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Address, Argument, Library, Scalar, Verdict, check_usable
-from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import Matrix, Vector, check_array, is_spread, strides_text, vector
+from ..._values.errors import InvalidArgument
 from ..._worker.engines.blas import flags
 from ..memory import plan_fill
 

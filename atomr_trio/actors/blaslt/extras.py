@@ -10,9 +10,9 @@ from typing import Final
 import attrs
 
 from ..._arrays import DeviceArray
-from ..._errors import InvalidArgument
 from ..._matrices import Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
-from ..._util import shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import shown
 from . import types
 from .types import FLOAT8
 

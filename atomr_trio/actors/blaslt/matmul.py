@@ -6,9 +6,9 @@ import numpy.typing as npt
 
 from ..._arrays import DeviceArray
 from ..._calls import Library, check_usable, verb
-from ..._errors import InvalidArgument
 from ..._library_types import check_output_dtype
 from ..._matrices import Operation, check_array
+from ..._values.errors import InvalidArgument
 from ..._worker.engines.blaslt import BLASLT
 from . import types
 from .extras import Extras

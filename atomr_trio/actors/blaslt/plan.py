@@ -14,7 +14,6 @@ import numpy as np
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Library, Operands, Scalar
-from ..._errors import InvalidArgument
 from ..._library_types import DATA_TYPES
 from ..._matrices import (
     OPERATIONS,
@@ -27,7 +26,8 @@ from ..._matrices import (
     strides_text,
 )
 from ..._requests import CallKind, CommandRequest
-from ..._util import known, shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import known, shown
 from ..._worker.engines.blaslt import (
     FIRST_MATMUL,
     MATMUL,

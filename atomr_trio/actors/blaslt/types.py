@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 import attrs
 
-from ..._errors import InvalidArgument
-from ..._util import named, shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import named, shown
 from ..blas import types as blas
 
 Compute = Literal["pedantic", "tf32", "fast_float16", "fast_bfloat16", "emulated", "float16"]

@@ -9,9 +9,9 @@ import numpy as np
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import verb
-from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
+from ..._values.errors import InvalidArgument
 from ..._worker.engines.finite import NAN
 from .plans import SolverPlans, lines, places
 from .types import FACTOR_BATCH, LEFT, LOWER, RIGHT, UPPER, Look

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from ..._arrays import DeviceArray
 from ..._calls import Argument, Scalar, verb
-from ..._errors import InvalidArgument, SingularMatrixError
 from ..._library_types import LETTERS
 from ..._matrices import OPERATIONS, Matrix, broadcast
-from ..._util import named, shown
+from ..._values.errors import InvalidArgument, SingularMatrixError
+from ..._values.util import named, shown
 from ..._worker.engines.blas import BLAS
 from ..._worker.engines.finite import INFINITY, NAN
 from .factorizations import FactorizationVerbs, matching

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from ..._apart import check_all_apart, check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
-from ..._errors import InvalidArgument
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
-from ..._util import known, shown
+from ..._values.errors import InvalidArgument
+from ..._values.util import known, shown
 from ..._worker.engines import finite
 from ..._worker.engines.blas import BLAS
 from ..._worker.engines.calls import ANSWER_BYTES, CallTable

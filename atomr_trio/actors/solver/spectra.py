@@ -7,9 +7,9 @@ from typing import Any, Literal
 from ..._apart import check_apart
 from ..._arrays import DeviceArray
 from ..._calls import Scalar, verb
-from ..._errors import InvalidArgument
 from ..._library_types import letter_of
 from ..._matrices import Matrix
+from ..._values.errors import InvalidArgument
 from .plans import SolverPlans, check_number, chunks, lines, places, values_of
 from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, Look, PairOut, TripleOut
 

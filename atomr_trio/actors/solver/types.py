@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument
-from ..._errors import (
+from ..._library_types import DATA_TYPES
+from ..._values.errors import (
     CommandFailed,
     ConvergenceError,
     DeviceError,
@@ -22,7 +23,6 @@ from ..._errors import (
     RequestError,
     SingularMatrixError,
 )
-from ..._library_types import DATA_TYPES
 from ..._worker.engines.blas import BLAS
 from ..._worker.engines.calls import CallTable
 from ..._worker.engines.finite import INFINITY, NAN

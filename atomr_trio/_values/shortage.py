@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Unpack
 
-from ._errors import DeviceError, ErrorContext, OutOfHostMemory
-from ._wire.limits import shortage
+from .._wire.limits import shortage
+from .errors import DeviceError, ErrorContext, OutOfHostMemory
 
 
 def shortage_of(error: BaseException) -> str | None:

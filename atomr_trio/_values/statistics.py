@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from atomr_trio._supervision import DeviceState
+from atomr_trio._values.state import DeviceState
 
 __all__ = [
     "OUTCOMES",

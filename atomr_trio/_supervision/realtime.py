@@ -22,7 +22,7 @@ from typing import Self
 
 import trio
 
-from ._wire.limits import shortage
+from .._wire.limits import shortage
 
 _CLOCK_MONOTONIC = 1
 _LOOK_SECONDS = 1e-3

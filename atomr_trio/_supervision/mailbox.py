@@ -26,10 +26,10 @@ from typing import Any, Protocol
 import outcome
 import trio
 
-from ._errors import ActorCrashed, ContextLost, DeviceError
-from ._memory import Block
-from ._statistics import ActorStatistics, Outcome
-from ._wire.protocol import LANE_COMPUTE
+from .._memory.arena import Block
+from .._values.errors import ActorCrashed, ContextLost, DeviceError
+from .._values.statistics import ActorStatistics, Outcome
+from .._wire.protocol import LANE_COMPUTE
 
 
 class RequestState(enum.Enum):

@@ -40,7 +40,7 @@ import trio
 from atomr_trio._wire.status import StatusClass, classify
 
 if TYPE_CHECKING:
-    from atomr_trio._findings import Finding
+    from atomr_trio._values.findings import Finding
 
 __all__ = [
     "ActorCrashed",

@@ -33,8 +33,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from ._util import known
-from ._wire.protocol import Role
+from .._values.util import known
+from .._wire.protocol import Role
 
 MIB = 1 << 20
 ALIGNMENT = 512

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ._errors import InvalidArgument, LibraryNotFound
+from .errors import InvalidArgument, LibraryNotFound
 
 DTYPES: Final = tuple(
     np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "f2", "i4", "u4", "f4", "i8", "u8", "f8", "c8", "c16")

@@ -14,8 +14,8 @@ from typing import Final, Literal, Protocol, Self, final
 import attrs
 import trio
 
-from ._errors import InvalidArgument
-from ._findings import Finding
+from .errors import InvalidArgument
+from .findings import Finding
 
 __all__ = [
     "ActorRestarted",

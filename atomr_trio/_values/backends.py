@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ._errors import InvalidArgument
-from ._wire.backends import Backend, backend_of_environment, named_backend
+from .._wire.backends import Backend, backend_of_environment, named_backend
+from .errors import InvalidArgument
 
 
 def chosen_backend(backend: str | None) -> Backend:

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from ._errors import InvalidArgument
-from ._util import shown
-from ._wire.checking import kept_lines
+from .._wire.checking import kept_lines
+from .errors import InvalidArgument
+from .util import shown
 
 Check: TypeAlias = Literal["bounds", "initialised", "races", "barriers", "all"]
 """The name of a check of the simulator, or "all"; see `open_device`."""

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, SupportsIndex, TypeVar
 
-from ._errors import InvalidArgument
+from .errors import InvalidArgument
 
 T = TypeVar("T")
 

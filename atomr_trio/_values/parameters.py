@@ -24,9 +24,9 @@ from typing import Final, NoReturn, Protocol, TypeAlias
 import attrs
 import numpy as np
 
-from atomr_trio._dtypes import NARROW_FLOATS, is_of_ml_dtypes, narrow_floats, number_kind
-from atomr_trio._errors import InvalidArgument
-from atomr_trio._util import shown
+from atomr_trio._values.dtypes import NARROW_FLOATS, is_of_ml_dtypes, narrow_floats, number_kind
+from atomr_trio._values.errors import InvalidArgument
+from atomr_trio._values.util import shown
 
 __all__ = ["KernelSignature", "Parameter", "ParameterKind", "code_of", "parse_signatures", "signature_of_layout"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
-from ._memory import AT_A_TIME
-from ._util import known
+from .._values.util import known
+from .arena import AT_A_TIME
 
 if TYPE_CHECKING:
-    from ._memory import Arena, Block
+    from .arena import Arena, Block
 
 T = TypeVar("T")
 

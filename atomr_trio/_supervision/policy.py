@@ -24,10 +24,11 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from .._values.state import DeviceState
+
 __all__ = [
     "TRANSITIONS",
     "Decision",
-    "DeviceState",
     "Event",
     "GiveUp",
     "LoseContext",
@@ -38,29 +39,6 @@ __all__ = [
     "StayDown",
     "Supervision",
 ]
-
-
-@enum.unique
-class DeviceState(enum.Enum):
-    """The state of a device."""
-
-    STARTING = "starting"
-    """The first generation is being built; the block of `open_device` has not begun."""
-
-    RUNNING = "running"
-    """A generation is up and takes requests."""
-
-    REBUILDING = "rebuilding"
-    """A generation was lost and the next is not up yet; requests wait."""
-
-    CLOSING = "closing"
-    """The user left the block; running work may finish, new requests are refused."""
-
-    CLOSED = "closed"
-    """Every resource has been released."""
-
-    FAILED = "failed"
-    """The supervision gave up; there will be no further generation."""
 
 
 @enum.unique
