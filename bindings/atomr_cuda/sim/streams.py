@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable
 from ._status import NOT_READY, OPERATING_SYSTEM, SUCCESS, UNKNOWN, Refused
 from .memory import ASSERT, DeviceFault
 
-# A real driver has room for this many unfinished entries of one stream, measured with launches. A call that finds no
-# room blocks until there is some, and every other call that names the stream blocks behind it, a query as well.
-MAX_PENDING = 1021
+# A real driver has room for this many unfinished entries of one stream: for 1,021 launches behind what holds them up. A
+# call that finds no room blocks until there is some, and every other call that names the stream behind it, a query too.
+MAX_PENDING = 1022
 
 
 class Fate:
