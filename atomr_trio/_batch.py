@@ -31,7 +31,7 @@ from ._timeline import LaneBook, Launch, the_lane
 from ._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
 from ._values.util import NoPublicConstructor
 from ._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
-from ._worker.engines.event import MARK
+from ._wire.records.event import MARK
 from .actors.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers
 from .actors.kernel import (
     ORDINARY,

@@ -30,8 +30,8 @@ from ._timeline import Operand
 from ._values.errors import InvalidArgument
 from ._values.util import known
 from ._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
-from ._worker.engines.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
-from ._worker.engines.memory import COPY_IN
+from ._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
+from ._wire.records.memory import COPY_IN
 
 if TYPE_CHECKING:
     from ._batch import Batch

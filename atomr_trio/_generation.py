@@ -74,10 +74,10 @@ from ._wire.protocol import (
     Verb,
     encode_wait,
 )
+from ._wire.records import context as context_records
+from ._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from ._wire.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
 from ._wire.status import StatusClass, classify
-from ._worker.engines import context as context_records
-from ._worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from ._worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from ._values.shortage import host_limits
 from ._values.util import shown
 from ._wire.channel import SharedMemory
 from ._wire.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
-from ._worker.engines.interop import ATTACH, SETTLE, WAIT
+from ._wire.records.interop import ATTACH, SETTLE, WAIT
 
 if TYPE_CHECKING:
     from ._arrays import DeviceArray, Storage

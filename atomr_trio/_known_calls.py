@@ -18,8 +18,8 @@ from ._arrays import DeviceArray, Storage
 from ._requests import CallKind, CommandRequest, RepeatedRequest
 from ._timeline import Operand
 from ._wire.protocol import HEADER, Mode, Role
+from ._wire.records.calls import WORD
 from ._wire.ring import MAX_RECORD
-from ._worker.engines.calls import WORD
 
 if TYPE_CHECKING:
     from ._device import Device

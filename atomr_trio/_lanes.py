@@ -21,7 +21,7 @@ from ._values.errors import DeviceError, InvalidArgument, fresh
 from ._values.state import DeviceState
 from ._values.util import NoPublicConstructor
 from ._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
-from ._worker.engines.event import DROP, ELAPSED, MARK, RECORD
+from ._wire.records.event import DROP, ELAPSED, MARK, RECORD
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -42,8 +42,8 @@ from ._wire.protocol import (
     Verb,
     counter_word,
 )
+from ._wire.records.module import LAUNCH
 from ._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
-from ._worker.engines.module import LAUNCH
 
 if TYPE_CHECKING:
     from ._actor import Actor

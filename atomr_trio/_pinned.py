@@ -27,7 +27,7 @@ from ._values.errors import DeviceError, OutOfHostMemory
 from ._wire.channel import set_size
 from ._wire.limits import available_memory, reason_of
 from ._wire.protocol import LANE_COPY_IN
-from ._worker.engines.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
+from ._wire.records.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
 
 
 class PinnedArea:

@@ -20,7 +20,7 @@ from ._values.errors import DeviceClosed
 from ._values.util import known
 from ._wire.channel import SharedMemory
 from ._wire.protocol import CELL
-from ._worker.engines.memory import AREA_SHIFT, STAGING_AREA
+from ._wire.records.memory import AREA_SHIFT, STAGING_AREA
 
 if TYPE_CHECKING:
     from ._generation import Generation

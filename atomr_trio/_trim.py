@@ -10,7 +10,7 @@ from ._requests import CommandRequest
 from ._supervision.mailbox import RequestState
 from ._timeline import Command
 from ._values.errors import DeviceError
-from ._worker.engines.memory import RELEASE_CHUNK
+from ._wire.records.memory import RELEASE_CHUNK
 
 if TYPE_CHECKING:
     from ._generation import Generation

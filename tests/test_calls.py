@@ -28,10 +28,11 @@ from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio._calls import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
+from atomr_trio._wire.records.blas import BLAS
+from atomr_trio._wire.records.calls import CallTable
 from atomr_trio._wire.status import StatusClass, classify
 from atomr_trio._worker import engines
-from atomr_trio._worker.engines.blas import BLAS
-from atomr_trio._worker.engines.calls import CallTable, _shift
+from atomr_trio._worker.engines.calls import _shift
 from atomr_trio.actors.copies import plan_copy
 from atomr_trio.actors.memory import plan_fill, tear
 from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject

@@ -27,7 +27,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
-from atomr_trio._worker.engines.memory import COPY_IN
+from atomr_trio._wire.records.memory import COPY_IN
 from atomr_trio.actors import copies
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from support import next_event

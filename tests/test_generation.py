@@ -43,9 +43,9 @@ from atomr_trio._wire.protocol import (
     counter_word,
     decode_wait,
 )
-from atomr_trio._worker.engines.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
-from atomr_trio._worker.engines.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
-from atomr_trio._worker.engines.module import LAUNCH, LOAD, MODULE
+from atomr_trio._wire.records.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
+from atomr_trio._wire.records.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
+from atomr_trio._wire.records.module import LAUNCH, LOAD, MODULE
 from rogue import compile_rogue, endless_kernel, until
 
 MIB = 1 << 20

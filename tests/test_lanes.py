@@ -13,7 +13,7 @@ import trio.testing
 from atomr_trio import ContextLost, DeviceClosed, Event, InvalidArgument, Lane, overwrites, read_only
 from atomr_trio._generation import COMPUTE_LIMIT
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_LIMIT, LANES, MAX_LANES
-from atomr_trio._worker.engines.event import DROP
+from atomr_trio._wire.records.event import DROP
 from atomr_trio.testing import hold_rebuild, hold_worker
 from rogue import compile_rogue, gated, kill_worker, next_generation, until
 

@@ -14,7 +14,7 @@ import pytest
 from cuda import pathfinder
 
 from atomr_trio import CommandFailed, InvalidArgument, Kernel, KernelAttributes, NvrtcOptions, Occupancy, read_only
-from atomr_trio._worker.engines.module import LAUNCH, LaunchOptions
+from atomr_trio._wire.records.module import LAUNCH, LaunchOptions
 from rogue import gated
 
 CLUSTERS = (9, 0)

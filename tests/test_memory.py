@@ -31,7 +31,7 @@ from atomr_trio._timeline import Command
 from atomr_trio._wire import channel
 from atomr_trio._wire.channel import SharedMemory
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANES, Role, counter_word
-from atomr_trio._worker.engines.memory import COPY
+from atomr_trio._wire.records.memory import COPY
 
 BASE = 16 << 40
 EXTENT = 1 << 40

@@ -24,12 +24,15 @@ import trio.testing
 import sim_process
 from atomr_cuda import CudaError, driver, sim
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
+from atomr_trio._wire.records.graph import BUILD, DESTROY, Step, encode_steps
+from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
+from atomr_trio._wire.records.module import LOAD, UNLOAD
 from atomr_trio._worker.engines.blas import blas_engine
 from atomr_trio._worker.engines.calls import CallEngine
 from atomr_trio._worker.engines.finite import FiniteKernels
-from atomr_trio._worker.engines.graph import BUILD, DESTROY, GraphEngine, Step, encode_steps
-from atomr_trio._worker.engines.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK, MemoryEngine
-from atomr_trio._worker.engines.module import LOAD, UNLOAD, ModuleEngine
+from atomr_trio._worker.engines.graph import GraphEngine
+from atomr_trio._worker.engines.memory import MemoryEngine
+from atomr_trio._worker.engines.module import ModuleEngine
 from atomr_trio._worker.engines.solver import solver_engine
 from atomr_trio._worker.giving_back import GivingBack
 from atomr_trio._worker.lanes import Command, Lane

@@ -9,7 +9,7 @@ from atomr_trio._requests import CommandRequest
 from atomr_trio._supervision.mailbox import RequestState
 from atomr_trio._values.errors import ActorCrashed, CommandFailed, ContextLost, StaleArray
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, Role
-from atomr_trio._worker.engines.memory import COPY_IN, FILL
+from atomr_trio._wire.records.memory import COPY_IN, FILL
 
 
 class FakeGeneration:

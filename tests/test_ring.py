@@ -28,6 +28,7 @@ from atomr_trio._wire.protocol import (
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
 )
+from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import (
     GROUPS,
     MAX_RECORD,
@@ -38,7 +39,6 @@ from atomr_trio._wire.ring import (
     Ring,
     group_index,
 )
-from atomr_trio._worker.engines.module import LAUNCH
 from atomr_trio.testing import check_actor, hold_worker
 from rogue import next_generation, until
 from test_generation import Owner, Stage

@@ -23,8 +23,8 @@ from atomr_trio import (
     SingularMatrixError,
 )
 from atomr_trio._calls import Answer
-from atomr_trio._worker.engines.calls import SIZE
-from atomr_trio._worker.engines.solver import FUNCTIONS, SOLVER
+from atomr_trio._wire.records.calls import SIZE
+from atomr_trio._wire.records.solver import FUNCTIONS, SOLVER
 from atomr_trio.actors.solver.types import arguments_of, error_of
 from blas_helper import DTYPES, MATRICES, REALS, SCATTERED, exact, fresh_random, place, random, submitted
 from rogue import WILD, compile_rogue, gated, kill_worker, next_generation, until

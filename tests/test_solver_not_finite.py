@@ -27,8 +27,9 @@ from atomr_trio import (
     link,
 )
 from atomr_trio._calls import CallRequest, Outgoing
+from atomr_trio._wire.records.solver import SOLVER
 from atomr_trio._worker.engines.finite import PTX
-from atomr_trio._worker.engines.solver import SOLVER, solver_engine
+from atomr_trio._worker.engines.solver import solver_engine
 from atomr_trio._worker.lanes import Command
 from blas_helper import DTYPES, exact, fresh_random, random
 from solver_helper import Solving, assert_small, functions_of, half, hermitian, positive

@@ -35,7 +35,7 @@ from atomr_trio import (
 from atomr_trio._requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role
-from atomr_trio._worker.engines.memory import FILL
+from atomr_trio._wire.records.memory import FILL
 from atomr_trio.testing import (
     Crash,
     Delay,

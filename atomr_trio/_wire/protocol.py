@@ -1,8 +1,8 @@
 """The records that cross between the user's process and a worker, and the page that both can see.
 
-A record is a fixed header, the tickets that it waits for, and the fields of one verb. The engines declare the verbs
-(``_worker/engines``), each at the top of its own file. This module knows only the encoding of a verb. It imports the
-standard library alone, because both sides of the process boundary import it.
+A record is a fixed header, the tickets that it waits for, and the fields of one verb. The verbs are declared in
+``_wire/records``, a file for each library. This module knows only the encoding of a verb. It imports the standard
+library alone, because both sides of the process boundary import it.
 """
 
 from __future__ import annotations

@@ -54,12 +54,14 @@ from .._wire.protocol import (
     Verb,
     decode_wait,
 )
+from .._wire.records import context as context_records
+from .._wire.records.memory import MEMORY
+from .._wire.records.module import LAUNCH, MODULE
 from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .._wire.status import StatusClass, classify
 from . import engines
-from .engines import context as context_records
-from .engines.memory import MEMORY, MemoryEngine
-from .engines.module import LAUNCH, MODULE, ModuleEngine
+from .engines.memory import MemoryEngine
+from .engines.module import ModuleEngine
 from .giving_back import GivingBack
 from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .parent import die_with_parent

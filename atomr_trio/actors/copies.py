@@ -37,8 +37,7 @@ from .._values.events import CopyProgress
 from .._values.shortage import host_limits
 from .._values.util import known
 from .._wire.protocol import CELL, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, Role, Verb
-from .._wire.ring import ORDERED_STORES
-from .._worker.engines.memory import (
+from .._wire.records.memory import (
     BOX,
     COPY,
     COPY_IN,
@@ -52,6 +51,7 @@ from .._worker.engines.memory import (
     COPY_OUT_STREAM,
     SLOT,
 )
+from .._wire.ring import ORDERED_STORES
 from .memory import ask_all, overlap, tear
 
 if TYPE_CHECKING:

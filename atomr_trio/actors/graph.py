@@ -34,9 +34,9 @@ from .._values.errors import DeviceError, InvalidArgument, RequestError, StaleKe
 from .._values.shortage import host_limits
 from .._values.util import NoPublicConstructor, check_seconds, known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb
-from .._worker.engines.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
-from .._worker.engines.memory import BOX, COPY, FILL
-from .._worker.engines.module import LAUNCH
+from .._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
+from .._wire.records.memory import BOX, COPY, FILL
+from .._wire.records.module import LAUNCH
 from .kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
 from .memory import overlap, pattern_of
 from .module import Module, UnloadOwner

@@ -20,8 +20,8 @@ from .._values.info import KernelAttributes, Occupancy
 from .._values.parameters import KernelSignature, Parameter
 from .._values.util import NoPublicConstructor, check_seconds, shown
 from .._wire.protocol import Role, Verb
+from .._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
 from .._wire.ring import NUMBERED_HEADER
-from .._worker.engines.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
 from .module import Module, placed
 
 if TYPE_CHECKING:

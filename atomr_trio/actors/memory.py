@@ -16,7 +16,7 @@ from .._values.dtypes import number_kind
 from .._values.errors import InvalidArgument
 from .._values.util import shown
 from .._wire.protocol import LANE_COMPUTE, Role
-from .._worker.engines.memory import FILL
+from .._wire.records.memory import FILL
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray

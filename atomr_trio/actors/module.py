@@ -44,7 +44,7 @@ from .._values.parameters import KernelSignature, signature_of_layout
 from .._values.shortage import host_limits
 from .._values.util import NoPublicConstructor, known, shown
 from .._wire.protocol import LANE_COMPUTE
-from .._worker.engines.module import LOAD, UNLOAD, kernel_number
+from .._wire.records.module import LOAD, UNLOAD, kernel_number
 
 if TYPE_CHECKING:
     from .._device import Device

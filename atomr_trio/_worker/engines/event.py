@@ -6,30 +6,13 @@ from ctypes import byref, c_float
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..._wire.protocol import Mode, VerbTable
 from ..giving_back import GivingBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lanes import Command, Lane, WorkerServices
-
-# --- the records ------------------------------------------------------------------------------------------------------
-
-EVENT = VerbTable("event", 5)
-
-MARK = EVENT.verb("mark", Mode.ENQUEUES, {})
-"""Do nothing. The ticket tells that everything before it on the lane is done, and later work waits for its waits."""
-
-RECORD = EVENT.verb("record", Mode.ENQUEUES, {"event": "Q"})
-"""Record the time on the GPU when the lane gets here."""
-
-ELAPSED = EVENT.verb("elapsed", Mode.ENQUEUES, {"earlier": "Q", "later": "Q"})
-"""Answer with the milliseconds between two recorded times; the tickets of both events have been reached."""
-
-DROP = EVENT.verb("drop", Mode.ENQUEUES, {"event": "Q"})
-
-# --- the calls --------------------------------------------------------------------------------------------------------
+from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
 
 _CU_EVENT_DEFAULT = 0
 

@@ -11,27 +11,12 @@ from ctypes import addressof, byref, c_char, c_void_p
 from typing import TYPE_CHECKING, Any
 
 from ..._wire.channel import SharedMemory
-from ..._wire.protocol import Mode, VerbTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lanes import Command, Lane, WorkerServices
-
-# --- the records ------------------------------------------------------------------------------------------------------
-
-INTEROP = VerbTable("interop", 20)
-
-ATTACH = INTEROP.verb("attach", Mode.BLOCKS, {"size": "Q"})
-"""Register the page of words behind the record's descriptor with the device."""
-
-WAIT = INTEROP.verb("wait", Mode.ENQUEUES, {"offset": "Q", "value": "Q"})
-"""Let later work on the lane wait until the word at this offset of the page is at least `value`."""
-
-SETTLE = INTEROP.verb("settle", Mode.ENQUEUES, {})
-"""Do nothing. When its ticket is reached, so is everything that it was ordered after."""
-
-# --- the calls --------------------------------------------------------------------------------------------------------
+from ..._wire.records.interop import ATTACH, INTEROP, SETTLE, WAIT
 
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _CU_STREAM_WAIT_VALUE_GEQ = 0

@@ -12,82 +12,36 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._wire.channel import SharedMemory
-from ..._wire.protocol import CELL, DRIVER_LIMIT, Mode, Role, VerbTable
+from ..._wire.protocol import CELL, DRIVER_LIMIT
 from ..giving_back import GivingBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..lanes import Command, Lane, WorkerServices
-
-# --- the records ------------------------------------------------------------------------------------------------------
-
-MEMORY = VerbTable("memory", 1)
-
-CREATE_CHUNK = MEMORY.verb("create_chunk", Mode.BLOCKS, {"address": "Q", "size": "Q"})
-"""Make physical memory and map it. The tail lists chunks (as 64-bit words) that may be released if memory is short."""
-
-RELEASE_CHUNK = MEMORY.verb("release_chunk", Mode.BLOCKS, {"address": "Q"})
-
-COPY_IN = MEMORY.verb(
-    "copy_in", Mode.ENQUEUES, {"destination": "Q", "staging": "Q", "size": "Q"}, {"destination": Role.OVERWRITE}
+from ..._wire.records.memory import (
+    AREA_SHIFT,
+    BOX,
+    COPY,
+    COPY_IN,
+    COPY_IN_BOX,
+    COPY_IN_MANY,
+    COPY_IN_STREAM,
+    COPY_MANY,
+    COPY_OUT,
+    COPY_OUT_BOX,
+    COPY_OUT_MANY,
+    COPY_OUT_STREAM,
+    CREATE_CHUNK,
+    FILL,
+    MEMORY,
+    OFFSET_MASK,
+    REGISTER_HOST,
+    RELEASE_CHUNK,
+    SLOT,
+    STAGING_AREA,
+    UNREGISTER_HOST,
 )
-COPY_OUT = MEMORY.verb("copy_out", Mode.ENQUEUES, {"source": "Q", "staging": "Q", "size": "Q"}, {"source": Role.READ})
-COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
-"""Copy from host memory to device memory. The tail is one `BOX`. The host memory is the staging area, or an area that
-was registered."""
-
-COPY_OUT_BOX = MEMORY.verb("copy_out_box", Mode.ENQUEUES, {"area": "Q"})
-COPY = MEMORY.verb("copy", Mode.ENQUEUES, {})
-"""Copy inside device memory. The tail is one `BOX`."""
-
-COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
-"""Copy several of `BOX`, which are the tail. Each takes a place in the driver's queue; the command waits for room
-there."""
-
-COPY_OUT_MANY = MEMORY.verb("copy_out_many", Mode.BLOCKS, {"area": "Q"})
-COPY_MANY = MEMORY.verb("copy_many", Mode.BLOCKS, {})
-
-_STREAM_FIELDS = {"address": "Q", "size": "Q", "piece": "Q", "first": "Q"}
-COPY_IN_STREAM = MEMORY.verb("copy_in_stream", Mode.BLOCKS, _STREAM_FIELDS)
-"""Copy `size` bytes in pieces, which use the slots of the staging area in turn. The tail lists the slots as `SLOT`.
-
-The number of a piece is `first` plus the number of pieces before it. When the host or the GPU is done with a piece, it
-writes this number into its own word of the slot. The GPU waits for the host's word, and nothing else is enqueued until
-then.
-"""
-
-COPY_OUT_STREAM = MEMORY.verb("copy_out_stream", Mode.BLOCKS, _STREAM_FIELDS)
-
-FILL = MEMORY.verb(
-    "fill",
-    Mode.ENQUEUES,
-    {"destination": "Q", "pitch": "Q", "itemsize": "Q", "width": "Q", "height": "Q", "pattern": "16s"},
-    {"destination": Role.OVERWRITE},
-)
-"""Fill `height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 bytes)."""
-
-REGISTER_HOST = MEMORY.verb("register_host", Mode.BLOCKS, {"area": "Q", "size": "Q"})
-"""Register shared memory of the host, whose descriptor comes with the record. Once for an area, however often asked."""
-
-UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
-
-STAGING_AREA = 0
-"""The number of the staging area among the areas of host memory."""
-
-AREA_SHIFT = 40
-"""The number of bits for the offset in a ``staging`` field. The bits above it are the number of the area."""
-
-_OFFSET_MASK = (1 << AREA_SHIFT) - 1
-
-BOX = struct.Struct("<9Q")
-"""For the destination, then for the source: address or offset in the area, pitch, rows from plane to plane. Then: bytes
-of a row, rows of a plane, planes."""
-
-SLOT = struct.Struct("<2Q")
-"""The offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
-
-# --- the calls --------------------------------------------------------------------------------------------------------
 
 _CU_MEM_ALLOCATION_TYPE_PINNED = 1
 _CU_MEM_LOCATION_TYPE_DEVICE = 1
@@ -383,7 +337,7 @@ class MemoryEngine:
 
     def staged(self, place: int) -> int:
         """Return the address of a place in host memory, from a ``staging`` field."""
-        return self._host_address(place >> AREA_SHIFT) + (place & _OFFSET_MASK)
+        return self._host_address(place >> AREA_SHIFT) + (place & OFFSET_MASK)
 
     def _host_address(self, area: int) -> int:
         address = self._addresses.get(area)

@@ -7,7 +7,7 @@ prepare operands, and `types` has the shared tables.
 from __future__ import annotations
 
 from ..._calls import Awaited, Batched
-from ..._worker.engines.blas import BLAS
+from ..._wire.records.blas import BLAS
 from .level1 import VectorVerbs
 from .level2 import MatrixVectorVerbs
 from .level3 import MatrixVerbs

@@ -13,7 +13,7 @@ from ..._calls import Answer, Argument, Verdict, verb
 from ..._library_types import letter_of
 from ..._matrices import Vector, check_array
 from ..._values.errors import InvalidArgument
-from ..._worker.engines.blas import flags
+from ..._wire.records.blas import flags
 from ..memory import plan_fill
 from .types import REAL_LETTERS, check_lengths
 from .vectors import DTYPES, MIXED_LETTERS, PARTS, Number, VectorOperands, check_real, check_scalars_apart, is_complex

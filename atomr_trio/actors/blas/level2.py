@@ -16,7 +16,7 @@ from ..._library_types import letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, Vector, check_operation
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
-from ..._worker.engines.blas import flags
+from ..._wire.records.blas import flags
 from .matrices import MatrixOperands, is_same_place, word
 from .vectors import DTYPES, PARTS, check_real, factor
 

@@ -9,7 +9,7 @@ from ..._calls import Library, check_usable, verb
 from ..._library_types import check_output_dtype
 from ..._matrices import Operation, check_array
 from ..._values.errors import InvalidArgument
-from ..._worker.engines.blaslt import BLASLT
+from ..._wire.records.blaslt import BLASLT
 from . import types
 from .extras import Extras
 from .plan import Call, Factor, Kind, Size, addend_of, target_of

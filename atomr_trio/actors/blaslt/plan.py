@@ -28,7 +28,7 @@ from ..._matrices import (
 from ..._requests import CallKind, CommandRequest
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
-from ..._worker.engines.blaslt import (
+from ..._wire.records.blaslt import (
     FIRST_MATMUL,
     MATMUL,
     OPEN,
@@ -40,7 +40,7 @@ from ..._worker.engines.blaslt import (
     pack_layouts,
     plan_key,
 )
-from ..._worker.engines.calls import WORD
+from ..._wire.records.calls import WORD
 from ..memory import plan_fill
 from . import types
 from .extras import Extras, Shape, aux_of, stack_of, vector_of

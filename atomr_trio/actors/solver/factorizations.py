@@ -12,7 +12,7 @@ from ..._calls import verb
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
 from ..._values.errors import InvalidArgument
-from ..._worker.engines.finite import NAN
+from ..._wire.records.finite import NAN
 from .plans import SolverPlans, lines, places
 from .types import FACTOR_BATCH, LEFT, LOWER, RIGHT, UPPER, Look
 

@@ -18,8 +18,8 @@ from ..._library_types import LETTERS
 from ..._matrices import OPERATIONS, Matrix, broadcast
 from ..._values.errors import InvalidArgument, SingularMatrixError
 from ..._values.util import named, shown
-from ..._worker.engines.blas import BLAS
-from ..._worker.engines.finite import INFINITY, NAN
+from ..._wire.records.blas import BLAS
+from ..._wire.records.finite import INFINITY, NAN
 from .factorizations import FactorizationVerbs, matching
 from .plans import Sides, places, swapped, turned, values_of
 from .spectra import SpectrumVerbs

@@ -23,11 +23,11 @@ from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
-from ..._worker.engines import finite
-from ..._worker.engines.blas import BLAS
-from ..._worker.engines.calls import ANSWER_BYTES, CallTable
-from ..._worker.engines.finite import INFINITY, NAN
-from ..._worker.engines.solver import NONDETERMINISTIC, Function
+from ..._wire.records import finite
+from ..._wire.records.blas import BLAS
+from ..._wire.records.calls import ANSWER_BYTES, CallTable
+from ..._wire.records.finite import INFINITY, NAN
+from ..._wire.records.solver import NONDETERMINISTIC, Function
 from ..memory import plan_fill
 from .types import INFOS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
 

@@ -23,10 +23,10 @@ from ..._values.errors import (
     RequestError,
     SingularMatrixError,
 )
-from ..._worker.engines.blas import BLAS
-from ..._worker.engines.calls import CallTable
-from ..._worker.engines.finite import INFINITY, NAN
-from ..._worker.engines.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
+from ..._wire.records.blas import BLAS
+from ..._wire.records.calls import CallTable
+from ..._wire.records.finite import INFINITY, NAN
+from ..._wire.records.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
 
 Kind = tuple[tuple[int, ...], npt.DTypeLike]
 """The shape and dtype of a result."""

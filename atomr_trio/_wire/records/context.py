@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._wire.protocol import Mode, VerbTable
+from ..protocol import Mode, VerbTable
 
 CONTEXT = VerbTable("context", 0)
 

@@ -1,0 +1,84 @@
+"""Records of graphs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..protocol import Mode, Verb, VerbTable
+from .memory import COPY, FILL
+from .module import LAUNCH
+
+GRAPH = VerbTable("graph", 16)
+
+BUILD = GRAPH.verb("build", Mode.BLOCKS, {"graph": "Q"})
+"""Build a graph of the steps in the record's descriptor. It replaces an older graph with the same number."""
+
+LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"})
+
+UPDATE = GRAPH.verb("update", Mode.ENQUEUES, {"graph": "Q"})
+"""Replace steps by those of the tail that have the same numbers. The edges stay."""
+
+DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})
+
+CAPTURABLE = (LAUNCH, COPY, FILL)
+"""The verbs that a step can have."""
+
+_STEP = struct.Struct("<III")
+"""The step's number, the number of steps that it comes after, and the number of its records."""
+_RECORD = struct.Struct("<BBI")
+"""The engine, the verb, and the bytes of the payload."""
+
+
+class Step(NamedTuple):
+    """One operation of a graph."""
+
+    number: int
+    after: tuple[int, ...]
+    """The numbers of earlier steps."""
+    records: tuple[tuple[Verb, bytes], ...]
+    """Verbs and payloads, in order."""
+
+
+def encode_steps(steps: Iterable[Step]) -> bytes:
+    """Return steps in the form in which they are sent to the worker."""
+    return b"".join(
+        part
+        for number, after, records in steps
+        for part in (encode_head(number, after, len(records)), encode_records(records))
+    )
+
+
+def encode_head(number: int, after: Sequence[int], records: int) -> bytes:
+    """Return the head of a step that has this number of records."""
+    return _STEP.pack(number, len(after), records) + struct.pack(f"<{len(after)}I", *after)
+
+
+def encode_records(records: Iterable[tuple[Verb, bytes]]) -> bytes:
+    """Return the records of a step."""
+    return b"".join(
+        part
+        for verb, payload in records
+        for part in (_RECORD.pack(verb.engine_number, verb.number, len(payload)), payload)
+    )
+
+
+def decode_steps(data: bytes) -> Iterator[Step]:
+    """Return the steps that `encode_steps` wrote."""
+    at = 0
+    while at < len(data):
+        number, before, count = _STEP.unpack_from(data, at)
+        at += _STEP.size
+        after = struct.unpack_from(f"<{before}I", data, at)
+        at += 4 * before
+        records = []
+        for _ in range(count):
+            engine, verb, length = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            records.append((_VERBS[engine, verb], data[at : at + length]))
+            at += length
+        yield Step(number, after, tuple(records))
+
+
+_VERBS = {(verb.engine_number, verb.number): verb for verb in CAPTURABLE}

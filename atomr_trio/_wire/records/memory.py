@@ -1,0 +1,72 @@
+"""Records of device memory, of copies and fills, and of host memory that a worker pins."""
+
+from __future__ import annotations
+
+import struct
+
+from ..protocol import Mode, Role, VerbTable
+
+MEMORY = VerbTable("memory", 1)
+
+CREATE_CHUNK = MEMORY.verb("create_chunk", Mode.BLOCKS, {"address": "Q", "size": "Q"})
+"""Make physical memory and map it. The tail lists chunks (as 64-bit words) that may be released if memory is short."""
+
+RELEASE_CHUNK = MEMORY.verb("release_chunk", Mode.BLOCKS, {"address": "Q"})
+
+COPY_IN = MEMORY.verb(
+    "copy_in", Mode.ENQUEUES, {"destination": "Q", "staging": "Q", "size": "Q"}, {"destination": Role.OVERWRITE}
+)
+COPY_OUT = MEMORY.verb("copy_out", Mode.ENQUEUES, {"source": "Q", "staging": "Q", "size": "Q"}, {"source": Role.READ})
+COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
+"""Copy from host memory to device memory. The tail is one `BOX`. The host memory is the staging area, or an area that
+was registered."""
+
+COPY_OUT_BOX = MEMORY.verb("copy_out_box", Mode.ENQUEUES, {"area": "Q"})
+COPY = MEMORY.verb("copy", Mode.ENQUEUES, {})
+"""Copy inside device memory. The tail is one `BOX`."""
+
+COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
+"""Copy several of `BOX`, which are the tail. Each takes a place in the driver's queue; the command waits for room
+there."""
+
+COPY_OUT_MANY = MEMORY.verb("copy_out_many", Mode.BLOCKS, {"area": "Q"})
+COPY_MANY = MEMORY.verb("copy_many", Mode.BLOCKS, {})
+
+_STREAM_FIELDS = {"address": "Q", "size": "Q", "piece": "Q", "first": "Q"}
+COPY_IN_STREAM = MEMORY.verb("copy_in_stream", Mode.BLOCKS, _STREAM_FIELDS)
+"""Copy `size` bytes in pieces, which use the slots of the staging area in turn. The tail lists the slots as `SLOT`.
+
+The number of a piece is `first` plus the number of pieces before it. When the host or the GPU is done with a piece, it
+writes this number into its own word of the slot. The GPU waits for the host's word, and nothing else is enqueued until
+then.
+"""
+
+COPY_OUT_STREAM = MEMORY.verb("copy_out_stream", Mode.BLOCKS, _STREAM_FIELDS)
+
+FILL = MEMORY.verb(
+    "fill",
+    Mode.ENQUEUES,
+    {"destination": "Q", "pitch": "Q", "itemsize": "Q", "width": "Q", "height": "Q", "pattern": "16s"},
+    {"destination": Role.OVERWRITE},
+)
+"""Fill `height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 bytes)."""
+
+REGISTER_HOST = MEMORY.verb("register_host", Mode.BLOCKS, {"area": "Q", "size": "Q"})
+"""Register shared memory of the host, whose descriptor comes with the record. Once for an area, however often asked."""
+
+UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
+
+STAGING_AREA = 0
+"""The number of the staging area among the areas of host memory."""
+
+AREA_SHIFT = 40
+"""The number of bits for the offset in a ``staging`` field. The bits above it are the number of the area."""
+
+OFFSET_MASK = (1 << AREA_SHIFT) - 1
+
+BOX = struct.Struct("<9Q")
+"""For the destination, then for the source: address or offset in the area, pitch, rows from plane to plane. Then: bytes
+of a row, rows of a plane, planes."""
+
+SLOT = struct.Struct("<2Q")
+"""The offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
