@@ -11,7 +11,8 @@ The folders and files, in the order in which they can be read:
 - ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_checked_memory``, ``_layout``, ``_arrays``: arrays;
 - ``_staging``, ``_pinned``, ``_batch_areas``, ``_crew``: host memory that copies use, and the threads that fill it;
-- ``_timeline``, ``_generation``, ``_device``: tickets, one worker's life, and the device that outlives its workers;
+- ``_generation/``: one worker's life, seen from here: its process, its tickets, its output, and the standbys;
+- ``_device``: the device that outlives its workers;
 - ``_lanes``, ``_batch``: lanes, whose work runs side by side, and many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
 - ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;

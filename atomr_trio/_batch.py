@@ -21,13 +21,13 @@ import trio
 
 from ._arrays import DeviceArray, as_host, check_host, check_like
 from ._batch_areas import BatchSlots
+from ._generation.timeline import LaneBook, Launch, the_lane
 from ._known_calls import KnownCall
 from ._launching import Launcher, LaunchPath
 from ._libraries import BatchLibraries
 from ._ownership import own
 from ._requests import CommandRequest
 from ._supervision.mailbox import Mailbox
-from ._timeline import LaneBook, Launch, the_lane
 from ._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
 from ._values.util import NoPublicConstructor
 from ._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
@@ -49,7 +49,7 @@ from .actors.memory import plan_fill, tear_halves
 
 if TYPE_CHECKING:
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._lanes import Event, Lane
     from .actors.graph import Graph
 

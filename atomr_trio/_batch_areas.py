@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ._generation import Generation
+from ._generation.generation import Generation
 from ._pinned import PinnedArea, PinnedMemory
 from ._staging import LARGE_SLOT, Slot, StagingPool
 from ._values.errors import InvalidArgument

@@ -21,12 +21,12 @@ import numpy.typing as npt
 import trio
 
 from ._arrays import DeviceArray
+from ._generation.timeline import Operand
 from ._known_calls import question_of
 from ._memory.arena import Block
 from ._requests import CallKind, CommandRequest
 from ._shortcut import begin_in_turn
 from ._staging import LARGE_SLOT
-from ._timeline import Operand
 from ._values.errors import InvalidArgument
 from ._values.util import known
 from ._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
@@ -36,7 +36,7 @@ from ._wire.records.memory import COPY_IN
 if TYPE_CHECKING:
     from ._batch import Batch
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._staging import Slot
 
 P = ParamSpec("P")

@@ -26,7 +26,7 @@ from ._values.shortage import host_limits
 if TYPE_CHECKING:
     import numpy as np
 
-    from ._timeline import LaneBook, Timeline
+    from ._generation.timeline import LaneBook, Timeline
     from ._wire.checking import CheckFolder
 
 MOST_WAITING_BYTES: Final = 256 << 20

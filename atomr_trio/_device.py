@@ -41,7 +41,10 @@ from ._checked_memory import CheckedArena, make_array
 from ._closing import close_in_thread, closed
 from ._compiling.service import CompileService
 from ._crew import Crew
-from ._generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._generation.generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._generation.process import WorkerProcess, address_range
+from ._generation.standby import Standbys
+from ._generation.timeline import ORPHANS_AT_ONCE, LaneBook
 from ._home import Home, check_can_open
 from ._known_calls import KnownCalls
 from ._launching import AwaitedLaunches
@@ -52,11 +55,9 @@ from ._ownership import foreign
 from ._pinned import PinnedMemory
 from ._shortcut import Shortcut
 from ._staging import STAGING_BYTES, Slot, StagingPool
-from ._standby import Standbys
 from ._supervision.mailbox import Mailbox, Request
 from ._supervision.policy import GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
 from ._supervision.realtime import RealTimer
-from ._timeline import ORPHANS_AT_ONCE, LaneBook
 from ._trim import Trim
 from ._values.backends import chosen_backend
 from ._values.dtypes import check_dtype
@@ -89,7 +90,6 @@ from ._values.util import Living, NoPublicConstructor, check_seconds, known, sho
 from ._wire.backends import Backend, BackendName
 from ._wire.limits import raise_descriptor_limit, reason_of
 from ._wire.protocol import LANE_NAMES, Verb
-from ._worker.launcher import WorkerProcess, address_range
 
 if TYPE_CHECKING:
     from ._batch import Batch

@@ -42,9 +42,9 @@ import trio
 from . import _dlpack, _layout
 from ._checked_memory import CheckedArena
 from ._dlpack import DeviceType
+from ._generation.timeline import Command, Operand
 from ._memory.arena import Block, Chunk, Ticket
 from ._requests import CommandRequest
-from ._timeline import Command, Operand
 from ._values.dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
 from ._values.errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, OutOfHostMemory, StaleArray
 from ._values.shortage import host_limits
@@ -56,7 +56,7 @@ from ._wire.records.interop import ATTACH, SETTLE, WAIT
 if TYPE_CHECKING:
     from ._arrays import DeviceArray, Storage
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
 
 RELEASED: Final = 1 << 62
 """The value of the counters of a dead generation. The comparison of ``cuStreamWaitValue64`` is cyclic, so 2^64 - 1

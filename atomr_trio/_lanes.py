@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 import attrs
 import trio
 
+from ._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
 from ._ownership import own
 from ._requests import BoundRequest, CommandRequest
-from ._timeline import ORPHANS_AT_ONCE, Command, lane_name
 from ._values.errors import DeviceError, InvalidArgument, fresh
 from ._values.state import DeviceState
 from ._values.util import NoPublicConstructor
@@ -25,7 +25,7 @@ from ._wire.records.event import DROP, ELAPSED, MARK, RECORD
 
 if TYPE_CHECKING:
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._memory.arena import Ticket
 
 

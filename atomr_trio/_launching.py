@@ -24,10 +24,10 @@ import trio
 
 from ._arrays import DeviceArray
 from ._encoder import encoder
+from ._generation.timeline import LaneBook, Launch, LaunchOwner
 from ._home import this_thread
 from ._known_calls import KnownCall
 from ._supervision.mailbox import Mailbox
-from ._timeline import LaneBook, Launch, LaunchOwner
 from ._values.errors import DeviceError
 from ._values.statistics import Outcome
 from ._wire.protocol import (
@@ -48,7 +48,7 @@ from ._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOT
 if TYPE_CHECKING:
     from ._actor import Actor
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._requests import CommandRequest
     from .actors.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
     from .actors.module import Module

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._closing import close_in_thread, wait_until_idle
-from ._generation import Generation
-from ._timeline import Command
+from ._generation.generation import Generation
+from ._generation.timeline import Command
 from ._values.errors import DeviceError, OutOfHostMemory
 from ._wire.channel import set_size
 from ._wire.limits import available_memory, reason_of

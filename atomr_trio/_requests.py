@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import outcome
 
+from ._generation.timeline import Command, Operand
 from ._memory.arena import Block
 from ._supervision.mailbox import Request, RequestState
-from ._timeline import Command, Operand
 from ._values.errors import DeviceError
 from ._wire.protocol import LANE_COMPUTE, Verb
 
 if TYPE_CHECKING:
     from ._arrays import DeviceArray
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._staging import Slot
 
 

@@ -13,7 +13,7 @@ from ._values.state import DeviceState
 
 if TYPE_CHECKING:
     from ._device import Device
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._requests import CommandRequest
 
 

@@ -23,7 +23,7 @@ from ._wire.protocol import CELL
 from ._wire.records.memory import AREA_SHIFT, STAGING_AREA
 
 if TYPE_CHECKING:
-    from ._generation import Generation
+    from ._generation.generation import Generation
     from ._pinned import PinnedArea
 
 TINY_SLOT = 4 * 1024

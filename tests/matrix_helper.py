@@ -17,11 +17,11 @@ import trio
 
 from atomr_trio import Device, DeviceArray, DeviceEvent, DeviceState, Kernel, read_only
 from atomr_trio._compiling.service import CompileService
-from atomr_trio._generation import Generation
+from atomr_trio._generation.generation import Generation
+from atomr_trio._generation.process import WorkerProcess
 from atomr_trio._staging import Slot
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio._wire.records.memory import COPY_IN
-from atomr_trio._worker.launcher import WorkerProcess
 from rogue import SOURCE as ROGUE, until
 
 SOURCE = (

@@ -145,6 +145,13 @@ def test_the_worker_side_imports_nothing_of_the_trio_side():
     assert of_the_package(sources(WORKER), "_wire", "_worker") == []
 
 
+def test_nothing_imports_the_worker():
+    """It is a process of its own, which is named on a command line."""
+    others = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER)]
+    found = [line for line in of_the_package(others) if ": atomr_trio._worker" in line]
+    assert found == []
+
+
 def test_the_trio_side_does_not_call_the_driver():
     trio_side = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER) and path.name != "_interop.py"]
     assert offenders(trio_side, "atomr_cuda.driver", "atomr_cuda.sim") == []

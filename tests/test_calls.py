@@ -15,17 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import (
-    CommandFailed,
-    ContextLost,
-    InvalidArgument,
-    LibraryNotFound,
-    SingularMatrixError,
-    StaleArray,
-    _generation,
-)
+from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound, SingularMatrixError, StaleArray
 from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio._calls import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
+from atomr_trio._generation import generation as _generation
 from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
 from atomr_trio._wire.records.blas import BLAS

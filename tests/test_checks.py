@@ -37,8 +37,8 @@ from atomr_trio import (
 )
 from atomr_trio._checked_memory import BETWEEN_ARRAYS, CheckedArena
 from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._generation.timeline import LaneBook
 from atomr_trio._memory.arena import MIB, ArenaFull
-from atomr_trio._timeline import LaneBook
 from atomr_trio._values.findings import EVERY, VARIABLE, chosen_checks, from_here, read_findings
 from atomr_trio._wire.checking import KEEP_VARIABLE, CheckFolder
 from atomr_trio.testing import Fault, WorkerPool, cause, endless_kernel, launch_once, worker_pid

@@ -26,7 +26,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import atomr_trio
-from atomr_trio import _device, _generation, testing
+from atomr_trio import _device, testing
+from atomr_trio._generation import generation as _generation
 from atomr_trio._supervision.policy import RestartPolicy
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine

@@ -14,11 +14,11 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import _generation
-from atomr_trio._generation import Generation, Loss, LossKind, StartFailed, reap
+from atomr_trio._generation import generation as _generation
+from atomr_trio._generation.generation import Generation, Loss, LossKind, StartFailed, reap
+from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import Arena, Block, Chunk, ChunkState, Recipe
 from atomr_trio._supervision.mailbox import Request
-from atomr_trio._timeline import Command
 from atomr_trio._values.errors import (
     ActorCrashed,
     AtomrInternalError,

@@ -81,7 +81,7 @@ def recording(*records: Callable[[GraphRecorder], Any]) -> tuple[Callable[[Graph
 def sent(monkeypatch) -> list[str]:
     """The names of the graph engine's verbs, as they are published."""
     published: list[str] = []
-    publish = atomr_trio._generation.Generation.publish
+    publish = atomr_trio._generation.generation.Generation.publish
 
     def note(generation: Any, lane: int, verb: Any, *arguments: Any, **options: Any) -> Any:
         command = publish(generation, lane, verb, *arguments, **options)
@@ -89,7 +89,7 @@ def sent(monkeypatch) -> list[str]:
             published.append(verb.name)
         return command
 
-    monkeypatch.setattr(atomr_trio._generation.Generation, "publish", note)
+    monkeypatch.setattr(atomr_trio._generation.generation.Generation, "publish", note)
     return published
 
 

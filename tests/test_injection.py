@@ -27,7 +27,7 @@ from atomr_cuda.injection import (
 )
 from atomr_cuda.sim.faults import Faults
 from atomr_cuda.sim.streams import Fate
-from atomr_trio._worker.launcher import NUMBER_VARIABLE
+from atomr_trio._generation.process import NUMBER_VARIABLE
 from sim_process import begin, run_in_process
 
 ACTIONS = st.one_of(

@@ -21,8 +21,9 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray, _generation
+from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
 from atomr_trio._calls import Library
+from atomr_trio._generation import generation as _generation
 from atomr_trio._known_calls import _MOST_KNOWN, KnownCall, question_of
 from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.actors.memory import tear

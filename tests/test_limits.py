@@ -32,11 +32,10 @@ from atomr_trio import (
     StandbyLost,
     _batch,
     _device,
-    _generation,
 )
 from atomr_trio._compiling import linker
+from atomr_trio._generation import generation as _generation, process as launcher
 from atomr_trio._wire import channel, checking, limits
-from atomr_trio._worker import launcher
 from limits_helper import Table, full_table
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, worker_pid
 from support import ON_GPU, child_environment, next_event

@@ -47,14 +47,14 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
     WorkerReaped,
-    _generation,
     read_only,
 )
+from atomr_trio._generation import generation as _generation
+from atomr_trio._generation.process import WorkerProcess
 from atomr_trio._requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role
 from atomr_trio._wire.records.module import LAUNCH
-from atomr_trio._worker.launcher import WorkerProcess
 from atomr_trio.testing import Poison, ReturnStatus, WorkerPool, hold_rebuild, inject_at_start
 from atomr_trio.testing._faults import WILD, _by_exhausting
 from atomr_trio.testing._workers import children, replaced

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from atomr_trio import CommandFailed, OutOfDeviceMemory
-from atomr_trio._generation import Generation
+from atomr_trio._generation.generation import Generation
+from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import (
     ALIGNMENT,
     CHUNK_GRANULARITY,
@@ -27,7 +28,6 @@ from atomr_trio._memory.arena import (
     ChunkState,
     Recipe,
 )
-from atomr_trio._timeline import Command
 from atomr_trio._wire import channel
 from atomr_trio._wire.channel import SharedMemory
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANES, Role, counter_word

@@ -37,7 +37,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._compiling.images import read_image
-from atomr_trio._generation import Generation
+from atomr_trio._generation.generation import Generation
 from atomr_trio._values.parameters import signature_of_layout
 from atomr_trio._worker.engines.module import may_print
 from link_helper import fatbin_of

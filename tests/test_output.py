@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from atomr_trio import _generation
-from atomr_trio._generation import StartFailed
-from atomr_trio._output import LINE_BYTES, TURN_BYTES, TURN_LINES, WorkerOutput
+from atomr_trio._generation import generation as _generation
+from atomr_trio._generation.generation import StartFailed
+from atomr_trio._generation.output import LINE_BYTES, TURN_BYTES, TURN_LINES, WorkerOutput
 from test_generation import Stage
 
 DEADLINE = 60

@@ -15,8 +15,9 @@ import pytest
 import trio
 
 import atomr_trio
-from atomr_trio import InvalidArgument, RestartPolicy, _generation
-from atomr_trio._generation import Generation
+from atomr_trio import InvalidArgument, RestartPolicy
+from atomr_trio._generation import generation as _generation
+from atomr_trio._generation.generation import Generation
 from atomr_trio._wire.protocol import (
     CONTROL_LANE,
     HEADER,

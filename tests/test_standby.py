@@ -29,12 +29,12 @@ from atomr_trio import (
     StandbyReady,
     WorkerReaped,
     _device,
-    _generation,
     overwrites,
     read_only,
     testing,
 )
-from atomr_trio._standby import Standbys
+from atomr_trio._generation import generation as _generation
+from atomr_trio._generation.standby import Standbys
 from atomr_trio._values.events import EventHub
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from support import next_event

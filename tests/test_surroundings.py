@@ -22,8 +22,8 @@ from atomr_trio import CompileError, DeviceFailed, InvalidArgument, NvrtcCache, 
 from atomr_trio.__main__ import main
 from atomr_trio._cli import doctor
 from atomr_trio._compiling import linker
+from atomr_trio._generation.process import NUMBER_VARIABLE, WorkerProcess
 from atomr_trio._wire.starting import environment
-from atomr_trio._worker.launcher import NUMBER_VARIABLE, WorkerProcess
 from atomr_trio.testing import WorkerPool
 from rogue import compile_rogue, kill_worker, next_generation, until, worker_pid
 from support import chosen_backend, open_test_device

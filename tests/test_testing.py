@@ -29,9 +29,9 @@ from atomr_trio import (
     InvalidArgument,
     OutOfDeviceMemory,
     RestartPolicy,
-    _generation,
     read_only,
 )
+from atomr_trio._generation import generation as _generation
 from atomr_trio._requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from atomr_trio._generation.timeline import Command, LaneBook, Timeline
 from atomr_trio._memory.arena import Block, Chunk
-from atomr_trio._timeline import Command, LaneBook, Timeline
 from atomr_trio._wire.channel import TimelinePage
 from atomr_trio._wire.protocol import (
     LANE_COMPUTE,

@@ -21,13 +21,13 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, testing
+from atomr_trio._generation import out_of_memory
+from atomr_trio._generation.process import ADDRESS_EXTENT, WorkerProcess, address_range
 from atomr_trio._wire import channel, protocol
 from atomr_trio._wire.channel import SharedMemory, TimelinePage
 from atomr_trio._wire.protocol import HEADER, LANES, MAX_LANES, Mode, Role, VerbTable
 from atomr_trio._wire.records.memory import COPY_IN, MEMORY
 from atomr_trio._wire.records.module import MODULE
-from atomr_trio._worker import out_of_memory
-from atomr_trio._worker.launcher import ADDRESS_EXTENT, WorkerProcess, address_range
 from rogue import compile_rogue, next_generation, process_exists, until, worker_pid
 from support import child_environment, next_event, open_test_device
 

@@ -27,11 +27,11 @@ import numpy.typing as npt
 import trio
 
 from .. import _layout
+from .._generation.timeline import Command
 from .._layout import Box, Piece
 from .._pinned import PinnedArea
 from .._requests import CommandRequest
 from .._staging import LARGE_SLOT, Slot
-from .._timeline import Command
 from .._values.errors import DeviceError, InvalidArgument
 from .._values.events import CopyProgress
 from .._values.shortage import host_limits
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .._batch_areas import BatchSlots
     from .._crew import Crew
     from .._device import Device
-    from .._generation import Generation
+    from .._generation.generation import Generation
 
 THREAD_BYTES = 1 << 20
 """A helper does a memcpy of at least this many bytes, so that it does not block the event loop."""

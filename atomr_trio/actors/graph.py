@@ -25,11 +25,11 @@ import trio
 
 from .. import _layout
 from .._arrays import DeviceArray, check_like
+from .._generation.timeline import Command, Operand
 from .._memory.arena import Block, ChunkState
 from .._ownership import own
 from .._requests import CommandRequest
 from .._supervision.mailbox import Request, RequestState
-from .._timeline import Command, Operand
 from .._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from .._values.shortage import host_limits
 from .._values.util import NoPublicConstructor, check_seconds, known
@@ -43,7 +43,7 @@ from .module import Module, UnloadOwner
 
 if TYPE_CHECKING:
     from .._device import Device
-    from .._generation import Generation
+    from .._generation.generation import Generation
 
 LARGEST_UPDATE = 32 * 1024
 """If the changed steps take more bytes than this, they are not changed one by one: the graph is built again."""

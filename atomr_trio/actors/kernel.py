@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, fin
 import trio
 
 from .._arrays import DeviceArray
+from .._generation.timeline import Operand
 from .._ownership import foreign
 from .._requests import CommandRequest
 from .._supervision.mailbox import RequestState
-from .._timeline import Operand
 from .._values.errors import InvalidArgument
 from .._values.info import KernelAttributes, Occupancy
 from .._values.parameters import KernelSignature, Parameter
@@ -26,7 +26,7 @@ from .module import Module, placed
 
 if TYPE_CHECKING:
     from .._device import Device
-    from .._generation import Generation
+    from .._generation.generation import Generation
     from .._lanes import Lane
 
 Dimensions = SupportsIndex | Sequence[SupportsIndex]

@@ -27,10 +27,10 @@ import trio
 from .._arrays import DeviceArray, ModuleStorage
 from .._compiling.compiler import CompiledProgram
 from .._compiling.images import Image, ImageKind, read_image, variables_of
+from .._generation.timeline import Command, CommandOwner, Operand
 from .._memory.arena import Block, Chunk, ChunkState
 from .._ownership import check_own
 from .._supervision.mailbox import Request, RequestState
-from .._timeline import Command, CommandOwner, Operand
 from .._values.dtypes import check_dtype
 from .._values.errors import (
     AtomrInternalError,
@@ -48,7 +48,7 @@ from .._wire.records.module import LOAD, UNLOAD, kernel_number
 
 if TYPE_CHECKING:
     from .._device import Device
-    from .._generation import Generation
+    from .._generation.generation import Generation
     from .kernel import Kernel
 
 S = TypeVar("S")

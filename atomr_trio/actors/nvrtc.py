@@ -23,7 +23,7 @@ from .module import Program, check_name, load_apart, load_program
 
 if TYPE_CHECKING:
     from .._device import Device
-    from .._generation import Generation
+    from .._generation.generation import Generation
     from .kernel import Kernel
 
 

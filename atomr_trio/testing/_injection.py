@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from atomr_cuda.injection import FAULTS_VARIABLE, Action, Injection
 
 from .. import InvalidArgument
-from .._worker.launcher import WorkerProcess
+from .._generation.process import WorkerProcess
 from ._faults import Fault
 from ._workers import generation_of
 

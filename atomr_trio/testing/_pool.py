@@ -20,10 +20,10 @@ import attrs
 
 from .. import AtomrInternalError, InvalidArgument
 from .._device import MAX_DEVICES
+from .._generation.process import WorkerProcess
 from .._values.backends import chosen_backend
 from .._values.findings import chosen_checks
 from .._values.util import Living
-from .._worker.launcher import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Collection

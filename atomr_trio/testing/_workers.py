@@ -17,8 +17,8 @@ from .._values.errors import InvalidArgument
 from .._values.util import known
 
 if TYPE_CHECKING:
-    from .._generation import Generation
-    from .._worker.launcher import WorkerProcess
+    from .._generation.generation import Generation
+    from .._generation.process import WorkerProcess
 
 
 def worker_pid(dev: Device) -> int:

@@ -47,7 +47,7 @@ from .extras import Extras, Shape, aux_of, stack_of, vector_of
 from .types import FLOAT8, Dtypes, Product, compute_of, product_of
 
 if TYPE_CHECKING:
-    from ..._generation import Generation
+    from ..._generation.generation import Generation
 
 _KNOWN_PLANS = 1 << 16
 """The number of plans that are distinguished. If two are confused, the first call of one blocks other work once."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from ._worker.launcher import OUTPUT_BYTES, WorkerProcess
+from .process import OUTPUT_BYTES, WorkerProcess
 
 LINE_BYTES: Final = 16 << 10
 """A longer line is logged in parts of at most so many bytes."""

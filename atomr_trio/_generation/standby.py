@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ._generation import Generation, StartFailed
-from ._supervision.policy import RestartPolicy
-from ._values.events import EventHub, StandbyLost, StandbyReady
+from .._supervision.policy import RestartPolicy
+from .._values.events import EventHub, StandbyLost, StandbyReady
+from .generation import Generation, StartFailed
 
 
 class Standbys:

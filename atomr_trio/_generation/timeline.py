@@ -1,7 +1,7 @@
 """Tickets: the commands published on each lane, and their outcomes.
 
 A command that was published has a ticket. The GPU writes the ticket into the lane's counter when all earlier work of
-the lane is done. Reading it is a comparison, not a call. This file keeps the accounts; ``_generation.py`` does the
+the lane is done. Reading it is a comparison, not a call. This file keeps the accounts; ``generation.py`` does the
 waiting and waking.
 """
 
@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from ._memory.arena import Block, Recipe, Ticket
-from ._values.errors import DeviceError
-from ._wire.channel import TimelinePage
-from ._wire.protocol import LANE_NAMES, LANES, MAX_LANES, Role
-from ._wire.ring import group_index
+from .._memory.arena import Block, Recipe, Ticket
+from .._values.errors import DeviceError
+from .._wire.channel import TimelinePage
+from .._wire.protocol import LANE_NAMES, LANES, MAX_LANES, Role
+from .._wire.ring import group_index
 
 Operand = tuple[Block, Role]
 

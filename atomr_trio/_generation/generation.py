@@ -25,14 +25,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 import trio
 
-from ._closing import close_in_thread
-from ._lanes import LaneOptions
-from ._memory.arena import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
-from ._output import WorkerOutput
-from ._supervision.mailbox import Request
-from ._supervision.realtime import Patience, RealTimer
-from ._timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
-from ._values.errors import (
+from .._closing import close_in_thread
+from .._lanes import LaneOptions
+from .._memory.arena import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
+from .._supervision.mailbox import Request
+from .._supervision.realtime import Patience, RealTimer
+from .._values.errors import (
     ActorCrashed,
     AtomrInternalError,
     CommandFailed,
@@ -45,14 +43,14 @@ from ._values.errors import (
     StaleArray,
     error_from_status,
 )
-from ._values.findings import Finding, in_short, read_findings
-from ._values.info import DeviceInfo
-from ._values.shortage import host_limits
-from ._values.util import Living
-from ._wire import channel
-from ._wire.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
-from ._wire.limits import low_limits, reason_of, shortage
-from ._wire.protocol import (
+from .._values.findings import Finding, in_short, read_findings
+from .._values.info import DeviceInfo
+from .._values.shortage import host_limits
+from .._values.util import Living
+from .._wire import channel
+from .._wire.channel import NO_DESCRIPTOR, SharedMemory, TimelinePage
+from .._wire.limits import low_limits, reason_of, shortage
+from .._wire.protocol import (
     BATCH_COMMANDS,
     CONTROL_LANE,
     ENGINE_BUG,
@@ -74,16 +72,18 @@ from ._wire.protocol import (
     Verb,
     encode_wait,
 )
-from ._wire.records import context as context_records
-from ._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
-from ._wire.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
-from ._wire.status import StatusClass, classify
-from ._worker.launcher import WorkerProcess
+from .._wire.records import context as context_records
+from .._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
+from .._wire.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
+from .._wire.status import StatusClass, classify
+from .output import WorkerOutput
+from .process import WorkerProcess
+from .timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
 
 if TYPE_CHECKING:
-    from ._interop import Interop
-    from ._launching import LaunchPath
-    from .actors.graph import BuiltGraph
+    from .._interop import Interop
+    from .._launching import LaunchPath
+    from ..actors.graph import BuiltGraph
 
 log = logging.getLogger("atomr_trio._worker")
 device_log = logging.getLogger("atomr_trio.device")
