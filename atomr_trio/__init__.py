@@ -10,7 +10,7 @@ The folders and files, in the order in which they can be read:
 - ``_home``: the trio run that a device belongs to, and the error for a call from elsewhere;
 - ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
 - ``_checked_memory``, ``_layout``, ``_arrays``: arrays;
-- ``_staging``, ``_pinned``, ``_batch_areas``, ``_crew``: host memory that copies use, and the threads that fill it;
+- ``_transfers/``: copies and fills, the host memory that they use, and the threads that fill it;
 - ``_generation/``: one worker's life, seen from here: its process, its tickets, its output, and the standbys;
 - ``_device``: the device that outlives its workers;
 - ``_lanes``, ``_batch``: lanes, whose work runs side by side, and many calls with one wait;

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ._arrays import DeviceArray
 from ._matrices import strides_text
+from ._transfers.memory import overlap, reach
 from ._values.errors import InvalidArgument
-from .actors.memory import overlap, reach
 
 
 def check_apart(output: DeviceArray, *inputs: DeviceArray) -> None:

@@ -1,8 +1,8 @@
 """Arrays on the device: a block of memory, a shape, strides and a dtype.
 
 An array is an object of the user's process; its bytes are on the GPU, at an address that stays the same in every
-generation. Everything that moves bytes is a request to the memory actor (``actors/copies.py``); everything else here is
-synchronous and sends nothing.
+generation. Everything that moves bytes is a request to the memory actor (``_transfers/copies.py``); everything else
+here is synchronous and sends nothing.
 """
 
 from __future__ import annotations
@@ -409,7 +409,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
         """
-        from .actors.copies import copy_out
+        from ._transfers.copies import copy_out
 
         self._storage.device._home.check_task()
         host = np.empty(self.shape, self.dtype)
@@ -425,7 +425,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        from .actors.copies import copy_out
+        from ._transfers.copies import copy_out
 
         self._storage.device._home.check_task()
         check_host(self, out, writable=True)
@@ -445,7 +445,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
         and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        from .actors.copies import copy_in, copy_on_device
+        from ._transfers.copies import copy_in, copy_on_device
 
         self._storage.device._home.check_task()
         if isinstance(source, DeviceArray):
@@ -468,7 +468,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         if this is the first use of the array's memory and the GPU has no more; `ContextLost` if the context is lost
         meanwhile.
         """
-        from .actors.memory import fill
+        from ._transfers.memory import fill
 
         self._storage.device._home.check_task()
         await self._storage.placed()

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import trio
 
 from ._arrays import DeviceArray, as_host, check_host, check_like
-from ._batch_areas import BatchSlots
 from ._generation.timeline import LaneBook, Launch, the_lane
 from ._known_calls import KnownCall
 from ._launching import Launcher, LaunchPath
@@ -28,11 +27,13 @@ from ._libraries import BatchLibraries
 from ._ownership import own
 from ._requests import CommandRequest
 from ._supervision.mailbox import Mailbox
+from ._transfers.batch_areas import BatchSlots
+from ._transfers.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers
+from ._transfers.memory import plan_fill, tear_halves
 from ._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
 from ._values.util import NoPublicConstructor
 from ._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from ._wire.records.event import MARK
-from .actors.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers
 from .actors.kernel import (
     ORDINARY,
     AttributeKeywords,
@@ -45,7 +46,6 @@ from .actors.kernel import (
     _options,
     names_nothing,
 )
-from .actors.memory import plan_fill, tear_halves
 
 if TYPE_CHECKING:
     from ._device import Device

@@ -26,7 +26,7 @@ from ._known_calls import question_of
 from ._memory.arena import Block
 from ._requests import CallKind, CommandRequest
 from ._shortcut import begin_in_turn
-from ._staging import LARGE_SLOT
+from ._transfers.staging import LARGE_SLOT
 from ._values.errors import InvalidArgument
 from ._values.util import known
 from ._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._batch import Batch
     from ._device import Device
     from ._generation.generation import Generation
-    from ._staging import Slot
+    from ._transfers.staging import Slot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Scalar:
 
 
 def _scalar(value: object, dtype: np.dtype[Any]) -> Scalar:
-    from .actors.memory import pattern_of
+    from ._transfers.memory import pattern_of
 
     return Scalar(pattern_of(value, dtype))
 
@@ -466,7 +466,7 @@ class Library:
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of `source` to `target`, before the calls that follow."""
-        from .actors.copies import plan_copy
+        from ._transfers.copies import plan_copy
 
         requests = plan_copy(source, target, self._lane, most=_MOST_BOXES)
         if requests is None:
@@ -578,7 +578,7 @@ def _flat(arguments: Iterable[object]) -> Iterator[object]:
 def _tear_halves(
     requests: Sequence[CommandRequest | Series], error: BaseException, failed: CommandRequest | None = None
 ) -> None:
-    from .actors.memory import tear_halves
+    from ._transfers.memory import tear_halves
 
     tear_halves(requests, error, failed)
 

@@ -36,11 +36,9 @@ import trio
 
 from ._actor import Actor
 from ._arrays import DeviceArray, Storage, as_host, contiguous
-from ._batch_areas import BatchAreas
 from ._checked_memory import CheckedArena, make_array
 from ._closing import close_in_thread, closed
 from ._compiling.service import CompileService
-from ._crew import Crew
 from ._generation.generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._generation.process import WorkerProcess, address_range
 from ._generation.standby import Standbys
@@ -52,13 +50,15 @@ from ._libraries import LIBRARIES, DeviceLibraries
 from ._memory.arena import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
 from ._memory.map import Drawing, MemoryMap, map_of
 from ._ownership import foreign
-from ._pinned import PinnedMemory
 from ._shortcut import Shortcut
-from ._staging import STAGING_BYTES, Slot, StagingPool
 from ._supervision.mailbox import Mailbox, Request
 from ._supervision.policy import GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
 from ._supervision.realtime import RealTimer
-from ._trim import Trim
+from ._transfers.batch_areas import BatchAreas
+from ._transfers.crew import Crew
+from ._transfers.pinned import PinnedMemory
+from ._transfers.staging import STAGING_BYTES, Slot, StagingPool
+from ._transfers.trim import Trim
 from ._values.backends import chosen_backend
 from ._values.dtypes import check_dtype
 from ._values.errors import (
@@ -502,7 +502,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         Raises as `empty` does, and `InvalidArgument` for a value that the dtype cannot hold.
         """
-        from .actors.memory import pattern_of
+        from ._transfers.memory import pattern_of
 
         checked = check_dtype(as_host(value).dtype if dtype is None else dtype)
         return self._filled(shape, checked, pattern_of(value, checked), guarded)

@@ -31,9 +31,9 @@ _TO_USE = (
     "_interop",
     "actors.blas",
     "actors.blaslt",
-    "actors.copies",
+    "_transfers.copies",
     "actors.graph",
-    "actors.memory",
+    "_transfers.memory",
     "actors.solver",
 )
 _importing = threading.Lock()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._arrays import DeviceArray
     from ._device import Device
     from ._generation.generation import Generation
-    from ._staging import Slot
+    from ._transfers.staging import Slot
 
 
 class CallKind(NamedTuple):

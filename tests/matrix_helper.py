@@ -19,7 +19,7 @@ from atomr_trio import Device, DeviceArray, DeviceEvent, DeviceState, Kernel, re
 from atomr_trio._compiling.service import CompileService
 from atomr_trio._generation.generation import Generation
 from atomr_trio._generation.process import WorkerProcess
-from atomr_trio._staging import Slot
+from atomr_trio._transfers.staging import Slot
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio._wire.records.memory import COPY_IN
 from rogue import SOURCE as ROGUE, until

@@ -22,9 +22,9 @@ from atomr_trio import (
     StaleArray,
     read_only,
 )
-from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
+from atomr_trio._transfers.memory import pattern_of
+from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
 from atomr_trio._values.dtypes import DTYPES
-from atomr_trio.actors.memory import pattern_of
 from strategies import numbers, same
 from support import chosen_backend, open_test_device
 
@@ -1076,7 +1076,7 @@ async def test_a_bug_in_the_worker_costs_one_request(monkeypatch):
         array = dev.zeros(3)
         await array.to_host()
         with monkeypatch.context() as patch:
-            patch.setattr("atomr_trio.actors.memory.FILL.struct", struct.Struct("<QQQQQ8s"))
+            patch.setattr("atomr_trio._transfers.memory.FILL.struct", struct.Struct("<QQQQQ8s"))
             with pytest.raises(ActorCrashed):
                 await array.fill(1)
         assert (await array.to_host()).tolist() == [0, 0, 0]

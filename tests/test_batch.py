@@ -24,8 +24,8 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio._generation import generation as _generation
+from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.testing import hold_worker
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full

@@ -17,9 +17,9 @@ from cuda import pathfinder
 import support
 from atomr_cuda import nvrtc
 from atomr_trio import InvalidArgument, LibraryNotFound, NvrtcOptions, overwrites, read_only
+from atomr_trio._transfers.memory import pattern_of
 from atomr_trio._values.dtypes import NARROW_FLOATS, check_dtype, is_of_ml_dtypes, number_kind
 from atomr_trio._values.parameters import parse_signatures
-from atomr_trio.actors.memory import pattern_of
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 NAMES = sorted(name for name, each in NARROW_FLOATS.items() if each.package == "ml_dtypes")

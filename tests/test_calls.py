@@ -16,18 +16,18 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound, SingularMatrixError, StaleArray
-from atomr_trio._batch_areas import BATCH_BYTES
 from atomr_trio._calls import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
 from atomr_trio._generation import generation as _generation
-from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
+from atomr_trio._transfers.batch_areas import BATCH_BYTES
+from atomr_trio._transfers.copies import plan_copy
+from atomr_trio._transfers.memory import plan_fill, tear
+from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
 from atomr_trio._wire.records.blas import BLAS
 from atomr_trio._wire.records.calls import CallTable
 from atomr_trio._wire.status import StatusClass, classify
 from atomr_trio._worker import engines
 from atomr_trio._worker.engines.calls import _shift
-from atomr_trio.actors.copies import plan_copy
-from atomr_trio.actors.memory import plan_fill, tear
 from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
 from rogue import compile_rogue, gated, until, until_full
 from support import chosen_backend, open_test_device

@@ -33,14 +33,13 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
     StandbyLost,
-    _batch_areas,
 )
-from atomr_trio._batch_areas import BatchSlots
-from atomr_trio._crew import Crew
-from atomr_trio._staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
+from atomr_trio._transfers import batch_areas as _batch_areas, copies
+from atomr_trio._transfers.batch_areas import BatchSlots
+from atomr_trio._transfers.copies import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
+from atomr_trio._transfers.crew import Crew
+from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
-from atomr_trio.actors import copies
-from atomr_trio.actors.copies import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio.testing import WorkerPool
 from rogue import endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from strategies import numbers, same

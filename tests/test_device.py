@@ -29,9 +29,10 @@ import atomr_trio
 from atomr_trio import _device, testing
 from atomr_trio._generation import generation as _generation
 from atomr_trio._supervision.policy import RestartPolicy
+from atomr_trio._transfers import copies
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
-from atomr_trio.actors import copies, kernel as kernel_actor, module as module_actor
+from atomr_trio.actors import kernel as kernel_actor, module as module_actor
 from support import child_environment, next_event, open_test_device
 
 GATE = """

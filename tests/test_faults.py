@@ -22,13 +22,12 @@ from atomr_trio import (
     StaleArray,
     StaleKernel,
     _device,
-    _staging,
     overwrites,
     read_only,
 )
+from atomr_trio._transfers import copies, staging as _staging
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from atomr_trio._wire.records.memory import COPY_IN
-from atomr_trio.actors import copies
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from support import next_event
 

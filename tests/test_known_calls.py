@@ -25,8 +25,8 @@ from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, I
 from atomr_trio._calls import Library
 from atomr_trio._generation import generation as _generation
 from atomr_trio._known_calls import _MOST_KNOWN, KnownCall, question_of
+from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.protocol import BATCH_LIMIT
-from atomr_trio.actors.memory import tear
 from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
 from rogue import gated, kill_worker, next_generation, until, until_full
 from strategies import check_on_device

@@ -16,10 +16,11 @@ import trio
 import trio.testing
 
 import atomr_trio
-from atomr_trio import ContextLost, InvalidArgument, _batch_areas, read_only
-from atomr_trio._batch_areas import BATCH_BYTES, FIRST_AREA
+from atomr_trio import ContextLost, InvalidArgument, read_only
 from atomr_trio._generation import generation as _generation
-from atomr_trio._staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
+from atomr_trio._transfers import batch_areas as _batch_areas
+from atomr_trio._transfers.batch_areas import BATCH_BYTES, FIRST_AREA
+from atomr_trio._transfers.staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
 from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_LIMIT
 from atomr_trio._wire.ring import SLOTS
 from atomr_trio.testing import WorkerPool, endless_kernel, hold_rebuild, hold_worker

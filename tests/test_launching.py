@@ -17,8 +17,8 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, _launching, overwrites, read_only
+from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.records.module import LAUNCH
-from atomr_trio.actors.memory import tear
 from atomr_trio.testing import hold_worker
 from rogue import gated, kill_worker, next_generation, until, until_full
 from strategies import check_on_device

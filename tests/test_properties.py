@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 
 from atomr_trio import InvalidArgument
-from atomr_trio._staging import LARGE_SLOT
+from atomr_trio._transfers.memory import pattern_of
+from atomr_trio._transfers.staging import LARGE_SLOT
 from atomr_trio._values.dtypes import DTYPES
-from atomr_trio.actors.memory import pattern_of
 from strategies import (
     EVERY_DTYPE,
     FLOAT_CODES,
@@ -50,7 +50,7 @@ SMALL_PIECES = 15
 @pytest.fixture(params=[LARGE_SLOT, SMALL_PIECES])
 def piece_size(request, monkeypatch):
     """Run a test twice: with copies as they are, and with copies that are cut into small pieces."""
-    monkeypatch.setattr("atomr_trio.actors.copies.LARGE_SLOT", request.param)
+    monkeypatch.setattr("atomr_trio._transfers.copies.LARGE_SLOT", request.param)
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------

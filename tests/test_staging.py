@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from atomr_trio import DeviceClosed
-from atomr_trio._staging import (
+from atomr_trio._transfers.staging import (
     LARGE_SLOT,
     LARGE_SLOTS,
     SMALL_SLOT,

@@ -30,6 +30,7 @@ from .._memory.arena import Block, ChunkState
 from .._ownership import own
 from .._requests import CommandRequest
 from .._supervision.mailbox import Request, RequestState
+from .._transfers.memory import overlap, pattern_of
 from .._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from .._values.shortage import host_limits
 from .._values.util import NoPublicConstructor, check_seconds, known
@@ -38,7 +39,6 @@ from .._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_h
 from .._wire.records.memory import BOX, COPY, FILL
 from .._wire.records.module import LAUNCH
 from .kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
-from .memory import overlap, pattern_of
 from .module import Module, UnloadOwner
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Verdict, verb
 from ..._library_types import letter_of
 from ..._matrices import Vector, check_array
+from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._wire.records.blas import flags
-from ..memory import plan_fill
 from .types import REAL_LETTERS, check_lengths
 from .vectors import DTYPES, MIXED_LETTERS, PARTS, Number, VectorOperands, check_real, check_scalars_apart, is_complex
 

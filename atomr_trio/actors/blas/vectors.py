@@ -19,9 +19,9 @@ from ..._arrays import DeviceArray
 from ..._calls import Address, Argument, Library, Scalar, Verdict, check_usable
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import Matrix, Vector, check_array, is_spread, strides_text, vector
+from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._wire.records.blas import flags
-from ..memory import plan_fill
 
 DTYPES: Final = {letter: name for name, letter in LETTERS.items()}
 """The name of the dtype by its letter."""

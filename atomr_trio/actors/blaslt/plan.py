@@ -26,6 +26,7 @@ from ..._matrices import (
     strides_text,
 )
 from ..._requests import CallKind, CommandRequest
+from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
 from ..._wire.records.blaslt import (
@@ -41,7 +42,6 @@ from ..._wire.records.blaslt import (
     plan_key,
 )
 from ..._wire.records.calls import WORD
-from ..memory import plan_fill
 from . import types
 from .extras import Extras, Shape, aux_of, stack_of, vector_of
 from .types import FLOAT8, Dtypes, Product, compute_of, product_of

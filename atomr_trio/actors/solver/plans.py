@@ -21,6 +21,7 @@ from ..._arrays import DeviceArray
 from ..._calls import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
 from ..._library_types import LETTERS, letter_of
 from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
+from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
 from ..._wire.records import finite
@@ -28,7 +29,6 @@ from ..._wire.records.blas import BLAS
 from ..._wire.records.calls import ANSWER_BYTES, CallTable
 from ..._wire.records.finite import INFINITY, NAN
 from ..._wire.records.solver import NONDETERMINISTIC, Function
-from ..memory import plan_fill
 from .types import INFOS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
 
 

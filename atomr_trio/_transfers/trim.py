@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import outcome
 
-from ._generation.timeline import Command
-from ._requests import CommandRequest
-from ._supervision.mailbox import RequestState
-from ._values.errors import DeviceError
-from ._wire.records.memory import RELEASE_CHUNK
+from .._generation.timeline import Command
+from .._requests import CommandRequest
+from .._supervision.mailbox import RequestState
+from .._values.errors import DeviceError
+from .._wire.records.memory import RELEASE_CHUNK
 
 if TYPE_CHECKING:
-    from ._generation.generation import Generation
+    from .._generation.generation import Generation
 
 
 class Trim(CommandRequest):

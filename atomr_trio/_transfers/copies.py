@@ -29,9 +29,7 @@ import trio
 from .. import _layout
 from .._generation.timeline import Command
 from .._layout import Box, Piece
-from .._pinned import PinnedArea
 from .._requests import CommandRequest
-from .._staging import LARGE_SLOT, Slot
 from .._values.errors import DeviceError, InvalidArgument
 from .._values.events import CopyProgress
 from .._values.shortage import host_limits
@@ -53,13 +51,15 @@ from .._wire.records.memory import (
 )
 from .._wire.ring import ORDERED_STORES
 from .memory import ask_all, overlap, tear
+from .pinned import PinnedArea
+from .staging import LARGE_SLOT, Slot
 
 if TYPE_CHECKING:
     from .._arrays import DeviceArray
-    from .._batch_areas import BatchSlots
-    from .._crew import Crew
     from .._device import Device
     from .._generation.generation import Generation
+    from .batch_areas import BatchSlots
+    from .crew import Crew
 
 THREAD_BYTES = 1 << 20
 """A helper does a memcpy of at least this many bytes, so that it does not block the event loop."""

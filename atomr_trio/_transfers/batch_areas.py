@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ._generation.generation import Generation
-from ._pinned import PinnedArea, PinnedMemory
-from ._staging import LARGE_SLOT, Slot, StagingPool
-from ._values.errors import InvalidArgument
-from ._values.util import known
-from ._wire.protocol import CELL
+from .._generation.generation import Generation
+from .._values.errors import InvalidArgument
+from .._values.util import known
+from .._wire.protocol import CELL
+from .pinned import PinnedArea, PinnedMemory
+from .staging import LARGE_SLOT, Slot, StagingPool
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from ._values.errors import DeviceClosed
-from ._values.util import known
-from ._wire.channel import SharedMemory
-from ._wire.protocol import CELL
-from ._wire.records.memory import AREA_SHIFT, STAGING_AREA
+from .._values.errors import DeviceClosed
+from .._values.util import known
+from .._wire.channel import SharedMemory
+from .._wire.protocol import CELL
+from .._wire.records.memory import AREA_SHIFT, STAGING_AREA
 
 if TYPE_CHECKING:
-    from ._generation.generation import Generation
-    from ._pinned import PinnedArea
+    from .._generation.generation import Generation
+    from .pinned import PinnedArea
 
 TINY_SLOT = 4 * 1024
 """Enough for the answer of a library. There are many such slots, because a batch holds its answers until its end."""
@@ -35,7 +35,7 @@ SMALL_SLOTS = 64
 LARGE_SLOTS = 22
 SHARE_OF_BATCHES = 3, 4
 """The part of the slots of each size that batches may hold. A batch releases its slots only when it is flushed, and
-other copies must go on meanwhile. Further slots of a batch come from its own areas (``_batch_areas.py``)."""
+other copies must go on meanwhile. Further slots of a batch come from its own areas (``_transfers/batch_areas.py``)."""
 GATE_BYTES = 2 * CELL
 """Bytes of the two words by which helpers and the GPU take turns in a slot, each in its own cache line."""
 STAGING_BYTES = (
