@@ -13,11 +13,11 @@ The folders and files, in the order in which they can be read:
 - ``_transfers/``: copies and fills, the host memory that they use, and the threads that fill it;
 - ``_generation/``: one worker's life, seen from here: its process, its tickets, its output, and the standbys;
 - ``_device``: the device that outlives its workers;
-- ``_lanes``, ``_batch``: lanes, whose work runs side by side, and many calls with one wait;
+- ``_batch``: many calls with one wait;
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
 - ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;
 - ``_dlpack``, ``_interop``: arrays shared with other libraries of this process;
-- ``actors/``: what a user calls, one file per library; ``_worker/``: the other side of the process boundary;
+- ``libraries/``: what a user calls, one folder or file per library; ``_worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
 Names are exported lazily, so that a worker, which imports this package too, loads neither trio nor numpy.
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ._compiling.options import NvrtcOptions as NvrtcOptions
     from ._compiling.service import CompileStatistics as CompileStatistics
     from ._device import Device as Device
-    from ._lanes import Event as Event, Lane as Lane
     from ._memory.map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
     from ._open import open_device as open_device
     from ._supervision.policy import RestartPolicy as RestartPolicy
@@ -104,10 +103,11 @@ if TYPE_CHECKING:
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
-    from .actors.blas import BatchBlas as BatchBlas, Blas as Blas
-    from .actors.blaslt import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
-    from .actors.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
-    from .actors.kernel import (
+    from .libraries.blas import BatchBlas as BatchBlas, Blas as Blas
+    from .libraries.blaslt import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
+    from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
+    from .libraries.lanes import Event as Event, Lane as Lane
+    from .libraries.modules.kernel import (
         Kernel as Kernel,
         Overwrites as Overwrites,
         PreparedLaunch as PreparedLaunch,
@@ -115,9 +115,9 @@ if TYPE_CHECKING:
         overwrites as overwrites,
         read_only as read_only,
     )
-    from .actors.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
-    from .actors.nvrtc import Nvrtc as Nvrtc
-    from .actors.solver import BatchSolver as BatchSolver, Solver as Solver
+    from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
+    from .libraries.nvrtc import Nvrtc as Nvrtc
+    from .libraries.solver import BatchSolver as BatchSolver, Solver as Solver
 
 __version__ = "0.1.0"
 
@@ -172,20 +172,20 @@ _HOMES = {
     ),
     "_values.findings": ("Check", "Finding", "OtherThread", "kept_findings"),
     "_values.info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
-    "_lanes": ("Event", "Lane"),
+    "libraries.lanes": ("Event", "Lane"),
     "_memory.map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
     "_open": ("open_device",),
     "_values.parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),
-    "actors.blas": ("BatchBlas", "Blas"),
-    "actors.blaslt": ("BatchBlasLt", "BlasLt"),
-    "actors.graph": ("Graph", "GraphNode", "GraphRecorder"),
-    "actors.kernel": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
-    "actors.module": ("Module", "ModuleLoader", "Program"),
-    "actors.nvrtc": ("Nvrtc",),
-    "actors.solver": ("BatchSolver", "Solver"),
+    "libraries.blas": ("BatchBlas", "Blas"),
+    "libraries.blaslt": ("BatchBlasLt", "BlasLt"),
+    "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
+    "libraries.modules.kernel": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
+    "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
+    "libraries.nvrtc": ("Nvrtc",),
+    "libraries.solver": ("BatchSolver", "Solver"),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

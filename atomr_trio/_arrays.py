@@ -28,7 +28,7 @@ from ._values.util import NoPublicConstructor, shown
 if TYPE_CHECKING:
     from ._device import Device
     from ._interop import Use
-    from .actors.module import Module
+    from .libraries.modules.module import Module
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64

@@ -34,7 +34,7 @@ from ._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed
 from ._values.util import NoPublicConstructor
 from ._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from ._wire.records.event import MARK
-from .actors.kernel import (
+from .libraries.modules.kernel import (
     ORDINARY,
     AttributeKeywords,
     Dimensions,
@@ -50,8 +50,8 @@ from .actors.kernel import (
 if TYPE_CHECKING:
     from ._device import Device
     from ._generation.generation import Generation
-    from ._lanes import Event, Lane
-    from .actors.graph import Graph
+    from .libraries.graphs.graph import Graph
+    from .libraries.lanes import Event, Lane
 
 
 _LAUNCHED: Final = "launch takes a kernel or a prepared launch"
@@ -324,7 +324,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         self._check()
         if graph not in self._device._graphs:
-            from .actors.graph import Graph
+            from .libraries.graphs.graph import Graph
 
             own(self._device, graph, Graph, "launch_graph takes a graph")
         self._send(graph._request(None))

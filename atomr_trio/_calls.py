@@ -491,7 +491,7 @@ class Library:
         return type(self)(self._device, self._batch)
 
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        from .actors.module import placed
+        from .libraries.modules.module import placed
 
         self._device._home.check_task()
         calls = self._device._known_calls

@@ -95,10 +95,10 @@ if TYPE_CHECKING:
     from ._batch import Batch
     from ._dlpack import SupportsCudaArray, SupportsDLPack
     from ._interop import Interop
-    from ._lanes import Lane
-    from .actors.graph import Graph, GraphRecorder
-    from .actors.module import Module, ModuleLoader, Program
-    from .actors.nvrtc import Nvrtc
+    from .libraries.graphs.graph import Graph, GraphRecorder
+    from .libraries.lanes import Lane
+    from .libraries.modules.module import Module, ModuleLoader, Program
+    from .libraries.nvrtc import Nvrtc
 
 log = logging.getLogger("atomr_trio.device")
 
@@ -173,9 +173,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         spin: float,
         checks: tuple[str, ...],
     ) -> None:
-        from ._lanes import Lanes
-        from .actors.module import ModuleLoader
-        from .actors.nvrtc import Nvrtc
+        from .libraries.lanes import Lanes
+        from .libraries.modules.module import ModuleLoader
+        from .libraries.nvrtc import Nvrtc
 
         self._index = index
         self._backend: Backend = backend
@@ -596,7 +596,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         more; `StaleKernel` for a kernel of a lost generation if the device was opened with ``on_fault="stale"``;
         `ContextLost` if the context is lost while the graph is built.
         """
-        from .actors.graph import capture
+        from .libraries.graphs.graph import capture
 
         self._home.check_task()
         return await capture(self, record)
@@ -735,13 +735,13 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     def _unload_orphans(self, generation: Generation) -> None:
         """Tell the worker which graphs and modules are not referenced any more, at most `ORPHANS_AT_ONCE` at a time."""
-        from .actors.module import publish_unload
+        from .libraries.modules.module import publish_unload
 
         # A lost generation without a successor yet has no worker to tell.
         everybody = {generation, self._generation or generation, *self._standbys.generations}
         holders = [holder for holder in everybody if holder.loss is None]
         for _ in range(min(len(self._orphan_graphs), ORPHANS_AT_ONCE)):
-            from .actors.graph import publish_destroy  # loaded already, since there were graphs
+            from .libraries.graphs.graph import publish_destroy  # loaded already, since there were graphs
 
             number = self._orphan_graphs.popleft()
             for holder in holders:

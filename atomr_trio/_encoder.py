@@ -83,7 +83,7 @@ def encoder(signature: KernelSignature) -> Encode:
 
 @functools.lru_cache(maxsize=1024)
 def _written(parameters: tuple[tuple[ParameterKind, int], ...]) -> Encode:
-    from .actors.kernel import ReadOnly
+    from .libraries.modules.kernel import ReadOnly
 
     names = [f"a{index}" for index in range(len(parameters))]
     listed = "".join(f"{name}, " for name in names)

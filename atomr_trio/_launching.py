@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from ._device import Device
     from ._generation.generation import Generation
     from ._requests import CommandRequest
-    from .actors.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
-    from .actors.module import Module
+    from .libraries.modules.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
+    from .libraries.modules.module import Module
 
 Launched = Union["Kernel", "PreparedLaunch", KnownCall]
 

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ._values.findings import Check
     from ._wire.backends import BackendName
 
-_TO_OPEN = ("_device", "_lanes", "actors.module", "actors.nvrtc")
+_TO_OPEN = ("_device", "libraries.lanes", "libraries.modules.module", "libraries.nvrtc")
 _TO_USE = (
     "_batch",
     "_compiling.linker",
     "_interop",
-    "actors.blas",
-    "actors.blaslt",
+    "libraries.blas",
+    "libraries.blaslt",
     "_transfers.copies",
-    "actors.graph",
+    "libraries.graphs.graph",
     "_transfers.memory",
-    "actors.solver",
+    "libraries.solver",
 )
 _importing = threading.Lock()
 _imported: set[tuple[str, ...]] = set()

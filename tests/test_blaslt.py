@@ -24,7 +24,7 @@ import trio.testing
 from atomr_trio import CommandFailed, ContextLost, DeviceArray, InvalidArgument
 from atomr_trio._wire.protocol import Mode, Role
 from atomr_trio._wire.records.blaslt import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
-from atomr_trio.actors.blaslt import types
+from atomr_trio.libraries.blaslt import types
 from sim_process import run_in_process
 
 M, N, K = 12, 40, 24

@@ -32,7 +32,7 @@ from atomr_trio._supervision.policy import RestartPolicy
 from atomr_trio._transfers import copies
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
-from atomr_trio.actors import kernel as kernel_actor, module as module_actor
+from atomr_trio.libraries.modules import kernel as kernel_actor, module as module_actor
 from support import child_environment, next_event, open_test_device
 
 GATE = """

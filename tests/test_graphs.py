@@ -33,7 +33,7 @@ from atomr_trio import (
 from atomr_trio._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, decode_steps, encode_steps
 from atomr_trio._wire.records.memory import COPY, FILL
 from atomr_trio._wire.records.module import LAUNCH
-from atomr_trio.actors import graph as graph_actor
+from atomr_trio.libraries.graphs import graph as graph_actor
 from atomr_trio.testing import inject
 from rogue import WILD, compile_rogue, kill_worker, next_generation, until
 

@@ -22,7 +22,7 @@ import trio
 import support
 from atomr_trio import CommandFailed, OutOfHostMemory, _closing
 from atomr_trio._transfers import copies, pinned as _pinned
-from atomr_trio.actors import module as module_actor
+from atomr_trio.libraries.modules import module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from rogue import until
 

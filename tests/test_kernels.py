@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from atomr_trio import CommandFailed, Device, InvalidArgument, NvrtcOptions, compile_to_cubin, read_only
-from atomr_trio.actors.module import load_program
+from atomr_trio.libraries.modules.module import load_program
 from kernel_bench import ARCHITECTURES, simulate_capability
 from kernels.case import FOLDER, Result
 from kernels.collection import CASES

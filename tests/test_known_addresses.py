@@ -22,9 +22,9 @@ from atomr_trio._calls import Address, Library, Scalar, verb
 from atomr_trio._known_calls import _repeatable
 from atomr_trio._memory.arena import ALIGNMENT
 from atomr_trio._wire.protocol import LANE_COMPUTE
-from atomr_trio.actors.blas import Blas
-from atomr_trio.actors.blaslt import BlasLt
-from atomr_trio.actors.solver import Solver
+from atomr_trio.libraries.blas import Blas
+from atomr_trio.libraries.blaslt import BlasLt
+from atomr_trio.libraries.solver import Solver
 from atomr_trio.testing import WorkerPool
 from linear_helper import FORMS, find
 from strategies import check_on_device

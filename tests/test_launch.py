@@ -23,7 +23,7 @@ from atomr_trio import (
 )
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._wire.protocol import Role
-from atomr_trio.actors.module import load_program
+from atomr_trio.libraries.modules.module import load_program
 from rogue import endless_kernel, until
 
 SOURCE = r"""

@@ -26,7 +26,6 @@ import attrs
 import trio
 
 from .._closing import close_in_thread
-from .._lanes import LaneOptions
 from .._memory.arena import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
 from .._supervision.mailbox import Request
 from .._supervision.realtime import Patience, RealTimer
@@ -76,6 +75,7 @@ from .._wire.records import context as context_records
 from .._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from .._wire.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
 from .._wire.status import StatusClass, classify
+from ..libraries.lanes import LaneOptions
 from .output import WorkerOutput
 from .process import WorkerProcess
 from .timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
@@ -83,7 +83,7 @@ from .timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Op
 if TYPE_CHECKING:
     from .._interop import Interop
     from .._launching import LaunchPath
-    from ..actors.graph import BuiltGraph
+    from ..libraries.graphs.graph import BuiltGraph
 
 log = logging.getLogger("atomr_trio._worker")
 device_log = logging.getLogger("atomr_trio.device")

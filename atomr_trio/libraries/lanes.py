@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Self, final
 import attrs
 import trio
 
-from ._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
-from ._ownership import own
-from ._requests import BoundRequest, CommandRequest
-from ._values.errors import DeviceError, InvalidArgument, fresh
-from ._values.state import DeviceState
-from ._values.util import NoPublicConstructor
-from ._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
-from ._wire.records.event import DROP, ELAPSED, MARK, RECORD
+from .._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
+from .._ownership import own
+from .._requests import BoundRequest, CommandRequest
+from .._values.errors import DeviceError, InvalidArgument, fresh
+from .._values.state import DeviceState
+from .._values.util import NoPublicConstructor
+from .._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
+from .._wire.records.event import DROP, ELAPSED, MARK, RECORD
 
 if TYPE_CHECKING:
-    from ._device import Device
-    from ._generation.generation import Generation
-    from ._memory.arena import Ticket
+    from .._device import Device
+    from .._generation.generation import Generation
+    from .._memory.arena import Ticket
 
 
 @attrs.frozen

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, fin
 
 import trio
 
-from .._arrays import DeviceArray
-from .._generation.timeline import Operand
-from .._ownership import foreign
-from .._requests import CommandRequest
-from .._supervision.mailbox import RequestState
-from .._values.errors import InvalidArgument
-from .._values.info import KernelAttributes, Occupancy
-from .._values.parameters import KernelSignature, Parameter
-from .._values.util import NoPublicConstructor, check_seconds, shown
-from .._wire.protocol import Role, Verb
-from .._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
-from .._wire.ring import NUMBERED_HEADER
+from ..._arrays import DeviceArray
+from ..._generation.timeline import Operand
+from ..._ownership import foreign
+from ..._requests import CommandRequest
+from ..._supervision.mailbox import RequestState
+from ..._values.errors import InvalidArgument
+from ..._values.info import KernelAttributes, Occupancy
+from ..._values.parameters import KernelSignature, Parameter
+from ..._values.util import NoPublicConstructor, check_seconds, shown
+from ..._wire.protocol import Role, Verb
+from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
+from ..._wire.ring import NUMBERED_HEADER
 from .module import Module, placed
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from .._generation.generation import Generation
-    from .._lanes import Lane
+    from ..._device import Device
+    from ..._generation.generation import Generation
+    from ..lanes import Lane
 
 Dimensions = SupportsIndex | Sequence[SupportsIndex]
 

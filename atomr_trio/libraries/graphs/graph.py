@@ -23,27 +23,27 @@ import numpy as np
 import outcome
 import trio
 
-from .. import _layout
-from .._arrays import DeviceArray, check_like
-from .._generation.timeline import Command, Operand
-from .._memory.arena import Block, ChunkState
-from .._ownership import own
-from .._requests import CommandRequest
-from .._supervision.mailbox import Request, RequestState
-from .._transfers.memory import overlap, pattern_of
-from .._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
-from .._values.shortage import host_limits
-from .._values.util import NoPublicConstructor, check_seconds, known
-from .._wire.protocol import LANE_COMPUTE, Role, Verb
-from .._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
-from .._wire.records.memory import BOX, COPY, FILL
-from .._wire.records.module import LAUNCH
-from .kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
-from .module import Module, UnloadOwner
+from ... import _layout
+from ..._arrays import DeviceArray, check_like
+from ..._generation.timeline import Command, Operand
+from ..._memory.arena import Block, ChunkState
+from ..._ownership import own
+from ..._requests import CommandRequest
+from ..._supervision.mailbox import Request, RequestState
+from ..._transfers.memory import overlap, pattern_of
+from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
+from ..._values.shortage import host_limits
+from ..._values.util import NoPublicConstructor, check_seconds, known
+from ..._wire.protocol import LANE_COMPUTE, Role, Verb
+from ..._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
+from ..._wire.records.memory import BOX, COPY, FILL
+from ..._wire.records.module import LAUNCH
+from ..modules.kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
+from ..modules.module import Module, UnloadOwner
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from .._generation.generation import Generation
+    from ..._device import Device
+    from ..._generation.generation import Generation
 
 LARGEST_UPDATE = 32 * 1024
 """If the changed steps take more bytes than this, they are not changed one by one: the graph is built again."""

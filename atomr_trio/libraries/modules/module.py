@@ -24,15 +24,15 @@ import numpy.typing as npt
 import outcome
 import trio
 
-from .._arrays import DeviceArray, ModuleStorage
-from .._compiling.compiler import CompiledProgram
-from .._compiling.images import Image, ImageKind, read_image, variables_of
-from .._generation.timeline import Command, CommandOwner, Operand
-from .._memory.arena import Block, Chunk, ChunkState
-from .._ownership import check_own
-from .._supervision.mailbox import Request, RequestState
-from .._values.dtypes import check_dtype
-from .._values.errors import (
+from ..._arrays import DeviceArray, ModuleStorage
+from ..._compiling.compiler import CompiledProgram
+from ..._compiling.images import Image, ImageKind, read_image, variables_of
+from ..._generation.timeline import Command, CommandOwner, Operand
+from ..._memory.arena import Block, Chunk, ChunkState
+from ..._ownership import check_own
+from ..._supervision.mailbox import Request, RequestState
+from ..._values.dtypes import check_dtype
+from ..._values.errors import (
     AtomrInternalError,
     CommandFailed,
     DeviceError,
@@ -40,15 +40,15 @@ from .._values.errors import (
     OutOfHostMemory,
     StaleKernel,
 )
-from .._values.parameters import KernelSignature, signature_of_layout
-from .._values.shortage import host_limits
-from .._values.util import NoPublicConstructor, known, shown
-from .._wire.protocol import LANE_COMPUTE
-from .._wire.records.module import LOAD, UNLOAD, kernel_number
+from ..._values.parameters import KernelSignature, signature_of_layout
+from ..._values.shortage import host_limits
+from ..._values.util import NoPublicConstructor, known, shown
+from ..._wire.protocol import LANE_COMPUTE
+from ..._wire.records.module import LOAD, UNLOAD, kernel_number
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from .._generation.generation import Generation
+    from ..._device import Device
+    from ..._generation.generation import Generation
     from .kernel import Kernel
 
 S = TypeVar("S")
@@ -712,7 +712,7 @@ class ModuleLoader:
         for variable in variables:
             check_name("variable", variable)
         await trio.lowlevel.checkpoint_if_cancelled()  # the path's `__fspath__` may run the caller's code
-        from .._compiling.linker import bridge_ptx
+        from ..._compiling.linker import bridge_ptx
 
         data, file_name = await _content_of(image)
         read = await _read(data)
@@ -740,8 +740,8 @@ class ModuleLoader:
 
 async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
     """Return the image that nvJitLink makes of LTO-IR: a cubin, or PTX for the simulator."""
-    from .._compiling.link_options import LinkOptions
-    from .._compiling.linker import LinkInput, link
+    from ..._compiling.link_options import LinkOptions
+    from ..._compiling.linker import LinkInput, link
 
     source, (major, minor) = LinkInput(ltoir, name), device.info.capability
     arch = f"{'compute' if device.backend == 'sim' else 'sm'}_{major}{minor}"

@@ -19,12 +19,12 @@ from .._compiling.service import CompileStatistics, Waiter
 from .._supervision.mailbox import Request, RequestState
 from .._values.errors import DeviceError, InvalidArgument
 from .._values.events import CompileFinished, CompileStarted
-from .module import Program, check_name, load_apart, load_program
+from .modules.module import Program, check_name, load_apart, load_program
 
 if TYPE_CHECKING:
     from .._device import Device
     from .._generation.generation import Generation
-    from .kernel import Kernel
+    from .modules.kernel import Kernel
 
 
 class _CompileRequest(Request):

@@ -1,1 +1,0 @@
-"""One file per library: the verbs a user calls, with every check that can be made before anything is sent."""

@@ -1,0 +1,1 @@
+"""Graphs: launches, copies and fills that are recorded once and launched together."""
