@@ -125,6 +125,7 @@ lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m mypy
 	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
+	$(PYRIGHT) --verifytypes atomr_sim --ignoreexternal
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
 	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers $(ABI_ARGS)

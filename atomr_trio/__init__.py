@@ -17,7 +17,7 @@ The folders and files, in the order in which they can be read:
 - ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
 - ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;
 - ``_dlpack``, ``_interop``: arrays shared with other libraries of this process;
-- ``libraries/``: what a user calls, one folder or file per library; ``_worker/``: the other side of the process boundary;
+- ``libraries/``: what a user calls, one folder or file for each; ``_worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
 Names are exported lazily, so that a worker, which imports this package too, loads neither trio nor numpy.

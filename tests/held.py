@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("atomr_trio", "atomr_cuda")
+PACKAGES = ("atomr_trio", "atomr_cuda", "atomr_sim")
 
 
 def collect() -> None:

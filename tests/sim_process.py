@@ -15,7 +15,8 @@ import time
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import Self
 
-from atomr_cuda import driver, sim
+import atomr_sim
+from atomr_cuda import driver
 from atomr_cuda.driver import CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp
 from nvrtc_helper import compile_ptx
 from support import child_environment
@@ -27,7 +28,7 @@ BASE = 0x1000_0000_0000
 
 def begin(device: int = 0) -> c_void_p:
     """Install the simulator, make the primary context current; returns it."""
-    sim.install()
+    atomr_sim.install()
     driver.cuInit(0)
     context = c_void_p()
     driver.cuDevicePrimaryCtxRetain(context, device)

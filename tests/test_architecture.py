@@ -14,7 +14,9 @@ from support import child_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIO_SIDE = ROOT / "atomr_trio"
-BINDINGS = ROOT / "bindings" / "atomr_cuda"
+BINDINGS = ROOT / "bindings"
+TABLES = BINDINGS / "atomr_cuda"
+SIMULATOR = BINDINGS / "atomr_sim"
 
 
 def sources(folder: Path) -> list[Path]:
@@ -24,7 +26,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def package_of(path: Path) -> list[str]:
-    root = BINDINGS.parent if path.is_relative_to(BINDINGS) else ROOT
+    root = BINDINGS if path.is_relative_to(BINDINGS) else ROOT
     return list(path.relative_to(root).parent.parts)
 
 
@@ -92,12 +94,27 @@ def test_the_bindings_know_nothing_above_them():
     assert offenders(sources(BINDINGS), "atomr_trio") == []
 
 
-@pytest.mark.parametrize("path", sources(BINDINGS), ids=lambda path: str(path.relative_to(BINDINGS)))
+def test_the_tables_do_not_know_the_simulator():
+    assert offenders(sources(TABLES), "atomr_sim") == []
+
+
+@pytest.mark.parametrize("path", sources(TABLES), ids=lambda path: str(path.relative_to(TABLES)))
 def test_a_binding_imports_the_standard_library_and_the_finder(path):
-    allowed = set(sys.stdlib_module_names) | {"atomr_cuda", "cuda"}
-    if path.is_relative_to(BINDINGS / "sim"):
-        allowed |= {"numpy", "scipy"}
-    assert roots(path) <= allowed
+    assert roots(path) <= set(sys.stdlib_module_names) | {"atomr_cuda", "cuda"}
+
+
+@pytest.mark.parametrize("path", sources(SIMULATOR), ids=lambda path: str(path.relative_to(SIMULATOR)))
+def test_the_simulator_imports_the_tables_and_what_computes(path):
+    assert roots(path) <= set(sys.stdlib_module_names) | {"atomr_cuda", "atomr_sim", "numpy", "scipy"}
+
+
+def test_the_simulator_is_imported_where_it_is_chosen_and_not_before():
+    loaded = run_python(
+        "import importlib, pkgutil, sys, atomr_cuda, atomr_trio._worker.main\n"
+        "for each in pkgutil.walk_packages(atomr_cuda.__path__, 'atomr_cuda.'): importlib.import_module(each.name)\n"
+        "print('atomr_cuda.cusolver' in sys.modules, *(name for name in sys.modules if name.startswith('atomr_sim')))"
+    )
+    assert loaded.split() == ["True"]
 
 
 # -- the trio side -----------------------------------------------------------------------------------------------------
@@ -154,7 +171,7 @@ def test_nothing_imports_the_worker():
 
 def test_the_trio_side_does_not_call_the_driver():
     trio_side = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER) and path.name != "_interop.py"]
-    assert offenders(trio_side, "atomr_cuda.driver", "atomr_cuda.sim") == []
+    assert offenders(trio_side, "atomr_cuda.driver", "atomr_sim") == []
 
 
 def test_only_the_device_opens_a_nursery():

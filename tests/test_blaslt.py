@@ -859,7 +859,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
         """
         import struct
         from types import SimpleNamespace
-        from atomr_cuda import sim
+        import atomr_sim
         from atomr_cuda._library import CudaError
         from atomr_trio._worker.engines import blaslt
 
@@ -881,7 +881,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
             return struct.unpack("<4f", read(room + d, 16))
 
         def count(name):
-            return sim.calls().get(name, 0)
+            return atomr_sim.calls().get(name, 0)
 
         def plans():
             return count("cublasLtMatmulAlgoGetHeuristic")

@@ -28,7 +28,7 @@ def tell(event, arguments, write=os.write, file=os.open({path!r}, os.O_WRONLY | 
 sys.addaudithook(tell)
 """
 
-SIMULATOR = ("atomr_cuda.sim", "numpy", "scipy", "concurrent", "queue")
+SIMULATOR = ("atomr_sim", "numpy", "scipy", "concurrent", "queue")
 """What the simulated GPU alone needs."""
 
 
@@ -108,7 +108,9 @@ async def test_a_standby_has_the_libraries_open_that_the_program_has_called(
                 await call_libraries(dev)
                 late = imports(standby)[len(ahead) :]
                 # The simulator computes with scipy; what a library needs to be loaded is there.
-                assert [name for name in late if name.startswith(("atomr_cuda", "atomr_trio", "cuda"))] == []
+                assert [
+                    name for name in late if name.startswith(("atomr_cuda", "atomr_sim", "atomr_trio", "cuda"))
+                ] == []
 
 
 async def test_a_standby_opens_no_library_that_the_program_has_not_called(open_test_device):

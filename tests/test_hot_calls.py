@@ -23,7 +23,7 @@ def test_what_a_call_made_ready_does():
         """
         import struct
         from types import SimpleNamespace
-        from atomr_cuda import sim
+        import atomr_sim
         from atomr_trio._calls import Scalar, _write, Answer
         from atomr_trio._worker.engines.blas import BLAS, blas_engine, flags
         from atomr_trio._worker.engines.calls import HEAD
@@ -72,12 +72,12 @@ def test_what_a_call_made_ready_does():
 
         # A refusal comes as a status, and what it means is asked for.
         again, error_of = engine.hot_call(BLAS.call.number, scale, lane)
-        sim.inject("cublasDscal_64:7:1")
+        atomr_sim.inject("cublasDscal_64:7:1")
         status = again(0)
         assert status == 7 and error_of(status).function == "cublasDscal_v2_64"
         # So does a handle that could not be set; the next call sets it anew.
         assert tenfold(0) == 0
-        sim.inject("cublasSetPointerMode:1:1")
+        atomr_sim.inject("cublasSetPointerMode:1:1")
         status = again(0)
         assert status != 0 and error_of(status).function == "cublasSetPointerMode_v2", error_of(status)
         before = content()[0]

@@ -11,7 +11,8 @@ from ctypes import c_uint64
 import pytest
 from hypothesis import given, strategies as st
 
-from atomr_cuda import driver, sim
+import atomr_sim
+from atomr_cuda import driver
 from atomr_cuda.injection import (
     FAULTS_VARIABLE,
     Crash,
@@ -25,8 +26,8 @@ from atomr_cuda.injection import (
     asked_for,
     parse,
 )
-from atomr_cuda.sim.faults import Faults
-from atomr_cuda.sim.streams import Fate
+from atomr_sim.faults import Faults
+from atomr_sim.streams import Fate
 from atomr_trio._generation.process import NUMBER_VARIABLE
 from sim_process import begin, run_in_process
 
@@ -230,7 +231,7 @@ def test_a_call_that_hangs_holds_its_own_thread_alone():
         """
         import threading
         begin()
-        sim.inject("cuMemAlloc:hang")
+        atomr_sim.inject("cuMemAlloc:hang")
         returned = threading.Event()
         hung = threading.Thread(target=lambda: (cuMemAlloc.status(c_uint64(), 64), returned.set()), daemon=True)
         hung.start()
@@ -243,7 +244,7 @@ def test_a_call_that_hangs_holds_its_own_thread_alone():
 
 def test_want_of_host_memory_is_an_exception_in_the_caller_and_in_no_other_thread():
     begin()
-    sim.inject("cuMemAlloc:nomemory:1*2")
+    atomr_sim.inject("cuMemAlloc:nomemory:1*2")
     for call in (driver.cuMemAlloc, driver.cuMemAlloc.status):
         with pytest.raises(MemoryError, match="cuMemAlloc_v2: injected lack of host memory"):
             call(c_uint64(), 64)

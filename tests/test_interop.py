@@ -24,9 +24,10 @@ import numpy as np
 import pytest
 import trio
 
+import atomr_sim
 import atomr_trio
 import sim_process as helper
-from atomr_cuda import CudaError, LibraryMissing, driver, sim
+from atomr_cuda import CudaError, LibraryMissing, driver
 from atomr_trio import (
     CommandFailed,
     ContextLost,
@@ -977,18 +978,18 @@ async def test_without_descriptors_nothing_can_be_shared(dev, library, monkeypat
 
 async def test_a_driver_that_refuses_is_the_error_of_one_request(dev, library):
     (x,) = await numbers(dev, 0)
-    sim.inject("cuMemSetAccess:2:1")
+    atomr_sim.inject("cuMemSetAccess:2:1")
     with pytest.raises(CommandFailed, match="refused it in this process"):
         library.take(x)
     assert mapped_chunks() == 0
     taken = library.take(x)
-    sim.inject("cuStreamWaitValue64:801:1")
+    atomr_sim.inject("cuStreamWaitValue64:801:1")
     with pytest.raises(CommandFailed) as caught:
         await x.fill(1)
     assert (caught.value.status, caught.value.operation) == (801, "interop.order")
     await x.fill(2)
     taken.close()
-    sim.withdraw()
+    atomr_sim.withdraw()
 
 
 def host_addresses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -1012,7 +1013,7 @@ def is_registered(address: int) -> bool:
 async def test_a_consumer_that_is_refused_keeps_nothing(context, dev, function, monkeypatch):
     seen = host_addresses(monkeypatch)
     descriptors = os.listdir("/proc/self/fd")
-    sim.inject(f"{function}:2:1")
+    atomr_sim.inject(f"{function}:2:1")
     with pytest.raises(CudaError):
         _interop.Consumer(dev.info.pci_bus_id)
     assert not any(map(is_registered, seen))
@@ -1030,7 +1031,7 @@ async def test_a_generation_whose_counters_are_refused_is_asked_again(dev, libra
     x, y = await numbers(dev, 1, 2)
     taken = library.take(x)  # the consumer is there
     seen = host_addresses(monkeypatch)
-    sim.inject(f"{function}:2:1")
+    atomr_sim.inject(f"{function}:2:1")
     with pytest.raises(CommandFailed, match="refused it in this process"):
         await x.fill(3)
     assert seen
@@ -1038,7 +1039,7 @@ async def test_a_generation_whose_counters_are_refused_is_asked_again(dev, libra
     await x.copy_from(y)
     assert (await x.to_host())[0] == 2
     taken.close()
-    sim.withdraw()
+    atomr_sim.withdraw()
 
 
 @pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
@@ -1056,7 +1057,7 @@ async def test_an_export_that_cannot_be_put_in_order_is_none(dev, library):
     flag, x = await numbers(dev, 0, 0)
     go = library.take(flag, -1)
     (await kernel(dev, "wait_and_set")).launch_nowait(1, 1, atomr_trio.read_only(flag), x, 7)
-    sim.inject("cuStreamWaitValue64:801:1")
+    atomr_sim.inject("cuStreamWaitValue64:801:1")
     with pytest.raises(CommandFailed, match="refused it in this process"):
         library.take(x)
     ctypes.c_int.from_address(go.tensor.address).value = 1
@@ -1066,7 +1067,7 @@ async def test_an_export_that_cannot_be_put_in_order_is_none(dev, library):
     assert list(dev._interop._uses) == [flag._block]
     assert (await x.to_host())[0] == 7
     go.close()
-    sim.withdraw()
+    atomr_sim.withdraw()
 
 
 async def test_a_command_with_two_streams_leaves_neither_waiting_when_one_refuses(dev, library):
@@ -1074,7 +1075,7 @@ async def test_a_command_with_two_streams_leaves_neither_waiting_when_one_refuse
     second = Library(library.interop)
     taken = library.take(x), second.take(y)
     copy = await kernel(dev, "copy")
-    sim.inject("cuStreamWaitValue64:801:2")
+    atomr_sim.inject("cuStreamWaitValue64:801:2")
     with pytest.raises(CommandFailed, match="refused it in this process"):
         await copy.launch(1, 1, atomr_trio.read_only(x), y)
     library.synchronize()
@@ -1082,7 +1083,7 @@ async def test_a_command_with_two_streams_leaves_neither_waiting_when_one_refuse
     await copy.launch(1, 1, atomr_trio.read_only(x), y)
     for each in taken:
         each.close()
-    sim.withdraw()
+    atomr_sim.withdraw()
 
 
 async def test_without_a_driver_the_libraries_name_says_what_is_missing(dev, monkeypatch):
@@ -1102,17 +1103,17 @@ async def test_a_driver_that_refuses_to_take_back_keeps_the_memory_and_nothing_e
     x, y = await numbers(dev, 0, 1)
     taken, other = library.take(x), library.take(y)
     taken.close()
-    sim.inject("cuStreamWriteValue64:999:1")
+    atomr_sim.inject("cuStreamWriteValue64:999:1")
     dev.empty(1)
     assert x._block in dev._interop._uses
     other.close()
     dev.empty(1)
     library.synchronize()
-    sim.inject("cuMemUnmap:999:1")
+    atomr_sim.inject("cuMemUnmap:999:1")
     dev.empty(1)
     assert not dev._interop._uses
     assert [int((await each.to_host())[0]) for each in (x, y)] == [0, 1]
-    sim.withdraw()
+    atomr_sim.withdraw()
 
 
 # --- from another library ---------------------------------------------------------------------------------------------

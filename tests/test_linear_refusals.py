@@ -34,9 +34,9 @@ TELL_CALLS = """
 import json, os, signal
 
 def tell(*_):
-    from atomr_cuda import sim
+    import atomr_sim
     with open({path!r} + ".new", "w") as file:
-        json.dump(sim.calls(), file)
+        json.dump(atomr_sim.calls(), file)
     os.rename({path!r} + ".new", {path!r})
 
 signal.signal(signal.SIGUSR1, tell)

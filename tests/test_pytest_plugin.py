@@ -356,7 +356,7 @@ def test_loading_the_plugin_imports_nothing_heavy():
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=60, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "import time:" in line}
     assert "_pytest.fixtures" in imported, "the list is there"
-    heavy = {"trio", "numpy", "attr", "attrs", "outcome", "cuda", "atomr_cuda"}
+    heavy = {"trio", "numpy", "attr", "attrs", "outcome", "cuda", "atomr_cuda", "atomr_sim"}
     assert {name for name in imported if name.partition(".")[0] in heavy} == set()
     ours = {name for name in imported if name.startswith("atomr_trio")}
     assert ours == {"atomr_trio", "atomr_trio.pytest_plugin"}

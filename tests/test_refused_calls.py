@@ -21,8 +21,9 @@ import pytest
 import trio
 import trio.testing
 
+import atomr_sim
 import sim_process
-from atomr_cuda import CudaError, driver, sim
+from atomr_cuda import CudaError, driver
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
 from atomr_trio._wire.records.graph import BUILD, DESTROY, Step, encode_steps
 from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
@@ -355,7 +356,7 @@ def services() -> Iterator[Any]:
         forget_hot=lambda: None,
         post=lambda message, descriptors=(): None,
     )
-    sim.withdraw()
+    atomr_sim.withdraw()
     driver.cuCtxSetCurrent(context)
     driver.cuDevicePrimaryCtxRelease(0)
     driver.cuCtxSetCurrent(None)
@@ -363,7 +364,7 @@ def services() -> Iterator[Any]:
 
 def given() -> tuple[int, int]:
     """Handles that this process has of the driver, and bytes of device memory that are free."""
-    process = sim.driver._process
+    process = atomr_sim.driver._process
     assert process is not None
     return len(process.handles._objects), sim_process.free_memory()
 
@@ -462,12 +463,12 @@ def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
 
 def refuses(function: Call, call: int) -> bool:
     """Make a function's call with this number fail; whether it says so, and of which function of the library."""
-    sim.inject(f"*:{REFUSED}:{call}")
+    atomr_sim.inject(f"*:{REFUSED}:{call}")
     error = None
     try:
         function()
     except CudaError as refusal:
         error = refusal
-    sim.withdraw()
+    atomr_sim.withdraw()
     assert error is None or (error.status == REFUSED and error.function)
     return error is not None

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atomr_cuda.sim import checks
-from atomr_cuda.sim.checks.findings import MOST, Finding, Findings
-from atomr_cuda.sim.checks.sites import PTX, Sites
-from atomr_cuda.sim.memory import DEVICE, DeviceFault
-from atomr_cuda.sim.simt import LoadedModule
+from atomr_sim import checks
+from atomr_sim.checks.findings import MOST, Finding, Findings
+from atomr_sim.checks.sites import PTX, Sites
+from atomr_sim.memory import DEVICE, DeviceFault
+from atomr_sim.simt import LoadedModule
 from nvrtc_helper import compile_ptx
 from sim_helper import Machine
 from sim_process import run_in_process

@@ -18,8 +18,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import atomr_sim
 import sim_process as helper
-from atomr_cuda import cublas, driver, sim
+from atomr_cuda import cublas, driver
 from atomr_cuda.cublas import cublasComputeType_t as C, cublasMath_t, cublasStatus_t as Status
 from atomr_cuda.library_types import cudaDataType as T
 from sim_process import run_in_process
@@ -1189,10 +1190,10 @@ def test_which_argument_is_wrong_is_said_in_host_memory():
 
 def test_calls_are_counted():
     case, x = Case("S", False, 12), Placed(np.zeros(4, np.float32))
-    before = sim.calls().get("cublasSscal_v2_64", 0)
+    before = atomr_sim.calls().get("cublasSscal_v2_64", 0)
     case.call("cublasSscal_64", 4, case.scalar(2), x)
     assert cublas.cublasSscal_64.status(case.handle, 4, None, x.address, 1) == Status.CUBLAS_STATUS_INVALID_VALUE
-    assert sim.calls()["cublasSscal_v2_64"] == before + 2
+    assert atomr_sim.calls()["cublasSscal_v2_64"] == before + 2
 
 
 @contextlib.contextmanager
@@ -1237,10 +1238,10 @@ def test_a_result_in_host_memory_is_there_when_the_call_returns(context):
         answers.append(float(result.get()))
 
     thread = threading.Thread(target=norm)
-    before = sim.calls().get("cublasSnrm2_v2_64", 0)
+    before = atomr_sim.calls().get("cublasSnrm2_v2_64", 0)
     with held(stream):
         thread.start()
-        helper.until(lambda: sim.calls().get("cublasSnrm2_v2_64", 0) > before)
+        helper.until(lambda: atomr_sim.calls().get("cublasSnrm2_v2_64", 0) > before)
         assert answers == []
     thread.join()
     assert answers == [5]
@@ -1299,12 +1300,12 @@ def test_a_pivot_that_names_no_row_loses_the_context():
 
 def test_a_fault_can_be_injected_into_a_call():
     case, x = Case("S", False, 15), Placed(np.ones(4, np.float32))
-    sim.inject("cublasSscal_64:14:2")
+    atomr_sim.inject("cublasSscal_64:14:2")
     try:
         arguments = (case.handle, 4, case.scalar(2).address, x.address, 1)
         assert [cublas.cublasSscal_64.status(*arguments) for _ in range(3)] == [0, 14, 0]
     finally:
-        sim.withdraw()
+        atomr_sim.withdraw()
     assert list(x.get()) == [4] * 4
 
 
@@ -1312,7 +1313,7 @@ def test_an_injected_loss_of_the_context_is_told_in_the_librarys_own_words():
     done = run_in_process(
         LOST
         + """
-    sim.inject("cublasSscal_64:poison=719")
+    atomr_sim.inject("cublasSscal_64:poison=719")
     print(cublas.cublasSscal_64.status(handle, 4, ctypes.addressof(one), place, 1), cuCtxSynchronize.status())
     """
     )
@@ -1323,9 +1324,9 @@ def test_the_library_is_made_when_it_is_first_needed():
     done = run_in_process("""
         begin()
         from atomr_cuda import cublas
-        print("atomr_cuda.sim.cublas" in sys.modules, cublas.library.replaced)
+        print("atomr_sim.cublas" in sys.modules, cublas.library.replaced)
         cublas.cublasCreate(c_void_p())
-        print("atomr_cuda.sim.cublas" in sys.modules, cublas.library.replaced, "scipy" in sys.modules)
+        print("atomr_sim.cublas" in sys.modules, cublas.library.replaced, "scipy" in sys.modules)
     """)
     assert done.stdout.split() == ["False", "False", "True", "True", "False"]
 

@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import atomr_sim
 import sim_process as helper
-from atomr_cuda import SymbolMissing, cublas, cublaslt as lt, driver, sim
+from atomr_cuda import SymbolMissing, cublas, cublaslt as lt, driver
 from atomr_cuda.cublaslt import (
     cublasComputeType_t as Compute,
     cublasLtEpilogue_t as Epilogue,
@@ -25,7 +26,7 @@ from atomr_cuda.cublaslt import (
     cublasStatus_t as Status,
 )
 from atomr_cuda.library_types import cudaDataType as Type
-from atomr_cuda.sim import float8
+from atomr_sim import float8
 from sim_process import run_in_process
 
 pytestmark = pytest.mark.sim_only
@@ -1141,9 +1142,9 @@ def test_what_is_not_simulated_is_missing():
 
 def test_calls_are_counted(handle, rng):
     product = Product(handle, rng)
-    before = sim.calls()["cublasLtMatmul"]
+    before = atomr_sim.calls()["cublasLtMatmul"]
     product.run()
-    assert sim.calls()["cublasLtMatmul"] == before + 1
+    assert atomr_sim.calls()["cublasLtMatmul"] == before + 1
 
 
 def test_a_wild_pointer_costs_the_context():

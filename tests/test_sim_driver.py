@@ -14,8 +14,9 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, 
 import numpy as np
 import pytest
 
+import atomr_sim
 import sim_process as helper
-from atomr_cuda import CudaError, SymbolMissing, driver, sim
+from atomr_cuda import CudaError, SymbolMissing, driver
 from atomr_cuda.driver import CUdevice_attribute, CUmemorytype, CUresult
 from sim_process import GRANULE, MIB, run_in_process
 from support import child_environment
@@ -79,7 +80,7 @@ def test_errors_carry_the_drivers_own_words():
 
 def test_calls_before_init_and_without_a_context_are_refused():
     done = run_in_process("""
-        sim.install()
+        atomr_sim.install()
         print(cuDeviceGetCount.status(c_int()), cuMemAlloc.status(c_uint64(), 64))
         cuInit(0)
         print(cuMemAlloc.status(c_uint64(), 64), cuStreamCreate.status(c_void_p(), 1), cuCtxSynchronize.status())
@@ -150,7 +151,7 @@ def test_the_environment_decides_devices_and_memory():
         ATOMR_TRIO_SIM_MEMORY=str(4 * MIB),
     )
     assert done.stdout.split() == ["2", str(4 * MIB), "2"]
-    done = run_in_process("sim.install(); print(cuInit.status(0))", ATOMR_TRIO_SIM_DEVICES="0")
+    done = run_in_process("atomr_sim.install(); print(cuInit.status(0))", ATOMR_TRIO_SIM_DEVICES="0")
     assert done.stdout.split() == ["100"]
 
 
@@ -425,8 +426,9 @@ def test_a_range_of_sixteen_tebibytes_can_be_reserved():
     # In a process of its own, as a worker is: what other tests have left in this one may have a place in the range.
     code = """
 import ctypes
-from atomr_cuda import driver, sim
-sim.install()
+import atomr_sim
+from atomr_cuda import driver
+atomr_sim.install()
 driver.cuInit(0)
 context, address = driver.CUcontext(), driver.CUdeviceptr()
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
@@ -542,7 +544,7 @@ def test_an_unsupported_function_says_so_once():
 
 def test_every_function_that_is_not_simulated_says_so_by_name():
     done = run_in_process("""
-        from atomr_cuda.sim import table
+        from atomr_sim import table
         begin()
         absent = [function for function in driver.library if function.symbol not in table.implemented()]
         for function in absent:
@@ -555,23 +557,23 @@ def test_every_function_that_is_not_simulated_says_so_by_name():
 
 
 def test_an_injected_fault_comes_at_the_call_that_was_asked_for():
-    sim.inject("cuMemAlloc:2:2")
+    atomr_sim.inject("cuMemAlloc:2:2")
     statuses = [driver.cuMemAlloc.status(c_uint64(), 64) for _ in range(3)]
     assert statuses == [0, 2, 0]
-    sim.inject("cuStreamQuery:999")
+    atomr_sim.inject("cuStreamQuery:999")
     assert [driver.cuStreamQuery.status(None) for _ in range(2)] == [999, 0]
 
 
 def test_injection_refuses_what_does_not_exist():
     with pytest.raises(ValueError, match="cuNothing"):
-        sim.inject("cuNothing:1")
+        atomr_sim.inject("cuNothing:1")
     with pytest.raises(ValueError, match="counted from 1"):
-        sim.inject("cuMemAlloc:1:0")
+        atomr_sim.inject("cuMemAlloc:1:0")
 
 
 def test_faults_come_from_the_environment_too():
     code = """
-        sim.install()
+        atomr_sim.install()
         print([cuInit.status(0) for _ in range(3)], cuDevicePrimaryCtxRetain.status(c_void_p(), 0))
         print(cuDevicePrimaryCtxRetain.status(c_void_p(), 0))
     """
@@ -582,7 +584,7 @@ def test_faults_come_from_the_environment_too():
 
 def test_a_mistake_inside_a_function_is_reported_not_swallowed():
     done = run_in_process("""
-        from atomr_cuda.sim import regions
+        from atomr_sim import regions
         begin()
         regions.Regions.allocate = None
         print(cuMemAlloc.status(c_uint64(), 64), cuMemAlloc.status(c_uint64(), 64))
@@ -605,7 +607,13 @@ def test_every_declared_function_can_be_called_in_the_simulator():
 
 
 def test_installing_does_not_look_for_the_driver():
-    code = "from atomr_cuda import driver, sim; sim.install(); driver.cuInit(0); print(driver.library.found_by)"
+    code = """
+import atomr_sim
+from atomr_cuda import driver
+atomr_sim.install()
+driver.cuInit(0)
+print(driver.library.found_by)
+"""
     environment = {**os.environ, "ATOMR_TRIO_CUDA_PATH": "/nowhere"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "simulator"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from atomr_cuda.sim import engine
+from atomr_sim import engine
 from rogue import compile_rogue
 from sim_helper import Machine
 from sim_process import Child

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atomr_cuda.sim import numeric
-from atomr_cuda.sim.memory import MISALIGNED_ADDRESS, DeviceFault
-from atomr_cuda.sim.simt import LoadedModule
+from atomr_sim import numeric
+from atomr_sim.memory import MISALIGNED_ADDRESS, DeviceFault
+from atomr_sim.simt import LoadedModule
 from sim_helper import Machine
 
 HEADER = """.version 8.0

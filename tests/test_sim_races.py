@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atomr_cuda.sim.checks import MODES, Checks
-from atomr_cuda.sim.checks.ordering import acquires, releases
-from atomr_cuda.sim.checks.races import Race, Races, Scope
-from atomr_cuda.sim.checks.shadow import Shadow
-from atomr_cuda.sim.memory import DeviceFault
-from atomr_cuda.sim.ptx import Instruction
-from atomr_cuda.sim.simt import LoadedModule
+from atomr_sim.checks import MODES, Checks
+from atomr_sim.checks.ordering import acquires, releases
+from atomr_sim.checks.races import Race, Races, Scope
+from atomr_sim.checks.shadow import Shadow
+from atomr_sim.memory import DeviceFault
+from atomr_sim.ptx import Instruction
+from atomr_sim.simt import LoadedModule
 from atomr_trio import NvrtcOptions
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from kernels.case import Case, Family, Given, Result

@@ -210,9 +210,10 @@ async def test_entries_of_the_module_path_that_python_passes_over_do_no_harm(mon
 
 def test_modules_that_were_found_in_the_current_folder_are_found_by_a_worker(monkeypatch):
     import atomr_cuda
+    import atomr_sim
     import atomr_trio
 
-    homes = [str(pathlib.Path(module.__file__ or "").parents[1]) for module in (atomr_trio, atomr_cuda)]
+    homes = [str(pathlib.Path(module.__file__ or "").parents[1]) for module in (atomr_trio, atomr_cuda, atomr_sim)]
     monkeypatch.setattr(sys, "path", ["", *(path for path in sys.path if os.path.abspath(path) not in homes)])
     assert environment()["PYTHONPATH"].split(os.pathsep)[-len(set(homes)) :] == list(dict.fromkeys(homes))
 

@@ -18,14 +18,19 @@ from pathlib import Path
 import pytest
 
 import atomr_cuda
+import atomr_sim
 import atomr_trio
 import support
 from rogue import worker_pid
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = Path(sysconfig.get_path("purelib"))
-SOURCES = {"atomr_trio": ROOT / "atomr_trio", "atomr_cuda": ROOT / "bindings" / "atomr_cuda"}
-WHERE = "import atomr_cuda, atomr_trio; print(atomr_cuda.__file__, atomr_trio.__file__)"
+SOURCES = {
+    "atomr_trio": ROOT / "atomr_trio",
+    "atomr_cuda": ROOT / "bindings" / "atomr_cuda",
+    "atomr_sim": ROOT / "bindings" / "atomr_sim",
+}
+WHERE = "import atomr_cuda, atomr_sim, atomr_trio; print(*(m.__file__ for m in (atomr_cuda, atomr_sim, atomr_trio)))"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,7 @@ def record(wheel: zipfile.ZipFile, name: str) -> str:
 def test_the_packages_under_test_are_the_installed_ones():
     assert Path(atomr_trio.__file__).parent == INSTALLED / "atomr_trio"
     assert Path(atomr_cuda.__file__).parent == INSTALLED / "atomr_cuda"
+    assert Path(atomr_sim.__file__).parent == INSTALLED / "atomr_sim"
     direct_url = json.loads(distribution("atomr-trio").read_text("direct_url.json") or "{}")
     assert direct_url["url"] == Path(support.WHEEL or "").as_uri(), "installed from another wheel, or editable"
 
@@ -57,7 +63,7 @@ def test_the_packages_under_test_are_the_installed_ones():
 def test_a_new_process_in_the_source_tree_imports_the_installed_ones(environment):
     command = [sys.executable, "-c", WHERE]
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    assert [Path(path).parent.parent for path in found.split()] == [INSTALLED, INSTALLED]
+    assert [Path(path).parent.parent for path in found.split()] == [INSTALLED] * len(SOURCES)
 
 
 def python_path_of(pid: int) -> list[str]:
@@ -88,7 +94,7 @@ def test_what_is_installed_is_the_wheel(wheel):
     assert {name: (INSTALLED / name).read_bytes() for name in packaged_files(wheel)} == packaged_files(wheel)
 
 
-@pytest.mark.parametrize("name", ["atomr_trio/py.typed", "atomr_cuda/py.typed", "atomr_trio/_cli/gray_scott.cu"])
+@pytest.mark.parametrize("name", [*(f"{package}/py.typed" for package in SOURCES), "atomr_trio/_cli/gray_scott.cu"])
 def test_the_wheel_holds_what_is_no_python(wheel, name):
     assert name in wheel.namelist()
 

@@ -1,6 +1,6 @@
 """The findings of the simulator's kernel checks as values, and the names of the checks.
 
-The checks themselves are in ``atomr_cuda.sim.checks``, in the worker. This file knows no devices.
+The checks themselves are in ``atomr_sim.checks``, in the worker. This file knows no devices.
 """
 
 from __future__ import annotations

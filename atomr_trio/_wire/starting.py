@@ -40,7 +40,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def _module_folders() -> list[str]:
-    """Return the folders where this process looks for modules, and the folder of this package."""
+    """Return the folders where this process looks for modules, and the folders of our packages."""
     folders: list[str] = []
     entries: list[object] = list(sys.path)
     for entry in entries:
@@ -48,7 +48,7 @@ def _module_folders() -> list[str]:
         with contextlib.suppress(UnicodeEncodeError, FileNotFoundError):
             if isinstance(entry, str) and entry and not {0, ord(os.pathsep)}.intersection(os.fsencode(entry)):
                 folders.append(os.path.abspath(entry))
-    for name in ("atomr_trio", "atomr_cuda"):
+    for name in ("atomr_trio", "atomr_cuda", "atomr_sim"):
         with contextlib.suppress(OSError, ValueError):  # a path that Python itself cannot use
             spec = importlib.util.find_spec(name)
             home = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else ""

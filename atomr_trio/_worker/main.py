@@ -221,9 +221,9 @@ class Worker:
         from atomr_cuda._library import CudaError, LibraryMissing
 
         if self.backend == "sim":
-            from atomr_cuda import sim
+            import atomr_sim
 
-            sim.install()
+            atomr_sim.install()
         self._driver = driver
         self.cuda_error = CudaError
         self._giving_back = GivingBack(CudaError)
@@ -689,12 +689,12 @@ class Worker:
     def _inject(self, payload: bytes, descriptors: list[int]) -> None:
         if self.backend != "sim":
             raise ValueError("calls of a real driver cannot be made to fail")
-        from atomr_cuda import sim
+        import atomr_sim
 
         wanted = json.loads(payload)
         if wanted["instead"]:
-            sim.withdraw()
-        sim.inject(wanted["faults"])
+            atomr_sim.withdraw()
+        atomr_sim.inject(wanted["faults"])
 
     # The end.
 
@@ -726,9 +726,9 @@ class Worker:
         """Become as it was before the adoption, the simulated driver's injected faults included."""
         self.release()
         if self.backend == "sim":
-            from atomr_cuda import sim
+            import atomr_sim
 
-            sim.withdraw()
+            atomr_sim.withdraw()
 
     def close(self) -> None:
         """Give the context back as well."""

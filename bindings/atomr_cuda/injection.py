@@ -1,7 +1,7 @@
 """Faults of a simulated library: their kinds, and their text form.
 
 This is the only description of the text form. The simulator reads it from ``ATOMR_TRIO_SIM_FAULTS`` when it is
-installed, and from ``sim.inject`` while it runs. Several faults are separated by commas.
+installed, and from ``atomr_sim.inject`` while it runs. Several faults are separated by commas.
 
     fault   = function ":" action [":" calls] [":sticky"] ["@" workers]
     action  = status | "return=" status | "poison=" status | "hang" | "crash=" signal | "exit=" status
@@ -17,7 +17,7 @@ Each of them finds its number in ``ATOMR_TRIO_SIM_WORKER``; a process without a 
 ``*:1:7`` is for the seventh call of any function of any library. Calls of the functions in `WATCHING` are not counted,
 because threads that only watch others make them at any time.
 
-This file knows words, numbers and the names of functions. The effects of faults are in ``sim/faults.py``.
+This file knows words, numbers and the names of functions. The effects of faults are in ``atomr_sim.faults``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 SIMULATED = ("cublas", "cublaslt", "cusolver")
-"""The simulated libraries besides libcuda; each has a module of its name here, and one in ``sim``."""
+"""The simulated libraries besides libcuda; each has a module of its name here, and one in ``atomr_sim``."""
 
 ANY = "*"
 """The name for every function that is not in `WATCHING`."""

@@ -227,7 +227,7 @@ class Others:
     @contextlib.asynccontextmanager
     async def opened(cls, backend: str) -> AsyncIterator[Any]:
         if backend == "sim":
-            importlib.import_module("atomr_cuda.sim").install()
+            importlib.import_module("atomr_sim").install()
         yield cls()
 
     async def compute(self, count: int) -> None:

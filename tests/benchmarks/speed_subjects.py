@@ -779,7 +779,7 @@ def main(who: str, backend: str, plan: Plan) -> None:
         trio.run(run_ours, backend, plan)
     else:
         if backend == "sim":
-            importlib.import_module("atomr_cuda.sim").install()
+            importlib.import_module("atomr_sim").install()
         run_other(who, plan)
 
 

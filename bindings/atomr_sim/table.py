@@ -12,12 +12,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from .. import driver
+from atomr_cuda import driver
+
 from ._status import INVALID_CONTEXT, NOT_INITIALIZED, NOT_SUPPORTED, SUCCESS, UNKNOWN, Refused, require
 from .process import Process, complain
 
 if TYPE_CHECKING:
-    from .._library import Function
+    from atomr_cuda._library import Function
 
 Implementation = Callable[..., "int | None"]
 Entry = Callable[..., int]

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import driver
-from ..driver import CUfunction_attribute as F, CUjit_option, CUlaunchAttributeID, CUlaunchConfig
+from atomr_cuda import driver
+from atomr_cuda.driver import CUfunction_attribute as F, CUjit_option, CUlaunchAttributeID, CUlaunchConfig
+
 from . import device
 from ._status import (
     COOPERATIVE_TOO_LARGE,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import driver
-from ..driver import CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUmemorytype
+from atomr_cuda import driver
+from atomr_cuda.driver import CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUmemorytype
+
 from ._status import INVALID_VALUE, Refused, require
 from .table import entry
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import cublas
-from ..cublas import cublasComputeType_t as C, cublasGemmAlgo_t, cublasMath_t
-from ..library_types import cudaDataType as T
+from atomr_cuda import cublas
+from atomr_cuda.cublas import cublasComputeType_t as C, cublasGemmAlgo_t, cublasMath_t
+from atomr_cuda.library_types import cudaDataType as T
+
 from ._status import Refused
 from .blas_calls import Operation, operation, read_signature
 from .blas_handle import counterpart, entry, require, the_handle

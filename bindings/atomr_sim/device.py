@@ -11,8 +11,9 @@ import os
 import re
 from typing import Any
 
-from .. import driver
-from ..driver import CUdevice_attribute as A, CUlimit, CUresult
+from atomr_cuda import driver
+from atomr_cuda.driver import CUdevice_attribute as A, CUlimit, CUresult
+
 from ._status import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNSUPPORTED_LIMIT, require, text_of
 from .process import PRINTF_BYTES, Context, Process
 from .table import Needs, entry, give

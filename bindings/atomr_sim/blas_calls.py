@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import cublas
-from ..cublas import cublasComputeType_t, cublasGemmAlgo_t
-from ..library_types import cudaDataType as T
+from atomr_cuda import cublas
+from atomr_cuda.cublas import cublasComputeType_t, cublasGemmAlgo_t
+from atomr_cuda.library_types import cudaDataType as T
+
 from . import dense
 from ._status import Refused
 from .blas_handle import Handle, counterpart, entry, require, the_handle

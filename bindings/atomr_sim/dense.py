@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..library_types import cudaDataType
+from atomr_cuda.library_types import cudaDataType
+
 from ._status import Refused
 from .memory import MISALIGNED_ADDRESS, DeviceFault
 from .numeric import bf16_to_f32, f32_to_bf16
 from .process import Process, complain
 
 if TYPE_CHECKING:
-    from .._library import Library, Symbol
+    from atomr_cuda._library import Library, Symbol
+
     from .memory import AddressSpace, Array
 
 Implementation = Callable[..., "int | None"]

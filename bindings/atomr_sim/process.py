@@ -16,7 +16,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..driver import CUlimit
+from atomr_cuda.driver import CUlimit
+
 from ._status import (
     CONTEXT_IS_DESTROYED,
     INVALID_CONTEXT,

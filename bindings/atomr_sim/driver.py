@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .. import driver
-from .._library import LibraryMissing, stand_in
-from ..driver import (
+from atomr_cuda import driver
+from atomr_cuda._library import LibraryMissing, stand_in
+from atomr_cuda.driver import (
     CUmemAccess_flags,
     CUmemAllocationHandleType,
     CUmemAllocationType,
@@ -27,7 +27,8 @@ from ..driver import (
     CUmemorytype,
     CUpointer_attribute,
 )
-from ..injection import ANY, SIMULATED, Injection, asked_for, parse
+from atomr_cuda.injection import ANY, SIMULATED, Injection, asked_for, parse
+
 from . import (
     device as _device,
     graphs as _graphs,
@@ -398,7 +399,7 @@ def inject(text: str) -> None:
     simulator is not installed.
     """
     if _process is None:
-        raise RuntimeError("the simulated driver is not installed in this process; call sim.install() first")
+        raise RuntimeError("the simulated driver is not installed in this process; call atomr_sim.install() first")
     for injection in parse(text):
         _inject(_process, injection)
 
@@ -423,7 +424,7 @@ def calls() -> dict[str, int]:
     Raises ``RuntimeError`` if the simulator is not installed.
     """
     if _process is None:
-        raise RuntimeError("the simulated driver is not installed in this process; call sim.install() first")
+        raise RuntimeError("the simulated driver is not installed in this process; call atomr_sim.install() first")
     return dict(_process.calls)
 
 

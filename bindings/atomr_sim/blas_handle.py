@@ -10,9 +10,10 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import cublas
-from ..cublas import cublasMath_t, cublasStatus_t
-from ..library_types import cudaEmulationMantissaControl, cudaEmulationSpecialValuesSupport
+from atomr_cuda import cublas
+from atomr_cuda.cublas import cublasMath_t, cublasStatus_t
+from atomr_cuda.library_types import cudaEmulationMantissaControl, cudaEmulationSpecialValuesSupport
+
 from .dense import Counterpart, Implementation, Statuses
 from .device import DRIVER_VERSION
 from .process import Process

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..library_types import cudaDataType as T
+from atomr_cuda.library_types import cudaDataType as T
+
 from .blas_calls import listed, operation
 from .blas_matrices import scaled
 

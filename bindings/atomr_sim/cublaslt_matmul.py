@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cublaslt import (
+from atomr_cuda.cublaslt import (
     cublasLtMatmulMatrixScale_t as ScaleMode,
     cublasOperation_t as Operation,
 )
-from ..library_types import cudaDataType as Type
+from atomr_cuda.library_types import cudaDataType as Type
+
 from .blas_level3 import multiply
 from .cublaslt_problem import BIAS_TYPES, ELEMENT_TYPES, Does, Factor, Problem, placed
 from .dense import ELEMENTS, Element, Operand

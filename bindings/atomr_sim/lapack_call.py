@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cusolver import cusolverEigRange_t, cusolverStatus_t
-from ..library_types import cudaDataType
+from atomr_cuda.cusolver import cusolverEigRange_t, cusolverStatus_t
+from atomr_cuda.library_types import cudaDataType
+
 from .dense import ELEMENTS, Counterpart, Element, Operand, host_values, matrix, vector
 
 if TYPE_CHECKING:

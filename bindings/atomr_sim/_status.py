@@ -5,7 +5,7 @@ This file does not depend on devices, memory or streams.
 
 from __future__ import annotations
 
-from ..driver import CUresult
+from atomr_cuda.driver import CUresult
 
 SUCCESS = int(CUresult.CUDA_SUCCESS)
 INVALID_VALUE = int(CUresult.CUDA_ERROR_INVALID_VALUE)

@@ -12,14 +12,15 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .. import driver
-from ..driver import (
+from atomr_cuda import driver
+from atomr_cuda.driver import (
     CUDA_KERNEL_NODE_PARAMS,
     CUDA_MEMCPY3D,
     CUDA_MEMSET_NODE_PARAMS,
     CUgraphInstantiate_flags,
     CUgraphNodeType,
 )
+
 from ._status import INVALID_VALUE, NOT_SUPPORTED, Refused, require
 from .launches import Attributes, PreparedKernel, prepared as prepared_launch
 from .memory import ILLEGAL_ADDRESS, DeviceFault

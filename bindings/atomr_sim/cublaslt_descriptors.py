@@ -12,8 +12,9 @@ from ctypes import Structure, c_float, c_int8, c_int32, c_int64, c_uint16, c_uin
 from enum import IntEnum
 from typing import Any
 
-from .. import cublaslt
-from ..cublaslt import cublasStatus_t
+from atomr_cuda import cublaslt
+from atomr_cuda.cublaslt import cublasStatus_t
+
 from ._status import Refused, require
 
 Descriptor = Any

@@ -14,21 +14,23 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from .. import cusolver
-from ..cusolver import (
+from atomr_cuda import cusolver
+from atomr_cuda.cusolver import (
     cusolverAlgMode_t,
     cusolverDeterministicMode_t,
     cusolverDnFunction_t,
     cusolverMathMode_t,
     cusolverStatus_t,
 )
-from ..library_types import cudaEmulationStrategy, libraryPropertyType
+from atomr_cuda.library_types import cudaEmulationStrategy, libraryPropertyType
+
 from .dense import Counterpart, Statuses
 from .lapack_call import INVALID_VALUE, LETTERS, Call, GesvdjInfo, Jacobi, Params, SyevjInfo, spelled
 from .lapack_operations import OPERATIONS
 
 if TYPE_CHECKING:
-    from .._library import Symbol
+    from atomr_cuda._library import Symbol
+
     from .process import Process
 
 VERSION = (12, 0, 4)

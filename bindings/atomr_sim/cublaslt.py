@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import cublas, cublaslt
-from ..cublaslt import (
+from atomr_cuda import cublas, cublaslt
+from atomr_cuda.cublaslt import (
     cublasComputeType_t as Compute,
     cublasLtMatmulAlgoCapAttributes_t as Capability,
     cublasLtMatmulSearch_t,
     cublasLtPointerMode_t as PointerMode,
     cublasLtReductionScheme_t as Reduction,
 )
-from ..library_types import cudaDataType as Type
+from atomr_cuda.library_types import cudaDataType as Type
+
 from ._status import require
 from .blas_handle import VERSION, Handle, counterpart as blas
 from .cublaslt_descriptors import (

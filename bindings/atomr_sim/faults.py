@@ -11,7 +11,20 @@ import signal
 import threading
 import time
 
-from ..injection import ANY, WATCHING, Action, Crash, Delay, Exit, Hang, Injection, NoHostMemory, Poison, ReturnStatus
+from atomr_cuda.injection import (
+    ANY,
+    WATCHING,
+    Action,
+    Crash,
+    Delay,
+    Exit,
+    Hang,
+    Injection,
+    NoHostMemory,
+    Poison,
+    ReturnStatus,
+)
+
 from ._status import UNKNOWN
 from .streams import Fate
 

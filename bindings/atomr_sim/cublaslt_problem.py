@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
-from ..cublaslt import (
+from atomr_cuda.cublaslt import (
     cublasComputeType_t as Compute,
     cublasFillMode_t,
     cublasLtBatchMode_t,
@@ -22,7 +22,8 @@ from ..cublaslt import (
     cublasLtPointerMode_t as PointerMode,
     cublasOperation_t as Operation,
 )
-from ..library_types import cudaDataType as Type
+from atomr_cuda.library_types import cudaDataType as Type
+
 from . import float8
 from ._status import require
 from .cublaslt_descriptors import INVALID_VALUE, LAYOUT, MATMUL, NOT_SUPPORTED, Descriptor

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cusolver import cusolverEigRange_t
+from atomr_cuda.cusolver import cusolverEigRange_t
+
 from .dense import triangle
 from .memory import ILLEGAL_ADDRESS, DeviceFault
 
