@@ -21,15 +21,20 @@ async def x(dev):
 def test_what_a_call_made_ready_does():
     run_in_process(
         """
-        import struct
+        import struct, threading
         from types import SimpleNamespace
         import atomr_sim
         from atomr_trio._calls import Scalar, _write, Answer
-        from atomr_trio._worker.engines.blas import BLAS, blas_engine, flags
-        from atomr_trio._worker.engines.calls import HEAD
+        from atomr_trio._wire.records.blas import BLAS, flags
+        from atomr_trio._wire.records.calls import HEAD
+        from atomr_trio._worker.engines.blas import blas_engine
 
         begin()
-        lane, elsewhere = SimpleNamespace(index=0, stream=stream()), SimpleNamespace(index=1, stream=stream())
+        def lane_of(index):
+            weighed = lambda ticket, entries: None
+            return SimpleNamespace(index=index, stream=stream(), calling=threading.Lock(), weigh=weighed)
+
+        lane, elsewhere = lane_of(0), lane_of(1)
         engine = blas_engine(SimpleNamespace())
         room = allocate(1 << 16)
         number = {name: BLAS.numbers[name] for name in BLAS.functions}
@@ -39,7 +44,7 @@ def test_what_a_call_made_ready_does():
             return HEAD.pack(number[function], setting, written.scalars, written.answers, 0, 0) + written.words
 
         def general(payload):
-            engine.calls[BLAS.call.number](SimpleNamespace(payload=payload), lane)
+            engine.calls[BLAS.call.number](SimpleNamespace(payload=payload, ticket=1), lane)
 
         def content():
             driver.cuStreamSynchronize(lane.stream)
