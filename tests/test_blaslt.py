@@ -857,14 +857,15 @@ def test_a_plan_is_known_by_all_that_matters_and_by_no_address():
 def test_the_worker_keeps_the_plans_that_were_used_last():
     done = run_in_process(
         """
-        import struct
+        import struct, threading
         from types import SimpleNamespace
         import atomr_sim
         from atomr_cuda._library import CudaError
         from atomr_trio._worker.engines import blaslt
 
         begin()
-        lane = SimpleNamespace(index=0, stream=stream())
+        weighed = lambda ticket, entries: None
+        lane = SimpleNamespace(index=0, stream=stream(), calling=threading.Lock(), weigh=weighed)
         forgotten = []
         engine = blaslt.BlasLtEngine(SimpleNamespace(cuda_error=CudaError, forget_hot=lambda: forgotten.append(1)))
         room = allocate(1 << 20)
@@ -876,7 +877,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
             one, nothing = struct.pack("<f", 1), struct.pack("<f", 0)
             places = {name: room + place for name, place in {"a": a, "b": b, "c": c, "d": d, **others}.items()}
             record = blaslt.MATMUL.struct.pack(problem.pack(), *blaslt.Addresses(**places), one, nothing)
-            engine.calls[blaslt.MATMUL.number](SimpleNamespace(payload=record), lane)
+            engine.calls[blaslt.MATMUL.number](SimpleNamespace(payload=record, ticket=1), lane)
             driver.cuStreamSynchronize(lane.stream)
             return struct.unpack("<4f", read(room + d, 16))
 
