@@ -387,7 +387,7 @@ async def test_options_of_a_prepared_launch_are_bound_to_it(dev):
     nothing = await compiled(dev, "nothing")
     prepared = nothing.prepare(1, 1, priority=0)
     async with dev.batch() as batch:
-        with pytest.raises(InvalidArgument, match="arguments and options: give nothing else"):
+        with pytest.raises(InvalidArgument, match="options, and here it was given options: give nothing else"):
             batch.launch(prepared, priority=0)
         batch.launch(prepared)
 

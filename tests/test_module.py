@@ -695,7 +695,7 @@ def test_a_fatbin_is_whole_or_refused() -> None:
         (CUBIN, 209, "no kernel image|takes PTX|code for this GPU"),
         (struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 4) + b"data", 209, "."),
         (PTX.replace(".version ", ".version 9"), 222, "is newer than"),
-        (PTX.replace(".target sm_80", ".target sm_90"), 218, "is for sm_90, the simulated GPU has capability 8.0"),
+        (PTX.replace(".target sm_80", ".target sm_90"), 218, "is for sm_90, but the simulated GPU has capability 8.0"),
         (PTX.replace("cvt.rn.f32.s32", "cvt.xx.f32.s32"), 801, "cvt.xx.f32.s32"),
         (PTX.replace(".address_size 64", ".address_sise 64"), 218, "unknown directive"),
     ],

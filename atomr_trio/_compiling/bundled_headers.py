@@ -201,7 +201,7 @@ def _folder_of_this_process() -> str:
 
 def _refuse_place(problem: str) -> NoReturn:
     raise LibraryNotFound(
-        f"there is no place for CUDA's headers: {problem}",
+        f"there is no folder for CUDA's headers: {problem}",
         library="nvrtc",
         operation="nvrtc.compile",
         advice="name a folder for them by the environment variable ATOMR_TRIO_CACHE_DIR or TMPDIR.",
