@@ -273,7 +273,7 @@ async def test_an_array_is_no_grid_whatever_is_launched_and_how(dev, what):
     async with dev.batch() as batch:
         for _ in range(3):  # before the short way is learnt, and when it is
             for given, dimensions in {"a grid": (bad,), "a block": (0, bad), "a grid and a block": (bad, bad)}.items():
-                with pytest.raises(InvalidArgument, match=f"its options along, and here it was given {given}: leave"):
+                with pytest.raises(InvalidArgument, match=f"options, and here it was given {given}: give nothing else"):
                     batch.launch(prepared, *dimensions)
             with pytest.raises(InvalidArgument, match="here it was given shared_bytes:"):
                 batch.launch(prepared, shared_bytes=bad)
