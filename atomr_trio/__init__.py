@@ -1,23 +1,19 @@
 """Use NVIDIA GPUs from trio: a CUDA runtime that a program can crash without being hurt.
 
-The folders and files, in the order in which they can be read:
+The folders, in the order in which they can be read:
 
 - ``_wire/``: what both processes know: records, the ring, the channel, the shared page, the limits of the machine;
 - ``_values/``: plain data: errors, dtypes, events, statistics, what a kernel takes;
-- ``_memory/``: addresses, chunks and blocks, seen from this process;
-- ``_supervision/``: the state machine of a device, the mailboxes of its actors, timers in real time;
 - ``_compiling/``: CUDA C++ to images, and the cache that keeps compiled images for later processes;
-- ``_home``: the trio run that a device belongs to, and the error for a call from elsewhere;
-- ``_requests``, ``_actor``: a request's life, from the caller to the actor that takes it;
-- ``_checked_memory``, ``_layout``, ``_arrays``: arrays;
+- ``_memory/``: addresses, chunks and blocks, seen from this process;
+- ``_supervision/``: the state machine of a device, mailboxes, timers in real time, whose run a device belongs to;
+- ``_generation/``: one worker's life, seen from here: its process, its tickets, its output, requests, the standbys;
+- ``_arrays/``: arrays, their layout, and how they are shared with other libraries of this process;
 - ``_transfers/``: copies and fills, the host memory that they use, and the threads that fill it;
-- ``_generation/``: one worker's life, seen from here: its process, its tickets, its output, and the standbys;
-- ``_device``: the device that outlives its workers;
-- ``_batch``: many calls with one wait;
-- ``_launching``, ``_encoder``: the short way of an ordinary launch into the ring;
-- ``_calls``, ``_matrices``, ``_libraries``: verbs of the mathematical libraries, awaited and in a batch;
-- ``_dlpack``, ``_interop``: arrays shared with other libraries of this process;
-- ``libraries/``: what a user calls, one folder or file for each; ``_worker/``: the other side of the process boundary;
+- ``_calls/``: verbs of the libraries, awaited and in a batch; the short way of an ordinary launch into the ring;
+- ``libraries/``: what a user calls, one folder or file for each; ``_batch`` and ``_libraries`` bring them together;
+- ``_device``: the device that outlives its workers; ``_open`` opens it;
+- ``_worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
 Names are exported lazily, so that a worker, which imports this package too, loads neither trio nor numpy.
@@ -29,7 +25,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._arrays import DeviceArray as DeviceArray
+    from ._arrays.arrays import DeviceArray as DeviceArray
     from ._batch import Batch as Batch
     from ._compiling.architectures import SmArch as SmArch
     from ._compiling.cache import CachedKernel as CachedKernel, NvrtcCache as NvrtcCache, NvrtcCacheKey as NvrtcCacheKey
@@ -122,7 +118,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "_arrays": ("DeviceArray",),
+    "_arrays.arrays": ("DeviceArray",),
     "_batch": ("Batch",),
     "_compiling.architectures": ("SmArch",),
     "_compiling.cache": ("CachedKernel", "NvrtcCache", "NvrtcCacheKey"),

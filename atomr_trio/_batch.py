@@ -3,7 +3,7 @@
 A batch has the verbs of the device without ``await``. Each is checked and sent at once, in the caller's task; leaving
 the block waits for all of them. So a call costs only its record. The ordinary launch is of a loaded kernel, on arrays
 that only this lane has used since they were last checked (`Block.fast`). It goes straight from its arguments into the
-ring (``_launching.py``). Everything else takes the way of an awaited call, without the mailbox.
+ring (``_calls/launching.py``). Everything else takes the way of an awaited call, without the mailbox.
 
 A batch belongs to its generation. When that is lost, every later verb and the end of the block raise `ContextLost`.
 """
@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from ._arrays import DeviceArray, as_host, check_host, check_like
+from ._arrays.arrays import DeviceArray, as_host, check_host, check_like
+from ._arrays.ownership import own
+from ._calls.known import KnownCall
+from ._calls.launching import Launcher, LaunchPath
+from ._generation.requests import CommandRequest
 from ._generation.timeline import LaneBook, Launch, the_lane
-from ._known_calls import KnownCall
-from ._launching import Launcher, LaunchPath
 from ._libraries import BatchLibraries
-from ._ownership import own
-from ._requests import CommandRequest
 from ._supervision.mailbox import Mailbox
 from ._transfers.batch_areas import BatchSlots
 from ._transfers.copies import THREAD_BYTES, plan_copy, plan_copy_in, plan_copy_out, take_by_helpers

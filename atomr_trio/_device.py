@@ -34,23 +34,23 @@ import numpy.typing as npt
 import outcome
 import trio
 
-from ._actor import Actor
-from ._arrays import DeviceArray, Storage, as_host, contiguous
-from ._checked_memory import CheckedArena, make_array
-from ._closing import close_in_thread, closed
+from ._arrays.arrays import DeviceArray, Storage, as_host, contiguous
+from ._arrays.checked_memory import CheckedArena, make_array
+from ._arrays.ownership import foreign
+from ._calls.known import KnownCalls
+from ._calls.launching import AwaitedLaunches
+from ._calls.shortcut import Shortcut
 from ._compiling.service import CompileService
+from ._generation.actor import Actor
 from ._generation.generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
 from ._generation.process import WorkerProcess, address_range
 from ._generation.standby import Standbys
 from ._generation.timeline import ORPHANS_AT_ONCE, LaneBook
-from ._home import Home, check_can_open
-from ._known_calls import KnownCalls
-from ._launching import AwaitedLaunches
 from ._libraries import LIBRARIES, DeviceLibraries
 from ._memory.arena import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
 from ._memory.map import Drawing, MemoryMap, map_of
-from ._ownership import foreign
-from ._shortcut import Shortcut
+from ._supervision.closing import close_in_thread, closed
+from ._supervision.home import Home, check_can_open
 from ._supervision.mailbox import Mailbox, Request
 from ._supervision.policy import GiveUp, LoseContext, Rebuild, RestartActor, RestartPolicy, Supervision
 from ._supervision.realtime import RealTimer
@@ -92,9 +92,9 @@ from ._wire.limits import raise_descriptor_limit, reason_of
 from ._wire.protocol import LANE_NAMES, Verb
 
 if TYPE_CHECKING:
+    from ._arrays.dlpack import SupportsCudaArray, SupportsDLPack
+    from ._arrays.interop import Interop
     from ._batch import Batch
-    from ._dlpack import SupportsCudaArray, SupportsDLPack
-    from ._interop import Interop
     from .libraries.graphs.graph import Graph, GraphRecorder
     from .libraries.lanes import Lane
     from .libraries.modules.module import Module, ModuleLoader, Program
@@ -537,7 +537,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if isinstance(source, DeviceArray):
             self._check_usable(source)
         elif not isinstance(source, np.ndarray):
-            from ._interop import copy_foreign, from_host, is_foreign
+            from ._arrays.interop import copy_foreign, from_host, is_foreign
 
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
             if is_foreign(source):
@@ -564,7 +564,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the context is lost meanwhile, and
         `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
         """
-        from ._interop import share
+        from ._arrays.interop import share
 
         self._home.check_task()
         await share(self, array)
@@ -574,7 +574,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """Return what shares arrays with other libraries. Once it is made, every generation keeps order with them."""
         self._check_open()
         if self._interop is None:
-            from ._interop import Interop
+            from ._arrays.interop import Interop
 
             self._interop = Interop(self, cuda=self._backend == "cuda")
             for generation in self._all_generations():

@@ -28,7 +28,7 @@ _TO_OPEN = ("_device", "libraries.lanes", "libraries.modules.module", "libraries
 _TO_USE = (
     "_batch",
     "_compiling.linker",
-    "_interop",
+    "_arrays.interop",
     "libraries.blas",
     "libraries.blaslt",
     "_transfers.copies",

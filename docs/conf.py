@@ -10,7 +10,7 @@ from sphinx.util.inspect import stringify_signature
 
 import atomr_cuda.injection
 import atomr_trio.testing
-from atomr_trio._calls import Awaited, verb
+from atomr_trio._calls.verbs import Awaited, verb
 
 project = "atomr_trio"
 author = "The atomr_trio authors"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import Device, DeviceArray, InvalidArgument
-from atomr_trio._calls import CallRequest, Outgoing
+from atomr_trio._calls.verbs import CallRequest, Outgoing
 from blas_helper import Layout, exact, random, submitted
 
 SIZES = (1, 2, 33)

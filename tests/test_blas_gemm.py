@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import Device
-from atomr_trio._calls import CallRequest
+from atomr_trio._calls.verbs import CallRequest
 from atomr_trio._wire.records.blas import BLAS
 from blas_helper import (
     DTYPES,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import CommandFailed, Device, DeviceArray, InvalidArgument
-from atomr_trio._calls import Library
+from atomr_trio._calls.verbs import Library
 from atomr_trio.libraries.blas import Blas
 from atomr_trio.testing import ReturnStatus, inject
 from blas_helper import (
@@ -604,7 +604,7 @@ async def test_tables_of_addresses_of_any_size(
     dev: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They pass through the staging area in pieces, here of two addresses."""
-    monkeypatch.setattr("atomr_trio._calls.LARGE_SLOT", 16)
+    monkeypatch.setattr("atomr_trio._calls.verbs.LARGE_SLOT", 16)
     a, b = 2 + random(rng, (5, 1, 1), "float64"), random(rng, (5, 1, 1), "float64")
     result = await dev.blas.trsm(await dev.to_device(a), await dev.to_device(b))
     assert_close(await result.to_host(), b / a, np.abs(b / a), 1)

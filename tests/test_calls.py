@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound, SingularMatrixError, StaleArray
-from atomr_trio._calls import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
+from atomr_trio._calls.verbs import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
 from atomr_trio._generation import generation as _generation
 from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._transfers.copies import plan_copy

@@ -32,10 +32,10 @@ from atomr_trio import (
     NvrtcOptions,
     OtherThread,
     RestartPolicy,
-    _checked_memory as checked_memory,
     kept_findings,
 )
-from atomr_trio._checked_memory import BETWEEN_ARRAYS, CheckedArena
+from atomr_trio._arrays import checked_memory
+from atomr_trio._arrays.checked_memory import BETWEEN_ARRAYS, CheckedArena
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._generation.timeline import LaneBook
 from atomr_trio._memory.arena import MIB, ArenaFull

@@ -45,7 +45,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._calls import verb
+from atomr_trio._calls.verbs import verb
 from atomr_trio._values.util import NoPublicConstructor
 from linear_helper import find
 from public_interface import CALLABLES, Member, spelled

@@ -22,7 +22,8 @@ import pytest
 import trio
 
 import held
-from atomr_trio import InvalidArgument, _device, _known_calls, link, read_only
+from atomr_trio import InvalidArgument, _device, link, read_only
+from atomr_trio._calls import known as _known_calls
 from atomr_trio.libraries import lanes as _lanes
 from atomr_trio.testing import WorkerPool
 from link_helper import HELPER, KERNEL, ltoir

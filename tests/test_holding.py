@@ -20,7 +20,8 @@ import pytest
 import trio
 
 import support
-from atomr_trio import CommandFailed, OutOfHostMemory, _closing
+from atomr_trio import CommandFailed, OutOfHostMemory
+from atomr_trio._supervision import closing as _closing
 from atomr_trio._transfers import copies, pinned as _pinned
 from atomr_trio.libraries.modules import module as module_actor
 from atomr_trio.testing import ReturnStatus, inject

@@ -24,7 +24,7 @@ def test_what_a_call_made_ready_does():
         import struct, threading
         from types import SimpleNamespace
         import atomr_sim
-        from atomr_trio._calls import Scalar, _write, Answer
+        from atomr_trio._calls.verbs import Scalar, _write, Answer
         from atomr_trio._wire.records.blas import BLAS, flags
         from atomr_trio._wire.records.calls import HEAD
         from atomr_trio._worker.engines.blas import blas_engine

@@ -36,11 +36,10 @@ from atomr_trio import (
     LibraryNotFound,
     RestartPolicy,
     StaleArray,
-    _dlpack,
-    _interop,
 )
-from atomr_trio._dlpack import DeviceType
-from atomr_trio._interop import RELEASED, STREAMS, Fence, Interop
+from atomr_trio._arrays import dlpack as _dlpack, interop as _interop
+from atomr_trio._arrays.dlpack import DeviceType
+from atomr_trio._arrays.interop import RELEASED, STREAMS, Fence, Interop
 from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack_type, of_dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 from atomr_trio.testing import WorkerPool

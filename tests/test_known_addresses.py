@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from atomr_trio import DeviceArray, InvalidArgument
-from atomr_trio._calls import Address, Library, Scalar, verb
-from atomr_trio._known_calls import _repeatable
+from atomr_trio._calls.known import _repeatable
+from atomr_trio._calls.verbs import Address, Library, Scalar, verb
 from atomr_trio._memory.arena import ALIGNMENT
 from atomr_trio._wire.protocol import LANE_COMPUTE
 from atomr_trio.libraries.blas import Blas

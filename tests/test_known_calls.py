@@ -22,9 +22,9 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
-from atomr_trio._calls import Library
+from atomr_trio._calls.known import _MOST_KNOWN, KnownCall, question_of
+from atomr_trio._calls.verbs import Library
 from atomr_trio._generation import generation as _generation
-from atomr_trio._known_calls import _MOST_KNOWN, KnownCall, question_of
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject

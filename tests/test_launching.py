@@ -16,7 +16,8 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, _launching, overwrites, read_only
+from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, overwrites, read_only
+from atomr_trio._calls import launching as _launching
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.testing import hold_worker

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from atomr_trio import _layout
-from atomr_trio._layout import (
+from atomr_trio._arrays import layout as _layout
+from atomr_trio._arrays.layout import (
     MAX_PITCH,
     Box,
     boxes,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_trio import Device, DeviceArray
-from atomr_trio._matrices import broadcast
+from atomr_trio._calls.linear import broadcast
 from blas_helper import DTYPES, REALS, Layout, Place, View, assert_close, exact, place, random
 from linear_helper import ask
 from solver_helper import adjoint, assert_orthonormal, assert_small, half, hermitian, positive

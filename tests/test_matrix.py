@@ -51,7 +51,7 @@ from atomr_trio import (
 )
 from atomr_trio._generation import generation as _generation
 from atomr_trio._generation.process import WorkerProcess
-from atomr_trio._requests import CommandRequest
+from atomr_trio._generation.requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role
 from atomr_trio._wire.records.module import LAUNCH

@@ -26,7 +26,7 @@ import trio
 
 import atomr_trio
 from atomr_trio import Device, OutsideRun, testing
-from atomr_trio._calls import Library, verb
+from atomr_trio._calls.verbs import Library, verb
 from atomr_trio._libraries import LIBRARIES
 from public_interface import CALLABLES, FACES
 from support import ON_GPU, child_environment, open_test_device

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from atomr_cuda.injection import SIMULATED
-from atomr_trio._calls import verb
+from atomr_trio._calls.verbs import verb
 from public_interface import CALLABLES, FACES, PUBLIC, Member, described, resolve, spelled
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import outcome
 import pytest
 
-from atomr_trio._requests import CommandRequest
+from atomr_trio._generation.requests import CommandRequest
 from atomr_trio._supervision.mailbox import RequestState
 from atomr_trio._values.errors import ActorCrashed, CommandFailed, ContextLost, StaleArray
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, Role

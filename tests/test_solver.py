@@ -22,7 +22,7 @@ from atomr_trio import (
     RestartPolicy,
     SingularMatrixError,
 )
-from atomr_trio._calls import Answer
+from atomr_trio._calls.verbs import Answer
 from atomr_trio._wire.records.calls import SIZE
 from atomr_trio._wire.records.solver import FUNCTIONS, SOLVER
 from atomr_trio.libraries.solver.types import arguments_of, error_of

@@ -26,7 +26,7 @@ from atomr_trio import (
     SingularMatrixError,
     link,
 )
-from atomr_trio._calls import CallRequest, Outgoing
+from atomr_trio._calls.verbs import CallRequest, Outgoing
 from atomr_trio._wire.records.solver import SOLVER
 from atomr_trio._worker.engines.finite import PTX
 from atomr_trio._worker.engines.solver import solver_engine

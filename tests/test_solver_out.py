@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from atomr_trio import NotPositiveDefiniteError, SingularMatrixError
-from atomr_trio._calls import Outgoing
-from atomr_trio._matrices import broadcast
+from atomr_trio._calls.linear import broadcast
+from atomr_trio._calls.verbs import Outgoing
 from blas_helper import (
     DTYPES,
     MATRICES,

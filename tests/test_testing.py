@@ -32,7 +32,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._generation import generation as _generation
-from atomr_trio._requests import CommandRequest
+from atomr_trio._generation.requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role
 from atomr_trio._wire.records.memory import FILL

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 import trio
 
-from .._closing import close_in_thread
 from .._memory.arena import AT_A_TIME, Arena, Block, Chunk, ChunkState, Recipe, Ticket
+from .._supervision.closing import close_in_thread
 from .._supervision.mailbox import Request
 from .._supervision.realtime import Patience, RealTimer
 from .._values.errors import (
@@ -81,8 +81,8 @@ from .process import WorkerProcess
 from .timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
 
 if TYPE_CHECKING:
-    from .._interop import Interop
-    from .._launching import LaunchPath
+    from .._arrays.interop import Interop
+    from .._calls.launching import LaunchPath
     from ..libraries.graphs.graph import BuiltGraph
 
 log = logging.getLogger("atomr_trio._worker")

@@ -12,7 +12,7 @@ The caller gets `Cancelled` at once in both cases, so a kernel that never ends b
 belongs to the supervisor: an actor only gets a clone of the receiving end for each of its runs, because closing the
 last receiver of a channel silently drops the queued requests.
 
-Only this file and ``_launching.py`` call ``reschedule``: one sleep, one wake-up, kept in one class each.
+Only this file and ``_calls/launching.py`` call ``reschedule``: one sleep, one wake-up, kept in one class each.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .. import _layout
+from .._arrays import layout as _layout
+from .._arrays.layout import Box, Piece
+from .._generation.requests import CommandRequest
 from .._generation.timeline import Command
-from .._layout import Box, Piece
-from .._requests import CommandRequest
 from .._values.errors import DeviceError, InvalidArgument
 from .._values.events import CopyProgress
 from .._values.shortage import host_limits
@@ -55,7 +55,7 @@ from .pinned import PinnedArea
 from .staging import LARGE_SLOT, Slot
 
 if TYPE_CHECKING:
-    from .._arrays import DeviceArray
+    from .._arrays.arrays import DeviceArray
     from .._device import Device
     from .._generation.generation import Generation
     from .batch_areas import BatchSlots

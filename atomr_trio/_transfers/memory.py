@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .. import _layout
+from .._arrays import layout as _layout
+from .._generation.requests import CommandRequest
 from .._memory.arena import Block
-from .._requests import CommandRequest
 from .._values.dtypes import number_kind
 from .._values.errors import InvalidArgument
 from .._values.util import shown
@@ -19,8 +19,8 @@ from .._wire.protocol import LANE_COMPUTE, Role
 from .._wire.records.memory import FILL
 
 if TYPE_CHECKING:
-    from .._arrays import DeviceArray
-    from .._calls import Series
+    from .._arrays.arrays import DeviceArray
+    from .._calls.verbs import Series
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import outcome
 
+from .._generation.requests import CommandRequest
 from .._generation.timeline import Command
-from .._requests import CommandRequest
 from .._supervision.mailbox import RequestState
 from .._values.errors import DeviceError
 from .._wire.records.memory import RELEASE_CHUNK

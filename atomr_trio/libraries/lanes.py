@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 import attrs
 import trio
 
+from .._arrays.ownership import own
+from .._generation.requests import BoundRequest, CommandRequest
 from .._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
-from .._ownership import own
-from .._requests import BoundRequest, CommandRequest
 from .._values.errors import DeviceError, InvalidArgument, fresh
 from .._values.state import DeviceState
 from .._values.util import NoPublicConstructor

@@ -17,7 +17,7 @@ import numpy as np
 import trio
 
 import atomr_trio
-from atomr_trio._encoder import encoder
+from atomr_trio._calls.encoder import encoder
 from atomr_trio._wire.ring import fence
 
 SOURCE = """

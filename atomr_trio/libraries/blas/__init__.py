@@ -6,7 +6,7 @@ prepare operands, and `types` has the shared tables.
 
 from __future__ import annotations
 
-from ..._calls import Awaited, Batched
+from ..._calls.verbs import Awaited, Batched
 from ..._wire.records.blas import BLAS
 from .level1 import VectorVerbs
 from .level2 import MatrixVectorVerbs

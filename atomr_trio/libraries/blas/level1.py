@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Answer, Argument, Verdict, verb
-from ..._library_types import letter_of
-from ..._matrices import Vector, check_array
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import letter_of
+from ..._calls.linear import Vector, check_array
+from ..._calls.verbs import Answer, Argument, Verdict, verb
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._wire.records.blas import flags

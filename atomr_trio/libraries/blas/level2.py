@@ -9,11 +9,11 @@ from __future__ import annotations
 import operator
 from typing import SupportsIndex
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Scalar, verb
-from ..._library_types import letter_of
-from ..._matrices import OPERATIONS, Matrix, Operation, Vector, check_operation
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import letter_of
+from ..._calls.linear import OPERATIONS, Matrix, Operation, Vector, check_operation
+from ..._calls.verbs import Scalar, verb
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
 from ..._wire.records.blas import flags

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import verb
-from ..._library_types import letter_of
-from ..._matrices import OPERATIONS, Operation, check_array, check_operation
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import letter_of
+from ..._calls.linear import OPERATIONS, Operation, check_array, check_operation
+from ..._calls.verbs import verb
 from ..._values.errors import InvalidArgument
 from .matrices import MatrixOperands, check_factor, check_same, check_sides, is_same_place, word
 from .types import MathMode, math_flags

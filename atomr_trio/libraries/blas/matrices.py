@@ -1,6 +1,6 @@
 """Operands of level 3: matrices as cuBLAS takes them, in the order that a call needs.
 
-A call whose result lies row by row computes its transpose (see ``_matrices.py``). Most operands are used in place,
+A call whose result lies row by row computes its transpose (see ``_calls/linear.py``). Most operands are used in place,
 whatever their order; the others are copied to the needed order first.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..._apart import check_all_apart
-from ..._arrays import DeviceArray
-from ..._calls import Scalar, check_usable
-from ..._library_types import LETTERS, letter_of, name_of
-from ..._matrices import (
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_all_apart
+from ..._calls.library_types import LETTERS, letter_of, name_of
+from ..._calls.linear import (
     OPERATIONS,
     Matrix,
     Operation,
@@ -26,6 +25,7 @@ from ..._matrices import (
     layout_refusal,
     matrix_of,
 )
+from ..._calls.verbs import Scalar, check_usable
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
 from .vectors import VectorOperands, factor

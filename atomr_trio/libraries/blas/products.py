@@ -8,11 +8,11 @@ from typing import Final
 import attrs
 import numpy.typing as npt
 
-from ..._apart import check_all_apart, check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Address, Operands, Scalar, verb
-from ..._library_types import DATA_TYPES, check_output_dtype, name_of
-from ..._matrices import Matrix, Operation, check_operation
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_all_apart, check_apart
+from ..._calls.library_types import DATA_TYPES, check_output_dtype, name_of
+from ..._calls.linear import Matrix, Operation, check_operation
+from ..._calls.verbs import Address, Operands, Scalar, verb
 from ..._values.errors import InvalidArgument
 from .matrices import MatrixOperands, check_factor, common_stack, items, repeated
 from .types import DEFAULT_ALGORITHM, OUTPUTS, Compute, product_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._apart import check_all_apart, check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Scalar, verb
-from ..._library_types import letter_of
-from ..._matrices import Matrix, Operation, broadcast, check_operation
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_all_apart, check_apart
+from ..._calls.library_types import letter_of
+from ..._calls.linear import Matrix, Operation, broadcast, check_operation
+from ..._calls.verbs import Scalar, verb
 from ..._values.errors import InvalidArgument
 from .matrices import MatrixOperands, check_sides, common_stack, is_same_place, repeated, word
 from .types import MathMode, math_flags

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 import attrs
 import numpy as np
 
-from ..._arrays import DeviceArray
-from ..._library_types import name_of
-from ..._matrices import Vector
+from ..._arrays.arrays import DeviceArray
+from ..._calls.library_types import name_of
+from ..._calls.linear import Vector
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
 from ..._wire.records.blas import flags

@@ -1,8 +1,8 @@
 """Operands of levels 1 and 2 as cuBLAS takes them, copied or conjugated first where necessary.
 
 cuBLAS reads a vector with a negative increment from its end, as numpy does. If the library sees the transpose of a
-matrix (see ``_matrices.py``) and needs its conjugate, no function does that. Then the vectors are conjugated instead,
-which is little work compared to the matrix, and the result is conjugated back.
+matrix (see ``_calls/linear.py``) and needs its conjugate, no function does that. Then the vectors are conjugated
+instead, which is little work compared to the matrix, and the result is conjugated back.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Address, Argument, Library, Scalar, Verdict, check_usable
-from ..._library_types import LETTERS, letter_of
-from ..._matrices import Matrix, Vector, check_array, is_spread, strides_text, vector
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import LETTERS, letter_of
+from ..._calls.linear import Matrix, Vector, check_array, is_spread, strides_text, vector
+from ..._calls.verbs import Address, Argument, Library, Scalar, Verdict, check_usable
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._wire.records.blas import flags

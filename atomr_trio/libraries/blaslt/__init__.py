@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..._calls import Awaited, Batched
+from ..._calls.verbs import Awaited, Batched
 from .matmul import MatmulVerbs
 from .types import Compute, Epilogue
 

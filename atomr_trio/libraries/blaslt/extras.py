@@ -9,8 +9,8 @@ from typing import Final
 
 import attrs
 
-from ..._arrays import DeviceArray
-from ..._matrices import Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
+from ..._arrays.arrays import DeviceArray
+from ..._calls.linear import Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
 from . import types

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy.typing as npt
 
-from ..._arrays import DeviceArray
-from ..._calls import Library, check_usable, verb
-from ..._library_types import check_output_dtype
-from ..._matrices import Operation, check_array
+from ..._arrays.arrays import DeviceArray
+from ..._calls.library_types import check_output_dtype
+from ..._calls.linear import Operation, check_array
+from ..._calls.verbs import Library, check_usable, verb
 from ..._values.errors import InvalidArgument
 from ..._wire.records.blaslt import BLASLT
 from . import types

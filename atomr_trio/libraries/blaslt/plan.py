@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Library, Operands, Scalar
-from ..._library_types import DATA_TYPES
-from ..._matrices import (
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import DATA_TYPES
+from ..._calls.linear import (
     OPERATIONS,
     Matrix,
     Operation,
@@ -25,7 +24,8 @@ from ..._matrices import (
     layout_refusal,
     strides_text,
 )
-from ..._requests import CallKind, CommandRequest
+from ..._calls.verbs import Library, Operands, Scalar
+from ..._generation.requests import CallKind, CommandRequest
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown

@@ -23,12 +23,12 @@ import numpy as np
 import outcome
 import trio
 
-from ... import _layout
-from ..._arrays import DeviceArray, check_like
+from ..._arrays import layout as _layout
+from ..._arrays.arrays import DeviceArray, check_like
+from ..._arrays.ownership import own
+from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Command, Operand
 from ..._memory.arena import Block, ChunkState
-from ..._ownership import own
-from ..._requests import CommandRequest
 from ..._supervision.mailbox import Request, RequestState
 from ..._transfers.memory import overlap, pattern_of
 from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel

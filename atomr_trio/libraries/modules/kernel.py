@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, fin
 
 import trio
 
-from ..._arrays import DeviceArray
+from ..._arrays.arrays import DeviceArray
+from ..._arrays.ownership import foreign
+from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
-from ..._ownership import foreign
-from ..._requests import CommandRequest
 from ..._supervision.mailbox import RequestState
 from ..._values.errors import InvalidArgument
 from ..._values.info import KernelAttributes, Occupancy
@@ -195,7 +195,7 @@ class Kernel(metaclass=NoPublicConstructor):
         lowered = module._lowered(name)
         self._module = module
         self._key = object()
-        """The key of launch paths for it; see ``_launching.py``."""
+        """The key of launch paths for it; see ``_calls/launching.py``."""
         self._number = module._kernel_numbers[lowered]
         self._operation = f"launch of {name}"
         self.name = name

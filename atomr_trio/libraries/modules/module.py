@@ -24,12 +24,12 @@ import numpy.typing as npt
 import outcome
 import trio
 
-from ..._arrays import DeviceArray, ModuleStorage
+from ..._arrays.arrays import DeviceArray, ModuleStorage
+from ..._arrays.ownership import check_own
 from ..._compiling.compiler import CompiledProgram
 from ..._compiling.images import Image, ImageKind, read_image, variables_of
 from ..._generation.timeline import Command, CommandOwner, Operand
 from ..._memory.arena import Block, Chunk, ChunkState
-from ..._ownership import check_own
 from ..._supervision.mailbox import Request, RequestState
 from ..._values.dtypes import check_dtype
 from ..._values.errors import (

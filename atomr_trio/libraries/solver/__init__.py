@@ -6,7 +6,7 @@ The files, in the order in which they can be read: `types` and `plans` have the 
 
 from __future__ import annotations
 
-from ..._calls import Awaited, Batched
+from ..._calls.verbs import Awaited, Batched
 from ..._wire.records.solver import SOLVER
 from .numpy_front import NumpyVerbs
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import verb
-from ..._library_types import LETTERS, letter_of
-from ..._matrices import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import LETTERS, letter_of
+from ..._calls.linear import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
+from ..._calls.verbs import verb
 from ..._values.errors import InvalidArgument
 from ..._wire.records.finite import NAN
 from .plans import SolverPlans, lines, places

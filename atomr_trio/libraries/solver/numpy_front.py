@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays import DeviceArray
-from ..._calls import Argument, Scalar, verb
-from ..._library_types import LETTERS
-from ..._matrices import OPERATIONS, Matrix, broadcast
+from ..._arrays.arrays import DeviceArray
+from ..._calls.library_types import LETTERS
+from ..._calls.linear import OPERATIONS, Matrix, broadcast
+from ..._calls.verbs import Argument, Scalar, verb
 from ..._values.errors import InvalidArgument, SingularMatrixError
 from ..._values.util import named, shown
 from ..._wire.records.blas import BLAS

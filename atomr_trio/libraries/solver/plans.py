@@ -16,11 +16,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ..._apart import check_all_apart, check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
-from ..._library_types import LETTERS, letter_of
-from ..._matrices import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_all_apart, check_apart
+from ..._calls.library_types import LETTERS, letter_of
+from ..._calls.linear import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
+from ..._calls.verbs import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..._apart import check_apart
-from ..._arrays import DeviceArray
-from ..._calls import Scalar, verb
-from ..._library_types import letter_of
-from ..._matrices import Matrix
+from ..._arrays.arrays import DeviceArray
+from ..._calls.apart import check_apart
+from ..._calls.library_types import letter_of
+from ..._calls.linear import Matrix
+from ..._calls.verbs import Scalar, verb
 from ..._values.errors import InvalidArgument
 from .plans import SolverPlans, check_number, chunks, lines, places, values_of
 from .types import INDEX_RANGE, JACOBI_BATCH, LOWER, MAX_SWEEPS, UPPER, Kind, Look, PairOut, TripleOut

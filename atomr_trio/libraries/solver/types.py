@@ -10,9 +10,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays import DeviceArray
-from ..._calls import Answer, Argument
-from ..._library_types import DATA_TYPES
+from ..._arrays.arrays import DeviceArray
+from ..._calls.library_types import DATA_TYPES
+from ..._calls.verbs import Answer, Argument
 from ..._values.errors import (
     CommandFailed,
     ConvergenceError,

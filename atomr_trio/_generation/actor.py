@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import outcome
 import trio
 
-from ._generation.generation import BEING_REBUILT
-from ._supervision.mailbox import Mailbox, Request, RequestState
-from ._values.errors import ActorCrashed, RequestError
+from .._supervision.mailbox import Mailbox, Request, RequestState
+from .._values.errors import ActorCrashed, RequestError
+from .generation import BEING_REBUILT
 
 if TYPE_CHECKING:
-    from ._generation.generation import Generation
+    from .generation import Generation
 
 
 class _Defect(Request):

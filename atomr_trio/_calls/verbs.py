@@ -20,24 +20,24 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from ._arrays import DeviceArray
-from ._generation.timeline import Operand
-from ._known_calls import question_of
-from ._memory.arena import Block
-from ._requests import CallKind, CommandRequest
-from ._shortcut import begin_in_turn
-from ._transfers.staging import LARGE_SLOT
-from ._values.errors import InvalidArgument
-from ._values.util import known
-from ._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
-from ._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
-from ._wire.records.memory import COPY_IN
+from .._arrays.arrays import DeviceArray
+from .._generation.requests import CallKind, CommandRequest
+from .._generation.timeline import Operand
+from .._memory.arena import Block
+from .._transfers.staging import LARGE_SLOT
+from .._values.errors import InvalidArgument
+from .._values.util import known
+from .._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
+from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
+from .._wire.records.memory import COPY_IN
+from .known import question_of
+from .shortcut import begin_in_turn
 
 if TYPE_CHECKING:
-    from ._batch import Batch
-    from ._device import Device
-    from ._generation.generation import Generation
-    from ._transfers.staging import Slot
+    from .._batch import Batch
+    from .._device import Device
+    from .._generation.generation import Generation
+    from .._transfers.staging import Slot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Scalar:
 
 
 def _scalar(value: object, dtype: np.dtype[Any]) -> Scalar:
-    from ._transfers.memory import pattern_of
+    from .._transfers.memory import pattern_of
 
     return Scalar(pattern_of(value, dtype))
 
@@ -466,7 +466,7 @@ class Library:
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of `source` to `target`, before the calls that follow."""
-        from ._transfers.copies import plan_copy
+        from .._transfers.copies import plan_copy
 
         requests = plan_copy(source, target, self._lane, most=_MOST_BOXES)
         if requests is None:
@@ -491,7 +491,7 @@ class Library:
         return type(self)(self._device, self._batch)
 
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        from .libraries.modules.module import placed
+        from ..libraries.modules.module import placed
 
         self._device._home.check_task()
         calls = self._device._known_calls
@@ -578,7 +578,7 @@ def _flat(arguments: Iterable[object]) -> Iterator[object]:
 def _tear_halves(
     requests: Sequence[CommandRequest | Series], error: BaseException, failed: CommandRequest | None = None
 ) -> None:
-    from ._transfers.memory import tear_halves
+    from .._transfers.memory import tear_halves
 
     tear_halves(requests, error, failed)
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ._actor import Actor
-from ._supervision.mailbox import Looker, Request
-from ._values.state import DeviceState
+from .._generation.actor import Actor
+from .._supervision.mailbox import Looker, Request
+from .._values.state import DeviceState
 
 if TYPE_CHECKING:
-    from ._device import Device
-    from ._generation.generation import Generation
-    from ._requests import CommandRequest
+    from .._device import Device
+    from .._generation.generation import Generation
+    from .._generation.requests import CommandRequest
 
 
 class Shortcut:

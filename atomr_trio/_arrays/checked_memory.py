@@ -18,16 +18,16 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from ._arrays import DeviceArray, Storage
-from ._memory.arena import Arena, ArenaFull, Block
-from ._values.findings import from_here
-from ._values.shortage import host_limits
+from .._memory.arena import Arena, ArenaFull, Block
+from .._values.findings import from_here
+from .._values.shortage import host_limits
+from .arrays import DeviceArray, Storage
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ._generation.timeline import LaneBook, Timeline
-    from ._wire.checking import CheckFolder
+    from .._generation.timeline import LaneBook, Timeline
+    from .._wire.checking import CheckFolder
 
 MOST_WAITING_BYTES: Final = 256 << 20
 MOST_WAITING: Final = 4096

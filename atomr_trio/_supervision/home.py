@@ -16,15 +16,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 from trio.lowlevel import in_trio_task
 
-from ._values.errors import DeviceError, OutsideRun, fresh
-
-if TYPE_CHECKING:
-    from ._device import Device
+from .._values.errors import DeviceError, OutsideRun, fresh
 
 _HAVE_IT_CALLED = (
     "have a task of that run make the call: `trio.from_thread.run(verb, ..., trio_token=token)` in a thread, or "
@@ -42,10 +39,27 @@ def this_thread() -> Callable[[], bool]:
     return is_owned
 
 
+class Resident(Protocol):
+    """A device, as its home sees it."""
+
+    _closed_as: DeviceError | None
+
+    @property
+    def index(self) -> int:
+        """Its number."""
+
+    @property
+    def generation(self) -> int:
+        """The number of its generation."""
+
+    def _abandon(self) -> None:
+        """Take no more requests: its run has ended."""
+
+
 class Home(trio.abc.Instrument):
     """The trio run, and the thread, that a device belongs to."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Resident) -> None:
         self._device = device
         self.here: Callable[[], bool] = this_thread()
         """True if the caller is in the device's thread."""

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import outcome
 
-from ._generation.timeline import Command, Operand
-from ._memory.arena import Block
-from ._supervision.mailbox import Request, RequestState
-from ._values.errors import DeviceError
-from ._wire.protocol import LANE_COMPUTE, Verb
+from .._memory.arena import Block
+from .._supervision.mailbox import Request, RequestState
+from .._values.errors import DeviceError
+from .._wire.protocol import LANE_COMPUTE, Verb
+from .timeline import Command, Operand
 
 if TYPE_CHECKING:
-    from ._arrays import DeviceArray
-    from ._device import Device
-    from ._generation.generation import Generation
-    from ._transfers.staging import Slot
+    from .._arrays.arrays import DeviceArray
+    from .._device import Device
+    from .._transfers.staging import Slot
+    from .generation import Generation
 
 
 class CallKind(NamedTuple):

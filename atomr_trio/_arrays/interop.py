@@ -39,24 +39,24 @@ import attrs
 import numpy as np
 import trio
 
-from . import _dlpack, _layout
-from ._checked_memory import CheckedArena
-from ._dlpack import DeviceType
-from ._generation.timeline import Command, Operand
-from ._memory.arena import Block, Chunk, Ticket
-from ._requests import CommandRequest
-from ._values.dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
-from ._values.errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, OutOfHostMemory, StaleArray
-from ._values.shortage import host_limits
-from ._values.util import shown
-from ._wire.channel import SharedMemory
-from ._wire.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
-from ._wire.records.interop import ATTACH, SETTLE, WAIT
+from .._generation.requests import CommandRequest
+from .._generation.timeline import Command, Operand
+from .._memory.arena import Block, Chunk, Ticket
+from .._values.dtypes import check_dtype, dlpack_type, is_of_ml_dtypes, of_dlpack
+from .._values.errors import CommandFailed, DeviceError, InvalidArgument, LibraryNotFound, OutOfHostMemory, StaleArray
+from .._values.shortage import host_limits
+from .._values.util import shown
+from .._wire.channel import SharedMemory
+from .._wire.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
+from .._wire.records.interop import ATTACH, SETTLE, WAIT
+from . import dlpack as _dlpack, layout as _layout
+from .checked_memory import CheckedArena
+from .dlpack import DeviceType
 
 if TYPE_CHECKING:
-    from ._arrays import DeviceArray, Storage
-    from ._device import Device
-    from ._generation.generation import Generation
+    from .._device import Device
+    from .._generation.generation import Generation
+    from .arrays import DeviceArray, Storage
 
 RELEASED: Final = 1 << 62
 """The value of the counters of a dead generation. The comparison of ``cuStreamWaitValue64`` is cyclic, so 2^64 - 1

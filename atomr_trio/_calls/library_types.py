@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import DeviceArray
-from ._values.dtypes import check_dtype
-from ._values.errors import InvalidArgument
+from .._arrays.arrays import DeviceArray
+from .._values.dtypes import check_dtype
+from .._values.errors import InvalidArgument
 
 LETTERS: Final[Mapping[str, str]] = MappingProxyType(
     {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}

@@ -15,10 +15,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from . import _layout
-from ._arrays import DeviceArray
-from ._values.errors import InvalidArgument
-from ._values.util import named, shown
+from .._arrays import layout as _layout
+from .._arrays.arrays import DeviceArray
+from .._values.errors import InvalidArgument
+from .._values.util import named, shown
 
 Operation = Literal["N", "T", "C"]
 """The operation on a matrix before it is used: none, transposition, transposition with conjugation."""

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
-from ._arrays import DeviceArray, Storage
-from ._generation.timeline import Operand
-from ._requests import CallKind, CommandRequest, RepeatedRequest
-from ._wire.protocol import HEADER, Mode, Role
-from ._wire.records.calls import WORD
-from ._wire.ring import MAX_RECORD
+from .._arrays.arrays import DeviceArray, Storage
+from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
+from .._generation.timeline import Operand
+from .._wire.protocol import HEADER, Mode, Role
+from .._wire.records.calls import WORD
+from .._wire.ring import MAX_RECORD
 
 if TYPE_CHECKING:
-    from ._device import Device
-    from ._generation.generation import Generation
+    from .._device import Device
+    from .._generation.generation import Generation
 
 _MOST_KNOWN: Final = 256
 _PLAIN: Final = frozenset({int, bool, str, type(None)})

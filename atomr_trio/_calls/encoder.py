@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from ._arrays import DeviceArray
-from ._values.parameters import KernelSignature, ParameterKind
+from .._arrays.arrays import DeviceArray
+from .._values.parameters import KernelSignature, ParameterKind
 
 Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
 """A function of the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and
@@ -83,7 +83,7 @@ def encoder(signature: KernelSignature) -> Encode:
 
 @functools.lru_cache(maxsize=1024)
 def _written(parameters: tuple[tuple[ParameterKind, int], ...]) -> Encode:
-    from .libraries.modules.kernel import ReadOnly
+    from ..libraries.modules.kernel import ReadOnly
 
     names = [f"a{index}" for index in range(len(parameters))]
     listed = "".join(f"{name}, " for name in names)

@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any, Union
 
 import trio
 
-from ._arrays import DeviceArray
-from ._encoder import encoder
-from ._generation.timeline import LaneBook, Launch, LaunchOwner
-from ._home import this_thread
-from ._known_calls import KnownCall
-from ._supervision.mailbox import Mailbox
-from ._values.errors import DeviceError
-from ._values.statistics import Outcome
-from ._wire.protocol import (
+from .._arrays.arrays import DeviceArray
+from .._generation.timeline import LaneBook, Launch, LaunchOwner
+from .._supervision.home import this_thread
+from .._supervision.mailbox import Mailbox
+from .._values.errors import DeviceError
+from .._values.statistics import Outcome
+from .._wire.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
@@ -42,16 +40,18 @@ from ._wire.protocol import (
     Verb,
     counter_word,
 )
-from ._wire.records.module import LAUNCH
-from ._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
+from .._wire.records.module import LAUNCH
+from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
+from .encoder import encoder
+from .known import KnownCall
 
 if TYPE_CHECKING:
-    from ._actor import Actor
-    from ._device import Device
-    from ._generation.generation import Generation
-    from ._requests import CommandRequest
-    from .libraries.modules.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
-    from .libraries.modules.module import Module
+    from .._device import Device
+    from .._generation.actor import Actor
+    from .._generation.generation import Generation
+    from .._generation.requests import CommandRequest
+    from ..libraries.modules.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
+    from ..libraries.modules.module import Module
 
 Launched = Union["Kernel", "PreparedLaunch", KnownCall]
 

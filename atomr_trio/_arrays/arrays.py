@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from . import _layout
-from ._memory.arena import Block
-from ._ownership import check_own
-from ._values.dtypes import spelling
-from ._values.errors import InvalidArgument
-from ._values.util import NoPublicConstructor, shown
+from .._memory.arena import Block
+from .._values.dtypes import spelling
+from .._values.errors import InvalidArgument
+from .._values.util import NoPublicConstructor, shown
+from . import layout as _layout
+from .ownership import check_own
 
 if TYPE_CHECKING:
-    from ._device import Device
-    from ._interop import Use
-    from .libraries.modules.module import Module
+    from .._device import Device
+    from ..libraries.modules.module import Module
+    from .interop import Use
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64
@@ -326,7 +326,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         requests that the standard names. Raises `StaleArray` if the array is torn or lost; `InvalidArgument` if it
         was freed or `stream` is not a stream; `CommandFailed` if the driver refuses it in this process.
         """
-        from ._interop import give_dlpack
+        from .interop import give_dlpack
 
         return give_dlpack(self, stream, max_version, dl_device, copy)
 
@@ -346,7 +346,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `__dlpack__` does, and `AttributeError` on the simulator and for dtypes of ml_dtypes.
         """
-        from ._interop import array_interface
+        from .interop import array_interface
 
         return array_interface(self)
 
@@ -409,7 +409,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
         """
-        from ._transfers.copies import copy_out
+        from .._transfers.copies import copy_out
 
         self._storage.device._home.check_task()
         host = np.empty(self.shape, self.dtype)
@@ -425,7 +425,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        from ._transfers.copies import copy_out
+        from .._transfers.copies import copy_out
 
         self._storage.device._home.check_task()
         check_host(self, out, writable=True)
@@ -445,7 +445,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
         and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        from ._transfers.copies import copy_in, copy_on_device
+        from .._transfers.copies import copy_in, copy_on_device
 
         self._storage.device._home.check_task()
         if isinstance(source, DeviceArray):
@@ -468,7 +468,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         if this is the first use of the array's memory and the GPU has no more; `ContextLost` if the context is lost
         meanwhile.
         """
-        from ._transfers.memory import fill
+        from .._transfers.memory import fill
 
         self._storage.device._home.check_task()
         await self._storage.placed()

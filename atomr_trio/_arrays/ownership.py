@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ._values.errors import InvalidArgument
+from .._values.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._device import Device
+    from .._device import Device
 
 
 class Owned(Protocol):

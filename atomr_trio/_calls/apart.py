@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import DeviceArray
-from ._matrices import strides_text
-from ._transfers.memory import overlap, reach
-from ._values.errors import InvalidArgument
+from .._arrays.arrays import DeviceArray
+from .._transfers.memory import overlap, reach
+from .._values.errors import InvalidArgument
+from .linear import strides_text
 
 
 def check_apart(output: DeviceArray, *inputs: DeviceArray) -> None:
