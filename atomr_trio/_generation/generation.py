@@ -44,6 +44,7 @@ from .._values.errors import (
 )
 from .._values.findings import Finding, in_short, read_findings
 from .._values.info import DeviceInfo
+from .._values.lane_options import LaneOptions
 from .._values.shortage import host_limits
 from .._values.util import Living
 from .._wire import channel
@@ -75,15 +76,12 @@ from .._wire.records import context as context_records
 from .._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from .._wire.ring import MAX_RECORD, NUMBER, ORDERED_STORES, SLOT_MASK, SLOT_SHIFT, SLOTS, Ring, fence
 from .._wire.status import StatusClass, classify
-from ..libraries.lanes import LaneOptions
 from .output import WorkerOutput
 from .process import WorkerProcess
 from .timeline import Command, CommandOwner, LaneBook, Launches, LaunchOwner, Operand, Timeline, the_lane
 
 if TYPE_CHECKING:
-    from .._arrays.interop import Interop
-    from .._calls.launching import LaunchPath
-    from ..libraries.graphs.graph import BuiltGraph
+    from .services import ForeignOrder, ShortPath
 
 log = logging.getLogger("atomr_trio._worker")
 device_log = logging.getLogger("atomr_trio.device")
@@ -232,7 +230,7 @@ class Generation:
         """Set when it is not a standby any more: it takes over, or is lost."""
         self.over: trio.Event = trio.Event()
         """Set when its tasks have ended."""
-        self.interop: Interop | None = None
+        self.interop: ForeignOrder | None = None
         """Puts commands in order with other libraries of this process, once an array is shared with one."""
         self.modules: dict[int, int] = {}
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
@@ -242,10 +240,10 @@ class Generation:
         """The verbs that open the libraries that were called here, or opened ahead of time; its standbys follow."""
         self.variables: dict[int, dict[str, int]] = {}
         """The addresses of the variables of each module that its worker has loaded."""
-        self.launch_paths: Living[LaunchPath] = Living()
+        self.launch_paths: Living[ShortPath] = Living()
         """The short ways into it, which are told of modules that are unloaded."""
-        self.graphs: dict[int, BuiltGraph] = {}
-        """The graphs that its worker was told to build, by number."""
+        self.graphs: dict[int, Any] = {}
+        """The graphs that its worker was told to build, by number; `BuiltGraph` of the library of graphs."""
         self.loss: Loss | None = None
         self._refusing = False
         self.info: DeviceInfo | None = None

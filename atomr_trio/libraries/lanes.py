@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
 
-import attrs
 import trio
 
 from .._arrays.ownership import own
 from .._generation.requests import BoundRequest, CommandRequest
 from .._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
 from .._values.errors import DeviceError, InvalidArgument, fresh
+from .._values.lane_options import ORDINARY, LaneOptions
 from .._values.state import DeviceState
 from .._values.util import NoPublicConstructor
 from .._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from .._device import Device
     from .._generation.generation import Generation
     from .._memory.arena import Ticket
-
-
-@attrs.frozen
-class LaneOptions:
-    """The options that a program's lane was opened with."""
-
-    priority: int = 0
-    ordered: bool = True
-
-
-ORDINARY = LaneOptions()
 
 
 class _Record(CommandRequest):

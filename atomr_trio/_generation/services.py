@@ -1,0 +1,37 @@
+"""What a generation asks of the layers above it, as Protocols: it knows neither arrays nor libraries by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .._memory.arena import Block
+    from .generation import Generation
+    from .timeline import Operand
+
+
+class ForeignOrder(Protocol):
+    """The order of commands and the streams of other libraries of this process, which share arrays."""
+
+    def order(self, generation: Generation, lane: int, operands: Sequence[Operand], required: set[int]) -> None:
+        """Order the command that is about to be published with the streams that use its operands.
+
+        Adds to `required` the tickets of the compute lane that the command requires. Raises `CommandFailed`.
+        """
+
+    def uses(self, block: Block) -> bool:
+        """Return whether another library uses the block."""
+
+    def generation_over(self, generation: Generation) -> None:
+        """End every wait for a generation whose worker is gone or idle."""
+
+
+class ShortPath(Protocol):
+    """A short way into a generation's ring."""
+
+    last_record: int
+    """The number of the record that it wrote last; 0 if another record may have come behind it."""
+
+    def forget(self, module: Any) -> None:
+        """Forget an unloaded module: its kernels go the general way from now on."""
