@@ -22,11 +22,11 @@ from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._transfers.copies import plan_copy
 from atomr_trio._transfers.memory import plan_fill, tear
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
+from atomr_trio._wire import records
 from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
 from atomr_trio._wire.records.blas import BLAS
 from atomr_trio._wire.records.calls import CallTable
 from atomr_trio._wire.status import StatusClass, classify
-from atomr_trio._worker import engines
 from atomr_trio._worker.engines.calls import _shift
 from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
 from rogue import compile_rogue, gated, until, until_full
@@ -89,7 +89,7 @@ def test_every_function_of_the_table_is_in_the_bindings():
 
 def test_every_engine_has_a_number_of_its_own():
     modules = [
-        importlib.import_module(f"{engines.__name__}.{each.name}") for each in pkgutil.iter_modules(engines.__path__)
+        importlib.import_module(f"{records.__name__}.{each.name}") for each in pkgutil.iter_modules(records.__path__)
     ]
     tables = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, VerbTable)}
     numbers = [table.number for table in tables.values()]
