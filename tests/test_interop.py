@@ -169,7 +169,7 @@ def test_a_producer_without_strides_is_packed_and_one_from_before_version_1_is_a
 def test_a_consumer_that_outlives_the_interpreter_calls_nothing_of_it():
     code = """
         import ctypes, atexit
-        from atomr_trio import _dlpack
+        from atomr_trio._arrays import dlpack as _dlpack
         tensor = _dlpack.Tensor(64, (1, 0), (1,), (1,), 2, 32)
         capsule = _dlpack.give(tensor, lambda: print("released"), versioned=True)
         managed = _dlpack.Taken(capsule)._managed

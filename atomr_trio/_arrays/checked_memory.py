@@ -36,7 +36,7 @@ MOST_WAITING: Final = 4096
 BETWEEN_ARRAYS: Final = 512
 """Bytes behind each array that belong to no array, so that an access past its end is caught."""
 
-_BETWEEN: Final = (os.path.join(os.path.dirname(__file__), ""), contextlib.__file__, "<frozen ")
+_BETWEEN: Final = (os.path.join(os.path.dirname(os.path.dirname(__file__)), ""), contextlib.__file__, "<frozen ")
 """The prefixes of file names that may be on the stack between a user's line and this file."""
 
 
