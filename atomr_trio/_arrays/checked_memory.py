@@ -6,7 +6,7 @@ still uses it is caught. It waits until enough memory has been freed later, or u
 
 The next worker knows nothing, so it is told of everything again, and of the arrays that may have been written before.
 
-Pure bookkeeping, as ``_memory`` is: imports neither trio nor ctypes.
+Pure bookkeeping, as ``_memory/`` is: imports neither trio nor ctypes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The engines: one file for each library. A file declares its verbs, then turns records into calls of its C library.
+"""The engines: one file for each library. A file turns the records of its library into calls of the C library.
 
-An engine may import its own bindings, and nothing of the trio side. The facade in ``atomr_trio/actors`` imports the
-verbs that are declared here, so importing an engine must not load a library.
+An engine may import its own bindings, and nothing of the trio side. The records are in ``_wire/records``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (
     BlasLtEngine,
     solver_engine,
 )
-"""The modules of the engines. To add a library, add one line here."""
+"""The functions that make the engines. To add a library, add one line here."""
 
 
 def build(services: WorkerServices) -> dict[int, Engine]:

@@ -1,4 +1,4 @@
-"""Matrix products with their epilogues, by cuBLASLt: the record of a product, and the plans that compute it.
+"""Matrix products with their epilogues, by cuBLASLt: the plans that compute them.
 
 A plan consists of cuBLASLt's descriptors and the algorithm that its heuristics propose for them. The key of a plan has
 all that the plan depends on: the whole problem, the alignment of the addresses, which of them there are, and whether C
@@ -13,12 +13,6 @@ import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof
 from typing import TYPE_CHECKING, Any
 
-from .calls import ENTRIES_OF_A_CALL, made_ready, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..lanes import Command, Lane, Ready, WorkerServices
 from ..._wire.records.blaslt import (
     BLASLT,
     FIRST_MATMUL,
@@ -37,6 +31,12 @@ from ..._wire.records.blaslt import (
     plan_key,
     unpack_layouts,
 )
+from .calls import ENTRIES_OF_A_CALL, made_ready, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Command, Lane, Ready, WorkerServices
 
 _LAYOUT_BATCH, _LAYOUT_DISTANCE = 5, 6
 _WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)

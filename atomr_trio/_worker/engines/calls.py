@@ -11,13 +11,13 @@ import struct
 from ctypes import addressof, byref, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, CallTable, Option, Workspace
 from ..._wire.status import StatusClass, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lanes import Command, Lane, Ready, WorkerServices
-from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, CallTable, Option, Workspace
 
 
 class Bound:

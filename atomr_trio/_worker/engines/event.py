@@ -6,13 +6,13 @@ from ctypes import byref, c_float
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
 from ..giving_back import GivingBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lanes import Command, Lane, WorkerServices
-from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
 
 _CU_EVENT_DEFAULT = 0
 

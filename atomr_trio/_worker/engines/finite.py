@@ -16,9 +16,10 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._wire.records.finite import LETTERS, WORDS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-from ..._wire.records.finite import LETTERS, WORDS
 
 _THREADS = 128
 _MOST_BLOCKS = 4096

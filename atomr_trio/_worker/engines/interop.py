@@ -11,12 +11,12 @@ from ctypes import addressof, byref, c_char, c_void_p
 from typing import TYPE_CHECKING, Any
 
 from ..._wire.channel import SharedMemory
+from ..._wire.records.interop import ATTACH, INTEROP, SETTLE, WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lanes import Command, Lane, WorkerServices
-from ..._wire.records.interop import ATTACH, INTEROP, SETTLE, WAIT
 
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _CU_STREAM_WAIT_VALUE_GEQ = 0

@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._wire.channel import SharedMemory
 from ..._wire.protocol import CELL, DRIVER_LIMIT
-from ..giving_back import GivingBack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ..lanes import Command, Lane, WorkerServices
 from ..._wire.records.memory import (
     AREA_SHIFT,
     BOX,
@@ -42,6 +36,12 @@ from ..._wire.records.memory import (
     STAGING_AREA,
     UNREGISTER_HOST,
 )
+from ..giving_back import GivingBack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..lanes import Command, Lane, WorkerServices
 
 _CU_MEM_ALLOCATION_TYPE_PINNED = 1
 _CU_MEM_LOCATION_TYPE_DEVICE = 1

@@ -10,12 +10,6 @@ import struct
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, cast, create_string_buffer
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..giving_back import GivingBack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..lanes import Command, Lane, WorkerServices
 from ..._wire.records.module import (
     LAUNCH,
     LOAD,
@@ -27,6 +21,12 @@ from ..._wire.records.module import (
     LaunchOptions,
     kernel_number,
 )
+from ..giving_back import GivingBack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..lanes import Command, Lane, WorkerServices
 
 _CU_JIT_ERROR_LOG_BUFFER = 5
 _CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
