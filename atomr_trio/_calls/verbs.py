@@ -302,7 +302,6 @@ class JoinedRequest(_SlotRequest):
         super().__init__(together, tuple(roles.items()), lane=parts[0]._lane, operation=operation, keep=keep)
         self._size = size
         self.parts: tuple[CallRequest, ...] = tuple(parts)
-        self._payload = self._packed(staging=0)
 
     @property
     def decides(self) -> bool:
@@ -322,8 +321,7 @@ class JoinedRequest(_SlotRequest):
 
     def start(self, generation: Generation) -> None:
         """Publish the record."""
-        if self._slot is not None:
-            self._payload = self._packed(self._slot.place)
+        self._payload = self._packed(0 if self._slot is None else self._slot.place)
         super().start(generation)
         for part in self.parts:
             part._kind.begun(generation, self._lane)
