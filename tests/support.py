@@ -29,6 +29,12 @@ ON_GPU = os.environ.get(VARIABLE, "sim") == "gpu"
 WHEEL = os.environ.get("ATOMR_TRIO_TEST_WHEEL")
 """The wheel that the package under test was installed from, as `make test` says; None where it is the source tree."""
 
+SWEEP = bool(os.environ.get("ATOMR_TRIO_TEST_SWEEP"))
+"""Whether this is a run of `make sweep`: it takes every case and many random ones, where `make test` takes some."""
+
+FRESH = SWEEP or bool(os.environ.get("ATOMR_TRIO_TEST_FRESH"))
+"""Whether the fixture `dev` starts a worker for each test, and does not take one that has served another."""
+
 
 def chosen_backend() -> str:
     """The value of `open_device`'s `backend` argument in this run: "sim" or "cuda"."""
