@@ -106,3 +106,12 @@ async def dev(pool: WorkerPool) -> AsyncIterator[Device]:
     """
     async with support.open_test_device(workers=None if support.FRESH else pool) as device:
         yield device
+
+
+@pytest.fixture(autouse=True)
+def used_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have every device of a marked test take a worker that may have served another one."""
+    if request.node.get_closest_marker("used_workers") and not support.FRESH:
+        support.used_workers = request.getfixturevalue("pool")
+    yield
+    support.used_workers = None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atomr_trio import Device
+    from atomr_trio.testing import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,7 +34,7 @@ SWEEP = bool(os.environ.get("ATOMR_TRIO_TEST_SWEEP"))
 """Whether this is a run of `make sweep`: it takes every case and many random ones, where `make test` takes some."""
 
 FRESH = SWEEP or bool(os.environ.get("ATOMR_TRIO_TEST_FRESH"))
-"""Whether the fixture `dev` starts a worker for each test, and does not take one that has served another."""
+"""Whether each device of a test starts a worker of its own, and none takes one that has served another test."""
 
 
 def chosen_backend() -> str:
@@ -55,11 +56,18 @@ def coverage_environment() -> dict[str, str]:
     return {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")} if measured else {}
 
 
+used_workers: WorkerPool | None = None
+"""While a test runs that is marked with `used_workers`: where its devices get their workers from."""
+
+
 def open_test_device(index: int = 0, **options: Any) -> AbstractAsyncContextManager[Device]:
     """`atomr_trio.open_device` on the backend of this run; any option may be given, the backend too."""
     import atomr_trio
 
-    return atomr_trio.open_device(index, **{"backend": chosen_backend(), **options})
+    defaults: dict[str, Any] = {"backend": chosen_backend()}
+    if index == 0 and not {"backend", "check"} & options.keys():
+        defaults["workers"] = used_workers
+    return atomr_trio.open_device(index, **{**defaults, **options})
 
 
 async def next_event(events: Any) -> Any:

@@ -30,6 +30,8 @@ from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.testing import hold_worker
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
 
+pytestmark = pytest.mark.used_workers
+
 DEADLINE = 60
 N = 8
 SOURCE = r"""

@@ -28,24 +28,11 @@ from atomr_trio._wire.records.blas import BLAS
 from atomr_trio._wire.records.calls import CallTable
 from atomr_trio._wire.status import StatusClass, classify
 from atomr_trio._worker.engines.calls import _shift
-from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
+from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from rogue import compile_rogue, gated, until, until_full
-from support import chosen_backend, open_test_device
+from support import open_test_device
 
 N = 100
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
-@pytest.fixture
-async def dev(pool):
-    """A device whose worker may have served another test."""
-    async with open_test_device(workers=pool) as device:
-        yield device
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ from rogue import endless_kernel, kill_worker, next_generation, process_exists, 
 from strategies import numbers, same
 from support import chosen_backend, open_test_device
 
+pytestmark = pytest.mark.used_workers
+
 KIB = 1024
 PIECE = 64 * KIB
 """Bytes of a piece where copies are made small, so that little ones take every turn that large ones take."""

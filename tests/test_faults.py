@@ -31,6 +31,8 @@ from atomr_trio._wire.records.memory import COPY_IN
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from support import next_event
 
+pytestmark = pytest.mark.used_workers
+
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 MIB = 1 << 20
 DEADLINE = 60

@@ -25,12 +25,11 @@ import held
 from atomr_trio import InvalidArgument, _device, link, read_only
 from atomr_trio._calls import known as _known_calls
 from atomr_trio.libraries import lanes as _lanes
-from atomr_trio.testing import WorkerPool
 from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
 from rogue import until, worker_pid
 from strategies import until_idle
-from support import chosen_backend, gpu_memory, open_test_device
+from support import gpu_memory, open_test_device
 
 N = 32
 MIB = 1 << 20
@@ -278,12 +277,6 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
 async def awaited(dev: Any, batch: Any, launchable: Any, *arguments: Any) -> None:
     for _ in range(3):
         await launchable.launch(*arguments)
@@ -332,7 +325,7 @@ async def test_a_kernel_that_is_dropped_takes_its_module_along(pool, uncollected
             await launch(dev, batch, kernel, 1, N, x, N)
             del kernel
             assert module() is None
-        # Each kernel would keep one. Timers of the device's own tasks and spares of the pool come and go meanwhile.
+        # Each kernel would keep one. Timers of the device's own tasks come and go meanwhile.
         assert held.descriptors(os.getpid()) < before + rounds
 
 

@@ -37,6 +37,8 @@ from atomr_trio.libraries.graphs import graph as graph_actor
 from atomr_trio.testing import inject
 from rogue import WILD, compile_rogue, kill_worker, next_generation, until
 
+pytestmark = pytest.mark.used_workers
+
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 DEADLINE = 60
 

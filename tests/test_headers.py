@@ -30,6 +30,7 @@ from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._values.errors import CompileError
+from support import SWEEP
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float* x, float* y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
 KERNEL = '\n__device__ int n = VALUE; extern "C" __global__ void k() {}'
@@ -729,7 +730,7 @@ PLAIN = "".join(
 """The same without what makes each compile of it one that is not kept."""
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=100 if SWEEP else 8, deadline=None)
 @hypothesis.given(
     st.sampled_from((ANY, PLAIN)),
     st.lists(edits(), min_size=3, max_size=3),

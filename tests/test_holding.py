@@ -27,6 +27,8 @@ from atomr_trio.libraries.modules import module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from rogue import until
 
+pytestmark = pytest.mark.used_workers
+
 MOST_CALLS = 12_000
 """Of one step; each takes some 0.1 to 1 us."""
 

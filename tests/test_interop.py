@@ -62,12 +62,6 @@ extern "C" __global__ void trap(int *x) { x[0] = 1; __trap(); }
 """
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend="sim") as made:
-        yield made
-
-
 @pytest.fixture
 async def dev(pool: WorkerPool) -> AsyncIterator[Any]:
     with trio.fail_after(DEADLINE):

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from atomr_trio._transfers.batch_areas import BATCH_BYTES, FIRST_AREA
 from atomr_trio._transfers.staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
 from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_LIMIT
 from atomr_trio._wire.ring import SLOTS
-from atomr_trio.testing import WorkerPool, endless_kernel, hold_rebuild, hold_worker
+from atomr_trio.testing import endless_kernel, hold_rebuild, hold_worker
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
-from support import chosen_backend, open_test_device
+from support import open_test_device
 
 DEADLINE = 60
 MANY = BATCH_LIMIT
@@ -36,19 +36,6 @@ SOURCE = r"""
 extern "C" __global__ void add(int *x, int a) { x[0] += a; }
 extern "C" __global__ void twice(int *x) { x[0] *= 2; }
 """
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
-@pytest.fixture
-async def dev(pool) -> AsyncIterator[Any]:
-    """A device whose worker may have served another test; whatever it loads, it loads anew."""
-    async with open_test_device(workers=pool) as device:
-        yield device
 
 
 async def compiled(dev: Any, name: str = "add") -> Any:

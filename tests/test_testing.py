@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ from atomr_trio.testing import (
     worker_pid,
 )
 from rogue import compile_rogue, next_generation, until
-from support import chosen_backend, open_test_device
+from support import open_test_device
 from test_docs import programs, run_program
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
@@ -476,20 +476,19 @@ async def compile_new_source(dev: Any) -> None:
     assert [parameter.size for parameter in kernel.parameters] == [8]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [(), (copy_both_ways,), (compile_new_source,)],
-    ids=["an ordinary launch", "copies", "a compile"],
-)
-async def test_every_actor_of_this_library_keeps_its_promises(call):
-    await check_actor(make_device, *call)
-
-
-@pytest.fixture(scope="module")
-def pooled() -> Iterator[Callable[[], Any]]:
+@pytest.fixture
+def pooled(pool: WorkerPool) -> Callable[[], Any]:
     """As `make_device`, with a worker that is there already."""
-    with WorkerPool(backend=chosen_backend()) as pool:
-        yield functools.partial(make_device, workers=pool)
+    return functools.partial(make_device, workers=pool)
+
+
+async def test_the_module_actor_keeps_its_promises_on_new_workers():
+    await check_actor(make_device)
+
+
+@pytest.mark.parametrize("call", [copy_both_ways, compile_new_source], ids=["copies", "a compile"])
+async def test_every_actor_of_this_library_keeps_its_promises(pooled, call):
+    await check_actor(pooled, call)
 
 
 # Calls that break one promise each.
