@@ -7,15 +7,21 @@ when it has no fixtures at hand, as a `trio.run` of its own has not.
 
 from __future__ import annotations
 
+import dis
+import functools
+import importlib.util
 import math
 import os
 import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pytest
+
     from atomr_trio import Device
     from atomr_trio.testing import WorkerPool
 
@@ -68,6 +74,30 @@ def open_test_device(index: int = 0, **options: Any) -> AbstractAsyncContextMana
     if index == 0 and not {"backend", "check"} & options.keys():
         defaults["workers"] = used_workers
     return atomr_trio.open_device(index, **{**defaults, **options})
+
+
+def set_constant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, value: object) -> None:
+    """Give a module's constant another value for one test.
+
+    Fails where no function of that module reads it, as when the constant or its reader has moved: the test would go on
+    with the usual value, and prove nothing.
+    """
+    if name not in _globals_read(module):
+        raise AssertionError(f"no function of {module.__name__} reads {name}: set it in the module whose functions do")
+    monkeypatch.setattr(module, name, value)
+
+
+@functools.cache
+def _globals_read(module: ModuleType) -> frozenset[str]:
+    """The global names that the functions of a module read when they are called, not when the module is imported."""
+    whole = importlib.util.find_spec(module.__name__).loader.get_code(module.__name__)
+    pending: list[CodeType] = [whole]
+    found: set[str] = set()
+    while pending:
+        code = pending.pop()
+        found |= {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(found)
 
 
 async def next_event(events: Any) -> Any:

@@ -29,7 +29,7 @@ from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
 from rogue import until, worker_pid
 from strategies import until_idle
-from support import gpu_memory, open_test_device
+from support import gpu_memory, open_test_device, set_constant
 
 N = 32
 MIB = 1 << 20
@@ -330,7 +330,7 @@ async def test_a_kernel_that_is_dropped_takes_its_module_along(pool, uncollected
 
 
 async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, uncollected, monkeypatch):
-    monkeypatch.setattr(_known_calls, "_MOST_KNOWN", 2)
+    set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 2)
     x = await dev.to_device(np.zeros(4))
     async with dev.batch() as batch:
         for alpha in range(1, 6):
@@ -347,7 +347,7 @@ async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(poo
     """Each is a command, and a lane has room for so many."""
     few = 8
     for file in (_device, _lanes):
-        monkeypatch.setattr(file, "ORPHANS_AT_ONCE", few)
+        set_constant(monkeypatch, file, "ORPHANS_AT_ONCE", few)
     async with open_test_device(workers=pool) as dev:
         ptx, x = compile_ptx(SOURCE), dev.zeros(4)
 
@@ -462,7 +462,7 @@ async def keep_nothing(witness: held.Witness, groups: Sequence[Sequence[str]], w
 
 
 async def test_what_is_made_used_and_dropped_leaves_nothing_behind(witness, monkeypatch):
-    monkeypatch.setattr(_known_calls, "_MOST_KNOWN", 8)  # which the first rounds reach
+    set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 8)  # which the first rounds reach
     await keep_nothing(witness, [tuple(KINDS)], warm_up=3, rounds=6)
 
 
