@@ -678,7 +678,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     def _allocate(self, nbytes: int, guarded: bool) -> Block:
         if self._interop is not None:
             self._interop.collect()
-        arena = known(self._arena, "a device that is open has an arena")
+        arena = self._arena or known(self._arena, "a device that is open has an arena")
         try:
             return arena.allocate(nbytes, guarded=guarded)
         except ArenaFull as full:
@@ -694,10 +694,10 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def _free(self, block: Block) -> None:
-        if self._closed_as is None:
-            self._home.check_thread()
+        if self._closed_as is None and not self._home.here():
+            raise self._home.error()
         if os.getpid() == self._process_id and not (self._interop is not None and self._interop.hold(block)):
-            self._free_now(block)
+            (self._arena or known(self._arena, "a block has an arena")).free(block)
 
     def _free_now(self, block: Block) -> None:
         known(self._arena, "a block has an arena").free(block)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import Device, DeviceArray, InvalidArgument
-from atomr_trio._calls.verbs import CallRequest, Outgoing
+from atomr_trio._calls.verbs import CallRequest, JoinedRequest, Outgoing
 from blas_helper import Layout, exact, random, submitted
 
 SIZES = (1, 2, 33)
@@ -47,8 +47,16 @@ def functions_of(dev: Device, verb: str, *arguments: Any, **keywords: Any) -> co
     """How often a verb, which is not sent, calls each function of the libraries."""
     planner = dev.solver._planner()
     getattr(type(planner), verb).plan(planner, *arguments, **keywords)
-    calls = (request for request in Outgoing(planner._requests).take() if isinstance(request, CallRequest))
-    return collections.Counter(call._table.functions[call._function] for call in calls)
+    return collections.Counter(call._table.functions[call._function] for call in calls_of(planner))
+
+
+def calls_of(planner: Any) -> Iterator[CallRequest]:
+    """The calls that a verb has planned, each by itself."""
+    for request in Outgoing(planner._requests).take():
+        if isinstance(request, JoinedRequest):
+            yield from request.parts
+        elif isinstance(request, CallRequest):
+            yield request
 
 
 class Solving:

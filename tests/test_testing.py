@@ -61,7 +61,6 @@ from atomr_trio.testing import (
 )
 from rogue import compile_rogue, next_generation, until
 from support import open_test_device, set_constant
-from test_docs import programs, run_program
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 HASTY = RestartPolicy(intensity=2, backoff_min=0.0, backoff_max=0.0)
@@ -672,16 +671,3 @@ async def test_what_a_call_leaves_behind_is_named(monkeypatch, pooled):
 
             with trio.fail_after(DEADLINE), pytest.raises(AssertionError, match=f"nothing may be left .*{words}"):
                 await check_actor(pooled, call)
-
-
-# --- the guide --------------------------------------------------------------------------------------------------------
-
-GUIDE = [
-    pytest.param(code, expected, marks=[pytest.mark.sim_only] if 'backend="sim"' in code else [])
-    for code, expected in programs(Path(__file__).parent.parent / "docs" / "guide" / "testing.md")
-]
-
-
-@pytest.mark.parametrize(("code", "expected"), GUIDE, ids=map(str, range(1, len(GUIDE) + 1)))
-def test_a_program_of_the_guide_prints_what_the_page_says(code, expected, tmp_path):
-    assert run_program(code, tmp_path).strip() == expected.strip()

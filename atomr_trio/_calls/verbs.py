@@ -264,13 +264,84 @@ class CallRequest(_SlotRequest):
 
     def take(self) -> None:
         """Copy the answer to its target. Raises the error that it reports."""
-        if self._slot is not None and self._answer is not None:
-            content = self._slot.bytes[: self._answer.nbytes].tobytes()
-            self._answer[...] = np.frombuffer(content, self._answer.dtype).reshape(self._answer.shape)
+        if self._slot is not None:
+            self._fetch(self._slot, 0)
             self.release()
-            error = None if self._check is None else self._check(self._answer)
-            if error is not None:
-                raise error
+            self._judge()
+
+    def _fetch(self, slot: Slot, offset: int) -> None:
+        """Copy the answer to its target, from so many bytes behind the start of a slot."""
+        if self._answer is not None:
+            content = slot.bytes[offset : offset + self._answer.nbytes].tobytes()
+            self._answer[...] = np.frombuffer(content, self._answer.dtype).reshape(self._answer.shape)
+
+    def _judge(self) -> None:
+        """Raise the error that the answer reports."""
+        error = None if self._check is None or self._answer is None else self._check(self._answer)
+        if error is not None:
+            raise error
+
+
+class JoinedRequest(_SlotRequest):
+    """Several calls of one library as one command: they are made one after the other, and there is one wait for all.
+
+    `together` is the verb of such records, and `size` packs the number of bytes of each part. `operation` is the name
+    by which errors call it.
+    """
+
+    __slots__ = ("_size", "parts")
+
+    def __init__(self, together: Verb, size: struct.Struct, parts: Sequence[CallRequest], operation: str) -> None:
+        roles: dict[Block, Role] = {}
+        for part in parts:
+            for block, role in part._operands:
+                before = roles.get(block)
+                is_covered = before in (None, role, Role.OVERWRITE)
+                roles[block] = (role if before is None else before) if is_covered else Role.WRITE
+        keep = [part.keep for part in parts]
+        super().__init__(together, tuple(roles.items()), lane=parts[0]._lane, operation=operation, keep=keep)
+        self._size = size
+        self.parts: tuple[CallRequest, ...] = tuple(parts)
+        self._payload = self._packed(staging=0)
+
+    @property
+    def decides(self) -> bool:
+        return any(part.decides for part in self.parts)
+
+    @property
+    def slot_bytes(self) -> int:
+        return sum(part.slot_bytes for part in self.parts)
+
+    def _packed(self, staging: int) -> bytes:
+        pieces = bytearray()
+        for part in self.parts:
+            piece = part._packed(staging)
+            pieces += self._size.pack(len(piece)) + piece
+            staging += part.slot_bytes
+        return bytes(pieces)
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record."""
+        if self._slot is not None:
+            self._payload = self._packed(self._slot.place)
+        super().start(generation)
+        for part in self.parts:
+            part._kind.begun(generation, self._lane)
+
+    def ended(self, *, delivered: bool) -> None:
+        if not delivered:
+            self.release()
+
+    def take(self) -> None:
+        """Copy the answers to their targets. Raises the first error that one of them reports."""
+        if self._slot is not None:
+            offset = 0
+            for part in self.parts:
+                part._fetch(self._slot, offset)
+                offset += part.slot_bytes
+            self.release()
+        for part in self.parts:
+            part._judge()
 
 
 class Series:
@@ -406,15 +477,15 @@ class Library:
         answer: npt.NDArray[Any] | None = None,
         check: Verdict | None = None,
         table: CallTable | None = None,
-    ) -> None:
+    ) -> CallRequest:
         """Plan a call of `function` with `arguments`, which follow its handle; `table` is that of another library."""
         if answer is not None and answer.nbytes > ANSWER_BYTES:
             raise ValueError(f"an answer of {answer.nbytes} bytes")
         if answer is not None:
             flags |= DEVICE_SCALARS
-        self._requests.append(
-            self._request(function, arguments, operands.roles(), operands, operation, flags, table, answer, check)
-        )
+        request = self._request(function, arguments, operands.roles(), operands, operation, flags, table, answer, check)
+        self._requests.append(request)
+        return request
 
     def _call_each(
         self,
@@ -426,18 +497,23 @@ class Library:
         operands: Operands,
         flags: int = 0,
         table: CallTable | None = None,
+        joined: Callable[[int, CallRequest], CommandRequest] | None = None,
     ) -> None:
-        """Plan `count` such calls, each with its own arguments; for calls without an answer."""
+        """Plan `count` such calls, each with its own arguments; for calls without an answer.
+
+        `joined` puts a command for several calls in the place of one.
+        """
         roles = operands.roles()
 
-        def make(index: int) -> CallRequest:
-            return self._request(function, arguments(index), roles, operands, operation, flags, table)
+        def make(index: int) -> CommandRequest:
+            request = self._request(function, arguments(index), roles, operands, operation, flags, table)
+            return request if joined is None else joined(index, request)
 
         if count == 1:
             self._requests.append(make(0))
         elif count:
-            make(0)  # so that wrong arguments are refused now
-            self._requests.append(Series(count, make, roles))
+            first = make(0)  # so that wrong arguments are refused now
+            self._requests.append(Series(count, make, first._operands))
 
     def _request(
         self,

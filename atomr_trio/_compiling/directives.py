@@ -21,16 +21,21 @@ __all__ = [
     "ASKS",
     "CLOCKS",
     "NAME",
+    "PLAIN_NAME",
     "SPACE",
     "TOLD",
     "Include",
     "computes_names",
+    "defines_one_of",
+    "identifiers_in",
     "included_names",
     "may_ask",
     "may_tell_the_time",
     "names_in",
     "probes",
     "usual",
+    "without_parameters",
+    "wrapper_in",
     "wrappers",
 ]
 
@@ -38,17 +43,22 @@ __all__ = [
 # patterns begin with a letter that is searched for quickly, and other spellings become that one first.
 _OTHER_SPELLINGS: Final = ((b"??/", b"\\"), (b"??=", b"#"), (b"%:", b"#"))
 _SPLICE = re.compile(rb"\\[ \t]*\r?\n")
-SPACE: Final = rb"(?:[ \t\f\v]|/\*.*?\*/)*"
+SPACE: Final = rb"(?:[ \t\f\v\r]|/\*.*?\*/)*"
 NAME: Final = rb'(?:<([^>\n]+)>|"([^"\n]+)")?'
+PLAIN_NAME: Final = rb'(?:<((?:[\w.+-]+/)*[\w.+-]*\w)>|"((?:[\w.+-]+/)*[\w.+-]*\w)")'
+"""A name that is the same one when it is read as tokens, as what a macro is given is."""
 _DIRECTIVE = re.compile(rb"#" + SPACE + rb"(include_next|include|import|embed)\b" + SPACE + NAME, re.DOTALL)
 _DEFINED_NAME = re.compile(rb'#[ \t]*define\b[^\n]*?(?:<([^>\n]+)>|"([^"\n]+)")')
 _HAS_INCLUDE = re.compile(rb"__has_(include_next|include|embed)" + SPACE + rb"\(\s*" + NAME, re.DOTALL)
+_ASKED_CONDITION = re.compile(rb"#[ \t]*(?:el)?if\b([^\n]*)")
+_GIVEN = re.compile(rb"\(" + SPACE + PLAIN_NAME)
 _DEFINED_HAS_INCLUDE = re.compile(rb"\bdefine\s+__has_(?:include|embed)")
 _WRAPPER = re.compile(
     rb"#" + SPACE + rb"define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]+"
-    rb"__has_(?:include|embed)[ \t]*\([ \t]*\2[ \t]*\)[ \t]*(?=\n|$|//)"
+    rb"__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t]*(?=\n|$|//)"
 )
 """A macro that hands what it is given to `__has_include`, and does nothing else."""
+_RESERVED = re.compile(rb"__|_[A-Z]")
 _NO_USE = rb"(?:\bdefined?\s*\(?\s*|\bundef\s+|\bifn?def\s+)"
 _RENAMED_HAS_INCLUDE = re.compile(
     rb"#" + SPACE + rb"define\b[^\n]*\s__has_(?:include|embed)(?:_next)?\b(?!\s*\(\s*[<\"])"
@@ -64,6 +74,8 @@ TOLD: Final = re.compile(rb'"(?:\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d{4})')
 _WORDS: Final = (b"__has_include_next", b"__has_include", b"__has_embed")
 _CLOCK_WORDS: Final = (b"__TIME__", b"__DATE__", b"__TIMESTAMP__")
 _IDENTIFIER = re.compile(rb"\b[A-Za-z_]\w*\b")
+_PARAMETERS = re.compile(rb"\s*(?:#|%:)[ \t]*define[ \t]+\w+\(([ \t]*\w+(?:[ \t]*,[ \t]*\w+)*)")
+_PIECE = re.compile(rb"\b\w+\b")
 _SHORT = re.compile(rb"\b__?(?:[hTD]\w*)?\b")
 """What could be the first piece of one of these words."""
 
@@ -77,12 +89,18 @@ class Include:
     next: bool = False
 
 
-def may_ask(directives: Sequence[bytes]) -> bool:
-    """Tell whether `##` could make `__has_include` of the identifiers in some directives.
+def may_ask(directives: Sequence[bytes], known: Iterable[bytes] = ()) -> bool:
+    """Tell whether `##` could make `__has_include` of the identifiers in some directives, or one of the `known` macros.
 
     It asks in a directive alone, and what macros make of a directive comes from directives alone.
     """
-    return _can_make(_WORDS, directives)
+    if _can_make(_WORDS, directives):
+        return True
+    words = tuple(known)
+    if not words:
+        return False
+    found = {piece for text in directives for piece in _PIECE.findall(text)}
+    return any(_is_made_of({piece for piece in found if piece in word and piece != word}, word) for word in words)
 
 
 def may_tell_the_time(texts: Sequence[bytes]) -> bool:
@@ -108,6 +126,15 @@ def _is_made_of(pieces: set[bytes], word: bytes) -> bool:
     return len(word) in ends
 
 
+def without_parameters(line: bytes) -> bytes:
+    """Return a line, a `#define` without the names of its parameters: nothing is made of these."""
+    match = _PARAMETERS.match(line)
+    if match is None:
+        return line
+    names = rb"\b(?:" + b"|".join(_PIECE.findall(match[1])) + rb")\b"
+    return re.sub(names, b" ", line[match.start(1) :])
+
+
 def usual(text: bytes) -> bytes:
     """Return the text with one spelling of each mark, and with whole lines."""
     for spelling, ours in _OTHER_SPELLINGS:
@@ -122,7 +149,9 @@ def names_in(text: bytes) -> set[Include]:
         for kind, angled, quoted in (*_DIRECTIVE.findall(text), *_HAS_INCLUDE.findall(text))
         if angled or quoted
     }
-    found |= {Include(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in _DEFINED_NAME.findall(text)}
+    found |= _included(_DEFINED_NAME.findall(text))
+    for condition in _ASKED_CONDITION.findall(text):
+        found |= _included(_GIVEN.findall(condition))
     return found
 
 
@@ -138,6 +167,35 @@ def included_names(text: bytes) -> set[str]:
     return {os.fsdecode(angled or quoted) for _, angled, quoted in _DIRECTIVE.findall(text) if angled or quoted}
 
 
+# ---------------------------------------------------------------------------------------------------- wrappers
+
+
+def wrapper_in(line: bytes) -> bytes | None:
+    """Return the name of the macro that a line without comments defines to stand for `__has_include`, and for no more.
+
+    What it is given is expanded before it is asked for (`defines_one_of`).
+    """
+    match = _WRAPPER.match(line.strip())
+    return match[1] if match and match.end() == len(line.strip()) else None
+
+
+def identifiers_in(names: Iterable[str]) -> frozenset[bytes]:
+    """Return the identifiers in some names of files, which macros may replace."""
+    return frozenset(each for name in names for each in _IDENTIFIER.findall(os.fsencode(name)))
+
+
+def defines_one_of(identifiers: Iterable[bytes], texts: Iterable[bytes]) -> bytes | None:
+    """Return one of the identifiers that one of the texts may define as a macro; None where there is none.
+
+    The compiler's own macros have a reserved name.
+    """
+    reserved = next((each for each in identifiers if _RESERVED.match(each)), None)
+    if reserved:
+        return reserved
+    defined = re.compile(rb"\bdefine" + SPACE + rb"\b(" + b"|".join(sorted(identifiers)) + rb")\b", re.DOTALL)
+    return next((match[1] for match in map(defined.search, texts) if match), None)
+
+
 # ---------------------------------------------------------------------------------------------------- CUDA's own
 
 
@@ -146,15 +204,16 @@ def wrappers(texts: Iterable[bytes]) -> frozenset[bytes]:
     return frozenset(match[1] for text in texts if b"__has_" in text for match in _WRAPPER.finditer(text))
 
 
-def probes(text: bytes, known: frozenset[bytes]) -> tuple[set[Include], str]:
-    """Return what a text of CUDA's own asks for by `__has_include`, and why that cannot be told, if it cannot.
+def probes(text: bytes, known: frozenset[bytes]) -> tuple[set[Include], set[Include], str]:
+    """Return what a text of CUDA's own asks for, and why that cannot be told, if it cannot.
 
-    `known` are the wrappers.
+    `known` are the wrappers. The first set is of `__has_include` itself, the second one of those.
     """
+    by_wrapper: list[tuple[bytes, bytes]] = []
     asked: list[tuple[bytes, bytes]] = []
     problem = ""
     if known:
-        asked, problem = _asked_by(known, text)
+        by_wrapper, problem = _asked_by(known, text)
     if b"__has_" in text:
         text = _WRAPPER.sub(b"", text)
         found = [match[1:] for match in _HAS_INCLUDE.findall(text)]
@@ -163,9 +222,11 @@ def probes(text: bytes, known: frozenset[bytes]) -> tuple[set[Include], str]:
             problem = "a macro names the file in __has_include"
         elif _RENAMED_HAS_INCLUDE.search(text):
             problem = "a macro stands for __has_include"
-    return {Include(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in asked if angled or quoted}, (
-        problem
-    )
+    return _included(asked), _included(by_wrapper), problem
+
+
+def _included(names: Iterable[tuple[bytes, bytes]]) -> set[Include]:
+    return {Include(os.fsdecode(angled or quoted), bool(quoted)) for angled, quoted in names if angled or quoted}
 
 
 def _asked_by(known: frozenset[bytes], text: bytes) -> tuple[list[tuple[bytes, bytes]], str]:

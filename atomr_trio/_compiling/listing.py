@@ -10,8 +10,10 @@ NVRTC has no option that tells what a compile depends on. Its front end has: `-X
 
 So it is the compiler that says which directives count, what a macro made of the name of a file, and which file was
 entered; a file that is known to be guarded is not entered again, and its `#include` is listed all the same. What
-`__has_include` asks for is not expanded, and has to be read from the `N` line. In CUDA's own headers a macro may hand
-its name on. Everywhere else, what is not the plain form makes an `Unknowable`.
+`__has_include` asks for is not expanded, and has to be read from the `N` line. A wrapper, which is a macro that hands
+its only parameter to `__has_include`, is understood where it is given a name in a condition, and where no macro could
+replace a part of that name: the compiler expands what it is given. Whatever else it may be used for makes an
+`Unknowable`, and so does each other form of `__has_include`. In CUDA's own headers more is taken for granted.
 
 This file knows texts, and no file system.
 """
@@ -26,7 +28,22 @@ from typing import Final, NoReturn, Self
 
 import attrs
 
-from atomr_trio._compiling.directives import ASKS, CLOCKS, NAME, SPACE, TOLD, Include, may_ask, probes, wrappers
+from atomr_trio._compiling.directives import (
+    ASKS,
+    CLOCKS,
+    NAME,
+    PLAIN_NAME,
+    SPACE,
+    TOLD,
+    Include,
+    defines_one_of,
+    identifiers_in,
+    may_ask,
+    probes,
+    without_parameters,
+    wrapper_in,
+    wrappers,
+)
 
 __all__ = ["Account", "Listing", "Unknowable", "Use"]
 
@@ -74,25 +91,27 @@ _LEAVES: Final = b"2"
 _LISTED_SPLICE = re.compile(rb"\\[ \t]*\r?\n[NS]")
 _LINE = re.compile(rb"^([NSX])(.*)$", re.MULTILINE)
 _TAKEN = re.compile(rb"^(?:N|S(?=[ \t]*#[ \t]*elif))(.*)$", re.MULTILINE)
+_ELIF: Final = b"elif"
 
 # A line of a comment that runs over several may end it, and go on with a directive.
 _INCLUDE = re.compile(
-    rb"(?:^|\*/)[ \t]*(?:#|%:)" + SPACE + rb"(include_next|include|import|embed)\b" + SPACE + NAME, re.MULTILINE
+    rb"(?:^|\*/)\s*(?:#|%:)" + SPACE + rb"(include_next|include|import|embed)\b" + SPACE + NAME, re.MULTILINE
 )
 _OWN_INCLUDE = re.compile(rb"^[NX][ \t]*(?:#|%:)" + SPACE + rb"(include_next|include)\b" + SPACE + NAME, re.MULTILINE)
-_DIRECTIVE = re.compile(rb"[ \t]*(?:#|%:)")
+_DIRECTIVE = re.compile(rb"\s*(?:#|%:)")
 _WITHOUT_MACROS = re.compile(
     rb"[ \t]*(?:#|%:)[ \t]*(?:include|include_next|pragma|error|warning|endif|else|ifn?def|undef|line)\b"
 )
 """Directives whose identifiers no condition sees."""
 _LITERAL = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 _CONDITION = re.compile(rb"[ \t]*(?:#|%:)[ \t]*(?:if|elif)\b")
-_ELIF = re.compile(rb"[ \t]*(?:#|%:)[ \t]*elif")
 _TESTED = re.compile(rb"[ \t]*(?:#|%:)[ \t]*(?:el)?ifn?def[ \t]+__has_(?:include|include_next|embed)\b")
 _TESTED_BY_DEFINED = re.compile(rb"\bdefined[ \t]*(?:\([ \t]*__has_(\w+)[ \t]*\)|__has_(\w+)\b)")
 _PROBE = re.compile(rb'\b__has_include[ \t]*\([ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*\)')
 _INCLUDE_NEXT = re.compile(rb'[ \t]*(?:#|%:)[ \t]*include_next[ \t]*(?:<[^>\n]+>|"[^"\n]+")')
 _COMMENT = re.compile(rb"//.*")
+_GOES_ON = re.compile(rb"\*/\s*\S")
+"""The end of a comment with something after it, which may be a directive."""
 _IN_COMMENT_OR_TEXT = re.compile(rb"[\"']|/\*|\*/")
 _TRIGRAPH = re.compile(rb"\?\?[/=]")
 
@@ -118,9 +137,12 @@ class Account:
     probes: set[tuple[str, Include]] = attrs.Factory(set)
     """What `__has_include` asked for, and in which file."""
     _own_texts: list[tuple[str, bytes]] = attrs.Factory(list)
-    """The lines of CUDA's own headers that ask for files, by the name of the header."""
-    _other_texts: list[bytes] = attrs.Factory(list)
-    """The lines of all others."""
+    """The lines of CUDA's own headers, by the name of the header."""
+    _other_texts: list[tuple[str, bytes]] = attrs.Factory(list)
+    """The lines of all others, as they are written."""
+    _option_texts: list[bytes] = attrs.Factory(list)
+    _wrappers: set[bytes] = attrs.Factory(set)
+    """The macros of all others that stand for `__has_include`."""
     _directives: list[bytes] = attrs.Factory(list)
     """Those in which a macro counts, of all others."""
 
@@ -137,6 +159,7 @@ class Account:
             if ASKS.search(macro) or CLOCKS.search(macro):
                 raise Unknowable(f"a macro of the options stands for {_asks(macro)}")
             account._directives.append(macro)
+            account._option_texts.append(macro)
         for file, segment, entered in _segments(content):
             if entered is not None:
                 account.entered[entered] = None
@@ -171,24 +194,26 @@ class Account:
         found: list[Include] = []
         lines: list[bytes] = []
         for mark, line in _LINE.findall(segment):
-            if mark == b"S" and not _ELIF.match(line):
+            if mark == b"S" and _ELIF not in line:
                 continue
-            lines.append(line)
-            if b"*/" in line or (_DIRECTIVE.match(line) and not _WITHOUT_MACROS.match(line)):
-                self._directives.append(_without_comment(_LITERAL.sub(b" ", line)))
+            if _GOES_ON.search(line):
+                self._directives.append(_LITERAL.sub(b" ", line))
+            elif _DIRECTIVE.match(line) and not _WITHOUT_MACROS.match(line):
+                self._directives.append(without_parameters(_without_comment(_LITERAL.sub(b" ", line))))
             for include, kind in _includes(line):
                 if mark == b"X" and kind != b"include":
                     raise Unknowable("a macro names the file of an #include_next")
                 found.append(include)
             if mark != b"X":
+                lines.append(line)
                 self._scan(file, line)
             elif TOLD.search(line):
                 raise Unknowable(f"the result depends on when it was compiled, in {file}")
-        self._other_texts.append(b"\n".join(lines))
+        self._other_texts.append((file, b"\n".join(lines)))
         return found
 
     def _scan(self, file: str, line: bytes) -> None:
-        """Note the plain `__has_include` of a line; raise `Unknowable` for whatever else could be one."""
+        """Note the plain `__has_include` of a line, or a wrapper; raise `Unknowable` for all else that could be one."""
         clock = CLOCKS.search(line)
         if clock:
             raise Unknowable(f"the result depends on when it was compiled: {clock[0].decode()} in {file}")
@@ -198,8 +223,12 @@ class Account:
         if not ASKS.search(line):
             return
         line = _without_comment(line)
-        if not _DIRECTIVE.match(line) and b"*/" not in line:
+        if not _DIRECTIVE.match(line) and not _GOES_ON.search(line):
             return  # outside of a directive it asks for nothing
+        wrapper = wrapper_in(line)
+        if wrapper is not None:
+            self._wrappers.add(wrapper)
+            return
         if _CONDITION.match(line):
             for angled, quoted in _PROBE.findall(line):
                 self.probes.add((file, Include(os.fsdecode(angled or quoted), bool(quoted))))
@@ -208,20 +237,63 @@ class Account:
             raise Unknowable(f"a macro or another form than the plain one stands for {_asks(line)} in {file}")
 
     def _finish(self) -> None:
-        """Say what CUDA's own headers ask for, which may be by macros that one of them defines for the others."""
-        if may_ask(self._directives):
+        """Say what is asked for by wrappers, which one file defines for others, and what CUDA's own headers ask for."""
+        known = wrappers(_taken(text) for _, text in self._own_texts if b"__has_" in text) | self._wrappers
+        if may_ask(self._directives, known):
             raise Unknowable("a macro may paste __has_include together")
-        known = wrappers(_taken(text) for _, text in self._own_texts if b"__has_" in text)
+        given = self._asked_by_wrappers(known) if known else set[str]()
         used = re.compile(rb"\b(?:" + b"|".join((b"__has_(?:include|embed)(?:_next)?", *sorted(known))) + rb")\b")
         for file, text in self._own_texts:
             if used.search(text):
-                found, problem = probes(_taken(text), known)
+                found, by_wrapper, problem = probes(_taken(text), known)
                 if problem:
                     raise Unknowable(problem)
-                self.probes |= {(file, each) for each in found}
-        named = re.compile(rb"\b(?:" + b"|".join(sorted(known)) + rb")\b")
-        if known and any(map(named.search, self._other_texts)):
-            raise Unknowable("a macro of CUDA's own headers stands for __has_include")
+                self.probes |= {(file, each) for each in found | by_wrapper}
+                given |= {each.name for each in by_wrapper}
+        identifiers = identifiers_in(given)
+        if identifiers:
+            self._check_not_replaced(identifiers)
+
+    def _asked_by_wrappers(self, known: frozenset[bytes]) -> set[str]:
+        """Note what wrappers are asked for outside of CUDA's own headers, and return the names."""
+        names = b"|".join(sorted(known))
+        named = re.compile(rb"\b(?:" + names + rb")\b")
+        if any(map(named.search, self._option_texts)):
+            raise Unknowable("a macro of the options stands for __has_include")
+        asked = re.compile(rb"\b(?:" + names + rb")[ \t]*\([ \t]*" + PLAIN_NAME + rb"[ \t]*\)")
+        tested = re.compile(rb"\bdefined[ \t]*(?:\([ \t]*(?:" + names + rb")[ \t]*\)|(?:" + names + rb")\b)")
+        given = set[str]()
+        for file, text in self._other_texts:
+            if not named.search(text):
+                continue
+            for line in filter(named.search, text.split(b"\n")):
+                rest = _without_comment(line)
+                if not _GOES_ON.search(rest) and (not _DIRECTIVE.match(rest) or _WITHOUT_MACROS.match(rest)):
+                    continue
+                if wrapper_in(rest):
+                    continue
+                if _CONDITION.match(rest):
+                    for angled, quoted in asked.findall(rest):
+                        include = Include(os.fsdecode(angled or quoted), bool(quoted))
+                        self.probes.add((file, include))
+                        given.add(include.name)
+                    rest = tested.sub(b"", asked.sub(b"", rest))
+                match = named.search(rest)
+                if match:
+                    raise Unknowable(
+                        f"{match[0].decode()} stands for __has_include, and not in the plain form in {file}"
+                    )
+        return given
+
+    def _check_not_replaced(self, identifiers: frozenset[bytes]) -> None:
+        """Raise `Unknowable` if a macro may replace a part of the name that a wrapper is given."""
+        texts = [text for _, text in self._other_texts]
+        replaced = defines_one_of(identifiers, (*texts, *(_taken(text) for _, text in self._own_texts)))
+        if replaced is None:
+            option = re.compile(rb"(?:\b|\bD)(" + b"|".join(sorted(identifiers)) + rb")\b")
+            replaced = next((match[1] for match in map(option.search, self._option_texts) if match), None)
+        if replaced is not None:
+            raise Unknowable(f"a macro {replaced.decode()} may change the name that __has_include is given by another")
 
 
 def _taken(segment: bytes) -> bytes:

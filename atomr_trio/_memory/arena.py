@@ -356,8 +356,11 @@ class Arena:
 
         A guarded block lies at the end of its own memory, which is between unmapped addresses.
         """
-        if self.orphans:
-            self.collect(AT_A_TIME)
+        orphans = self.orphans
+        if orphans:
+            self.free(orphans.popleft())
+            if orphans:
+                self.collect(AT_A_TIME)
         if guarded:
             return self._allocate_guarded(size)
         nbytes = size

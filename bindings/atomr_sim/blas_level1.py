@@ -10,7 +10,7 @@ import numpy as np
 from atomr_cuda.library_types import cudaDataType as T
 
 from .blas_calls import listed, operation
-from .blas_matrices import scaled
+from .blas_matrices import by_parts, scaled
 
 if TYPE_CHECKING:
     from .memory import Array
@@ -124,8 +124,9 @@ def _scal(call: Any) -> None:
 @operation("cublasRotEx_64", _ROT, "count x(count)! y(count)! c s! execution")
 def _rot(call: Any) -> None:
     x, y, c, s = call.x.read(), call.y.read(), call.c.real, call.s
-    call.x.write(scaled(c, x) + scaled(s, y))
-    call.y.write(scaled(c, y) - scaled(s.conj(), x))
+    turn = scaled if np.iscomplexobj(s) else by_parts
+    call.x.write(by_parts(c, x) + turn(s, y))
+    call.y.write(by_parts(c, y) - turn(s.conj(), x))
 
 
 @operation("cublas{}rotg", "S D C Z", "a> b> c>:R s>")

@@ -291,10 +291,10 @@ def _trsm(call: Any) -> None:
     "transa transb m n alpha A(m/n@transa,n/m@transa) beta B(m/n@transb,n/m@transb) C(m,n)",
 )
 def _geam(call: Any) -> None:
-    def term(matrix: Any, word: int) -> Callable[[], Array]:
-        return lambda: transposed(matrix.read(), word)
-
-    call.C.write(combined(call.alpha, term(call.A, call.transa), call.beta, term(call.B, call.transb)))
+    # As seen on an H200, where complex infinities become NaN by a factor of one, too.
+    terms = ((call.alpha, call.A, call.transa), (call.beta, call.B, call.transb))
+    products = [factor * transposed(matrix.read(), word) for factor, matrix, word in terms if factor != 0]
+    call.C.write(sum(products[1:], products[0]) if products else 0)
 
 
 @operation("cublas{}dgmm_64", "S D C Z", "mode m n A(m,n) x(m/n@mode) C(m,n)")

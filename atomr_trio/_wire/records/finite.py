@@ -1,4 +1,4 @@
-"""The two calls that look for NaN and infinities in matrices."""
+"""The calls of our own among those of the solver, for matrices with NaN and infinities."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ ALL, BELOW, ABOVE = 0, 1, 2
 WORDS: Final = {
     "look": ("type", "A", "rows", "columns", "lda", "distance", "part", "batch", "found", "copy"),
     "taint": ("type", "A", "rows", "columns", "lda", "distance", "batch", "found", "step", "mask"),
+    "turn": ("type", "A", "rows", "columns", "lda", "B", "ldb"),
+    "stop": ("found", "count", "mask"),
 }
-"""The words of the two calls. ``type`` is the letter of the matrices' type, by its place in `LETTERS`. Matrices lie
+"""The words of these calls. ``type`` is the letter of the matrices' type, by its place in `LETTERS`. Matrices lie
 column by column: ``lda`` and ``distance``, from one matrix to the next, are in elements. What was found is in 32-bit
-words at ``found``, and for `look` at ``copy``, if that is not 0, as well; for `taint` they are ``step`` words apart."""
+words at ``found``, and for `look` at ``copy``, if that is not 0, as well; for `taint` they are ``step`` words apart.
+`turn` writes the transpose of A to B. `stop` leaves the rest of its record out if one of ``count`` words has a bit of
+``mask``."""
 
 LETTERS: Final = "SDCZ"

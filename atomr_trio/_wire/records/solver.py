@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..protocol import Mode
@@ -112,6 +113,12 @@ def _options() -> dict[str, Option]:
 SOLVER = CallTable(
     "solver", 7, (*FUNCTIONS, *finite.WORDS), mode=Mode.BLOCKS, workspaces=_workspaces(), options=_options()
 )
+
+PART = struct.Struct("<I")
+"""The size in bytes of the call that follows, in a record of several."""
+
+TOGETHER = SOLVER.verb("together", Mode.BLOCKS, {})
+"""Several calls, one after the other, as one command: each is as the tail of a single one has it, behind its size."""
 
 NONDETERMINISTIC = 2
 """A flag: the bits of a result may differ from one run to the next (``cusolverDnSetDeterministicMode``)."""

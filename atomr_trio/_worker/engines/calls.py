@@ -146,7 +146,10 @@ class CallEngine:
         }
 
     def _call(self, command: Command, lane: Lane) -> None:
-        payload = command.payload
+        self._make(command.payload, command.ticket, lane)
+
+    def _make(self, payload: bytes, ticket: int, lane: Lane) -> None:
+        """Make the call that a record, or a part of one, describes."""
         number, flags, scalars, answers, answer_bytes, staging = HEAD.unpack_from(payload)
         bound = self._bound.get(number) or self._bind(number)
         handle = self._lanes.get(lane.index) or self._open(lane)
@@ -165,7 +168,7 @@ class CallEngine:
             self._make_room(bound, bound.workspace, handle, words, lane)
         if flags != handle.flags:
             self._set(handle, flags)
-        lane.weigh(command.ticket, bound.entries)
+        lane.weigh(ticket, bound.entries)
         with lane.calling:
             status = bound.call(handle.value, *words)
         if status:

@@ -1,13 +1,14 @@
-"""Kernels of our own that look for NaN and infinities in matrices, and that write NaN: PTX, which the driver compiles.
+"""Kernels of our own for matrices with NaN and infinities: PTX, which the driver compiles.
 
 A library call cannot do it: the sum of absolute values is NaN exactly if one of them is, but it is infinite for large
 finite numbers too, it reads both triangles of a matrix, and nothing in BLAS makes an answer NaN without making an
-infinity NaN as well. NVRTC is not needed, and may be missing. The PTX is of the oldest target that is supported, so
-every driver takes it.
+infinity NaN as well. To transpose complex matrices cuBLAS multiplies them by one, and an infinity times the zero beside
+that one is NaN. NVRTC is not needed, and may be missing. The PTX is of the oldest target that is supported, so every
+driver takes it.
 
 `look` reads each matrix once and collects what it has found, as bits, in a word for each matrix. `taint` writes NaN
-over every matrix whose word has one of some bits. Both know nothing of numbers but their bits: a number is a NaN if it
-is above infinity without its sign, and an infinity if it is equal to that.
+over every matrix whose word has one of some bits. `turn` transposes a complex matrix. All know nothing of numbers but
+their bits: a number is a NaN if it is above infinity without its sign, and an infinity if it is equal to that.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._wire.records.finite import LETTERS, WORDS
+from ..._wire.records.finite import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _THREADS = 128
+_TILE = 16
 _MOST_BLOCKS = 4096
 """Of all matrices of a call, unless these are more: about twice what the largest GPU runs at once."""
 
@@ -170,21 +172,88 @@ END:
 }
 """
 
+# An element is two words. A tile of 16 x 16 elements is read and written in whole pieces of the memory's lines.
+_TURN = """
+.visible .entry atomr_turn_$W(.param .u64 a, .param .u64 leading, .param .u64 rows, .param .u64 columns,
+    .param .u64 b, .param .u64 leading_b)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<20>;
+    .reg .b$W %w<3>;
+
+    ld.param.u64 %rd1, [a];
+    ld.param.u64 %rd2, [leading];
+    ld.param.u64 %rd3, [rows];
+    ld.param.u64 %rd4, [columns];
+    ld.param.u64 %rd5, [b];
+    ld.param.u64 %rd6, [leading_b];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mul.wide.u32 %rd7, %r1, %r2;
+    cvt.u64.u32 %rd8, %r3;
+    add.u64 %rd7, %rd7, %rd8;
+    mov.u32 %r1, %nctaid.x;
+    mul.wide.u32 %rd8, %r1, %r2;
+    mov.u32 %r1, %ctaid.y;
+    mov.u32 %r2, %ntid.y;
+    mov.u32 %r3, %tid.y;
+    mul.wide.u32 %rd9, %r1, %r2;
+    cvt.u64.u32 %rd10, %r3;
+    add.u64 %rd9, %rd9, %rd10;
+    mov.u32 %r1, %nctaid.y;
+    mul.wide.u32 %rd10, %r1, %r2;
+COLUMN:
+    setp.ge.u64 %p1, %rd9, %rd4;
+    @%p1 bra END;
+    mul.lo.u64 %rd11, %rd9, %rd2;
+    add.u64 %rd11, %rd1, %rd11;
+    shl.b64 %rd12, %rd9, $TWO;
+    add.u64 %rd12, %rd5, %rd12;
+    mov.u64 %rd13, %rd7;
+ROW:
+    setp.ge.u64 %p1, %rd13, %rd3;
+    @%p1 bra NEXT;
+    shl.b64 %rd14, %rd13, $TWO;
+    add.u64 %rd14, %rd11, %rd14;
+    ld.global.b$W %w1, [%rd14];
+    ld.global.b$W %w2, [%rd14+$BYTES];
+    mul.lo.u64 %rd15, %rd13, %rd6;
+    add.u64 %rd15, %rd12, %rd15;
+    st.global.b$W [%rd15], %w1;
+    st.global.b$W [%rd15+$BYTES], %w2;
+    add.u64 %rd13, %rd13, %rd8;
+    bra ROW;
+NEXT:
+    add.u64 %rd9, %rd9, %rd10;
+    bra COLUMN;
+END:
+    ret;
+}
+"""
+
 
 def _of_width(text: str, bits: int) -> str:
     size, infinity, nan = {
         32: (0x7FFFFFFF, 0x7F800000, 0x7FC00000),
         64: (0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000),
     }[bits]
-    values = {"$W": bits, "$LOG": bits.bit_length() - 4, "$SIZE": size, "$INF": infinity, "$NAN": nan}
+    log = bits.bit_length() - 4
+    values = {"$W": bits, "$LOG": log, "$TWO": log + 1, "$BYTES": bits // 8}
+    values |= {"$SIZE": size, "$INF": infinity, "$NAN": nan}
     for name, value in values.items():
         text = text.replace(name, str(value))
     return text
 
 
 PTX: Final = ".version 6.3\n.target sm_75\n.address_size 64\n" + "".join(
-    _of_width(text, bits) for text in (_LOOK, _TAINT) for bits in (32, 64)
+    _of_width(text, bits) for text in (_LOOK, _TAINT, _TURN) for bits in (32, 64)
 )
+
+
+class LeftOut(Exception):
+    """The rest of a record is not to be done: its matrices hold what it would never come to an end with."""
 
 
 class FiniteKernels:
@@ -205,7 +274,7 @@ class FiniteKernels:
             driver.cuModuleLoadData(byref(module), cast(c_char_p(PTX.encode()), c_void_p))
             functions = {}
             try:
-                for name in WORDS:
+                for name in ("look", "taint", "turn"):
                     for bits in (32, 64):
                         functions[name, bits] = driver.CUfunction()
                         symbol = f"atomr_{name}_{bits}".encode()
@@ -235,6 +304,25 @@ class FiniteKernels:
         kind, a, rows, columns, leading, distance, batch, found, step, mask = words
         self._launch("taint", stream, kind, (a, rows, columns, leading, distance), batch, found, (step, mask))
 
+    def turn(self, stream: Any, words: Sequence[int]) -> None:
+        """Have a complex matrix transposed into another, with the words of `WORDS`."""
+        kind, a, rows, columns, leading, b, leading_b = words
+        bits = 64 if LETTERS[kind] in "DZ" else 32
+        size = bits // 4
+        across = min(-(-rows // _TILE), _MOST_BLOCKS)
+        down = min(-(-columns // _TILE), max(_MOST_BLOCKS // across, 1))
+        shape = (across, down, 1, _TILE, _TILE, 1, 0)
+        self._start("turn", bits, shape, stream, (a, leading * size, rows, columns, b, leading_b * size))
+
+    def stop(self, stream: Any, words: Sequence[int]) -> None:
+        """Wait for what was found; `LeftOut` is raised if it has one of the bits. The words are those of `WORDS`."""
+        found, count, mask = words
+        content = (c_uint32 * count)()
+        self._driver.cuMemcpyDtoHAsync(addressof(content), found, 4 * count, stream)
+        self._driver.cuStreamSynchronize(stream)
+        if any(each & mask for each in content):
+            raise LeftOut
+
     def _launch(
         self,
         name: str,
@@ -245,17 +333,29 @@ class FiniteKernels:
         found: int,
         last: tuple[int | None, int],
     ) -> None:
-        self.load()
         letter = LETTERS[kind]
         bits, shift = 64 if letter in "DZ" else 32, int(letter in "CZ")
         a, rows, columns, leading, distance = matrices
         size = (bits // 8) << shift
-        numbers = [c_uint64(word) for word in (a, leading * size, distance * size, rows << shift, columns, found)]
-        options = [c_uint32(shift if word is None else word) for word in last]
-        addresses = [addressof(each) for each in (*numbers, *options)]
-        parameters = (c_uint64 * len(addresses))(*addresses)
+        numbers = (a, leading * size, distance * size, rows << shift, columns, found)
+        options = [shift if word is None else word for word in last]
         most = max(_MOST_BLOCKS // batch, 1)
         across = min(-(-(rows << shift) // _THREADS), most)
         down = min(columns, most // across)
         shape = (across, down, batch, _THREADS, 1, 1, 0)
+        self._start(name, bits, shape, stream, numbers, options)
+
+    def _start(
+        self,
+        name: str,
+        bits: int,
+        shape: tuple[int, ...],
+        stream: Any,
+        numbers: Sequence[int],
+        options: Sequence[int] = (),
+    ) -> None:
+        """Launch a kernel with parameters of 64 bits, and behind them some of 32."""
+        self.load()
+        values = [*map(c_uint64, numbers), *map(c_uint32, options)]
+        parameters = (c_uint64 * len(values))(*map(addressof, values))
         self._driver.cuLaunchKernel(self._functions[name, bits], *shape, stream, addressof(parameters), None)

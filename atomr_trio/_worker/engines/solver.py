@@ -1,8 +1,8 @@
 """Dense solvers by cuSOLVER: its functions with the words that they take, and the settings of its handles.
 
 A function is written down once, by its words, which are LAPACK's. From them follow where its workspaces and options
-are and what the query for its workspaces takes; the facade gives a value for each word by its name. Two further calls
-are kernels of our own, which look at the matrices beside a call (`finite`).
+are and what the query for its workspaces takes; the facade gives a value for each word by its name. Further calls are
+kernels of our own, which look at the matrices beside a call (`finite`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..lanes import Command, Lane, WorkerServices
-from ..._wire.records.solver import DEFAULT_SWEEPS, NONDETERMINISTIC, OPTIONS, SOLVER
+from ..._wire.records.solver import DEFAULT_SWEEPS, NONDETERMINISTIC, OPTIONS, PART, SOLVER, TOGETHER
 
 
 class _Handles(Handles):
@@ -92,6 +92,18 @@ class SolverEngine(CallEngine):
         super().__init__(services, SOLVER, cusolver, handles)
         self._kernels = finite.FiniteKernels(self._driver)
         self._streams = handles.streams
+        self.calls[TOGETHER.number] = self._together
+
+    def _together(self, command: Command, lane: Lane) -> None:
+        payload, place = command.payload, 0
+        try:
+            while place < len(payload):
+                (size,) = PART.unpack_from(payload, place)
+                place += PART.size
+                self._make(payload[place : place + size], command.ticket, lane)
+                place += size
+        except finite.LeftOut:
+            pass
 
     def _bind(self, number: int) -> Bound:
         name = self.table.functions[number]

@@ -30,8 +30,8 @@ class Solver(_SolverVerbs, Awaited):
     contiguous vector; otherwise it is copied there at the end. An `out` that does not fit raises `InvalidArgument`, and
     nothing is sent.
 
-    Beside the call, a kernel reads each matrix once and looks for NaN and infinities; nothing waits for it. Each verb
-    says what follows. ``check_finite=False`` leaves the look out.
+    Beside the call, a kernel reads each matrix once and looks for NaN and infinities; nothing waits for it but an
+    iteration, which might not end. Each verb says what follows. ``check_finite=False`` leaves the look out.
 
     If a verb raises an error about a matrix (`SingularMatrixError` and its like), `out` holds no result. Awaited,
     `solve`, `inv` and `lstsq` leave it unchanged; every other verb, and every verb of a batch, may have written to it.

@@ -255,9 +255,9 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         options: dict[str, Any] = {"spoils": NAN | INFINITY if rows > 1 else NAN, "refuses": False, "spreads": True}
         look = self._look("qr", "a", work, check_finite, **options)
         scales = self._factor_qr(work, look=look)
+        self._taint(look, work)
         r = self._columns(kind_of_r, r_out)
         self._copy(work.array[..., :height, :], r)
-        self._taint(look, self._seen(r))
         self._clear_below(r[..., :smaller])
         if mode == "r":
             return None, self._deliver(r, r_out)
@@ -402,7 +402,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
             return
         work, _ = self._used_up_anyhow(a)
         look = self._look(verb, "a", work, check_finite, spoils=NAN, refuses=False)
-        pivots = self._factor_lu(work, tolerant=True)
+        pivots = self._factor_lu(work, tolerant=True, look=look)
         rows: npt.NDArray[Any] = np.empty(pivots.shape, pivots.dtype)
 
         def finish(diagonals: npt.NDArray[Any]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeGuard, overload
 
 import attrs
 import numpy as np
@@ -20,7 +20,17 @@ from ..._arrays.arrays import DeviceArray
 from ..._calls.apart import check_all_apart, check_apart
 from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
-from ..._calls.verbs import Answer, Argument, Library, Operands, Scalar, Verdict, check_usable
+from ..._calls.verbs import (
+    Answer,
+    Argument,
+    CallRequest,
+    JoinedRequest,
+    Library,
+    Operands,
+    Scalar,
+    Verdict,
+    check_usable,
+)
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
@@ -28,8 +38,8 @@ from ..._wire.records import finite
 from ..._wire.records.blas import BLAS
 from ..._wire.records.calls import ANSWER_BYTES, CallTable
 from ..._wire.records.finite import INFINITY, NAN
-from ..._wire.records.solver import NONDETERMINISTIC, Function
-from .types import INFOS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
+from ..._wire.records.solver import NONDETERMINISTIC, PART, SOLVER, TOGETHER, Function
+from .types import INFOS, ITERATIONS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
@@ -99,7 +109,7 @@ Looks = Sequence[Look | None]
 class Routine:
     """A function of a library, to be called for the matrices of a stack."""
 
-    library: Library
+    library: SolverPlans
     device: int
     function: Function
     table: CallTable
@@ -117,6 +127,11 @@ class Routine:
     """True if an info is not an error."""
     looks: tuple[Look, ...] = ()
     """The looks at its operands; their answers are there when an info is."""
+
+    @property
+    def iterates(self) -> bool:
+        """Whether it waits for the looks: with NaN it may take a thousand times as long as without, or never end."""
+        return self.operation in ITERATIONS
 
     def each(self, **values: Argument | Sequence[int]) -> None:
         """Call it for each matrix of the stack; a list has a value for each of them."""
@@ -136,7 +151,12 @@ class Routine:
             for index in range(count):
                 self.many(index, 1, **values_of_one(index))
         else:
-            self.library._call_each(count, self.function.name, arguments, **self._words)
+            joined = self._held_back if self.iterates and self.looks else None
+            self.library._call_each(count, self.function.name, arguments, **self._words, joined=joined)
+
+    def _held_back(self, index: int, call: CallRequest) -> JoinedRequest:
+        stops = [self.library._stop(look, index, 1) for look in self.looks]
+        return self.library._joined([*stops, call], call)
 
     def many(self, first: int, count: int, **values: Argument) -> None:
         """Call it for `count` matrices at once, from number `first` on."""
@@ -144,11 +164,28 @@ class Routine:
             self._call(values)
             return
         check = None if self.tolerant else functools.partial(self.check, first)
-        self._call(values, answer=np.empty(count, np.int32), check=check)
+        call = self._call(values, answer=np.empty(count, np.int32), check=check)
+        if _is_own(call):
+            self._join_looks(call, first, count)
 
-    def _call(self, values: Mapping[str, Argument], **answer: Any) -> None:
+    def _join_looks(self, call: CallRequest, first: int, count: int) -> None:
+        """Make one command of a call and the looks right before it, each of which may stop what comes behind it."""
+        requests = self.library._requests
+        requests.pop()
+        before = set()
+        while requests and requests[-1] in [look.request for look in self.looks]:
+            before.add(requests.pop())
+        parts = []
+        for look in self.looks:
+            if look.request in before:
+                parts.append(look.request)
+            if self.iterates:
+                parts.append(self.library._stop(look, first, count))
+        requests.append(self.library._joined([*parts, call], call) if parts else call)
+
+    def _call(self, values: Mapping[str, Argument], **answer: Any) -> CallRequest:
         arguments = arguments_of(self.function, self.dtype, values)
-        self.library._call(self.function.name, *arguments, **self._words, **answer)
+        return self.library._call(self.function.name, *arguments, **self._words, **answer)
 
     @property
     def _words(self) -> dict[str, Any]:
@@ -381,10 +418,13 @@ class SolverPlans(Library):
                 self._copy(source[..., column], target[..., column])
 
     def _turn(self, source: Matrix, target: Matrix, *, conjugated: bool = False) -> None:
-        """Transpose what a library sees of matrices into others (``cublasSgeam``)."""
+        """Transpose what a library sees of matrices into others (``cublasSgeam``, or, bit by bit, our own kernel)."""
         operands = self._operands()
         operands.reads(source.array)
         operands.writes(target.array, keeps=target.count > 1)
+        if source.array.dtype.kind == "c" and not conjugated:
+            self._turn_bits(source, target, operands)
+            return
         dtype, word = source.array.dtype, OPERATIONS["C" if conjugated else "T"]
         one, zero = Scalar.of(1, dtype), Scalar.of(0, dtype)
         rows, columns = target.seen
@@ -396,6 +436,16 @@ class SolverPlans(Library):
 
         name = f"cublas{LETTERS[dtype.name]}geam_64"
         self._call_each(len(origins), name, arguments, operation="transpose", operands=operands, table=BLAS)
+
+    def _turn_bits(self, source: Matrix, target: Matrix, operands: Operands) -> None:
+        kind = finite.LETTERS.index(LETTERS[source.array.dtype.name])
+        columns, rows = target.seen
+        origins, ends = places(source), places(target)
+
+        def arguments(index: int) -> tuple[Argument, ...]:
+            return (kind, origins[index], rows, columns, source.leading, ends[index], target.leading)
+
+        self._call_each(len(origins), "turn", arguments, operation="transpose", operands=operands)
 
     def _copy_spread(self, source: DeviceArray, step: int, target: DeviceArray, target_step: int) -> None:
         """Copy units of 32 bits, every `step`-th of an array to every `target_step`-th of one of the same size."""
@@ -525,7 +575,8 @@ class SolverPlans(Library):
             return None
         found: npt.NDArray[np.int32] = np.zeros(matrices.count, np.int32)
         is_even = matrices.distance is not None
-        place = self._empty(found.shape, found.dtype) if spreads or not is_even else None
+        may_stop_some = refuses and matrices.count > 1
+        place = self._empty(found.shape, found.dtype) if spreads or may_stop_some or not is_even else None
         operands = self._operands()
         operands.reads(array)
         if place is not None:
@@ -533,6 +584,7 @@ class SolverPlans(Library):
         part = finite.ALL if lower is None else finite.BELOW if lower else finite.ABOVE
         kind, words, place_of = _many(matrices)
         at = 0 if place is None else place.address
+        alone = None
 
         def arguments(index: int) -> tuple[Argument, ...]:
             return (kind, place_of(index), *words, part, 1, at + index * found.itemsize, 0)
@@ -542,11 +594,28 @@ class SolverPlans(Library):
                 copy = 0 if place is None else at + first * found.itemsize
                 call = (kind, place_of(first), *words, part, count, Answer(), copy)
                 answer = found[first : first + count]
-                self._call("look", *call, operation="check_finite", operands=operands, answer=answer)
+                request = self._call("look", *call, operation="check_finite", operands=operands, answer=answer)
+            alone = request if matrices.count <= INFOS else None
         elif place is not None:
             self._call_each(matrices.count, "look", arguments, operation="check_finite", operands=operands)
             self._read(place, found)
-        return Look(verb, operand, array.shape[:-2], spoils, refuses, found, place)
+        return Look(verb, operand, array.shape[:-2], spoils, refuses, found, place, alone)
+
+    def _stop(self, look: Look, first: int, count: int) -> CallRequest:
+        """A call that leaves out what stands behind it in its command if a look has found anything in these matrices.
+
+        The look is the part before it in the same command, or has kept what it found on the device.
+        """
+        operands = self._operands()
+        place = look.on_device
+        if place is not None:
+            operands.reads(place)
+        found = Answer() if place is None else place.address + first * place.itemsize
+        words = (found, count, look.spoils)
+        return self._request("stop", words, operands.roles(), operands, "check_finite", 0, None)
+
+    def _joined(self, parts: Sequence[CallRequest], main: CallRequest) -> JoinedRequest:
+        return JoinedRequest(TOGETHER, PART, parts, main.operation)
 
     def _taint(self, look: Look | None, results: Matrix, which: Sequence[int] | None = None) -> None:
         """Have NaN written over the results of matrices that have no answer.
@@ -568,7 +637,11 @@ class SolverPlans(Library):
 
         if results.distance is not None and (which is None or not step):
             for first, count in chunks(results.count):
-                self._call("taint", *arguments(first, count), operation="check_finite", operands=operands)
+                before = self._requests[-1]
+                taint = self._call("taint", *arguments(first, count), operation="check_finite", operands=operands)
+                if isinstance(before, JoinedRequest) or _is_own(before):
+                    parts = before.parts if isinstance(before, JoinedRequest) else (before,)
+                    self._requests[-2:] = [JoinedRequest(TOGETHER, PART, (*parts, taint), before.operation)]
         else:
             self._call_each(results.count, "taint", arguments, operation="check_finite", operands=operands)
 
@@ -577,6 +650,11 @@ class SolverPlans(Library):
         table = self._upload(np.array([matrices, sides], np.int64))
         first, second = lines(table)
         return table, first, second
+
+
+def _is_own(request: object) -> TypeGuard[CallRequest]:
+    """Return whether it is a call of the solver's own library."""
+    return isinstance(request, CallRequest) and request._table is SOLVER
 
 
 _MOVED_AS = {4: "S", 8: "D", 16: "Z"}

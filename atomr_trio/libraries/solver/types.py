@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..._arrays.arrays import DeviceArray
 from ..._calls.library_types import DATA_TYPES
-from ..._calls.verbs import Answer, Argument
+from ..._calls.verbs import Answer, Argument, CallRequest
 from ..._values.errors import (
     CommandFailed,
     ConvergenceError,
@@ -156,6 +156,9 @@ _FINDINGS: Final[Mapping[str, Callable[[int, int], _Finding]]] = MappingProxyTyp
 )
 """The meanings of infos by the operation."""
 
+ITERATIONS: Final = frozenset({"syevd", "syevdx", "syevj", "sygvd", "gesvd", "gesvdj", "gesvda"})
+"""Operations that go on until they converge."""
+
 
 def error_of(
     operation: str, info: int, order: int, *, matrix: tuple[int, ...] | None, device: int
@@ -191,7 +194,9 @@ class Look:
     found: npt.NDArray[np.int32]
     """For each matrix what it holds, as bits; it is there when the call's own answer is."""
     on_device: DeviceArray | None = None
-    """The same for who writes NaN over the results."""
+    """The same for who writes NaN over the results, or stops a call."""
+    request: CallRequest | None = None
+    """The call that looks, if it is one."""
 
     def spoilt(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Which of so many matrices have no answer, of which an info may be anything."""
