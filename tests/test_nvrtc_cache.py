@@ -545,8 +545,8 @@ def run_writers(cache: NvrtcCache, numbers: list[int]) -> list[str]:
     return [writer.communicate(timeout=100)[0] for writer in writers]
 
 
-def test_eight_processes_that_compile_the_same_leave_one_good_entry(cache):
-    assert run_writers(cache, [-1] * 8) == ["done\n"] * 8
+def test_four_processes_that_compile_the_same_leave_one_good_entry(cache):
+    assert run_writers(cache, [-1] * 4) == ["done\n"] * 4
     assert [each.name for each in cache.directory.iterdir()] == [f"{KEY}.kernel"]
     assert cache.verify() == {}
     assert contents(cache.get(KEY).program) == contents(PROGRAM)
