@@ -4,6 +4,7 @@
 #   make test       the whole suite on the simulated GPU, against the package as installed from the wheel built here
 #   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
+#   make sweep      the suite with every case, many random ones, and a new worker for each test; before a release; BACKEND=gpu likewise
 #   make soak       hundreds of kills and thousands of launches; BACKEND=gpu for the real device
 #   make fuzz       10,000 random kernels: FUZZ_KERNELS for each of four architectures; BACKEND=gpu for the real device
 #   make anatomy    where the microseconds of one launch go; needs a GPU
@@ -47,11 +48,12 @@ GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_
 FUZZ_KERNELS ?= 2500
 FUZZ = ATOMR_TRIO_FUZZ_KERNELS=$(FUZZ_KERNELS)
 FUZZED := pytest -s -o faulthandler_timeout=900 tests/test_sim_fuzz.py
+SWEEP := ATOMR_TRIO_TEST_SWEEP=1
 SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -71,7 +73,7 @@ coverage:
 
 worker-coverage: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m coverage erase
-	COVERAGE_RCFILE=tests/worker.coveragerc $(TEST) coverage run -m pytest $(PYTEST_ARGS)
+	ATOMR_TRIO_TEST_FRESH=1 COVERAGE_RCFILE=tests/worker.coveragerc $(TEST) coverage run -m pytest $(PYTEST_ARGS)
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage report --rcfile=tests/worker.coveragerc
 
@@ -79,6 +81,8 @@ gpu-test:
 	$(GPU_TEST) pytest $(PYTEST_ARGS)
 
 ifeq ($(BACKEND),gpu)
+sweep:
+	$(SWEEP) $(GPU_TEST) pytest $(PYTEST_ARGS)
 soak:
 	$(GPU_TEST) $(SOAK) $(PYTEST_ARGS)
 fuzz:
@@ -96,6 +100,8 @@ bench-blas:
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
+sweep: $(VENV)/.dev-ready $(VENV)/.cuda12-ready $(VENV)/.installed
+	$(SWEEP) $(TEST) pytest $(PARALLEL) $(PYTEST_ARGS)
 soak: $(VENV)/.dev-ready $(VENV)/.installed
 	$(TEST) $(SOAK) $(PYTEST_ARGS)
 fuzz: $(VENV)/.dev-ready $(VENV)/.installed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ import support
 
 if TYPE_CHECKING:
     from atomr_trio import Device
+    from atomr_trio.testing import WorkerPool
 
 # The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
 # HYPOTHESIS_PROFILE=default draws other examples each time, and =thorough twenty times as many of them.
@@ -53,12 +54,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, on the GPU, what can only be asked of the simulator."""
-    if not support.ON_GPU:
-        return
-    left_out = [item for item in items if item.get_closest_marker("sim_only")]
-    items[:] = [item for item in items if not item.get_closest_marker("sim_only")]
-    config.hook.pytest_deselected(items=left_out)
+    """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
+    unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unwanted))]
+    if left_out:
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, unwanted))]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -88,8 +89,29 @@ def open_test_device() -> Callable[..., AbstractAsyncContextManager[Device]]:
     return support.open_test_device
 
 
+@pytest.fixture(scope="session")
+def pool() -> Iterator[WorkerPool]:
+    """Workers for the tests of the whole run; one that a test has lost is started anew for the next."""
+    from atomr_trio.testing import WorkerPool
+
+    with WorkerPool(backend=support.chosen_backend(), spares=0) as made:
+        yield made
+
+
 @pytest.fixture
-async def dev() -> AsyncIterator[Device]:
-    """One open device with every option at its default."""
-    async with support.open_test_device() as device:
+async def dev(pool: WorkerPool) -> AsyncIterator[Device]:
+    """One open device with every option at its default, whose worker may have served another test.
+
+    To start a worker for each test takes longer than most tests do.
+    """
+    async with support.open_test_device(workers=None if support.FRESH else pool) as device:
         yield device
+
+
+@pytest.fixture(autouse=True)
+def used_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have every device of a marked test take a worker that may have served another one."""
+    if request.node.get_closest_marker("used_workers") and not support.FRESH:
+        support.used_workers = request.getfixturevalue("pool")
+    yield
+    support.used_workers = None

@@ -196,6 +196,22 @@ def bench(request: pytest.FixtureRequest, headers: Options | None, curand: Optio
         yield Bench(thread, arch, headers, curand)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+ALL_FAMILIES = ("compute_75", "compute_100")
+"""The architectures for which every run has all families: the oldest and the newest.
+
+To compile the slow families takes longer than to run all the others. So they are left to `make sweep` for the
+architectures between.
+"""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the test of a file that imports this the cases of its architecture."""
+    if "case" not in metafunc.fixturenames:
+        return
+    rare = [] if metafunc.module.ARCHITECTURE in ALL_FAMILIES else [pytest.mark.sweep]
+    cases = [pytest.param(case, marks=rare if case.family.slow else []) for case in CASES]
+    metafunc.parametrize("case", cases, ids=str)
+
+
 def test_a_kernel_does_what_numpy_does(bench: Bench, case: Case) -> None:
     bench.run(case)

@@ -7,16 +7,23 @@ when it has no fixtures at hand, as a `trio.run` of its own has not.
 
 from __future__ import annotations
 
+import dis
+import functools
+import importlib.util
 import math
 import os
 import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pytest
+
     from atomr_trio import Device
+    from atomr_trio.testing import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,6 +35,12 @@ ON_GPU = os.environ.get(VARIABLE, "sim") == "gpu"
 
 WHEEL = os.environ.get("ATOMR_TRIO_TEST_WHEEL")
 """The wheel that the package under test was installed from, as `make test` says; None where it is the source tree."""
+
+SWEEP = bool(os.environ.get("ATOMR_TRIO_TEST_SWEEP"))
+"""Whether this is a run of `make sweep`: it takes every case and many random ones, where `make test` takes some."""
+
+FRESH = SWEEP or bool(os.environ.get("ATOMR_TRIO_TEST_FRESH"))
+"""Whether each device of a test starts a worker of its own, and none takes one that has served another test."""
 
 
 def chosen_backend() -> str:
@@ -49,11 +62,42 @@ def coverage_environment() -> dict[str, str]:
     return {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")} if measured else {}
 
 
+used_workers: WorkerPool | None = None
+"""While a test runs that is marked with `used_workers`: where its devices get their workers from."""
+
+
 def open_test_device(index: int = 0, **options: Any) -> AbstractAsyncContextManager[Device]:
     """`atomr_trio.open_device` on the backend of this run; any option may be given, the backend too."""
     import atomr_trio
 
-    return atomr_trio.open_device(index, **{"backend": chosen_backend(), **options})
+    defaults: dict[str, Any] = {"backend": chosen_backend()}
+    if index == 0 and not {"backend", "check"} & options.keys():
+        defaults["workers"] = used_workers
+    return atomr_trio.open_device(index, **{**defaults, **options})
+
+
+def set_constant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, value: object) -> None:
+    """Give a module's constant another value for one test.
+
+    Fails where no function of that module reads it, as when the constant or its reader has moved: the test would go on
+    with the usual value, and prove nothing.
+    """
+    if name not in _globals_read(module):
+        raise AssertionError(f"no function of {module.__name__} reads {name}: set it in the module whose functions do")
+    monkeypatch.setattr(module, name, value)
+
+
+@functools.cache
+def _globals_read(module: ModuleType) -> frozenset[str]:
+    """The global names that the functions of a module read when they are called, not when the module is imported."""
+    whole = importlib.util.find_spec(module.__name__).loader.get_code(module.__name__)
+    pending: list[CodeType] = [whole]
+    found: set[str] = set()
+    while pending:
+        code = pending.pop()
+        found |= {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(found)
 
 
 async def next_event(events: Any) -> Any:

@@ -48,6 +48,8 @@ from strategies import (
     writable_layouts,
 )
 
+pytestmark = pytest.mark.used_workers
+
 KERNELS = r"""
 struct Walk { long long shape[8]; long long stride[8]; };
 

@@ -28,6 +28,8 @@ from atomr_trio._values.dtypes import DTYPES
 from strategies import numbers, same
 from support import chosen_backend, open_test_device
 
+pytestmark = pytest.mark.used_workers
+
 MIB = 1 << 20
 
 

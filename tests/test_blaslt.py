@@ -27,6 +27,8 @@ from atomr_trio._wire.records.blaslt import FIRST_MATMUL, MATMUL, Addresses, Lay
 from atomr_trio.libraries.blaslt import types
 from sim_process import run_in_process
 
+pytestmark = pytest.mark.used_workers
+
 M, N, K = 12, 40, 24
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 DTYPES = {np.dtype(each).name: np.dtype(each) for each in (BF16, E4M3, E5M2)}

@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 import support
 from atomr_trio._compiling import cache_folder
 from atomr_trio._compiling.cache_folder import CacheFolder, Unusable
+from support import set_constant
 
 NAME = "0123456789abcdef" * 4 + ".kernel"
 OTHER = "f" * 64 + ".kernel"
@@ -202,7 +203,7 @@ def test_a_file_under_the_name_of_another_is_a_miss(folder, path):
 
 
 def test_a_file_of_another_format_is_a_miss_and_is_replaced(folder, path, monkeypatch):
-    monkeypatch.setattr(cache_folder, "_FORMAT", 2)
+    set_constant(monkeypatch, cache_folder, "_FORMAT", 2)
     folder.write(NAME, CONTENT)
     monkeypatch.undo()
     assert read(folder) is None

@@ -28,24 +28,11 @@ from atomr_trio._wire.records.blas import BLAS
 from atomr_trio._wire.records.calls import CallTable
 from atomr_trio._wire.status import StatusClass, classify
 from atomr_trio._worker.engines.calls import _shift
-from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
+from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from rogue import compile_rogue, gated, until, until_full
-from support import chosen_backend, open_test_device
+from support import open_test_device, set_constant
 
 N = 100
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
-@pytest.fixture
-async def dev(pool):
-    """A device whose worker may have served another test."""
-    async with open_test_device(workers=pool) as device:
-        yield device
 
 
 @pytest.fixture
@@ -496,7 +483,7 @@ async def test_a_copy_that_is_refused_at_its_first_command_harms_nothing(dev):
 
 
 async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev, monkeypatch):
-    monkeypatch.setattr(_generation, "BATCH_COMMANDS", LANE_LIMIT)
+    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", LANE_LIMIT)
     x, (a, out) = await dev.to_device(np.ones(N)), await odd_product(dev)
     await dev.blas.gemm(a, a, out=out)
     await out.fill(0)

@@ -16,6 +16,8 @@ from rogue import until
 from strategies import sent
 from support import open_test_device
 
+pytestmark = pytest.mark.used_workers
+
 N = 32
 SOURCE = 'extern "C" __global__ void add(int *x, int n) { x[threadIdx.x] += n; }'
 

@@ -30,6 +30,7 @@ from atomr_trio.__main__ import main
 from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._wire import limits as worker_limits, machine
+from support import set_constant
 
 DEVICE = "sim" if not support.ON_GPU else "0"
 
@@ -698,7 +699,7 @@ def test_the_doctor_outlives_a_library_that_crashes(monkeypatch):
 def test_the_doctor_says_the_same_thing_once(monkeypatch, capsys):
     missing = {"name": "nvrtc", "missing": True, "looked": ["here"], "extra": "cu13", "override": "X"}
     slow = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "trouble": "it stutters"}
-    monkeypatch.setattr(_library, "GPU_FILES", ("/",))
+    set_constant(monkeypatch, _library, "GPU_FILES", ("/",))
     report = doctor.Report()
     doctor.describe_libraries(report, [missing, missing, slow])
     assert report.advice == ['Install nvrtc: pip install "atomr-trio[cu13]", or name its file in X.']
@@ -732,7 +733,7 @@ def machine_without(monkeypatch, cards: Sequence[str] = (), container: bool = Fa
     monkeypatch.setattr(machine, "nvidia_cards", lambda: cards)
     monkeypatch.setattr(machine, "in_container", lambda: container)
     monkeypatch.setattr(machine, "has_scipy", lambda: scipy)
-    monkeypatch.setattr(_library, "GPU_FILES", ())
+    set_constant(monkeypatch, _library, "GPU_FILES", ())
 
 
 def test_the_doctor_advises_nothing_that_a_machine_without_a_gpu_has_no_use_for(monkeypatch, capsys):
@@ -850,7 +851,7 @@ def test_the_doctor_warns_of_mps(monkeypatch, capsys, tmp_path):
 
 async def test_a_device_that_computes_wrongly_fails_its_self_test(monkeypatch, capsys, backend):
     wrong = doctor._SELF_TEST_SOURCE.replace("x[i] * x[i]", "x[i] * x[i] + (i == 77)")
-    monkeypatch.setattr(doctor, "_SELF_TEST_SOURCE", wrong)
+    set_constant(monkeypatch, doctor, "_SELF_TEST_SOURCE", wrong)
     report = doctor.Report()
     await doctor.examine(report, choice.Choice(0, backend))
     assert report.broken

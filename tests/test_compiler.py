@@ -17,6 +17,7 @@ from atomr_trio._compiling.compiler import compile_program, compile_to_cubin, co
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._values.errors import CompileError, InvalidArgument, LibraryNotFound
+from support import set_constant
 
 SAXPY = """
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
@@ -332,7 +333,7 @@ def test_a_compile_that_leaves_nothing_to_load_is_an_error(
         size._obj.value = 0
 
     outputs = dict(compiler._OUTPUTS)
-    monkeypatch.setattr(compiler, "_OUTPUTS", {**outputs, missing: (no_bytes, outputs[missing][1])})
+    set_constant(monkeypatch, compiler, "_OUTPUTS", {**outputs, missing: (no_bytes, outputs[missing][1])})
     with pytest.raises(CompileError, match=f"nothing to load for {target}; the options were .*--std"):
         compile_program(SAXPY, NvrtcOptions(lto=lto), target)
 

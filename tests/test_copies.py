@@ -43,7 +43,9 @@ from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio.testing import WorkerPool
 from rogue import endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from strategies import numbers, same
-from support import chosen_backend, open_test_device
+from support import chosen_backend, open_test_device, set_constant
+
+pytestmark = pytest.mark.used_workers
 
 KIB = 1024
 PIECE = 64 * KIB
@@ -60,8 +62,8 @@ async def scenario(**options: Any):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Copies are cut into small pieces, and helpers do even the smallest memcpy."""
-    monkeypatch.setattr(copies, "LARGE_SLOT", PIECE)
-    monkeypatch.setattr(copies, "THREAD_BYTES", 1)
+    set_constant(monkeypatch, copies, "LARGE_SLOT", PIECE)
+    set_constant(monkeypatch, copies, "THREAD_BYTES", 1)
 
 
 def submitted(dev: atomr_trio.Device, lane: int) -> int:
@@ -441,7 +443,7 @@ async def test_what_a_memcpy_raises_reaches_the_caller_and_every_slot_comes_back
 
 
 async def test_a_copy_whose_helper_outlives_the_device_ends_in_peace(hold, monkeypatch):
-    monkeypatch.setattr(copies, "THREAD_BYTES", 1)
+    set_constant(monkeypatch, copies, "THREAD_BYTES", 1)
     async with scenario() as dev:
         reading = hold("load")
         with trio.CancelScope() as scope:
@@ -467,7 +469,7 @@ def stand_still_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("helpers", [1, 2, 5])
 async def test_streams_are_exact_with_any_number_of_slots_and_helpers(slots, helpers, monkeypatch):
-    monkeypatch.setattr(copies, "STREAM_SLOTS", slots)
+    set_constant(monkeypatch, copies, "STREAM_SLOTS", slots)
     async with scenario() as dev:
         dev._crew.size = helpers
         array = dev.empty(40 * PIECE + 3, np.uint8)
@@ -532,8 +534,8 @@ async def test_a_stream_that_is_left_in_the_middle_lets_the_lane_go(direction, h
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monkeypatch):
-    monkeypatch.setattr(copies, "STREAM_PIECES", 16)
-    monkeypatch.setattr(copies, "STREAM_SLOTS", 11)
+    set_constant(monkeypatch, copies, "STREAM_PIECES", 16)
+    set_constant(monkeypatch, copies, "STREAM_SLOTS", 11)
     async with scenario() as dev:
         array, held = await dev.to_device(np.zeros(30 * PIECE, np.uint8)), hold("load")
         before, page = submitted(dev, LANE_COPY_IN), dev._generation.page
@@ -765,7 +767,7 @@ async def test_strided_views_on_either_side_go_with_pinned_memory_too():
 
 
 async def test_a_large_copy_of_pinned_memory_is_several_commands(monkeypatch):
-    monkeypatch.setattr(copies, "PINNED_PIECE", 1 << 16)
+    set_constant(monkeypatch, copies, "PINNED_PIECE", 1 << 16)
     async with scenario() as dev:
         host = dev.pinned_empty(5 << 16, np.uint8)
         host[:] = expected = numbers(host.size, np.uint8)
@@ -1007,7 +1009,7 @@ async def test_planned_copies_do_what_the_verbs_do(pinned):
 
 
 async def test_a_planned_copy_takes_all_its_slots_or_none(monkeypatch):
-    monkeypatch.setattr(_batch_areas, "BATCH_BYTES", 3 * LARGE_SLOT)
+    set_constant(monkeypatch, _batch_areas, "BATCH_BYTES", 3 * LARGE_SLOT)
     async with scenario() as dev:
         slots = BatchSlots(dev._batch_areas)
         array = await dev.to_device(np.ones(3 * LARGE_SLOT, np.uint8))
@@ -1037,9 +1039,9 @@ async def iterate_until(events: Any, last: Any) -> Any:
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_copy_that_takes_long_tells_how_far_it_is(monkeypatch):
-    monkeypatch.setattr(copies, "PROGRESS_AFTER", 0.0)
-    monkeypatch.setattr(copies, "PROGRESS_EVERY", 0.0)
-    monkeypatch.setattr(copies, "STREAM_PIECES", 1)
+    set_constant(monkeypatch, copies, "PROGRESS_AFTER", 0.0)
+    set_constant(monkeypatch, copies, "PROGRESS_EVERY", 0.0)
+    set_constant(monkeypatch, copies, "STREAM_PIECES", 1)
     async with scenario() as dev:
         total = 6 * PIECE + 11
         array = dev.zeros(total, np.uint8)
@@ -1057,7 +1059,7 @@ async def test_a_copy_that_takes_long_tells_how_far_it_is(monkeypatch):
 @pytest.mark.usefixtures("small_pieces")
 async def test_progress_is_told_no_more_often_than_it_should_be(monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr(copies, "STREAM_PIECES", 1)
+    set_constant(monkeypatch, copies, "STREAM_PIECES", 1)
     monkeypatch.setattr(copies.time, "monotonic", lambda: 0.1 * next(clock))
     async with scenario() as dev:
         array = dev.zeros(30 * PIECE, np.uint8)

@@ -33,7 +33,7 @@ from atomr_trio._transfers import copies
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
 from atomr_trio.libraries.modules import kernel as kernel_actor, module as module_actor
-from support import child_environment, next_event, open_test_device
+from support import child_environment, next_event, open_test_device, set_constant
 
 GATE = """
 extern "C" __global__ void gate(unsigned long long flag) {
@@ -467,7 +467,8 @@ async def test_leaving_lets_what_is_running_finish(nursery):
 
 
 async def test_leaving_refuses_what_is_queued_at_once_and_kills_what_does_not_end(monkeypatch, nursery):
-    monkeypatch.setattr(_generation, "LANE_LIMIT", 1)  # one command on a lane, one request in hand, the rest queued
+    # One command on a lane, one request in hand, the rest queued.
+    set_constant(monkeypatch, _generation, "LANE_LIMIT", 1)
     with trio.fail_after(60):
         async with open_test_device(close_timeout=0.5) as dev:
             pid = worker(dev).pid
@@ -840,7 +841,7 @@ async def test_a_spent_budget_leaves_the_block_as_device_failed_also_when_nothin
 
 
 async def test_a_spent_budget_settles_everything(monkeypatch, nursery):
-    monkeypatch.setattr(_generation, "LANE_LIMIT", 1)
+    set_constant(monkeypatch, _generation, "LANE_LIMIT", 1)
 
     async def wait(device):
         await device.wait_generation(after=1)

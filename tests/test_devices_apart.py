@@ -53,6 +53,8 @@ from strategies import sent
 from support import open_test_device
 from test_linear_refusals import VERBS, dtype_of, noting, numbered
 
+pytestmark = pytest.mark.used_workers
+
 N = 32
 SOURCE = f"""
 __device__ float spare[{N}];

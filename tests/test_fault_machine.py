@@ -48,6 +48,8 @@ from rogue import endless_kernel, hang
 from strategies import examples, in_time, seeds, until_idle
 from support import ON_GPU, open_test_device
 
+pytestmark = pytest.mark.used_workers
+
 SOURCE = r"""
 extern "C" __global__ void scale(int *x, long long stride, int n)
 {

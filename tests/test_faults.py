@@ -29,7 +29,9 @@ from atomr_trio._transfers import copies, staging as _staging
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from atomr_trio._wire.records.memory import COPY_IN
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
-from support import next_event
+from support import next_event, set_constant
+
+pytestmark = pytest.mark.used_workers
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 MIB = 1 << 20
@@ -377,7 +379,7 @@ async def test_a_cancelled_wait_for_a_kernel_that_never_ends_returns_at_once_and
 
 
 async def test_a_kill_while_a_large_copy_is_under_way_loses_that_copy_alone(open_test_device, monkeypatch):
-    monkeypatch.setattr(copies, "STREAM_PIECES", 1)  # a command for each piece
+    set_constant(monkeypatch, copies, "STREAM_PIECES", 1)  # a command for each piece
     async with open_test_device(restart_policy=ANY_NUMBER) as dev:
         host, large = pattern(8), pattern(9, 12 << 20)
         spared, target = await dev.to_device(host), dev.empty(large.shape, np.int32)
@@ -604,8 +606,8 @@ async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(o
     and to start a worker, about a second on an H200.
     """
     size = 128 * MIB
-    monkeypatch.setattr(_staging, "LARGE_SLOTS", size // _staging.LARGE_SLOT)
-    monkeypatch.setattr(_staging, "STAGING_BYTES", size + _staging.STAGING_BYTES)
+    set_constant(monkeypatch, _staging, "LARGE_SLOTS", size // _staging.LARGE_SLOT)
+    set_constant(monkeypatch, _staging, "STAGING_BYTES", size + _staging.STAGING_BYTES)
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             (wild,) = await compile_rogue(dev, "wild")

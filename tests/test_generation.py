@@ -47,6 +47,7 @@ from atomr_trio._wire.records.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
 from atomr_trio._wire.records.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LAUNCH, LOAD, MODULE
 from rogue import compile_rogue, endless_kernel, until
+from support import set_constant
 
 MIB = 1 << 20
 VERBS = {(table.number, verb.number): verb for table in (CONTEXT, MEMORY, MODULE) for verb in table.verbs}
@@ -626,7 +627,7 @@ async def test_a_worker_that_goes_away_before_it_is_handed_anything_is_a_failed_
 
 
 async def test_a_worker_that_says_nothing_is_a_failed_start(stage, monkeypatch):
-    monkeypatch.setattr(_generation, "START_TIMEOUT", 0.02)
+    set_constant(monkeypatch, _generation, "START_TIMEOUT", 0.02)
     with pytest.raises(StartFailed, match=r"the worker was not ready within 0\.02 s"):
         await stage.generation.start()
 
@@ -790,7 +791,7 @@ async def test_a_worker_that_does_not_greet_again_is_not_reset(stage, end):
 
 async def test_a_worker_that_the_system_does_not_reap_is_a_defect(stage, monkeypatch):
     """In a driver that hangs, for example."""
-    monkeypatch.setattr(_generation, "REAP_TIMEOUT", 0.01)
+    set_constant(monkeypatch, _generation, "REAP_TIMEOUT", 0.01)
     monkeypatch.setattr(stage.process, "reap", lambda: False)
     silent, other = os.pipe()
     monkeypatch.setattr(stage.process, "pidfd", silent, raising=False)

@@ -25,12 +25,11 @@ import held
 from atomr_trio import InvalidArgument, _device, link, read_only
 from atomr_trio._calls import known as _known_calls
 from atomr_trio.libraries import lanes as _lanes
-from atomr_trio.testing import WorkerPool
 from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
 from rogue import until, worker_pid
 from strategies import until_idle
-from support import chosen_backend, gpu_memory, open_test_device
+from support import gpu_memory, open_test_device, set_constant
 
 N = 32
 MIB = 1 << 20
@@ -278,12 +277,6 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
 async def awaited(dev: Any, batch: Any, launchable: Any, *arguments: Any) -> None:
     for _ in range(3):
         await launchable.launch(*arguments)
@@ -332,12 +325,12 @@ async def test_a_kernel_that_is_dropped_takes_its_module_along(pool, uncollected
             await launch(dev, batch, kernel, 1, N, x, N)
             del kernel
             assert module() is None
-        # Each kernel would keep one. Timers of the device's own tasks and spares of the pool come and go meanwhile.
+        # Each kernel would keep one. Timers of the device's own tasks come and go meanwhile.
         assert held.descriptors(os.getpid()) < before + rounds
 
 
 async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, uncollected, monkeypatch):
-    monkeypatch.setattr(_known_calls, "_MOST_KNOWN", 2)
+    set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 2)
     x = await dev.to_device(np.zeros(4))
     async with dev.batch() as batch:
         for alpha in range(1, 6):
@@ -354,7 +347,7 @@ async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(poo
     """Each is a command, and a lane has room for so many."""
     few = 8
     for file in (_device, _lanes):
-        monkeypatch.setattr(file, "ORPHANS_AT_ONCE", few)
+        set_constant(monkeypatch, file, "ORPHANS_AT_ONCE", few)
     async with open_test_device(workers=pool) as dev:
         ptx, x = compile_ptx(SOURCE), dev.zeros(4)
 
@@ -469,7 +462,7 @@ async def keep_nothing(witness: held.Witness, groups: Sequence[Sequence[str]], w
 
 
 async def test_what_is_made_used_and_dropped_leaves_nothing_behind(witness, monkeypatch):
-    monkeypatch.setattr(_known_calls, "_MOST_KNOWN", 8)  # which the first rounds reach
+    set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 8)  # which the first rounds reach
     await keep_nothing(witness, [tuple(KINDS)], warm_up=3, rounds=6)
 
 

@@ -36,6 +36,9 @@ from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.libraries.graphs import graph as graph_actor
 from atomr_trio.testing import inject
 from rogue import WILD, compile_rogue, kill_worker, next_generation, until
+from support import set_constant
+
+pytestmark = pytest.mark.used_workers
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 DEADLINE = 60
@@ -414,7 +417,7 @@ async def test_a_copy_may_come_to_take_more_of_the_drivers_nodes(dev):
 
 
 async def test_many_changes_at_a_time_are_a_build(dev, sent, monkeypatch):
-    monkeypatch.setattr(graph_actor, "LARGEST_UPDATE", 150)
+    set_constant(monkeypatch, graph_actor, "LARGEST_UPDATE", 150)
     add = await compiled(dev, "add")
     x = dev.zeros(N, np.int32)
     record, nodes = recording(*[lambda r: r.launch(add, 1, N, x, 1)] * 4)

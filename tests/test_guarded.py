@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from atomr_trio import ContextLost, InvalidArgument, OutOfDeviceMemory, RestartP
 from atomr_trio._memory.arena import CHUNK_GRANULARITY, GUARD, GUARDED_ALIGNMENT, MAX_CHUNKS, MIB
 from atomr_trio.testing import WorkerPool
 from rogue import next_generation
-from support import chosen_backend, open_test_device
+from support import open_test_device
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 DEADLINE = 60
@@ -29,12 +29,6 @@ extern "C" __global__ void copy_wide(const uint4 *from, uint4 *to, int n) {
     for (int i = 0; i < n; i++) to[i] = from[i];
 }
 """
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from atomr_trio._compiling.listing import Account, Unknowable
 from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._values.errors import CompileError, LibraryNotFound
+from support import SWEEP
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float* x, float* y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
 KERNEL = '\n__device__ int n = VALUE; extern "C" __global__ void k() {}'
@@ -858,7 +859,7 @@ WRAPPED = "#define HAS(x) __has_include(x)\n" + PLAIN
 REPLACED = "#define z y\n" + WRAPPED
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=200 if SWEEP else 16, deadline=None)
 @hypothesis.given(
     st.sampled_from((ANY, PLAIN, WRAPPED, REPLACED)),
     st.lists(edits(), min_size=3, max_size=3),

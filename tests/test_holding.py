@@ -26,6 +26,9 @@ from atomr_trio._transfers import copies, pinned as _pinned
 from atomr_trio.libraries.modules import module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from rogue import until
+from support import set_constant
+
+pytestmark = pytest.mark.used_workers
 
 MOST_CALLS = 12_000
 """Of one step; each takes some 0.1 to 1 us."""
@@ -305,7 +308,7 @@ async def test_a_large_image_is_read_in_a_thread(dev, monkeypatch):
     large = await dev.module.load(image + "\n// a comment" * 50_000)
     assert list(small) == list(large) == ["add"]
     assert in_loop == [True, False]
-    monkeypatch.setattr(module_actor, "_LARGE_IMAGE", 1)
+    set_constant(monkeypatch, module_actor, "_LARGE_IMAGE", 1)
     in_loop.clear()
     await dev.nvrtc.compile(SOURCE.replace("add", "large"), "large")
     assert in_loop

@@ -44,7 +44,7 @@ from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 from atomr_trio.testing import WorkerPool
 from rogue import next_generation, until
-from support import child_environment, open_test_device
+from support import child_environment, open_test_device, set_constant
 
 pytestmark = pytest.mark.sim_only
 DEADLINE = 60
@@ -60,12 +60,6 @@ extern "C" __global__ void copy(const int *from, int *to) { to[0] = from[0]; }
 extern "C" __global__ void set(int *x, int value) { x[0] = value; }
 extern "C" __global__ void trap(int *x) { x[0] = 1; __trap(); }
 """
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend="sim") as made:
-        yield made
 
 
 @pytest.fixture
@@ -762,7 +756,7 @@ async def test_a_stream_that_never_gets_there_costs_a_generation_and_is_named(co
 
 async def test_a_stream_that_is_stuck_does_not_hold_up_the_end_of_the_device(context, pool, monkeypatch):
     """The driver waits for every stream of the process when memory is unregistered, whatever that stream does."""
-    monkeypatch.setattr(_interop, "CLOSE_SECONDS", 0.05)
+    set_constant(monkeypatch, _interop, "CLOSE_SECONDS", 0.05)
     async with open_test_device(workers=pool) as dev:
         library = play_library(dev)
         (x,) = await numbers(dev, 0)
@@ -844,7 +838,7 @@ async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, l
 
 async def test_a_stream_that_is_too_far_behind_is_not_given_more(dev, library, monkeypatch):
     x, y = await numbers(dev, 0, 3)
-    monkeypatch.setattr(_interop, "MARKS_AHEAD", 20)
+    set_constant(monkeypatch, _interop, "MARKS_AHEAD", 20)
     taken = library.take(x)
     library.wait_at_gate()
     set_one = await kernel(dev, "set")

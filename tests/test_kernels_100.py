@@ -1,5 +1,11 @@
 """Every kernel of `kernels/` as code for compute_100, against numpy."""
 
-from kernel_bench import bench, curand, headers, test_a_kernel_does_what_numpy_does  # noqa: F401
+from kernel_bench import (  # noqa: F401
+    bench,
+    curand,
+    headers,
+    pytest_generate_tests,
+    test_a_kernel_does_what_numpy_does,
+)
 
 ARCHITECTURE = "compute_100"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import attrs
@@ -25,24 +24,8 @@ from atomr_trio._wire.protocol import LANE_COMPUTE
 from atomr_trio.libraries.blas import Blas
 from atomr_trio.libraries.blaslt import BlasLt
 from atomr_trio.libraries.solver import Solver
-from atomr_trio.testing import WorkerPool
 from linear_helper import FORMS, find
 from strategies import check_on_device
-from support import chosen_backend, open_test_device
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
-@pytest.fixture
-async def dev(pool: WorkerPool) -> AsyncIterator[Any]:
-    """A device whose worker may have served another test; its arena is empty."""
-    async with open_test_device(workers=pool) as device:
-        yield device
-
 
 LIBRARIES: dict[str, type[Library]] = {"blas": Blas, "blaslt": BlasLt, "solver": Solver}
 

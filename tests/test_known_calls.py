@@ -11,7 +11,7 @@ import functools
 import gc
 import os
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -27,10 +27,10 @@ from atomr_trio._calls.verbs import Library
 from atomr_trio._generation import generation as _generation
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.protocol import BATCH_LIMIT
-from atomr_trio.testing import ReturnStatus, WorkerPool, hold_worker, inject
+from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from rogue import gated, kill_worker, next_generation, until, until_full
 from strategies import check_on_device
-from support import chosen_backend, open_test_device
+from support import open_test_device
 
 DEADLINE = 60
 N = 4
@@ -73,19 +73,6 @@ class Ways:
         planned, published, self._planned, self._published = self._planned, self._published, 0, 0
         assert planned <= published <= 1
         return "planned" if planned else "general" if published else "short"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
-@pytest.fixture
-async def dev(pool: WorkerPool) -> AsyncIterator[Any]:
-    """A device whose worker may have served another test: there are many tests here, and each is short."""
-    async with open_test_device(workers=pool) as device:
-        yield device
 
 
 @pytest.fixture

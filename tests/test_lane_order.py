@@ -15,6 +15,8 @@ from atomr_trio.testing import hold_worker
 from nvrtc_helper import compile_ptx
 from rogue import gated, until
 
+pytestmark = pytest.mark.used_workers
+
 DEADLINE = 10
 N = 8
 NUMBERS = np.arange(N, dtype=np.int32)

@@ -13,6 +13,8 @@ from atomr_trio import RestartPolicy
 from lane_stress import play
 from rogue import until
 
+pytestmark = pytest.mark.used_workers
+
 
 async def play_long(open_test_device: Any, seed: int, seconds: float, standby: int, between: float) -> None:
     """Play, and look that nothing is left unfinished."""

@@ -17,6 +17,8 @@ from atomr_trio._wire.records.event import DROP
 from atomr_trio.testing import hold_rebuild, hold_worker
 from rogue import compile_rogue, gated, kill_worker, next_generation, until
 
+pytestmark = pytest.mark.used_workers
+
 DEADLINE = 60
 N = 8
 SOURCE = r"""

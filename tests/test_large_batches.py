@@ -6,7 +6,7 @@ import ast
 import contextlib
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from atomr_trio._transfers.batch_areas import BATCH_BYTES, FIRST_AREA
 from atomr_trio._transfers.staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
 from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_LIMIT
 from atomr_trio._wire.ring import SLOTS
-from atomr_trio.testing import WorkerPool, endless_kernel, hold_rebuild, hold_worker
+from atomr_trio.testing import endless_kernel, hold_rebuild, hold_worker
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
-from support import chosen_backend, open_test_device
+from support import open_test_device, set_constant
 
 DEADLINE = 60
 MANY = BATCH_LIMIT
@@ -36,19 +36,6 @@ SOURCE = r"""
 extern "C" __global__ void add(int *x, int a) { x[0] += a; }
 extern "C" __global__ void twice(int *x) { x[0] *= 2; }
 """
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(backend=chosen_backend()) as made:
-        yield made
-
-
-@pytest.fixture
-async def dev(pool) -> AsyncIterator[Any]:
-    """A device whose worker may have served another test; whatever it loads, it loads anew."""
-    async with open_test_device(workers=pool) as device:
-        yield device
 
 
 async def compiled(dev: Any, name: str = "add") -> Any:
@@ -265,7 +252,7 @@ async def test_a_full_batch_says_how_much_is_unfinished_and_flush_makes_room(dev
 
 
 async def test_flush_makes_room_also_where_others_have_filled_the_lane(dev, monkeypatch):
-    monkeypatch.setattr(_generation, "BATCH_COMMANDS", 20)
+    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 20)
     x, y = await dev.to_device(np.ones(1)), await dev.to_device(np.ones(1))
     async with dev.batch() as one, dev.batch() as other:
         with hold_worker(dev):
@@ -291,7 +278,7 @@ async def test_each_of_several_batches_takes_4096_calls(dev):
 
 async def test_a_call_of_more_commands_than_a_lane_takes_is_refused_for_good(dev, monkeypatch):
     monkeypatch.setattr(atomr_trio._batch, "BATCH_COMMANDS", 3)
-    monkeypatch.setattr(_generation, "BATCH_COMMANDS", 3)
+    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 3)
     many = dev.empty((4, 4, 4, 4), np.int32)[::2, ::2, ::2, ::2]
     async with dev.batch() as batch:
         with pytest.raises(InvalidArgument, match=r"(?s)needs 8 commands, .* takes at most 3 .* await the call"):
@@ -409,7 +396,7 @@ async def test_a_batch_that_holds_many_copies_holds_up_no_awaited_one(dev):
 
 
 async def test_too_many_bytes_of_copies_are_said_and_flush_makes_room(dev, monkeypatch):
-    monkeypatch.setattr(_batch_areas, "BATCH_BYTES", 10 * KIB_64)
+    set_constant(monkeypatch, _batch_areas, "BATCH_BYTES", 10 * KIB_64)
     host = np.arange(KIB_64, dtype=np.uint8)
     with trio.fail_after(DEADLINE):
         async with dev.batch() as batch:

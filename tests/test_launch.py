@@ -26,6 +26,8 @@ from atomr_trio._wire.protocol import Role
 from atomr_trio.libraries.modules.module import load_program
 from rogue import endless_kernel, until
 
+pytestmark = pytest.mark.used_workers
+
 SOURCE = r"""
 typedef unsigned char u8;
 typedef unsigned long long u64;

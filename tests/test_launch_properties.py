@@ -33,6 +33,8 @@ from strategies import (
     until_idle,
 )
 
+pytestmark = pytest.mark.used_workers
+
 
 async def assert_refused(dev, kernel, *arguments):
     """Both ways to launch refuse, and nothing has been sent."""

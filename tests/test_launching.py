@@ -24,6 +24,8 @@ from atomr_trio.testing import hold_worker
 from rogue import gated, kill_worker, next_generation, until, until_full
 from strategies import check_on_device
 
+pytestmark = pytest.mark.used_workers
+
 DEADLINE = 60
 N = 8
 NUMBERS = np.arange(N, dtype=np.int32)

@@ -15,6 +15,7 @@ import pytest
 
 from atomr_cuda import CudaError, Library, LibraryMissing, SymbolMissing, _library
 from limits_helper import full_table
+from support import set_constant
 
 
 def describe(status: int) -> tuple[str, str]:
@@ -161,7 +162,7 @@ def test_a_missing_library_names_the_extra_and_every_place():
 
 
 def test_a_library_may_come_with_another_extra_where_there_is_no_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(_library, "GPU_FILES", (str(tmp_path / "gpu"),))
+    set_constant(monkeypatch, _library, "GPU_FILES", (str(tmp_path / "gpu"),))
     library = c_library(sonames=("libgone.so.1",), extra="cu13", extra_without_gpu="sim")
     with pytest.raises(LibraryMissing, match=r'pip install "atomr-trio\[sim\]"'):
         library.load()

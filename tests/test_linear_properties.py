@@ -12,6 +12,7 @@ import attrs
 import hypothesis.strategies as st
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from atomr_trio import Device, DeviceArray
 from atomr_trio._calls.linear import broadcast
@@ -19,6 +20,8 @@ from blas_helper import DTYPES, REALS, Layout, Place, View, assert_close, exact,
 from linear_helper import ask
 from solver_helper import adjoint, assert_orthonormal, assert_small, half, hermitian, positive
 from strategies import check_on_device, seeds
+
+pytestmark = pytest.mark.used_workers
 
 Numbers = npt.NDArray[Any]
 Shape = tuple[int, ...]

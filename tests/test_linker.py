@@ -17,7 +17,7 @@ from atomr_trio._compiling import linker
 from atomr_trio._compiling.images import ImageKind, read_image
 from atomr_trio._compiling.linker import bridge_ptx, cubin_from_ptx, link_program
 from link_helper import HELPER, KERNEL, cubin, device_runtime, fatbin, ltoir, ptx
-from support import child_environment
+from support import child_environment, set_constant
 
 PARENT = """
 __global__ void child(float *y) { *y = 1.0f; }
@@ -339,7 +339,7 @@ def test_a_linker_that_crashes_takes_nothing_along(end, words, monkeypatch, tmp_
     code = f"import os, signal, sys; print('its last words', file=sys.stderr, flush=True); {end}"
     (tmp_path / "ends_so.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(linker, "_CHILD", "ends_so")
+    set_constant(monkeypatch, linker, "_CHILD", "ends_so")
     error = failure([cubin(HELPER)])
     assert re.search(words, error.message)
     assert "its last words" in error.log

@@ -43,6 +43,8 @@ from atomr_trio._worker.engines.module import may_print
 from link_helper import fatbin_of
 from rogue import WILD, compile_rogue, gated, kill_worker, process_exists, until
 
+pytestmark = pytest.mark.used_workers
+
 SOURCE = r"""
 __device__ int counter = 5;
 __constant__ float table[4];

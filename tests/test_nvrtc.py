@@ -20,6 +20,8 @@ from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.service import CompileService
 from support import open_test_device
 
+pytestmark = pytest.mark.used_workers
+
 ADD = 'extern "C" __global__ void add(int* x) { x[threadIdx.x] += N; }'
 
 

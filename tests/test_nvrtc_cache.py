@@ -22,6 +22,7 @@ from atomr_trio import InvalidArgument, NvrtcCache, NvrtcCacheKey, NvrtcOptions
 from atomr_trio._compiling import cache as _nvrtc_cache, cache_folder
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._values.parameters import KernelSignature, ParameterKind, parse_signatures
+from support import set_constant
 
 PTX = """
 .visible .entry _Z5scaleIfEvPT_S0_(
@@ -141,7 +142,7 @@ def test_the_same_compile_has_the_same_key_in_every_process():
 
 def test_another_format_has_other_keys(monkeypatch):
     before = NvrtcCacheKey.of(**COMPILE)
-    monkeypatch.setattr(_nvrtc_cache, "_FORMAT", _nvrtc_cache._FORMAT + 1)
+    set_constant(monkeypatch, _nvrtc_cache, "_FORMAT", _nvrtc_cache._FORMAT + 1)
     assert NvrtcCacheKey.of(**COMPILE) != before
 
 
@@ -299,7 +300,7 @@ def test_what_was_read_stays_in_memory(cache):
 
 
 def test_memory_forgets_the_longest_unused(cache, monkeypatch):
-    monkeypatch.setattr(_nvrtc_cache, "_MEMORY_KERNELS", 3)
+    set_constant(monkeypatch, _nvrtc_cache, "_MEMORY_KERNELS", 3)
     kernels = [cache.insert(key_of(number), PROGRAM) for number in range(3)]
     assert cache.get(key_of(0)) is kernels[0]
     cache.insert(key_of(3), PROGRAM)
@@ -310,7 +311,7 @@ def test_memory_forgets_the_longest_unused(cache, monkeypatch):
 def test_memory_is_limited_in_bytes(monkeypatch):
     cache = NvrtcCache(max_bytes=0)
     size = cache.insert(KEY, PROGRAM).nbytes
-    monkeypatch.setattr(_nvrtc_cache, "_MEMORY_BYTES", 5 * size // 2)
+    set_constant(monkeypatch, _nvrtc_cache, "_MEMORY_BYTES", 5 * size // 2)
     for number in (1, 1, 2, 2, 3):
         cache.insert(key_of(number), PROGRAM)
     assert [number for number in range(5) if cache.get(key_of(number))] == [2, 3]
@@ -395,7 +396,7 @@ def test_a_home_that_is_no_folder_is_one_warning(home, monkeypatch, warnings):
 
 
 def test_a_system_without_owners_of_files_has_no_cache_on_disk(home, monkeypatch):
-    monkeypatch.setattr(_nvrtc_cache, "SUPPORTED", False)
+    set_constant(monkeypatch, _nvrtc_cache, "SUPPORTED", False)
     assert NvrtcCache(home / "cache").directory is None
 
 
@@ -544,8 +545,8 @@ def run_writers(cache: NvrtcCache, numbers: list[int]) -> list[str]:
     return [writer.communicate(timeout=100)[0] for writer in writers]
 
 
-def test_eight_processes_that_compile_the_same_leave_one_good_entry(cache):
-    assert run_writers(cache, [-1] * 8) == ["done\n"] * 8
+def test_four_processes_that_compile_the_same_leave_one_good_entry(cache):
+    assert run_writers(cache, [-1] * 4) == ["done\n"] * 4
     assert [each.name for each in cache.directory.iterdir()] == [f"{KEY}.kernel"]
     assert cache.verify() == {}
     assert contents(cache.get(KEY).program) == contents(PROGRAM)

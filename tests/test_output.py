@@ -17,6 +17,7 @@ import trio
 from atomr_trio._generation import generation as _generation
 from atomr_trio._generation.generation import StartFailed
 from atomr_trio._generation.output import LINE_BYTES, TURN_BYTES, TURN_LINES, WorkerOutput
+from support import set_constant
 from test_generation import Stage
 
 DEADLINE = 60
@@ -168,7 +169,7 @@ async def test_the_rest_of_a_printer_that_never_stops_has_an_end(printer):
 
 
 async def test_a_worker_that_is_not_ready_in_time_is_told_with_its_last_words(stage, monkeypatch):
-    monkeypatch.setattr(_generation, "START_TIMEOUT", 0.02)
+    set_constant(monkeypatch, _generation, "START_TIMEOUT", 0.02)
     os.write(stage.process.output_end, b"importing\nstill importing numpy")
     with pytest.raises(StartFailed, match=r"its last words: importing \| still importing numpy"):
         await stage.generation.start()
@@ -193,7 +194,7 @@ async def test_the_last_words_of_a_start_are_few_however_long_its_lines_are(stag
 
 
 async def test_a_worker_that_prints_for_ever_and_does_not_start_is_given_up(stage, monkeypatch):
-    monkeypatch.setattr(_generation, "START_TIMEOUT", 0.05)
+    set_constant(monkeypatch, _generation, "START_TIMEOUT", 0.05)
     log_line = stage.generation._log_line
 
     def print_more(text: str) -> None:

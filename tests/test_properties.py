@@ -43,6 +43,8 @@ from strategies import (
     writable_layouts,
 )
 
+pytestmark = pytest.mark.used_workers
+
 SMALL_PIECES = 15
 """Bytes of a piece of a copy, when small arrays are to be cut as large ones are: through wide elements, too."""
 

@@ -19,6 +19,7 @@ from atomr_trio import NvrtcOptions
 from atomr_trio._compiling.compiler import compile_program
 from kernel_generator import random_kernel, translation_unit
 from sim_helper import Machine
+from support import set_constant
 
 DTYPES = [np.uint32, np.int32, np.uint64, np.int64]
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
@@ -219,7 +220,7 @@ def test_a_kernel_leaves_the_same_bytes_whether_it_knows_what_is_affine(
 ) -> None:
     results = []
     for limit in (1, 1 << 40):
-        monkeypatch.setattr(engine, "AFFINE_LANES", limit)
+        set_constant(monkeypatch, engine, "AFFINE_LANES", limit)
         machine = Machine()
         given, out = machine.array(np.arange(5000, dtype=np.int32) ** 2 % 1013), machine.zeros(5000, np.int32)
         machine.run(f'extern "C" {source.strip()}', "kernel", grid, block, given, out, 299)
@@ -229,7 +230,7 @@ def test_a_kernel_leaves_the_same_bytes_whether_it_knows_what_is_affine(
 
 
 def test_random_kernels_do_what_they_say_with_few_lanes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "AFFINE_LANES", 1)
+    set_constant(monkeypatch, engine, "AFFINE_LANES", 1)
     kernels = [random_kernel(seed) for seed in range(7000, 7016)]
     options = NvrtcOptions(fmad=False, bundled_headers=True)
     program = compile_program(translation_unit(kernels), options, "compute_80")
@@ -255,7 +256,7 @@ def test_affine_addresses_that_are_wrong_are_the_same_fault(statement: str, monk
     source = f'extern "C" __global__ void kernel(const int *in, int *out) {{ __shared__ int s[32]; {statement}; }}'
     messages = []
     for limit in (1, 1 << 40):
-        monkeypatch.setattr(engine, "AFFINE_LANES", limit)
+        set_constant(monkeypatch, engine, "AFFINE_LANES", limit)
         machine = Machine()
         given, out = machine.zeros(64, np.int32), machine.zeros(64, np.int32)
         with pytest.raises(DeviceFault) as failed:

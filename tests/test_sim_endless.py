@@ -107,7 +107,13 @@ def running(body: str, grid: int, block: int, shared: int, then: str = "") -> Ch
 # With the process, however that ends.
 
 
-@pytest.mark.parametrize("kind", ENDLESS)
+HEAVY = ("many threads", "local arrays", "shared memory")
+"""Those that a kill is tried with in every run, since they leave the most to the system; `make sweep` tries all."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in HEAVY else pytest.mark.sweep) for kind in ENDLESS]
+)
 def test_a_killed_process_is_gone_at_once(kind):
     def attempt() -> float:
         with running(*ENDLESS[kind]) as child:

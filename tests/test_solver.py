@@ -47,6 +47,8 @@ from solver_helper import (
     whole,
 )
 
+pytestmark = pytest.mark.used_workers
+
 LAYOUTS = MATRICES + SCATTERED
 OPERATIONS = {"N": lambda a: a, "T": np.transpose, "C": adjoint}
 SIZES_ASKED = (POINTER(c_int), POINTER(c_size_t))

@@ -37,6 +37,8 @@ from solver_helper import (
     steepness,
 )
 
+pytestmark = pytest.mark.used_workers
+
 LAYOUTS = {1: VECTORS[:4], 2: (*MATRICES, *SCATTERED), 3: STACKS}
 """By the number of a result's axes, how it may lie."""
 

@@ -15,6 +15,8 @@ import pytest
 from atomr_trio import Device, NvrtcOptions, read_only
 from support import open_test_device
 
+pytestmark = pytest.mark.used_workers
+
 
 def words(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)

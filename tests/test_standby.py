@@ -37,7 +37,7 @@ from atomr_trio._generation import generation as _generation
 from atomr_trio._generation.standby import Standbys
 from atomr_trio._values.events import EventHub
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
-from support import next_event
+from support import next_event, set_constant
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01)
 DEADLINE = 60
@@ -503,7 +503,7 @@ async def test_a_limit_is_a_number_of_seconds(dev, limit):
 @contextlib.contextmanager
 def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(_generation, "DEAF_SECONDS", seconds)
+        set_constant(patch, _generation, "DEAF_SECONDS", seconds)
         yield
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ from atomr_trio.testing import (
     worker_pid,
 )
 from rogue import compile_rogue, next_generation, until
-from support import chosen_backend, open_test_device
+from support import open_test_device, set_constant
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 HASTY = RestartPolicy(intensity=2, backoff_min=0.0, backoff_max=0.0)
@@ -340,19 +340,19 @@ async def test_a_fault_that_does_not_come_is_noticed(dev, monkeypatch):
     async def do_nothing(device: Any, touches: Any) -> None:
         await launch_once(device)
 
-    monkeypatch.setattr(_faults, "_CAUSES", {Fault.TRAP: do_nothing})
+    set_constant(monkeypatch, _faults, "_CAUSES", {Fault.TRAP: do_nothing})
     with pytest.raises(AssertionError, match=r"Fault\.TRAP was caused, but the running request raised nothing"):
         await cause(dev, Fault.TRAP)
 
 
 async def test_another_fault_than_was_meant_is_noticed_and_other_errors_come_as_they_are(dev, monkeypatch):
-    monkeypatch.setattr(_faults, "_CAUSES", {Fault.TRAP: _faults._CAUSES[Fault.DEVICE_ASSERT]})
+    set_constant(monkeypatch, _faults, "_CAUSES", {Fault.TRAP: _faults._CAUSES[Fault.DEVICE_ASSERT]})
     with trio.fail_after(DEADLINE):
         with pytest.raises(AssertionError, match=r"status=719.*launch fail.*status=710") as caught:
             await cause(dev, Fault.TRAP)
         assert isinstance(caught.value.__cause__, ContextLost)
         await next_generation(dev, 1)
-        monkeypatch.setattr(_faults, "_CAUSES", {Fault.TRAP: lambda *_: dev.nvrtc.compile("nonsense", "f")})
+        set_constant(monkeypatch, _faults, "_CAUSES", {Fault.TRAP: lambda *_: dev.nvrtc.compile("nonsense", "f")})
         with pytest.raises(DeviceError, match="nonsense"):
             await cause(dev, Fault.TRAP)
 
@@ -373,7 +373,7 @@ async def test_a_fault_that_the_budget_has_no_room_for_fails_the_device(open_tes
 
 async def test_what_is_sent_to_a_held_worker_is_started_and_does_not_finish(open_test_device, monkeypatch):
     patience = _generation.STOPPED_SECONDS
-    monkeypatch.setattr(_generation, "DEAF_SECONDS", patience)
+    set_constant(monkeypatch, _generation, "DEAF_SECONDS", patience)
     with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
             (touch,) = await compile_rogue(dev, "touch")
@@ -475,20 +475,19 @@ async def compile_new_source(dev: Any) -> None:
     assert [parameter.size for parameter in kernel.parameters] == [8]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [(), (copy_both_ways,), (compile_new_source,)],
-    ids=["an ordinary launch", "copies", "a compile"],
-)
-async def test_every_actor_of_this_library_keeps_its_promises(call):
-    await check_actor(make_device, *call)
-
-
-@pytest.fixture(scope="module")
-def pooled() -> Iterator[Callable[[], Any]]:
+@pytest.fixture
+def pooled(pool: WorkerPool) -> Callable[[], Any]:
     """As `make_device`, with a worker that is there already."""
-    with WorkerPool(backend=chosen_backend()) as pool:
-        yield functools.partial(make_device, workers=pool)
+    return functools.partial(make_device, workers=pool)
+
+
+async def test_the_module_actor_keeps_its_promises_on_new_workers():
+    await check_actor(make_device)
+
+
+@pytest.mark.parametrize("call", [copy_both_ways, compile_new_source], ids=["copies", "a compile"])
+async def test_every_actor_of_this_library_keeps_its_promises(pooled, call):
+    await check_actor(pooled, call)
 
 
 # Calls that break one promise each.
@@ -621,13 +620,13 @@ BROKEN = [
 
 @pytest.mark.parametrize(("call", "check", "words"), BROKEN, ids=lambda each: getattr(each, "__name__", ""))
 async def test_a_call_that_breaks_a_promise_is_told_which(monkeypatch, pooled, call, check, words):
-    monkeypatch.setattr(_conformance, "CHECKS", ((check,),))
+    set_constant(monkeypatch, _conformance, "CHECKS", ((check,),))
     with trio.fail_after(DEADLINE), pytest.raises(AssertionError, match=words):
         await check_actor(pooled, call)
 
 
 async def test_a_call_that_is_silent_when_the_device_is_closed_is_told_so(monkeypatch, pooled):
-    monkeypatch.setattr(_conformance, "CHECKS", ())
+    set_constant(monkeypatch, _conformance, "CHECKS", ())
     with trio.fail_after(DEADLINE), pytest.raises(AssertionError, match="must raise DeviceClosed, but this returned"):
         await check_actor(pooled, is_silent_when_closed)
 
@@ -638,14 +637,15 @@ async def test_a_call_that_never_returns_is_not_waited_for(pooled):
 
 
 async def test_what_a_call_raises_by_itself_comes_as_it_is(monkeypatch, pooled):
-    monkeypatch.setattr(_conformance, "CHECKS", ((_conformance.check_many,),))
+    set_constant(monkeypatch, _conformance, "CHECKS", ((_conformance.check_many,),))
     with trio.fail_after(DEADLINE), pytest.raises(CommandFailed, match="busy"):
         await check_actor(pooled, works_for_one_alone)
 
 
 async def test_what_a_call_leaves_behind_is_named(monkeypatch, pooled):
-    monkeypatch.setattr(_conformance, "CHECKS", ())
-    monkeypatch.setattr(_conformance, "AT_ONCE", 0.1)
+    set_constant(monkeypatch, _conformance, "CHECKS", ())
+    set_constant(monkeypatch, _conformance, "AT_ONCE", 0.1)
+    set_constant(monkeypatch, _conformance, "LOOKS", 2)  # each collects the garbage of the whole suite
     with contextlib.ExitStack() as stack:
 
         def leave_a_descriptor() -> None:

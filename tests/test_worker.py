@@ -29,7 +29,7 @@ from atomr_trio._wire.protocol import HEADER, LANES, MAX_LANES, Mode, Role, Verb
 from atomr_trio._wire.records.memory import COPY_IN, MEMORY
 from atomr_trio._wire.records.module import MODULE
 from rogue import compile_rogue, next_generation, process_exists, until, worker_pid
-from support import child_environment, next_event, open_test_device
+from support import child_environment, next_event, open_test_device, set_constant
 
 DEADLINE = 60
 
@@ -202,8 +202,8 @@ def oom_counter(tmp_path, monkeypatch, request):
     (tmp_path / "cgroup").write_text(groups)
     file = tmp_path / "mount" / name
     file.parent.mkdir(parents=True)
-    monkeypatch.setattr(out_of_memory, "OWN_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(out_of_memory, "MOUNT", tmp_path / "mount")
+    set_constant(monkeypatch, out_of_memory, "OWN_GROUPS", tmp_path / "cgroup")
+    set_constant(monkeypatch, out_of_memory, "MOUNT", tmp_path / "mount")
     monkeypatch.setattr(out_of_memory.OomWatch, "attributed", set())
 
     def count(kills: int) -> Path:

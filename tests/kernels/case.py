@@ -166,6 +166,8 @@ class Family:
     """The file includes headers of CUDA, such as `cuda_fp16.h`."""
     curand: bool = False
     """The file includes `curand_kernel.h`, which comes with cuRAND."""
+    slow: bool = False
+    """Compiling takes seconds, for each architecture: the headers are large."""
     cases: list[Case] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
 

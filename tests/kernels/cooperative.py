@@ -10,7 +10,7 @@ from .case import Arguments, Family, Given, Launch, Result, equals, same_items
 
 Generator = np.random.Generator
 
-family = Family("cooperative.cu", headers=True)
+family = Family("cooperative.cu", headers=True, slow=True)
 
 
 def add_tiles(size: int) -> None:

@@ -10,7 +10,7 @@ from .case import Arguments, Family, Given, Launch, Result, anything, equals
 
 Generator = np.random.Generator
 
-family = Family("cub.cu", headers=True)
+family = Family("cub.cu", headers=True, slow=True)
 
 
 def integers(rng: Generator, *shape: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from .case import Arguments, Family, Launch, Result, anything, equals, near
 
 Generator = np.random.Generator
 
-family = Family("curand.cu", headers=True, curand=True)
+family = Family("curand.cu", headers=True, curand=True, slow=True)
 
 WORD = (1 << 32) - 1
 SEED = 0x1234_5678_9ABC_DEF0

@@ -11,7 +11,7 @@ from .case import Arguments, Family, Given, Result, equals, near, satisfies
 
 Generator = np.random.Generator
 
-family = Family("library.cu", headers=True)
+family = Family("library.cu", headers=True, slow=True)
 
 
 @family.case(grid=2, block=64)

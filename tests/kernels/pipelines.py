@@ -8,7 +8,7 @@ from .case import Arguments, Family, Given, Result, equals
 
 Generator = np.random.Generator
 
-family = Family("pipelines.cu", headers=True)
+family = Family("pipelines.cu", headers=True, slow=True)
 
 T = np.arange(64)
 

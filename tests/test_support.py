@@ -1,0 +1,60 @@
+"""What the tests' own helpers promise, where a test would prove nothing if they did not keep it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support import set_constant
+
+TEXTS = {
+    "home_of_a_constant": """
+LIMIT = 3
+def limit():
+    return LIMIT
+""",
+    "reader_of_a_constant": """
+from home_of_a_constant import LIMIT
+class Reader:
+    def limit(self):
+        return [LIMIT for _ in range(1)]
+""",
+    "bystander_of_a_constant": """
+from home_of_a_constant import LIMIT
+def limit(value=LIMIT):
+    return value
+""",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
+    """Where a constant is at home, where a method reads it too, and where nothing but the import does."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in TEXTS.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        monkeypatch.setitem(sys.modules, name, None)  # so that it is forgotten at the end
+        del sys.modules[name]
+    return [importlib.import_module(name) for name in TEXTS]
+
+
+def test_a_constant_is_set_in_the_module_whose_functions_read_it_and_put_back(modules: list[ModuleType]) -> None:
+    home, reader, _ = modules
+    with pytest.MonkeyPatch.context() as patch:
+        set_constant(patch, home, "LIMIT", 4)
+        assert (home.limit(), reader.Reader().limit()) == (4, [3])
+        set_constant(patch, reader, "LIMIT", 5)
+        assert (home.limit(), reader.Reader().limit()) == (4, [5])
+    assert (home.limit(), reader.Reader().limit()) == (3, [3])
+
+
+def test_a_constant_that_no_function_of_the_module_reads_cannot_be_set_there(modules: list[ModuleType]) -> None:
+    *_, bystander = modules
+    for name in ("LIMIT", "UNHEARD_OF"):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match=f"no function .* reads {name}"):
+            set_constant(patch, bystander, name, 4)
+        assert bystander.limit() == 3
