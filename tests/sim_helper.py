@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from atomr_sim.memory import AddressSpace
-from atomr_sim.simt import KernelFunction, LoadedModule
+from atomr_sim.engine.memory import AddressSpace
+from atomr_sim.engine.simt import KernelFunction, LoadedModule
 from nvrtc_helper import compile_ptx
 
 Triple = int | tuple[int, ...]

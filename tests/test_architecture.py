@@ -108,6 +108,27 @@ def test_the_simulator_imports_the_tables_and_what_computes(path):
     assert roots(path) <= set(sys.stdlib_module_names) | {"atomr_cuda", "atomr_sim", "numpy", "scipy"}
 
 
+SIMULATED_LAYERS = ("ptx", "engine", "checks", "driver", "libraries")
+"""The packages of the simulator, each above those that it may import. Modules beside them are below all."""
+
+
+@pytest.mark.parametrize("layer", SIMULATED_LAYERS)
+def test_a_layer_of_the_simulator_imports_nothing_of_a_higher_one(layer):
+    higher = SIMULATED_LAYERS[SIMULATED_LAYERS.index(layer) + 1 :]
+    found = [
+        f"{path.relative_to(SIMULATOR)}: {module}"
+        for path in sources(SIMULATOR / layer)
+        for module in imported(path, for_readers=True)
+        if module.startswith("atomr_sim.") and module.split(".")[1] in higher
+    ]
+    assert found == []
+
+
+def test_what_lies_beside_the_layers_of_the_simulator_imports_none_of_them():
+    beside = [path for path in SIMULATOR.glob("*.py") if path.name != "__init__.py"]
+    assert offenders(beside, *(f"atomr_sim.{layer}" for layer in SIMULATED_LAYERS)) == []
+
+
 def test_the_simulator_is_imported_where_it_is_chosen_and_not_before():
     loaded = run_python(
         "import importlib, pkgutil, sys, atomr_cuda, atomr_trio._worker.main\n"

@@ -270,7 +270,7 @@ async def test_in_the_strict_mode_nothing_of_a_lost_generation_can_be_used(open_
 
 
 NOT_DURABLE = """
-import atomr_sim.device as device
+import atomr_sim.driver.device as device
 device.ATTRIBUTES[103] = 0
 """
 

@@ -26,8 +26,8 @@ from atomr_cuda.injection import (
     asked_for,
     parse,
 )
-from atomr_sim.faults import Faults
-from atomr_sim.streams import Fate
+from atomr_sim.driver.faults import Faults
+from atomr_sim.driver.streams import Fate
 from atomr_trio._generation.process import NUMBER_VARIABLE
 from sim_process import begin, run_in_process
 

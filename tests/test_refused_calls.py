@@ -364,7 +364,7 @@ def services() -> Iterator[Any]:
 
 def given() -> tuple[int, int]:
     """Handles that this process has of the driver, and bytes of device memory that are free."""
-    process = atomr_sim.driver._process
+    process = atomr_sim.driver.functions._process
     assert process is not None
     return len(process.handles._objects), sim_process.free_memory()
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from atomr_sim import engine
-from atomr_sim.affine import Affine, Box, Cut, Lazy
-from atomr_sim.layout import blocks_in_rows, blocks_together
-from atomr_sim.memory import DeviceFault
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine import execution as engine
+from atomr_sim.engine.affine import Affine, Box, Cut, Lazy
+from atomr_sim.engine.layout import blocks_in_rows, blocks_together
+from atomr_sim.engine.memory import DeviceFault
+from atomr_sim.engine.simt import LoadedModule
 from atomr_trio import NvrtcOptions
 from atomr_trio._compiling.compiler import compile_program
 from kernel_generator import random_kernel, translation_unit

@@ -18,8 +18,8 @@ import pytest
 from atomr_sim import checks
 from atomr_sim.checks.findings import MOST, Finding, Findings
 from atomr_sim.checks.sites import PTX, Sites
-from atomr_sim.memory import DEVICE, DeviceFault
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import DEVICE, DeviceFault
+from atomr_sim.engine.simt import LoadedModule
 from nvrtc_helper import compile_ptx
 from sim_helper import Machine
 from sim_process import run_in_process

@@ -1324,9 +1324,9 @@ def test_the_library_is_made_when_it_is_first_needed():
     done = run_in_process("""
         begin()
         from atomr_cuda import cublas
-        print("atomr_sim.cublas" in sys.modules, cublas.library.replaced)
+        print("atomr_sim.libraries.cublas.functions" in sys.modules, cublas.library.replaced)
         cublas.cublasCreate(c_void_p())
-        print("atomr_sim.cublas" in sys.modules, cublas.library.replaced, "scipy" in sys.modules)
+        print("atomr_sim.libraries.cublas.functions" in sys.modules, cublas.library.replaced, "scipy" in sys.modules)
     """)
     assert done.stdout.split() == ["False", "False", "True", "True", "False"]
 

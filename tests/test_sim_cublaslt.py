@@ -26,7 +26,7 @@ from atomr_cuda.cublaslt import (
     cublasStatus_t as Status,
 )
 from atomr_cuda.library_types import cudaDataType as Type
-from atomr_sim import float8
+from atomr_sim.libraries import float8
 from sim_process import run_in_process
 
 pytestmark = pytest.mark.sim_only

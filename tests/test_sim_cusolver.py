@@ -14,7 +14,7 @@ import sim_process as helper
 from atomr_cuda import CudaError, SymbolMissing, cusolver, driver
 from atomr_cuda.cusolver import cusolverEigRange_t, cusolverStatus_t
 from atomr_cuda.library_types import cudaDataType
-from atomr_sim.driver import calls
+from atomr_sim.driver.functions import calls
 from sim_process import run_in_process
 
 pytestmark = pytest.mark.sim_only

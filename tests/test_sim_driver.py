@@ -544,7 +544,7 @@ def test_an_unsupported_function_says_so_once():
 
 def test_every_function_that_is_not_simulated_says_so_by_name():
     done = run_in_process("""
-        from atomr_sim import table
+        from atomr_sim.driver import table
         begin()
         absent = [function for function in driver.library if function.symbol not in table.implemented()]
         for function in absent:
@@ -584,7 +584,7 @@ def test_faults_come_from_the_environment_too():
 
 def test_a_mistake_inside_a_function_is_reported_not_swallowed():
     done = run_in_process("""
-        from atomr_sim import regions
+        from atomr_sim.driver import regions
         begin()
         regions.Regions.allocate = None
         print(cuMemAlloc.status(c_uint64(), 64), cuMemAlloc.status(c_uint64(), 64))

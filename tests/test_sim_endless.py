@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from atomr_sim import engine
+from atomr_sim.engine import execution as engine
 from rogue import compile_rogue
 from sim_helper import Machine
 from sim_process import Child

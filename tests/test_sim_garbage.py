@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from atomr_sim import ptx
-from atomr_sim.memory import AddressSpace
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import AddressSpace
+from atomr_sim.engine.simt import LoadedModule
+from atomr_sim.ptx import text as ptx
 from kernels.case import FOLDER
 from nvrtc_helper import compile_ptx
 from sim_helper import Machine

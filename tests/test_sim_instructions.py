@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atomr_sim.memory import LAUNCH_FAILED, MISALIGNED_ADDRESS, DeviceFault
-from atomr_sim.ptx import NOT_SUPPORTED, LoadError
-from atomr_sim.simt import KernelFunction, LoadedModule
+from atomr_sim.engine.memory import LAUNCH_FAILED, MISALIGNED_ADDRESS, DeviceFault
+from atomr_sim.engine.simt import KernelFunction, LoadedModule
+from atomr_sim.ptx.text import NOT_SUPPORTED, LoadError
 from atomr_trio import NvrtcOptions
 from sim_helper import Machine
 

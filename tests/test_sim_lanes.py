@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atomr_sim import numeric
-from atomr_sim.memory import MISALIGNED_ADDRESS, DeviceFault
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import MISALIGNED_ADDRESS, DeviceFault
+from atomr_sim.engine.simt import LoadedModule
+from atomr_sim.ptx import numeric
 from sim_helper import Machine
 
 HEADER = """.version 8.0

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from atomr_sim.memory import Access, AddressSpace, DeviceFault
+from atomr_sim.engine.memory import Access, AddressSpace, DeviceFault
 
 U32 = np.dtype(np.uint32)
 U64 = np.dtype(np.uint64)

@@ -9,9 +9,9 @@ import contextlib
 
 import pytest
 
-from atomr_sim import ptx
-from atomr_sim.memory import AddressSpace
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import AddressSpace
+from atomr_sim.engine.simt import LoadedModule
+from atomr_sim.ptx import text as ptx
 from nvrtc_helper import compile_ptx
 
 HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"

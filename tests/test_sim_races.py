@@ -14,9 +14,9 @@ from atomr_sim.checks import MODES, Checks
 from atomr_sim.checks.ordering import acquires, releases
 from atomr_sim.checks.races import Race, Races, Scope
 from atomr_sim.checks.shadow import Shadow
-from atomr_sim.memory import DeviceFault
-from atomr_sim.ptx import Instruction
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import DeviceFault
+from atomr_sim.engine.simt import LoadedModule
+from atomr_sim.ptx.text import Instruction
 from atomr_trio import NvrtcOptions
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from kernels.case import Case, Family, Given, Result

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atomr_sim.memory import DeviceFault
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import DeviceFault
+from atomr_sim.engine.simt import LoadedModule
 from sim_helper import Machine
 
 ARCHITECTURES = ("compute_80", pytest.param("compute_90", marks=pytest.mark.sweep), "compute_120")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from atomr_sim.memory import AddressSpace
-from atomr_sim.ptx import UnsupportedPtx
-from atomr_sim.simt import LoadedModule
+from atomr_sim.engine.memory import AddressSpace
+from atomr_sim.engine.simt import LoadedModule
+from atomr_sim.ptx.text import UnsupportedPtx
 from atomr_trio import CommandFailed, NvrtcOptions
 from nvrtc_helper import compile_ptx
 from support import open_test_device

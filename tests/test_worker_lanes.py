@@ -13,7 +13,7 @@ import pytest
 
 import sim_process as helper
 from atomr_cuda import driver
-from atomr_sim.streams import Fate, Stream
+from atomr_sim.driver.streams import Fate, Stream
 from atomr_trio import _worker as worker
 from atomr_trio._wire.protocol import EXIT_BUG, Mode
 from atomr_trio._worker.lanes import Command, Lane

@@ -17,7 +17,7 @@ Each of them finds its number in ``ATOMR_TRIO_SIM_WORKER``; a process without a 
 ``*:1:7`` is for the seventh call of any function of any library. Calls of the functions in `WATCHING` are not counted,
 because threads that only watch others make them at any time.
 
-This file knows words, numbers and the names of functions. The effects of faults are in ``atomr_sim.faults``.
+This file knows words, numbers and the names of functions. The effects of faults are in ``atomr_sim.driver.faults``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 SIMULATED = ("cublas", "cublaslt", "cusolver")
-"""The simulated libraries besides libcuda; each has a module of its name here, and one in ``atomr_sim``."""
+"""The simulated libraries besides libcuda: modules here, and packages of the same names in ``atomr_sim.libraries``."""
 
 ANY = "*"
 """The name for every function that is not in `WATCHING`."""

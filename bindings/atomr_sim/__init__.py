@@ -7,6 +7,6 @@ hardware. Kernels are the PTX that NVRTC emits. A wild pointer is a status, and 
 library. This package knows ``atomr_cuda``, and nothing of the users of either.
 """
 
-from .driver import calls, inject, install, withdraw
+from .driver.functions import calls, inject, install, withdraw
 
 __all__ = ["calls", "inject", "install", "withdraw"]

@@ -24,8 +24,8 @@ from simulator_kernels import KERNELS, Kernel
 from speed_report import HEADER, OURS, Measure, Table, Verdict, line, picture
 
 import atomr_trio
-from atomr_sim.memory import AddressSpace
-from atomr_sim.simt import KernelFunction, LoadedModule
+from atomr_sim.engine.memory import AddressSpace
+from atomr_sim.engine.simt import KernelFunction, LoadedModule
 from atomr_trio import NvrtcOptions
 from atomr_trio._cli.progress import Progress
 

@@ -12,8 +12,8 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..process import CHECKS
-from ..simt import Tools
+from .._environment import CHECKS
+from ..engine.simt import Tools
 from .arrays import Arrays
 from .emission import CheckedEmitter
 from .findings import Finding, Findings

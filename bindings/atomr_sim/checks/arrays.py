@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..affine import Array
-from ..memory import DEVICE, HEAP, LOCAL, MAPPED, PARAMETERS, SHARED
+from ..engine.affine import Array
+from ..engine.memory import DEVICE, HEAP, LOCAL, MAPPED, PARAMETERS, SHARED
 
 FILE = "arrays"
 _TRANSIENT = frozenset({LOCAL, PARAMETERS, SHARED})

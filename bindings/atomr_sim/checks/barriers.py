@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..activation import Activation, Lanes
-from ..engine import Barrier, Chunk, Parked
-from ..memory import LAUNCH_FAILED, Array, DeviceFault
-from ..ptx import Instruction
+from ..engine.activation import Activation, Lanes
+from ..engine.execution import Barrier, Chunk, Parked
+from ..engine.memory import LAUNCH_FAILED, Array, DeviceFault
+from ..ptx.text import Instruction
 from .races import Scope
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..codegen import BlockEmitter
-from ..emit import Place
-from ..flow import Block
-from ..ptx import WIDTHS, Address, Immediate, Instruction, Register
+from ..ptx.codegen import BlockEmitter
+from ..ptx.emit import Place
+from ..ptx.flow import Block
+from ..ptx.text import WIDTHS, Address, Immediate, Instruction, Register
 from .sites import Sites
 
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})

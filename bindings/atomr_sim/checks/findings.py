@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..process import complain
+from .._environment import complain
 
 Three = tuple[int, int, int]
 MOST = 100

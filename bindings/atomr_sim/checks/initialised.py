@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..affine import Array
+from ..engine.affine import Array
 from .arrays import Extent
 from .races import Kind
 

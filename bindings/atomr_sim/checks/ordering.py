@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from ..emit import Place
-from ..ptx import Address, Instruction
+from ..ptx.emit import Place
+from ..ptx.text import Address, Instruction
 from .emission import CheckedEmitter
 from .races import Scope
 

@@ -31,7 +31,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..memory import Array
+from ..engine.memory import Array
 from .shadow import Shadow
 
 Kind = Literal["read", "write", "atomic", "strong read", "strong write"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..activation import Activation, Caller, Lanes
-from ..affine import Array
-from ..codegen import Code
-from ..engine import Launch
-from ..memory import Access, DeviceFault
+from ..engine.activation import Activation, Caller, Lanes
+from ..engine.affine import Array
+from ..engine.execution import Launch
+from ..engine.memory import Access, DeviceFault
+from ..ptx.codegen import Code
 from .arrays import Extent, Shares
 from .barriers import Meetings, WatchedChunk
 from .races import Kind, Scope

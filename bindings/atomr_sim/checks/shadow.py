@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..memory import Array
+from ..engine.memory import Array
 
 _PAGE_BITS = 12
 _SEGMENT_BITS = 30

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..affine import Array
-from ..memory import AddressSpace
+from ..engine.affine import Array
+from ..engine.memory import AddressSpace
 from .arrays import Arrays
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..affine import Array
-from ..memory import ILLEGAL_ADDRESS, LAUNCH_FAILED, SHARED, Access, AddressSpace, DeviceFault
-from ..process import complain
+from .._environment import complain
+from ..engine.affine import Array
+from ..engine.memory import ILLEGAL_ADDRESS, LAUNCH_FAILED, SHARED, Access, AddressSpace, DeviceFault
 from .arrays import Arrays, Extent, Index
 from .findings import Finding, Findings, Party, Three
 from .initialised import unwritten
