@@ -25,6 +25,7 @@ class FakeGeneration:
         self.number = number
         self.started = []
         self._gates = {lane: trio.Event() for lane in closed_lanes}
+        self.admission = self
 
     async def admit(self, request):
         while request.lane in self._gates:

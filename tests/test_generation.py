@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio._generation import generation as _generation
-from atomr_trio._generation.generation import Generation, Loss, LossKind, StartFailed, reap
+from atomr_trio._generation import adoption as _adoption, generation as _generation
+from atomr_trio._generation.adoption import reap
+from atomr_trio._generation.generation import Generation
+from atomr_trio._generation.loss import Loss, LossKind, StartFailed
 from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import Arena, Block, Chunk, ChunkState, Recipe
 from atomr_trio._supervision.mailbox import Request
@@ -152,7 +155,7 @@ class Stage:
     def finish(self, lane: int, ticket: int) -> None:
         """The GPU reaches a ticket."""
         self.generation.page.words[counter_word(lane)] = ticket
-        self.generation.settle_finished()
+        self.generation.settler.settle_finished()
 
     def fail(self, lane: int, ticket: int, status: int, name: str = "CUDA_ERROR", text: str = "no") -> None:
         """The worker says that one command failed; its ticket still has to be reached."""
@@ -340,7 +343,7 @@ def test_a_descriptor_for_a_chunk_that_nobody_has_is_closed(stage):
     reader, writer = os.pipe()
     stage.tell({"kind": "chunk", "address": 12345}, [writer])
     os.close(writer)
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     assert os.read(reader, 1) == b"", "the last writing end was closed"
     os.close(reader)
 
@@ -472,13 +475,13 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
     admitted = trio.Event()
 
     async def wait_for_room() -> None:
-        await stage.generation.admit(Request("work", LANE_COMPUTE))
+        await stage.generation.admission.admit(Request("work", LANE_COMPUTE))
         admitted.set()
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_room)
-            await stage.generation.admit(Request("copy", LANE_COPY_IN))
+            await stage.generation.admission.admit(Request("copy", LANE_COPY_IN))
             await trio.testing.wait_all_tasks_blocked()
             assert not admitted.is_set()
             assert stage.generation.waiting(LANE_COMPUTE) == 1
@@ -490,7 +493,7 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
 async def test_a_generation_that_is_lost_admits_nothing_any_more(stage):
     stage.generation.lose(Loss(LossKind.EXIT, "gone", "the reader"))
     with trio.move_on_after(0.05) as scope:
-        await stage.generation.admit(Request("work", LANE_COMPUTE))
+        await stage.generation.admission.admit(Request("work", LANE_COMPUTE))
     assert scope.cancelled_caught
 
 
@@ -507,7 +510,7 @@ def test_a_copy_that_needs_a_chunk_behind_a_slow_kernel_does_not_hang(stage):
     block = stage.arena.allocate(100)
     stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE), operation="a copy")
     timeline = stage.generation.timeline
-    stage.generation.settle_finished()
+    stage.generation.settler.settle_finished()
     timeline.overdue(100.0, 1.0)
     stage.finish(LANE_COMPUTE, 1)
     assert timeline.overdue(100.9, 1.0) is None
@@ -544,7 +547,7 @@ async def test_probes_of_two_actors_at_once_are_both_answered(stage):
             await trio.testing.wait_all_tasks_blocked()
             stage.tell({"kind": "probed"})
             stage.tell({"kind": "probed"})
-            stage.generation.drain_messages()
+            stage.generation.inbox.drain()
     assert sorted(answered) == ["one", "two"]
 
 
@@ -556,7 +559,7 @@ def test_a_fault_report_is_a_loss_with_everything_the_worker_said(stage):
         {"kind": "lost", "status": 700, "name": "CUDA_ERROR_ILLEGAL_ADDRESS", "text": "an illegal memory access"}
         | {"library": "cuda", "operation": "stream query"}
     )
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     loss = stage.generation.loss
     assert (loss.kind, loss.status, loss.gone) == (LossKind.FAULT, 700, False)
     error = loss.error(0, 3)
@@ -582,7 +585,7 @@ def test_hardware_that_is_gone_is_a_loss_that_no_restart_helps(stage):
 def test_a_worker_that_cannot_start_says_why_and_whether_trying_again_helps(stage, message, gone):
     stage.tell({"kind": "failed", **message})
     with pytest.raises(StartFailed) as caught:
-        stage.generation.drain_messages()
+        stage.generation.inbox.drain()
     assert caught.value.gone is gone
     assert message["text"] in str(caught.value.error)
     for place in message.get("looked", ()):
@@ -593,10 +596,10 @@ def test_the_printed_lines_of_a_worker_are_logged_one_by_one_and_whole(stage, ca
     caplog.set_level("INFO", "atomr_trio.device")
     for piece in (b"first\nsec", b"ond\n\xff broken\n", b"no newline at the end"):
         os.write(stage.process.output_end, piece)
-        assert stage.generation._output.turn()
+        assert stage.generation.output.turn()
     assert [record.getMessage() for record in caplog.records] == ["first", "second", "\ufffd broken"]
     os.close(stage.process.output_end)
-    assert not stage.generation._output.turn()
+    assert not stage.generation.output.turn()
     stage.process.output_end = os.open("/dev/null", os.O_RDONLY)
     assert caplog.records[-1].getMessage() == "no newline at the end"
     assert {(record.device, record.generation) for record in caplog.records} == {(0, 3)}
@@ -605,7 +608,7 @@ def test_the_printed_lines_of_a_worker_are_logged_one_by_one_and_whole(stage, ca
 @pytest.mark.parametrize("garbage", [b"\x80\x04N.", b"[]", b"{}", b'{"kind": "nonsense"}', b'{"kind": "probed"}'])
 def test_a_message_that_makes_no_sense_costs_the_worker_and_nothing_is_unpickled(stage, garbage):
     stage.process.worker_end.send(garbage)
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     assert stage.generation.loss.kind is LossKind.EXIT
     assert "cannot be read" in stage.generation.loss.reason
 
@@ -619,14 +622,14 @@ async def test_a_worker_that_ends_while_it_starts_is_told_with_its_last_words(st
 
 async def test_a_worker_that_goes_away_before_it_is_handed_anything_is_a_failed_start(stage):
     stage.tell({"kind": "hello"})
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     stage.process.worker_end.close()
     with pytest.raises(StartFailed, match="the worker exited with status 70 while it started"):
         await stage.generation.start()
 
 
 async def test_a_worker_that_says_nothing_is_a_failed_start(stage, monkeypatch):
-    monkeypatch.setattr(_generation, "START_TIMEOUT", 0.02)
+    monkeypatch.setattr(_adoption, "START_TIMEOUT", 0.02)
     with pytest.raises(StartFailed, match=r"the worker was not ready within 0\.02 s"):
         await stage.generation.start()
 
@@ -706,7 +709,7 @@ def test_a_record_that_the_system_does_not_send_costs_the_generation(stage):
 
 
 async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
-    while not stage.generation.outbox:
+    while not stage.generation.sender.outbox:
         stage.publish(LANE_COMPUTE, LAUNCH)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.generation.run_writer)
@@ -718,7 +721,7 @@ async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
 async def test_a_request_without_a_lane_waits_for_a_generation_that_takes_it(stage):
     stage.generation.lose(Loss(LossKind.EXIT, "it was killed", "the system"))
     with trio.move_on_after(0) as scope:
-        await stage.generation.admit(Request("nvrtc.compile", lane=None))
+        await stage.generation.admission.admit(Request("nvrtc.compile", lane=None))
     assert scope.cancelled_caught
     assert [stage.generation.waiting(lane) for lane in range(3)] == [0, 0, 0]
 
@@ -731,8 +734,8 @@ def test_a_standby_maps_one_chunk_at_an_address_and_lets_go_of_what_it_has(stage
     old, new, elsewhere = Chunk(base, 4 * MIB), Chunk(base + 2 * MIB, 4 * MIB), Chunk(base + 8 * MIB, 2 * MIB)
     for chunk in (old, elsewhere, new):
         chunk.descriptor = os.open("/dev/null", os.O_RDONLY)
-        standby.mirror(chunk)
-    standby.unmirror(old)
+        standby.chunks.mirror(chunk)
+    standby.chunks.unmirror(old)
     told = [(record.verb, int.from_bytes(record.payload[:8], "little")) for record in stage.records()]
     assert told == [
         (MAP_CHUNK, old.address),
@@ -778,19 +781,19 @@ def test_a_chunk_whose_release_was_lost_is_closed_all_the_same(stage):
 @pytest.mark.parametrize("end", ["failed", "lost", "channel"])
 async def test_a_worker_that_does_not_greet_again_is_not_reset(stage, end):
     stage.tell({"kind": "hello"})
-    stage.generation.drain_messages()
-    stage.generation._adopt()
+    stage.generation.inbox.drain()
+    stage.generation.adoption.hand_over()
     if end == "channel":
         stage.process.worker_end.close()
     else:
         more = {"status": 719, "name": "CUDA_ERROR", "text": "no", "library": "cuda", "operation": "reset"}
         stage.tell({"kind": end, **more})
-    assert not await stage.generation.reset(_generation.time.monotonic() + 10)
+    assert not await stage.generation.reset(time.monotonic() + 10)
 
 
 async def test_a_worker_that_the_system_does_not_reap_is_a_defect(stage, monkeypatch):
     """In a driver that hangs, for example."""
-    monkeypatch.setattr(_generation, "REAP_TIMEOUT", 0.01)
+    monkeypatch.setattr(_adoption, "REAP_TIMEOUT", 0.01)
     monkeypatch.setattr(stage.process, "reap", lambda: False)
     silent, other = os.pipe()
     monkeypatch.setattr(stage.process, "pidfd", silent, raising=False)

@@ -30,7 +30,7 @@ class Trim(CommandRequest):
         """Publish a release for each chunk."""
         generation.arena.trim(self._keep)
         self.state = RequestState.STARTED
-        self._freed = generation.release_retired(self)
+        self._freed = generation.order.release_retired(self)
         if not self._freed:
             self.settle(outcome.Value(0))
 

@@ -353,7 +353,7 @@ class Module(metaclass=NoPublicConstructor):
         self._forget()
         for variable in self._variables.values():
             variable.end(f"its module, {self.name!r}, was unloaded")
-        for path in generation.launch_paths:
+        for path in generation.sender.short_ways:
             path.forget(self)
         self.device._modules.discard(self)
 
