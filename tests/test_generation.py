@@ -18,6 +18,7 @@ import trio.testing
 from atomr_trio._generation import adoption as _adoption, generation as _generation
 from atomr_trio._generation.adoption import reap
 from atomr_trio._generation.generation import Generation
+from atomr_trio._generation.life import TRANSITIONS, Event, Life, State
 from atomr_trio._generation.loss import Loss, LossKind, StartFailed
 from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import Arena, Block, Chunk, ChunkState, Recipe
@@ -850,3 +851,82 @@ async def test_copies_and_launches_of_one_array_take_effect_in_the_order_of_thei
         assert sorted(values[0] for values in seen) == [1, 3, 5, 7, 9]
         assert all(len(set(values)) == 1 for values in seen), "a copy saw half a launch"
         assert set((await array.to_host()).tolist()) == {10}
+
+
+# --- checked first, committed afterwards ------------------------------------------------------------------------------
+
+
+def test_what_is_checked_leaves_no_trace_until_it_is_committed(stage):
+    block, owner, order = stage.ready_block(), Owner(), stage.generation.order
+    checked = order.check(LANE_COMPUTE, LAUNCH, b"", ((block, Role.WRITE),), owner)
+    assert stage.generation.timeline.idle
+    assert (block.writer, stage.generation.sender.sent) == (None, 0)
+    command = order.commit(checked)
+    assert (block.writer, command.ticket, stage.generation.sender.sent) == ((LANE_COMPUTE, 1), 1, 1)
+
+
+def test_two_commands_that_were_checked_together_are_in_the_order_of_their_commit(stage):
+    block, order = stage.ready_block(), stage.generation.order
+    first, second = (
+        order.check(lane, verb, b"", ((block, Role.WRITE),), Owner())
+        for lane, verb in ((LANE_COMPUTE, LAUNCH), (LANE_COPY_IN, COPY_IN))
+    )
+    assert order.commit(second).waits == ()
+    assert order.commit(first).waits == ((LANE_COPY_IN, 1),)
+
+
+def test_a_command_that_was_checked_and_is_withdrawn_keeps_no_descriptor(stage):
+    reader, writer = os.pipe()
+    checked = stage.generation.order.check(LANE_COMPUTE, LOAD, b"", (), Owner(), descriptors=(writer,))
+    os.close(writer)
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    checked.withdraw()
+    assert os.read(reader, 1) == b""  # the copy was the last one that could write
+    os.close(reader)
+    assert stage.generation.timeline.idle
+
+
+def test_a_command_whose_block_is_torn_is_refused_by_the_check(stage):
+    block = stage.ready_block()
+    block.tear("a test did it")
+    with pytest.raises(StaleArray, match="a test did it"):
+        stage.generation.order.check(LANE_COMPUTE, LAUNCH, b"", ((block, Role.WRITE),), Owner())
+
+
+# --- its states -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_a_generation_changes_its_state_as_the_table_says_and_not_otherwise(state, event):
+    life = Life(0, 1, greeted=False)
+    life.state = state
+    following = TRANSITIONS[state].get(event)
+    if following is None:
+        with pytest.raises(ValueError, match=f"event {event.name} is not legal in state {state.name}"):
+            life.move(event)
+        assert life.state is state
+    else:
+        life.move(event)
+        assert life.state is following
+
+
+def test_every_state_of_a_generation_is_reached_and_ends():
+    reached, ahead = set(), [State.SPAWNED]
+    while ahead:
+        state = ahead.pop()
+        if state not in reached:
+            reached.add(state)
+            ahead += TRANSITIONS[state].values()
+    assert reached == set(State)
+    assert all(TRANSITIONS[state][Event.RELEASED] is State.RELEASED for state in State)
+
+
+def test_a_worker_that_greets_twice_is_not_believed_any_more(stage):
+    for _ in range(2):
+        channel.send_message(stage.process.worker_end, {"kind": "hello"})
+    stage.generation.inbox.drain()
+    assert stage.generation.loss is not None
+    assert "cannot be read" in stage.generation.loss.reason

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import outcome
 import trio
 
-from .._supervision.mailbox import Mailbox, Request, RequestState
+from .._supervision.mailbox import Mailbox, Request
+from .._supervision.states import RequestState
 from .._values.errors import ActorCrashed, RequestError
 from .loss import BEING_REBUILT
 

@@ -84,13 +84,11 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
             Event.SERVES: State.SERVING,
             Event.RESET: State.RESETTING,
             Event.LOST: State.LOST,
-            Event.BURIED: State.BURIED,
             Event.RELEASED: State.RELEASED,
         },
         State.SERVING: {
             Event.RESET: State.RESETTING,
             Event.LOST: State.LOST,
-            Event.BURIED: State.BURIED,
             Event.RELEASED: State.RELEASED,
         },
         State.RESETTING: {

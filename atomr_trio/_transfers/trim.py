@@ -8,7 +8,7 @@ import outcome
 
 from .._generation.requests import CommandRequest
 from .._generation.timeline import Command
-from .._supervision.mailbox import RequestState
+from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.records.memory import RELEASE_CHUNK
 

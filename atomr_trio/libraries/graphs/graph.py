@@ -29,7 +29,8 @@ from ..._arrays.ownership import own
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Command, Operand
 from ..._memory.arena import Block, ChunkState
-from ..._supervision.mailbox import Request, RequestState
+from ..._supervision.mailbox import Request
+from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
 from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from ..._values.shortage import host_limits
