@@ -197,8 +197,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._device._home.check_task()
         generation = self._check()
         if self._launched:
-            while not generation.has_room_for_batch(self._lane, 1):
-                await generation.wait_room(self._lane)
+            while not generation.admission.has_room_for_batch(self._lane, 1):
+                await generation.admission.wait_room(self._lane)
                 self._check()
             self._begin(_Mark(self._lane), generation)
             self._launched = False
@@ -215,8 +215,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 held = 0
                 await trio.lowlevel.checkpoint()
         lanes = {self._lane, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT}
-        while generation.loss is None and not all(generation.has_room_for_batch(lane, 1) for lane in lanes):
-            await generation.wait_room(None)  # others use the lanes as well
+        while generation.loss is None and not all(generation.admission.has_room_for_batch(lane, 1) for lane in lanes):
+            await generation.admission.wait_room(None)  # others use the lanes as well
         errors = list(self._errors)
         self._errors.clear()
         if errors:
@@ -437,7 +437,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             self._owners.setdefault(actor.name, _ShortLaunches(actor.mailbox, self._errors))
             self._path.learn_call(call)
             for block in request.blocks():
-                generation.promote(block, self._lane)
+                generation.order.promote(block, self._lane)
         return result
 
     def _send_launch(self, kernel: Kernel, request: CommandRequest) -> None:
@@ -446,7 +446,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if self._path is not None:
             self._path.learn(kernel)
             for block in request.blocks():
-                generation.promote(block, self._lane)
+                generation.order.promote(block, self._lane)
 
     def _send(self, request: CommandRequest) -> Generation:
         """Send a call that is one command."""
@@ -492,7 +492,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             self._hear_answered()
         book = generation.timeline.book(lane)
         few = self._calls + len(book.launches) < BATCH_LIMIT or self._unfinished_calls(book) < BATCH_LIMIT
-        if not (few and generation.has_room_for_batch(lane, count)):
+        if not (few and generation.admission.has_room_for_batch(lane, count)):
             self._refuse(generation, book, count)
         return generation
 
@@ -518,11 +518,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     def _begin(self, request: CommandRequest, generation: Generation) -> None:
         """Begin a request, and keep it until its end is known."""
-        generation.for_batch = True
+        generation.order.for_batch = True
         try:
             self._device._actor_of(request.verb).begin(request, generation)
         finally:
-            generation.for_batch = False
+            generation.order.for_batch = False
         self._requests.append(request)
         if not request.siblings or request.siblings[0] is request:
             self._calls += 1

@@ -42,7 +42,9 @@ from ._calls.launching import AwaitedLaunches
 from ._calls.shortcut import Shortcut
 from ._compiling.service import CompileService
 from ._generation.actor import Actor
-from ._generation.generation import BEING_REBUILT, Generation, Loss, LossKind, MakeError, StartFailed, reap
+from ._generation.adoption import reap
+from ._generation.generation import Generation
+from ._generation.loss import BEING_REBUILT, Loss, LossKind, MakeError, StartFailed
 from ._generation.process import WorkerProcess, address_range
 from ._generation.standby import Standbys
 from ._generation.timeline import ORPHANS_AT_ONCE, LaneBook

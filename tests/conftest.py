@@ -9,13 +9,15 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import trio
 
 import support
+from atomr_trio._supervision.mailbox import Request
+from atomr_trio._supervision.states import RequestState, check_change
 
 if TYPE_CHECKING:
     from atomr_trio import Device
@@ -34,8 +36,30 @@ collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL el
 os.environ["ATOMR_TRIO_CACHE_DIR"] = ""
 
 
+class CheckedState:
+    """Stands for the slot of a request's state, and refuses every change that the table of states does not have."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, request: Any, owner: type | None = None) -> Any:
+        return self if request is None else self._slot.__get__(request, owner)
+
+    def __set__(self, request: Any, state: RequestState) -> None:
+        try:
+            before = self._slot.__get__(request)
+        except AttributeError:
+            before = None
+        check_change(before, state)
+        self._slot.__set__(request, state)
+
+
 def pytest_configure() -> None:
-    """Hear Ctrl-C, which several tests press, also where a shell has started this in the background to ignore it."""
+    """Check each change of a request's state; and hear Ctrl-C, which several tests press, also in the background.
+
+    A shell that starts this in the background has it ignored.
+    """
+    setattr(Request, "state", CheckedState(Request.__dict__["state"]))  # noqa: B010  a slot is no attribute to mypy
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

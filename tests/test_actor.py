@@ -11,7 +11,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from atomr_trio._generation.actor import Actor
-from atomr_trio._supervision.mailbox import Mailbox, Request, RequestState
+from atomr_trio._supervision.mailbox import Mailbox, Request
+from atomr_trio._supervision.states import RequestState
 from atomr_trio._values.errors import ActorCrashed, ContextLost, DeviceClosed, InvalidArgument, StaleArray
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 
@@ -25,6 +26,7 @@ class FakeGeneration:
         self.number = number
         self.started = []
         self._gates = {lane: trio.Event() for lane in closed_lanes}
+        self.admission = self
 
     async def admit(self, request):
         while request.lane in self._gates:

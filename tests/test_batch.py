@@ -24,7 +24,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import admission as _admission, generation as _generation
 from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.testing import hold_worker
@@ -425,7 +425,7 @@ async def test_4096_launches_may_be_unfinished_and_flush_makes_room(dev):
 
 async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev, monkeypatch):
     x = await dev.to_device(np.zeros((6, 8), np.uint8))
-    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 2)
+    set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 2)
     many = dev.empty((4, 4, 4, 4), np.int32)[::2, ::2, ::2, ::2]
     async with dev.batch() as batch:
         with pytest.raises(trio.WouldBlock):
@@ -472,7 +472,7 @@ async def test_an_error_is_not_lost_by_a_flush_that_is_cancelled(dev):
 
 
 async def test_a_flush_that_waits_for_room_can_be_cancelled_and_called_again(dev, monkeypatch):
-    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 100)
+    set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 100)
     add = await compiled(dev, "add")
     x = await dev.to_device(NUMBERS)
     with trio.fail_after(DEADLINE):
@@ -569,7 +569,7 @@ async def test_a_loss_is_raised_by_the_end_that_waits(dev):
 
 
 async def test_a_flush_that_waits_for_room_hears_of_a_loss(dev, monkeypatch):
-    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 100)
+    set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 100)
     add = await compiled(dev, "add")
     x = await dev.to_device(NUMBERS)
     with trio.fail_after(DEADLINE), pytest.raises(ContextLost):  # noqa: PT012

@@ -17,7 +17,8 @@ import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound, SingularMatrixError, StaleArray
 from atomr_trio._calls.verbs import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import admission as _admission
+from atomr_trio._generation.settler import error_of
 from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._transfers.copies import plan_copy
 from atomr_trio._transfers.memory import plan_fill, tear
@@ -251,7 +252,7 @@ async def test_a_wrong_call_sends_nothing(dev, x):
 
 async def test_a_library_that_is_not_installed_is_an_error_that_names_it(dev):
     failure = {"status": LIBRARY_MISSING, "name": "SymbolMissing", "text": "no such function", "library": "cublas"}
-    error = dev._generation._error_of("blas.gemm", failure)
+    error = error_of(dev._generation, "blas.gemm", failure)
     assert isinstance(error, LibraryNotFound)
     assert (error.library, error.operation, error.generation) == ("cublas", "blas.gemm", 1)
 
@@ -449,7 +450,7 @@ async def test_a_caller_that_goes_away_when_all_has_begun_leaves_the_result_whol
         async with trio.open_nursery() as nursery:
             nursery.start_soon(functools.partial(dev.blas.gemm, a, a, out=out))
             await until(lambda: dev.statistics().lanes[0].unfinished == busy + count)
-            await until(lambda: not dev._generation._looked_for)  # it has looked long enough, and sleeps now
+            await until(lambda: not dev._generation.settler.looked_for)  # it has looked long enough, and sleeps now
             nursery.cancel_scope.cancel()
         assert out.state == "ready"
     np.testing.assert_array_equal(await out.to_host(), SQUARED)
@@ -483,7 +484,7 @@ async def test_a_copy_that_is_refused_at_its_first_command_harms_nothing(dev):
 
 
 async def test_a_verb_of_several_commands_is_sent_whole_or_not_at_all(dev, monkeypatch):
-    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", LANE_LIMIT)
+    set_constant(monkeypatch, _admission, "BATCH_COMMANDS", LANE_LIMIT)
     x, (a, out) = await dev.to_device(np.ones(N)), await odd_product(dev)
     await dev.blas.gemm(a, a, out=out)
     await out.fill(0)

@@ -632,7 +632,7 @@ async def test_what_the_host_takes_for_its_part_is_not_held_against_the_worker(h
             nursery.start_soon(array.copy_from, np.ones(40 * PIECE, np.uint8))
             await until(lambda: submitted(dev, LANE_COPY_IN) > before)
             for moment in (0, 1000):
-                dev._generation._check_hang(time.monotonic() + moment)
+                dev._generation.watch.check_hang(time.monotonic() + moment)
             assert dev._generation.loss is None
             held.go.set()
         assert (await array.to_host() == 1).all()

@@ -27,7 +27,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import atomr_trio
 from atomr_trio import _device, testing
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import admission as _admission, generation as _generation, inbox as _inbox, watch as _watch
+from atomr_trio._generation.adoption import reap
+from atomr_trio._generation.loss import StartFailed
 from atomr_trio._supervision.policy import RestartPolicy
 from atomr_trio._transfers import copies
 from atomr_trio._values.state import DeviceState
@@ -467,8 +469,9 @@ async def test_leaving_lets_what_is_running_finish(nursery):
 
 
 async def test_leaving_refuses_what_is_queued_at_once_and_kills_what_does_not_end(monkeypatch, nursery):
-    # One command on a lane, one request in hand, the rest queued.
-    set_constant(monkeypatch, _generation, "LANE_LIMIT", 1)
+    set_constant(
+        monkeypatch, _admission, "LANE_LIMIT", 1
+    )  # one command on a lane, one request in hand, the rest queued
     with trio.fail_after(60):
         async with open_test_device(close_timeout=0.5) as dev:
             pid = worker(dev).pid
@@ -841,7 +844,7 @@ async def test_a_spent_budget_leaves_the_block_as_device_failed_also_when_nothin
 
 
 async def test_a_spent_budget_settles_everything(monkeypatch, nursery):
-    set_constant(monkeypatch, _generation, "LANE_LIMIT", 1)
+    set_constant(monkeypatch, _admission, "LANE_LIMIT", 1)
 
     async def wait(device):
         await device.wait_generation(after=1)
@@ -1250,7 +1253,7 @@ async def test_a_worker_that_has_started_when_the_device_is_closed_is_not_needed
             await dev._closing.wait()
             await real(generation, show)
         if not good:
-            raise _generation.StartFailed(atomr_trio.DeviceFailed("at the last moment"), gone=False)
+            raise StartFailed(atomr_trio.DeviceFailed("at the last moment"), gone=False)
 
     with trio.fail_after(60):
         async with open_test_device() as dev:
@@ -1297,16 +1300,16 @@ async def test_a_defect_of_the_supervision_leaves_as_internal_error_and_settles_
             gate = await Gate.make(dev)
             running = start(nursery, gate.wait)
             await until(lambda: dev.statistics().lanes[0].unfinished)
-            real = _generation.Generation.drain_messages
+            real = _inbox.Inbox.drain
             crashed = []
 
-            def crash_once(generation):
+            def crash_once(inbox):
                 if not crashed:
                     crashed.append(True)
                     raise Boom("in the reader")
-                real(generation)
+                real(inbox)
 
-            monkeypatch.setattr(_generation.Generation, "drain_messages", crash_once)
+            monkeypatch.setattr(_inbox.Inbox, "drain", crash_once)
             pid = worker(dev).pid
             lose(dev)
             await trio.sleep_forever()
@@ -1320,12 +1323,12 @@ async def test_a_defect_of_the_supervision_leaves_as_internal_error_and_settles_
 
 
 async def test_a_defect_that_finds_the_worker_gone_is_no_clean_end(monkeypatch, nursery):
-    async def broken(generation):
-        await trio.lowlevel.wait_readable(generation.process.pidfd)
-        assert generation.process.reap()
+    async def broken(watch):
+        await trio.lowlevel.wait_readable(watch._process.pidfd)
+        assert watch._process.reap()
         raise Boom("before the loss was noted")
 
-    monkeypatch.setattr(_generation.Generation, "run_exit_watch", broken)
+    monkeypatch.setattr(_watch.Watch, "run_exit", broken)
     with leaving_with(atomr_trio.AtomrInternalError, "before the loss was noted"):
         async with open_test_device() as dev:
             gate = await Gate.make(dev)
@@ -1395,7 +1398,7 @@ async def test_a_defect_that_the_supervisor_does_not_catch_ends_the_body_all_the
         async with open_test_device() as dev:
             await trio.sleep_forever()
     assert isinstance(caught.value.__cause__.exceptions[0], Boom)
-    await _generation.reap(worker(dev))
+    await reap(worker(dev))
     dev._generation.close()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio._generation import generation as _generation
-from atomr_trio._generation.generation import Generation, Loss, LossKind, StartFailed, reap
+from atomr_trio._generation import adoption as _adoption, generation as _generation
+from atomr_trio._generation.adoption import reap
+from atomr_trio._generation.generation import Generation
+from atomr_trio._generation.life import TRANSITIONS, Event, Life, State
+from atomr_trio._generation.loss import Loss, LossKind, StartFailed
 from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import Arena, Block, Chunk, ChunkState, Recipe
 from atomr_trio._supervision.mailbox import Request
@@ -153,7 +157,7 @@ class Stage:
     def finish(self, lane: int, ticket: int) -> None:
         """The GPU reaches a ticket."""
         self.generation.page.words[counter_word(lane)] = ticket
-        self.generation.settle_finished()
+        self.generation.settler.settle_finished()
 
     def fail(self, lane: int, ticket: int, status: int, name: str = "CUDA_ERROR", text: str = "no") -> None:
         """The worker says that one command failed; its ticket still has to be reached."""
@@ -341,7 +345,7 @@ def test_a_descriptor_for_a_chunk_that_nobody_has_is_closed(stage):
     reader, writer = os.pipe()
     stage.tell({"kind": "chunk", "address": 12345}, [writer])
     os.close(writer)
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     assert os.read(reader, 1) == b"", "the last writing end was closed"
     os.close(reader)
 
@@ -473,13 +477,13 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
     admitted = trio.Event()
 
     async def wait_for_room() -> None:
-        await stage.generation.admit(Request("work", LANE_COMPUTE))
+        await stage.generation.admission.admit(Request("work", LANE_COMPUTE))
         admitted.set()
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_room)
-            await stage.generation.admit(Request("copy", LANE_COPY_IN))
+            await stage.generation.admission.admit(Request("copy", LANE_COPY_IN))
             await trio.testing.wait_all_tasks_blocked()
             assert not admitted.is_set()
             assert stage.generation.waiting(LANE_COMPUTE) == 1
@@ -491,7 +495,7 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
 async def test_a_generation_that_is_lost_admits_nothing_any_more(stage):
     stage.generation.lose(Loss(LossKind.EXIT, "gone", "the reader"))
     with trio.move_on_after(0.05) as scope:
-        await stage.generation.admit(Request("work", LANE_COMPUTE))
+        await stage.generation.admission.admit(Request("work", LANE_COMPUTE))
     assert scope.cancelled_caught
 
 
@@ -508,7 +512,7 @@ def test_a_copy_that_needs_a_chunk_behind_a_slow_kernel_does_not_hang(stage):
     block = stage.arena.allocate(100)
     stage.publish(LANE_COPY_IN, COPY_IN, (block, Role.OVERWRITE), operation="a copy")
     timeline = stage.generation.timeline
-    stage.generation.settle_finished()
+    stage.generation.settler.settle_finished()
     timeline.overdue(100.0, 1.0)
     stage.finish(LANE_COMPUTE, 1)
     assert timeline.overdue(100.9, 1.0) is None
@@ -545,7 +549,7 @@ async def test_probes_of_two_actors_at_once_are_both_answered(stage):
             await trio.testing.wait_all_tasks_blocked()
             stage.tell({"kind": "probed"})
             stage.tell({"kind": "probed"})
-            stage.generation.drain_messages()
+            stage.generation.inbox.drain()
     assert sorted(answered) == ["one", "two"]
 
 
@@ -557,7 +561,7 @@ def test_a_fault_report_is_a_loss_with_everything_the_worker_said(stage):
         {"kind": "lost", "status": 700, "name": "CUDA_ERROR_ILLEGAL_ADDRESS", "text": "an illegal memory access"}
         | {"library": "cuda", "operation": "stream query"}
     )
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     loss = stage.generation.loss
     assert (loss.kind, loss.status, loss.gone) == (LossKind.FAULT, 700, False)
     error = loss.error(0, 3)
@@ -583,7 +587,7 @@ def test_hardware_that_is_gone_is_a_loss_that_no_restart_helps(stage):
 def test_a_worker_that_cannot_start_says_why_and_whether_trying_again_helps(stage, message, gone):
     stage.tell({"kind": "failed", **message})
     with pytest.raises(StartFailed) as caught:
-        stage.generation.drain_messages()
+        stage.generation.inbox.drain()
     assert caught.value.gone is gone
     assert message["text"] in str(caught.value.error)
     for place in message.get("looked", ()):
@@ -594,10 +598,10 @@ def test_the_printed_lines_of_a_worker_are_logged_one_by_one_and_whole(stage, ca
     caplog.set_level("INFO", "atomr_trio.device")
     for piece in (b"first\nsec", b"ond\n\xff broken\n", b"no newline at the end"):
         os.write(stage.process.output_end, piece)
-        assert stage.generation._output.turn()
+        assert stage.generation.output.turn()
     assert [record.getMessage() for record in caplog.records] == ["first", "second", "\ufffd broken"]
     os.close(stage.process.output_end)
-    assert not stage.generation._output.turn()
+    assert not stage.generation.output.turn()
     stage.process.output_end = os.open("/dev/null", os.O_RDONLY)
     assert caplog.records[-1].getMessage() == "no newline at the end"
     assert {(record.device, record.generation) for record in caplog.records} == {(0, 3)}
@@ -606,7 +610,7 @@ def test_the_printed_lines_of_a_worker_are_logged_one_by_one_and_whole(stage, ca
 @pytest.mark.parametrize("garbage", [b"\x80\x04N.", b"[]", b"{}", b'{"kind": "nonsense"}', b'{"kind": "probed"}'])
 def test_a_message_that_makes_no_sense_costs_the_worker_and_nothing_is_unpickled(stage, garbage):
     stage.process.worker_end.send(garbage)
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     assert stage.generation.loss.kind is LossKind.EXIT
     assert "cannot be read" in stage.generation.loss.reason
 
@@ -620,14 +624,14 @@ async def test_a_worker_that_ends_while_it_starts_is_told_with_its_last_words(st
 
 async def test_a_worker_that_goes_away_before_it_is_handed_anything_is_a_failed_start(stage):
     stage.tell({"kind": "hello"})
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     stage.process.worker_end.close()
     with pytest.raises(StartFailed, match="the worker exited with status 70 while it started"):
         await stage.generation.start()
 
 
 async def test_a_worker_that_says_nothing_is_a_failed_start(stage, monkeypatch):
-    set_constant(monkeypatch, _generation, "START_TIMEOUT", 0.02)
+    set_constant(monkeypatch, _adoption, "START_TIMEOUT", 0.02)
     with pytest.raises(StartFailed, match=r"the worker was not ready within 0\.02 s"):
         await stage.generation.start()
 
@@ -707,7 +711,7 @@ def test_a_record_that_the_system_does_not_send_costs_the_generation(stage):
 
 
 async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
-    while not stage.generation.outbox:
+    while not stage.generation.sender.outbox:
         stage.publish(LANE_COMPUTE, LAUNCH)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.generation.run_writer)
@@ -719,7 +723,7 @@ async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
 async def test_a_request_without_a_lane_waits_for_a_generation_that_takes_it(stage):
     stage.generation.lose(Loss(LossKind.EXIT, "it was killed", "the system"))
     with trio.move_on_after(0) as scope:
-        await stage.generation.admit(Request("nvrtc.compile", lane=None))
+        await stage.generation.admission.admit(Request("nvrtc.compile", lane=None))
     assert scope.cancelled_caught
     assert [stage.generation.waiting(lane) for lane in range(3)] == [0, 0, 0]
 
@@ -732,8 +736,8 @@ def test_a_standby_maps_one_chunk_at_an_address_and_lets_go_of_what_it_has(stage
     old, new, elsewhere = Chunk(base, 4 * MIB), Chunk(base + 2 * MIB, 4 * MIB), Chunk(base + 8 * MIB, 2 * MIB)
     for chunk in (old, elsewhere, new):
         chunk.descriptor = os.open("/dev/null", os.O_RDONLY)
-        standby.mirror(chunk)
-    standby.unmirror(old)
+        standby.chunks.mirror(chunk)
+    standby.chunks.unmirror(old)
     told = [(record.verb, int.from_bytes(record.payload[:8], "little")) for record in stage.records()]
     assert told == [
         (MAP_CHUNK, old.address),
@@ -779,19 +783,19 @@ def test_a_chunk_whose_release_was_lost_is_closed_all_the_same(stage):
 @pytest.mark.parametrize("end", ["failed", "lost", "channel"])
 async def test_a_worker_that_does_not_greet_again_is_not_reset(stage, end):
     stage.tell({"kind": "hello"})
-    stage.generation.drain_messages()
-    stage.generation._adopt()
+    stage.generation.inbox.drain()
+    stage.generation.adoption.hand_over()
     if end == "channel":
         stage.process.worker_end.close()
     else:
         more = {"status": 719, "name": "CUDA_ERROR", "text": "no", "library": "cuda", "operation": "reset"}
         stage.tell({"kind": end, **more})
-    assert not await stage.generation.reset(_generation.time.monotonic() + 10)
+    assert not await stage.generation.reset(time.monotonic() + 10)
 
 
 async def test_a_worker_that_the_system_does_not_reap_is_a_defect(stage, monkeypatch):
     """In a driver that hangs, for example."""
-    set_constant(monkeypatch, _generation, "REAP_TIMEOUT", 0.01)
+    set_constant(monkeypatch, _adoption, "REAP_TIMEOUT", 0.01)
     monkeypatch.setattr(stage.process, "reap", lambda: False)
     silent, other = os.pipe()
     monkeypatch.setattr(stage.process, "pidfd", silent, raising=False)
@@ -848,3 +852,82 @@ async def test_copies_and_launches_of_one_array_take_effect_in_the_order_of_thei
         assert sorted(values[0] for values in seen) == [1, 3, 5, 7, 9]
         assert all(len(set(values)) == 1 for values in seen), "a copy saw half a launch"
         assert set((await array.to_host()).tolist()) == {10}
+
+
+# --- checked first, committed afterwards ------------------------------------------------------------------------------
+
+
+def test_what_is_checked_leaves_no_trace_until_it_is_committed(stage):
+    block, owner, order = stage.ready_block(), Owner(), stage.generation.order
+    checked = order.check(LANE_COMPUTE, LAUNCH, b"", ((block, Role.WRITE),), owner)
+    assert stage.generation.timeline.idle
+    assert (block.writer, stage.generation.sender.sent) == (None, 0)
+    command = order.commit(checked)
+    assert (block.writer, command.ticket, stage.generation.sender.sent) == ((LANE_COMPUTE, 1), 1, 1)
+
+
+def test_two_commands_that_were_checked_together_are_in_the_order_of_their_commit(stage):
+    block, order = stage.ready_block(), stage.generation.order
+    first, second = (
+        order.check(lane, verb, b"", ((block, Role.WRITE),), Owner())
+        for lane, verb in ((LANE_COMPUTE, LAUNCH), (LANE_COPY_IN, COPY_IN))
+    )
+    assert order.commit(second).waits == ()
+    assert order.commit(first).waits == ((LANE_COPY_IN, 1),)
+
+
+def test_a_command_that_was_checked_and_is_withdrawn_keeps_no_descriptor(stage):
+    reader, writer = os.pipe()
+    checked = stage.generation.order.check(LANE_COMPUTE, LOAD, b"", (), Owner(), descriptors=(writer,))
+    os.close(writer)
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    checked.withdraw()
+    assert os.read(reader, 1) == b""  # the copy was the last one that could write
+    os.close(reader)
+    assert stage.generation.timeline.idle
+
+
+def test_a_command_whose_block_is_torn_is_refused_by_the_check(stage):
+    block = stage.ready_block()
+    block.tear("a test did it")
+    with pytest.raises(StaleArray, match="a test did it"):
+        stage.generation.order.check(LANE_COMPUTE, LAUNCH, b"", ((block, Role.WRITE),), Owner())
+
+
+# --- its states -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_a_generation_changes_its_state_as_the_table_says_and_not_otherwise(state, event):
+    life = Life(0, 1, greeted=False)
+    life.state = state
+    following = TRANSITIONS[state].get(event)
+    if following is None:
+        with pytest.raises(ValueError, match=f"event {event.name} is not legal in state {state.name}"):
+            life.move(event)
+        assert life.state is state
+    else:
+        life.move(event)
+        assert life.state is following
+
+
+def test_every_state_of_a_generation_is_reached_and_ends():
+    reached, ahead = set(), [State.SPAWNED]
+    while ahead:
+        state = ahead.pop()
+        if state not in reached:
+            reached.add(state)
+            ahead += TRANSITIONS[state].values()
+    assert reached == set(State)
+    assert all(TRANSITIONS[state][Event.RELEASED] is State.RELEASED for state in State)
+
+
+def test_a_worker_that_greets_twice_is_not_believed_any_more(stage):
+    for _ in range(2):
+        channel.send_message(stage.process.worker_end, {"kind": "hello"})
+    stage.generation.inbox.drain()
+    assert stage.generation.loss is not None
+    assert "cannot be read" in stage.generation.loss.reason

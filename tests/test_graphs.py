@@ -84,15 +84,15 @@ def recording(*records: Callable[[GraphRecorder], Any]) -> tuple[Callable[[Graph
 def sent(monkeypatch) -> list[str]:
     """The names of the graph engine's verbs, as they are published."""
     published: list[str] = []
-    publish = atomr_trio._generation.generation.Generation.publish
+    publish = atomr_trio._generation.order.Order.publish
 
-    def note(generation: Any, lane: int, verb: Any, *arguments: Any, **options: Any) -> Any:
-        command = publish(generation, lane, verb, *arguments, **options)
+    def note(order: Any, lane: int, verb: Any, *arguments: Any, **options: Any) -> Any:
+        command = publish(order, lane, verb, *arguments, **options)
         if verb.engine == "graph":
             published.append(verb.name)
         return command
 
-    monkeypatch.setattr(atomr_trio._generation.generation.Generation, "publish", note)
+    monkeypatch.setattr(atomr_trio._generation.order.Order, "publish", note)
     return published
 
 

@@ -285,4 +285,4 @@ async def test_a_standby_has_the_guarded_arrays_that_there_are_and_no_others(poo
             arrays.pop(1).free()
             arrays.append(await dev.to_device(pattern(5 * MIB)))
             addresses = {array._block.chunk.address for array in arrays}
-            assert set(standby._mapped) == addresses == {chunk.address for chunk in dev._arena.chunks}
+            assert set(standby.chunks._mapped) == addresses == {chunk.address for chunk in dev._arena.chunks}

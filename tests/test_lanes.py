@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceClosed, Event, InvalidArgument, Lane, overwrites, read_only
-from atomr_trio._generation.generation import COMPUTE_LIMIT
+from atomr_trio._generation.admission import COMPUTE_LIMIT
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_LIMIT, LANES, MAX_LANES
 from atomr_trio._wire.records.event import DROP
 from atomr_trio.testing import hold_rebuild, hold_worker

@@ -17,7 +17,7 @@ import trio.testing
 
 import atomr_trio
 from atomr_trio import ContextLost, InvalidArgument, read_only
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import admission as _admission
 from atomr_trio._transfers import batch_areas as _batch_areas
 from atomr_trio._transfers.batch_areas import BATCH_BYTES, FIRST_AREA
 from atomr_trio._transfers.staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
@@ -252,7 +252,7 @@ async def test_a_full_batch_says_how_much_is_unfinished_and_flush_makes_room(dev
 
 
 async def test_flush_makes_room_also_where_others_have_filled_the_lane(dev, monkeypatch):
-    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 20)
+    set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 20)
     x, y = await dev.to_device(np.ones(1)), await dev.to_device(np.ones(1))
     async with dev.batch() as one, dev.batch() as other:
         with hold_worker(dev):
@@ -278,7 +278,7 @@ async def test_each_of_several_batches_takes_4096_calls(dev):
 
 async def test_a_call_of_more_commands_than_a_lane_takes_is_refused_for_good(dev, monkeypatch):
     monkeypatch.setattr(atomr_trio._batch, "BATCH_COMMANDS", 3)
-    set_constant(monkeypatch, _generation, "BATCH_COMMANDS", 3)
+    set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 3)
     many = dev.empty((4, 4, 4, 4), np.int32)[::2, ::2, ::2, ::2]
     async with dev.batch() as batch:
         with pytest.raises(InvalidArgument, match=r"(?s)needs 8 commands, .* takes at most 3 .* await the call"):

@@ -17,7 +17,6 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, overwrites, read_only
-from atomr_trio._calls import launching as _launching
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.testing import hold_worker
@@ -549,20 +548,29 @@ def test_an_interrupt_in_the_middle_of_a_launch_waits_for_its_end(open_test_devi
 
     async def main() -> None:
         async with open_test_device() as dev:
+            sender, armed = dev._generation.sender, False
+            announce = sender.announce
+
+            def interrupted() -> None:
+                announce()
+                if armed:
+                    signal.raise_signal(signal.SIGINT)
+
+            monkeypatch.setattr(sender, "announce", interrupted)
             x, add = await dev.to_device(NUMBERS), await compiled(dev, "add")
             async with dev.batch() as batch:
                 batch.launch(add, 1, N, x, 1)
                 await batch.flush()
                 book = dev._generation.timeline.lanes[0]
                 before = book.issued
-                monkeypatch.setattr(_launching, "fence", lambda: signal.raise_signal(signal.SIGINT))
+                armed = True
                 try:
                     for _ in range(32):
                         batch.launch(add, 1, N, x, 1)
                         launched.append(book.issued - before)
                     await trio.sleep_forever()
                 finally:
-                    monkeypatch.undo()
+                    armed = False
                     with trio.CancelScope(shield=True):
                         result = await x.to_host()
                     assert (result == NUMBERS + 1 + len(launched)).all()

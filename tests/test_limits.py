@@ -34,7 +34,9 @@ from atomr_trio import (
     _device,
 )
 from atomr_trio._compiling import linker
-from atomr_trio._generation import generation as _generation, process as launcher
+from atomr_trio._generation import generation as _generation, process as launcher, watch as _watch
+from atomr_trio._generation.places import Places
+from atomr_trio._generation.sender import Sender
 from atomr_trio._wire import channel, checking, limits
 from limits_helper import Table, full_table
 from rogue import compile_rogue, gated, kill_worker, next_generation, until, worker_pid
@@ -195,15 +197,15 @@ async def test_a_place_is_kept_for_each_descriptor_that_is_on_its_way(dev):
     kill_worker(dev)
     assert await next_generation(dev, 1) == 2
     assert [int((await array.to_host())[0]) for array in arrays] == list(range(5))
-    assert dev._generation._places.held == []
+    assert dev._generation.chunks.places.held == []
 
 
 @pytest.fixture
 def no_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Another thread of the program is faster than the descriptor that is on its way."""
     with monkeypatch.context() as patch:
-        patch.setattr(_generation._Places, "hold", lambda places, address: places._awaited.add(address))
-        patch.setattr(_generation._Places, "_balance", lambda places: None)
+        patch.setattr(Places, "hold", lambda places, address: places._awaited.add(address))
+        patch.setattr(Places, "_balance", lambda places: None)
         yield patch.undo
 
 
@@ -347,18 +349,18 @@ async def test_a_restart_waits_for_descriptors_with_variables_of_modules_to_plac
             count = await dev.nvrtc.compile(source, "count")
             x = dev.zeros(1, np.int32)
             await count.launch(1, 1, x)
-            copies_of = _generation.Generation._copies_of
+            copies_of = Sender.copies_of
             refused = 0
 
-            def refuse_once(generation: Any, *arguments: Any) -> Any:
+            def refuse_once(sender: Any, *arguments: Any) -> Any:
                 nonlocal refused
                 refused += 1
                 if refused == 1:
                     with full_table():
-                        return copies_of(generation, *arguments)
-                return copies_of(generation, *arguments)
+                        return copies_of(sender, *arguments)
+                return copies_of(sender, *arguments)
 
-            monkeypatch.setattr(_generation.Generation, "_copies_of", refuse_once)
+            monkeypatch.setattr(Sender, "copies_of", refuse_once)
             kill_worker(dev)
             assert await next_generation(dev, 1) == 2
             await count.launch(1, 1, x)
@@ -604,7 +606,7 @@ class JumpingClock:
 async def test_a_clock_that_jumps_blames_no_command_and_no_worker(open_test_device, monkeypatch, seconds):
     """So a process sees it that was stopped, or whose machine was suspended, for so long."""
     clock = JumpingClock()
-    monkeypatch.setattr(_generation, "time", clock)
+    monkeypatch.setattr(_watch, "time", clock)
     async with open_test_device(hang_timeout=30) as dev:
         (touch,) = await compile_rogue(dev, "touch")
         x = await dev.to_device(np.zeros(10, np.int32))
@@ -625,13 +627,13 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._count = 0
-        check_hang = _generation.Generation._check_hang
+        check_hang = _watch.Watch.check_hang
 
-        def count(generation: Any, now: float) -> None:
-            check_hang(generation, now)
+        def count(watch: Any, now: float) -> None:
+            check_hang(watch, now)
             self._count += 1
 
-        monkeypatch.setattr(_generation.Generation, "_check_hang", count)
+        monkeypatch.setattr(_watch.Watch, "check_hang", count)
 
     async def wait(self, more: int) -> None:
         wanted = self._count + more

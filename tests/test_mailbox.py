@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
-from atomr_trio._supervision.mailbox import Mailbox, Request, RequestState
+from atomr_trio._supervision.mailbox import Mailbox, Request
+from atomr_trio._supervision.states import RequestState
 from atomr_trio._values.errors import (
     ActorCrashed,
     CommandFailed,

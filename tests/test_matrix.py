@@ -49,7 +49,7 @@ from atomr_trio import (
     WorkerReaped,
     read_only,
 )
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import admission as _admission, adoption as _adoption, watch as _watch
 from atomr_trio._generation.process import WorkerProcess
 from atomr_trio._generation.requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
@@ -298,7 +298,7 @@ async def running(scene: Scene, standing: Standing = Standing.STARTED) -> AsyncI
 async def queued(scene: Scene, standing: Standing = Standing.QUEUED) -> AsyncIterator[None]:
     """The lane takes no more, and launches wait for it: one in the actor's hands, one in its mailbox."""
     async with running(scene):
-        with mock.patch.object(_generation, "LANE_LIMIT", 1):
+        with mock.patch.object(_admission, "LANE_LIMIT", 1):
             scene.ask("waits", scene.touch, "other", standing=standing)
             await until(lambda: scene.dev.statistics().lanes[0].waiting == 1)
             scene.ask("waits behind", scene.touch, "other", standing=standing)
@@ -602,8 +602,12 @@ async def run_cell(cell: Cell, pool: WorkerPool) -> None:
     """One cell, on a device of its own."""
     failure = pytest.raises(DeviceFailed) if cell.given_up else contextlib.nullcontext()
     close_timeout = CLOSE_SECONDS if cell.closing else 2.0
-    patience = {"STOPPED_SECONDS": STOPPED_SECONDS, **({"START_TIMEOUT": START_SECONDS} if cell.stops_start else {})}
-    with trio.fail_after(DEADLINE), mock.patch.multiple(_generation, **patience):
+    start_timeout = START_SECONDS if cell.stops_start else _adoption.START_TIMEOUT
+    with (
+        trio.fail_after(DEADLINE),
+        mock.patch.object(_watch, "STOPPED_SECONDS", STOPPED_SECONDS),
+        mock.patch.object(_adoption, "START_TIMEOUT", start_timeout),
+    ):
         async with trio.open_nursery() as nursery:
             with failure as caught:
                 async with open_test_device(

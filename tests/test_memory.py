@@ -722,7 +722,7 @@ class Desk:
             channel.send_message(self.worker.other_end, message)
             self.generation.page.set_status(command.lane, command.ticket, status)
         self.generation.page.words[counter_word(command.lane)] = command.ticket
-        self.generation.settle_finished()
+        self.generation.settler.settle_finished()
 
     def block(self, size: int) -> Block:
         block = self.arena.allocate(size)

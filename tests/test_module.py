@@ -37,7 +37,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._compiling.images import read_image
-from atomr_trio._generation.generation import Generation
+from atomr_trio._generation.admission import Admission
 from atomr_trio._values.parameters import signature_of_layout
 from atomr_trio._worker.engines.module import may_print
 from link_helper import fatbin_of
@@ -430,12 +430,12 @@ async def test_closing_while_a_generation_loads_its_modules_leaves_no_process(op
             module = await dev.module.load(PTX)
             begun = trio.Event()
 
-            async def stand_still(generation: Any, lane: int | None) -> None:
-                pids.append(generation.process.pid)
+            async def stand_still(admission: Any, lane: int | None) -> None:
+                pids.append(admission._life.process.pid)
                 begun.set()
                 await trio.sleep_forever()
 
-            monkeypatch.setattr(Generation, "wait_room", stand_still)
+            monkeypatch.setattr(Admission, "wait_room", stand_still)
             kill_worker(dev)
             await begun.wait()
             assert module.globals, "it is these that have to be placed"

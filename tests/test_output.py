@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from atomr_trio._generation import generation as _generation
-from atomr_trio._generation.generation import StartFailed
-from atomr_trio._generation.output import LINE_BYTES, TURN_BYTES, TURN_LINES, WorkerOutput
+from atomr_trio._generation import adoption as _adoption
+from atomr_trio._generation.loss import StartFailed
+from atomr_trio._generation.output import LAST_WORDS, LINE_BYTES, TURN_BYTES, TURN_LINES, WorkerOutput
 from support import set_constant
 from test_generation import Stage
 
@@ -169,7 +169,7 @@ async def test_the_rest_of_a_printer_that_never_stops_has_an_end(printer):
 
 
 async def test_a_worker_that_is_not_ready_in_time_is_told_with_its_last_words(stage, monkeypatch):
-    set_constant(monkeypatch, _generation, "START_TIMEOUT", 0.02)
+    set_constant(monkeypatch, _adoption, "START_TIMEOUT", 0.02)
     os.write(stage.process.output_end, b"importing\nstill importing numpy")
     with pytest.raises(StartFailed, match=r"its last words: importing \| still importing numpy"):
         await stage.generation.start()
@@ -190,19 +190,19 @@ async def test_the_last_words_of_a_start_are_few_however_long_its_lines_are(stag
     stage.process.worker_end.close()
     with pytest.raises(StartFailed, match=r"last words: \.\.\.x+ \[on device 0\]") as caught:
         await stage.generation.start()
-    assert len(str(caught.value)) < 2 * _generation.LAST_WORDS
+    assert len(str(caught.value)) < 2 * LAST_WORDS
 
 
 async def test_a_worker_that_prints_for_ever_and_does_not_start_is_given_up(stage, monkeypatch):
-    set_constant(monkeypatch, _generation, "START_TIMEOUT", 0.05)
-    log_line = stage.generation._log_line
+    set_constant(monkeypatch, _adoption, "START_TIMEOUT", 0.05)
+    log_line = stage.generation.log.line
 
     def print_more(text: str) -> None:
         log_line(text)
         with contextlib.suppress(BlockingIOError):
             os.write(stage.process.output_end, b"more\n")
 
-    monkeypatch.setattr(stage.generation._output, "_log_line", print_more)
+    monkeypatch.setattr(stage.generation.output, "_log_line", print_more)
     os.write(stage.process.output_end, b"first\n")
     with trio.fail_after(DEADLINE), pytest.raises(StartFailed, match=r"not ready within 0.05 s; .* more \| more"):
         await stage.generation.start()
@@ -210,7 +210,7 @@ async def test_a_worker_that_prints_for_ever_and_does_not_start_is_given_up(stag
 
 async def test_what_a_worker_says_of_its_end_before_it_is_handed_anything_is_the_reason(stage):
     stage.tell({"kind": "hello"})
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     stage.tell({"kind": "failed", "text": "the device fell off the bus", "type": "CudaError"})
     stage.process.worker_end.close()
     with pytest.raises(StartFailed, match="could not be started: the device fell off the bus"):
@@ -226,6 +226,6 @@ async def test_what_a_worker_said_last_is_heard_although_it_left_records_unread(
     told = {"kind": "lost", "status": 700, "name": "CUDA_ERROR", "text": "the kernel ran wild"}
     stage.tell({**told, "library": "cuda", "operation": "module.launch"})
     stage.process.worker_end.close()
-    stage.generation.drain_messages()
+    stage.generation.inbox.drain()
     assert stage.generation.loss is not None
     assert stage.generation.loss.reason == "the kernel ran wild"

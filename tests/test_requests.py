@@ -6,7 +6,8 @@ import outcome
 import pytest
 
 from atomr_trio._generation.requests import CommandRequest
-from atomr_trio._supervision.mailbox import RequestState
+from atomr_trio._supervision.mailbox import Request
+from atomr_trio._supervision.states import TRANSITIONS, RequestState
 from atomr_trio._values.errors import ActorCrashed, CommandFailed, ContextLost, StaleArray
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, Role
 from atomr_trio._wire.records.memory import COPY_IN, FILL
@@ -93,3 +94,25 @@ def test_an_abandoned_command_is_settled_in_silence():
 def test_what_it_keeps_is_held_until_the_request_is_gone():
     kept = object()
     assert CommandRequest(FILL, b"", (), keep=kept).keep is kept
+
+
+# --- the table of states ----------------------------------------------------------------------------------------------
+
+
+WAYS = {RequestState.QUEUED: (), RequestState.ABANDONED: (RequestState.STARTED, RequestState.ABANDONED)}
+"""The states on the way to those that are not the next after the first."""
+
+
+@pytest.mark.parametrize("before", RequestState)
+@pytest.mark.parametrize("after", RequestState)
+def test_a_request_changes_its_state_as_the_table_says_and_not_otherwise(before, after):
+    request = Request("work")
+    for state in WAYS.get(before, (before,)):
+        request.state = state
+    if after in TRANSITIONS[before]:
+        request.state = after
+        assert request.state is after
+    else:
+        with pytest.raises(ValueError, match=f"that is {before.value} cannot become {after.value}"):
+            request.state = after
+        assert request.state is before

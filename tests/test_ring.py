@@ -16,7 +16,6 @@ import trio
 
 import atomr_trio
 from atomr_trio import InvalidArgument, RestartPolicy
-from atomr_trio._generation import generation as _generation
 from atomr_trio._generation.generation import Generation
 from atomr_trio._wire.protocol import (
     CONTROL_LANE,
@@ -29,6 +28,7 @@ from atomr_trio._wire.protocol import (
     SOCKET_LANE,
     WORKER_ASLEEP_WORD,
 )
+from atomr_trio._wire.records import context as context_records
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import (
     GROUPS,
@@ -108,7 +108,7 @@ def test_the_slots_and_the_groups_have_the_ring_to_themselves():
 def test_records_lie_in_their_slots_with_their_numbers(stage):
     for number in range(1, 6):
         stage.publish_bytes(bytes([number]) * number)
-        assert stage.words[RECORDS_SENT_WORD] == stage.generation.sent == number
+        assert stage.words[RECORDS_SENT_WORD] == stage.generation.sender.sent == number
     for number in range(1, 6):
         written, record = stage.slot(number)
         assert written == number
@@ -121,8 +121,8 @@ def test_a_record_is_found_by_its_ticket_while_it_has_its_slot(stage):
     ring = stage.generation.ring
     for number in range(1, SLOTS + 3):
         stage.read(number - 1)
-        stage.generation._send(HEADER.pack(number, number % 3, 0, 0, 0, 0))
-    sent = stage.generation.sent
+        stage.generation.sender.send(HEADER.pack(number, number % 3, 0, 0, 0, 0))
+    sent = stage.generation.sender.sent
     known = [(3 % 3, 3), (1000 % 3, 1000), (sent % 3, sent)]
     assert ring.places_of([*known, (2, 2), (1, 3), (0, sent + 3)], sent) == {each: each[1] for each in known}
     assert ring.places_of([], sent) == {}
@@ -131,7 +131,7 @@ def test_a_record_is_found_by_its_ticket_while_it_has_its_slot(stage):
 def test_the_slots_are_used_again_in_turn(stage):
     for number in range(1, 2 * SLOTS + 11):
         stage.read(number - 1)
-        stage.generation._send(HEADER.pack(number, CONTROL_LANE, 0, 0, 0, 0))
+        stage.generation.sender.send(HEADER.pack(number, CONTROL_LANE, 0, 0, 0, 0))
     assert stage.words[RECORDS_SENT_WORD] == 2 * SLOTS + 10
     for number in (2 * SLOTS + 10, 2 * SLOTS + 1, 2 * SLOTS, SLOTS + 11):
         written, record = stage.slot(number)
@@ -141,12 +141,12 @@ def test_the_slots_are_used_again_in_turn(stage):
 def test_what_a_full_ring_has_no_room_for_comes_when_the_worker_says_so_and_in_order(stage):
     extra = 50
     for number in range(1, SLOTS + extra + 1):
-        stage.generation._send(HEADER.pack(number, CONTROL_LANE, 0, 0, 0, 0))
+        stage.generation.sender.send(HEADER.pack(number, CONTROL_LANE, 0, 0, 0, 0))
     assert stage.words[RECORDS_SENT_WORD] == SLOTS
-    assert len(stage.generation.outbox) == extra
-    assert stage.generation.outbox_bytes == extra * HEADER.size
+    assert len(stage.generation.sender.outbox) == extra
+    assert stage.generation.sender.outbox_bytes == extra * HEADER.size
     assert stage.words[SENDER_WAITS_WORD]
-    stage.generation._send(HEADER.pack(SLOTS + extra + 1, CONTROL_LANE, 0, 0, 0, 0))
+    stage.generation.sender.send(HEADER.pack(SLOTS + extra + 1, CONTROL_LANE, 0, 0, 0, 0))
     assert stage.words[RECORDS_SENT_WORD] == SLOTS, "one that comes later does not go first"
 
     async def drain() -> None:
@@ -160,7 +160,7 @@ def test_what_a_full_ring_has_no_room_for_comes_when_the_worker_says_so_and_in_o
                 nursery.cancel_scope.cancel()
 
     trio.run(drain)
-    assert not stage.generation.outbox
+    assert not stage.generation.sender.outbox
     for number in range(SLOTS - 5, SLOTS + extra + 2):
         written, record = stage.slot(number)
         assert written == HEADER.unpack_from(record)[0] == number
@@ -181,25 +181,25 @@ def test_what_goes_by_the_socket_keeps_its_place(stage):
     by_socket = stage.records()
     assert [record.ticket for record in by_socket] == [2, 5]
     assert [record.payload for record in by_socket] == [b"with a descriptor", b"y" * (MAX_RECORD - HEADER.size + 1)]
-    assert stage.generation.sent == 6
+    assert stage.generation.sender.sent == 6
     for descriptor in (read_end, write_end, *by_socket[0].descriptors):
         os.close(descriptor)
 
 
 def test_a_record_that_the_socket_has_no_room_for_holds_up_those_behind_it(stage):
     large = b"x" * 1000
-    while not stage.generation.outbox:
+    while not stage.generation.sender.outbox:
         stage.publish_bytes(large)
-    sent = stage.generation.sent
+    sent = stage.generation.sender.sent
     stage.publish_bytes(b"small")
-    assert len(stage.generation.outbox) == 2
+    assert len(stage.generation.sender.outbox) == 2
     assert stage.words[RECORDS_SENT_WORD] == sent
     written, record = stage.slot(sent)
     assert (written, HEADER.unpack_from(record)[1]) == (sent, SOCKET_LANE), "no slot speaks of one that is not sent"
 
 
 def test_a_worker_that_sleeps_is_rung_and_another_is_not(stage):
-    bell = stage.generation.bell
+    bell = stage.generation._bell
     stage.publish_bytes(b"")
     with pytest.raises(BlockingIOError):
         os.eventfd_read(bell)
@@ -233,7 +233,7 @@ async def test_records_go_round_the_ring_and_arrive_once_each(dev):
                     await batch.flush()
                     batch.launch(add, 1, 1, x, number)
                 expected += number
-    assert dev._generation.sent > SLOTS
+    assert dev._generation.sender.sent > SLOTS
     assert (await x.to_host())[0] == np.int64(expected).astype(np.int32)
 
 
@@ -247,16 +247,16 @@ async def test_a_full_ring_is_emptied_in_order(dev, monkeypatch):
     with trio.fail_after(DEADLINE):
         with hold_worker(dev):
             for _ in range(SLOTS + 10):
-                generation._probes.append(probed)
-                generation._send_control(_generation.context_records.PROBE)
-            assert len(generation.outbox) >= 10
+                generation.inbox._probes.append(probed)
+                generation.sender.send_control(context_records.PROBE)
+            assert len(generation.sender.outbox) >= 10
             add.launch_nowait(1, N, x, 1)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(add.launch, 1, N, x, 1)  # not the short way: the outbox goes first
                 await until(lambda: dev.statistics().lanes[0].unfinished == 2)
-                assert generation.outbox
+                assert generation.sender.outbox
                 nursery.cancel_scope.cancel()
-        await until(lambda: not generation.outbox)
+        await until(lambda: not generation.sender.outbox)
         await add.launch(1, N, x, 1)
     assert (await x.to_host() == NUMBERS + 4).all()
     assert dev.generation == 1
@@ -310,7 +310,7 @@ async def test_a_corrupt_slot_ends_the_worker_and_makes_no_wild_call(what, dev):
     with trio.fail_after(DEADLINE):
         with hold_worker(dev):
             add.launch_nowait(1, N, x, 1)
-            at = (generation.sent - 1) % SLOTS * SLOT_BYTES
+            at = (generation.sender.sent - 1) % SLOTS * SLOT_BYTES
             slot = bytearray(generation.ring.slots[at : at + SLOT_BYTES])
             CORRUPTIONS[what](slot)
             generation.ring.slots[at : at + SLOT_BYTES] = bytes(slot)

@@ -33,7 +33,9 @@ from atomr_trio import (
     read_only,
     testing,
 )
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import generation as _generation, watch as _watch
+from atomr_trio._generation.adoption import reap
+from atomr_trio._generation.loss import StartFailed
 from atomr_trio._generation.standby import Standbys
 from atomr_trio._values.events import EventHub
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
@@ -71,7 +73,7 @@ class HeldReap:
         self.wanted.set()
         with trio.move_on_after(10):  # a test that fails must not wait for ever
             await self.allowed.wait()
-        await _generation.reap(process)
+        await reap(process)
 
 
 @pytest.fixture
@@ -113,10 +115,10 @@ async def test_a_standby_that_fails_after_it_was_told_of_chunks_is_told_of_no_mo
     async def start(show: Any) -> Any:
         show(Candidate(ready=False))
         assert (len(standbys.generations), standbys.expected) == (1, True)
-        raise _generation.StartFailed(DeviceClosed("no"), gone=False)
+        raise StartFailed(DeviceClosed("no"), gone=False)
 
     standbys = Standbys(1, RestartPolicy(), EventHub())
-    with pytest.raises(_generation.StartFailed):
+    with pytest.raises(StartFailed):
         await standbys._start(start)
     assert (standbys.generations, standbys.expected) == ([], False)
 
@@ -148,7 +150,7 @@ async def test_the_standby_has_every_chunk_and_every_module_before_it_is_needed(
     first = await dev.to_device(np.full(1000, 1, np.int32))
     second = await dev.to_device(np.full(80 * MIB, 2, np.uint8))  # a chunk of its own
     standby = dev._standbys.generations[0]
-    assert len(standby._mapped) == 2
+    assert len(standby.chunks._mapped) == 2
     await until(lambda: standby.timeline.idle)
     assert set(standby.modules) == {module._number for module in dev._modules}
     await fault(wild)
@@ -169,7 +171,7 @@ async def test_a_standby_lets_go_of_chunks_that_the_device_no_longer_has(open_te
         large = dev.full(90 * MIB, 5, np.uint8)  # only if the first chunk goes
         assert (await large[:100].to_host() == 5).all()
         standby = dev._standbys.generations[0]
-        assert [chunk.size for chunk in standby._mapped.values()] == [chunk.size for chunk in dev._arena.chunks]
+        assert [chunk.size for chunk in standby.chunks._mapped.values()] == [chunk.size for chunk in dev._arena.chunks]
         await fault(wild)
         await dev.wait_generation(after=1)
         assert (await large[:100].to_host() == 5).all()
@@ -503,7 +505,7 @@ async def test_a_limit_is_a_number_of_seconds(dev, limit):
 @contextlib.contextmanager
 def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        set_constant(patch, _generation, "DEAF_SECONDS", seconds)
+        set_constant(patch, _watch, "DEAF_SECONDS", seconds)
         yield
 
 

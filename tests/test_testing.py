@@ -31,7 +31,7 @@ from atomr_trio import (
     RestartPolicy,
     read_only,
 )
-from atomr_trio._generation import generation as _generation
+from atomr_trio._generation import watch as _watch
 from atomr_trio._generation.requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._wire.protocol import Role
@@ -372,8 +372,8 @@ async def test_a_fault_that_the_budget_has_no_room_for_fails_the_device(open_tes
 
 
 async def test_what_is_sent_to_a_held_worker_is_started_and_does_not_finish(open_test_device, monkeypatch):
-    patience = _generation.STOPPED_SECONDS
-    set_constant(monkeypatch, _generation, "DEAF_SECONDS", patience)
+    patience = _watch.STOPPED_SECONDS
+    set_constant(monkeypatch, _watch, "DEAF_SECONDS", patience)
     with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
             (touch,) = await compile_rogue(dev, "touch")

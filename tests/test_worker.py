@@ -488,7 +488,7 @@ async def test_a_garbled_record_costs_the_worker_and_nothing_else(open_test_devi
             for number, garbage in enumerate(GARBAGE, 1):
                 if garbage == bytes(16):
                     garbage = HEADER.pack(1, 0, 0, 0, 0, 0)
-                dev._generation._send(garbage)
+                dev._generation.sender.send(garbage)
                 await next_generation(dev, number)
                 assert (await kept.to_host() == host).all()
                 assert "exited with status 70" in (dev.statistics().last_error or "")

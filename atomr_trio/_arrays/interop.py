@@ -499,7 +499,7 @@ class Interop:
         if generation is None or generation.loss is not None or generation.arena.quarantined(block):
             raise BufferError(f"the device is recovering from a fault: {_REMEDY}")
         if block.chunk.descriptor < 0:
-            generation.drain_messages()  # it arrives before the end of the command that first used the memory
+            generation.inbox.drain()  # it arrives before the end of the command that first used the memory
         if block.recipe is not None or block.chunk.descriptor < 0:
             raise BufferError(f"the array's memory does not exist yet: {_REMEDY}")
         return generation

@@ -13,7 +13,6 @@ to itself. The function gets the kernel with each call, and is dropped when the 
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 import weakref
@@ -41,7 +40,7 @@ from .._wire.protocol import (
     counter_word,
 )
 from .._wire.records.module import LAUNCH
-from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS, fence
+from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
 from .encoder import encoder
 from .known import KnownCall
 
@@ -70,6 +69,7 @@ class LaunchPath:
 
     def __init__(self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool) -> None:
         self.generation = generation
+        self.sender = generation.sender
         self.book = book
         self.here = this_thread()
         self.limit = limit
@@ -78,28 +78,28 @@ class LaunchPath:
         self.verb = LAUNCH.number | (UNSIGNED if unsigned else 0)
         self.last_record = 0
         """Records up to this one may be sent without further checks: they have slots, and tickets, each of which
-        takes a record. `Generation.close_short_ways` revokes it."""
+        takes a record. `Sender.close_short_ways` revokes it."""
         self.counter: int = counter_word(book.index)
         """The index in the page of the ticket that the lane has reached."""
         self.launchers: dict[object, Launcher] = {}
         """The launch functions, by the key of their kernel or call."""
         self._watches: dict[object, weakref.ref[Launched]] = {}
         """Weak references to those kernels and calls, by the same keys."""
-        generation.launch_paths.add(self)
+        self.sender.short_ways.add(self)
 
     def look_again(self) -> bool:
         """Return whether one more launch may go this way, as things are now."""
-        generation, book = self.generation, self.book
-        if generation.refusing:
+        sender, book = self.sender, self.book
+        if sender.refusing:
             return False
-        if generation.outbox:  # sent first, so that the room that it frees counts for the next launch
-            generation.drain_outbox()
+        if sender.outbox:  # sent first, so that the room that it frees counts for the next launch
+            sender.drain()
             return False
-        words = generation.page.words
+        words = sender.words
         tickets = words[self.counter] + self.limit - book.issued
-        slots = words[RECORDS_READ_WORD] + SLOTS - generation.sent
+        slots = words[RECORDS_READ_WORD] + SLOTS - sender.sent
         room = min(tickets, slots)
-        self.last_record = generation.sent + room
+        self.last_record = sender.sent + room
         return room > 0
 
     def learn(self, kernel: Kernel) -> None:
@@ -146,9 +146,9 @@ class LaunchPath:
         return loaded and not module.device._strict and kernel._record_bytes <= _LONGEST_PAYLOAD
 
     def _launcher(self, kernel: Kernel) -> Launcher:
-        path, generation, book, verb, here = self, self.generation, self.book, self.verb, self.here
+        path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
-        ring, words, bell = generation.ring, generation.page.words, generation.bell
+        ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         encode, pack_into = encoder(kernel.signature), kernel._record.pack_into
@@ -169,7 +169,7 @@ class LaunchPath:
             owner: LaunchOwner,
         ) -> bool:
             nonlocal last_grid, last_block, last_shared, dimensions
-            sent = generation.sent + 1
+            sent = sender.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):
                 return False
             if grid is not last_grid or block is not last_block or shared is not last_shared:
@@ -185,22 +185,20 @@ class LaunchPath:
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
             launches.append((ticket, owner, kernel, arguments))
             book.issued = ticket
-            generation.sent = words[RECORDS_SENT_WORD] = sent
-            if not sent & fence_mask:
-                fence()
-            if words[WORKER_ASLEEP_WORD]:
-                os.eventfd_write(bell, 1)
+            sender.sent = words[RECORDS_SENT_WORD] = sent
+            if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
+                announce()
             if wakes and launches[0][0] == ticket:
-                generation.wake_settler()
+                wake()
             return True
 
         return launch
 
     def _record_launcher(self, kind: Verb, length: int, *, repeated: int) -> Launcher:
-        path, generation, book, here = self, self.generation, self.book, self.here
+        path, sender, book, here = self, self.sender, self.book, self.here
         bound, verb = not repeated, kind.number | self.verb & UNSIGNED | repeated
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
-        ring, words, bell = generation.ring, generation.page.words, generation.bell
+        ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         engine = kind.engine_number
@@ -220,7 +218,7 @@ class LaunchPath:
                     return False
             except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
                 return False
-            sent = generation.sent + 1
+            sent = sender.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):
                 return False
             # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
@@ -239,13 +237,11 @@ class LaunchPath:
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
             launches.append((ticket, owner, prepared, arguments or prepared._arguments))
             book.issued = ticket
-            generation.sent = words[RECORDS_SENT_WORD] = sent
-            if not sent & fence_mask:
-                fence()
-            if words[WORKER_ASLEEP_WORD]:
-                os.eventfd_write(bell, 1)
+            sender.sent = words[RECORDS_SENT_WORD] = sent
+            if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
+                announce()
             if wakes and launches[0][0] == ticket:
-                generation.wake_settler()
+                wake()
             return True
 
         return launch
@@ -270,18 +266,18 @@ class AwaitedLaunch:
     async def wait(self) -> None:
         """Wait until the launch has run, and raise its error. Cancelling works at once, whatever it is doing."""
         path = self._path
-        generation = path.generation
+        settler = path.generation.settler
         try:
-            if generation.begin_looking():
-                words, counter, ticket = generation.page.words, path.counter, path.book.issued
-                until = time.perf_counter() + generation.patience
+            if settler.begin_looking():
+                words, counter, ticket = path.sender.words, path.counter, path.book.issued
+                until = time.perf_counter() + settler.patience
                 try:
                     while True:
                         await trio.lowlevel.checkpoint()
                         if self._done or words[counter] >= ticket or time.perf_counter() > until:
                             break
                 finally:
-                    generation.end_looking(self)
+                    settler.end_looking(self)
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             if not self._done:
@@ -390,4 +386,4 @@ class AwaitedLaunches:
 
     def _promote(self, path: LaunchPath, request: CommandRequest) -> None:
         for block in request.blocks():
-            path.generation.promote(block, LANE_COMPUTE)
+            path.generation.order.promote(block, LANE_COMPUTE)

@@ -27,16 +27,16 @@ class Shortcut:
     def begin(self, request: Request) -> Looker | None:
         """Begin the request; return None if it has to wait for something. Raises the error that refuses it."""
         generation = _serving(self._device)
-        if generation is None or self._actor.current is not None or not generation.takes(request):
+        if generation is None or self._actor.current is not None or not generation.admission.takes(request):
             return None
-        looks = generation.begin_looking()
+        looks = generation.settler.begin_looking()
         try:
             self._actor.begin_nowait(request, generation)
         except BaseException:
             if looks:
-                generation.end_looking()
+                generation.settler.end_looking()
             raise
-        return generation if looks else _NOBODY
+        return generation.settler if looks else _NOBODY
 
 
 def begin_in_turn(
@@ -52,25 +52,25 @@ def begin_in_turn(
     generation = _serving(device)
     if generation is None:
         return begun, None
-    looks = generation.begin_looking()
+    looks = generation.settler.begin_looking()
     try:
         while waiting and (not begun or not begun[-1].decides) and _begins(device, waiting[0], generation):
             begun.append(waiting.popleft())
     except BaseException:
         if looks:
-            generation.end_looking()
+            generation.settler.end_looking()
         for request in begun:
             request.drop()
         raise
     if looks and not begun:
-        generation.end_looking()
-    return begun, generation if looks else _NOBODY
+        generation.settler.end_looking()
+    return begun, generation.settler if looks else _NOBODY
 
 
 def _begins(device: Device, request: CommandRequest, generation: Generation) -> bool:
     actor = device._actor_of(request.verb)
     mailbox = actor.mailbox
-    if mailbox.posted != mailbox.taken or actor.current is not None or not generation.takes(request):
+    if mailbox.posted != mailbox.taken or actor.current is not None or not generation.admission.takes(request):
         return False
     if not request.is_ready(device):
         return False

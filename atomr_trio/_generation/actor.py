@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import outcome
 import trio
 
-from .._supervision.mailbox import Mailbox, Request, RequestState
+from .._supervision.mailbox import Mailbox, Request
+from .._supervision.states import RequestState
 from .._values.errors import ActorCrashed, RequestError
-from .generation import BEING_REBUILT
+from .loss import BEING_REBUILT
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -71,7 +72,7 @@ class Actor:
 
     async def _serve(self, request: Request, generation: Generation) -> None:
         if request.state is RequestState.QUEUED:
-            await generation.admit(request)
+            await generation.admission.admit(request)
         # Otherwise it was cancelled or settled while it waited, and never runs.
         if request.state is RequestState.QUEUED:
             self._begin(request, generation)
@@ -108,8 +109,8 @@ class Actor:
         """
         if generation is None:
             raise trio.WouldBlock(BEING_REBUILT)
-        if not generation.takes(request):
-            raise generation.refusal(request)
+        if not generation.admission.takes(request):
+            raise generation.admission.refusal(request)
         self.begin(request, generation)
 
     @trio.lowlevel.enable_ki_protection

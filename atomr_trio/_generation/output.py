@@ -8,13 +8,22 @@ end of a worker waits for no more than a pipe holds.
 from __future__ import annotations
 
 import collections
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
 
+from .life import Life
 from .process import OUTPUT_BYTES, WorkerProcess
+
+device_log = logging.getLogger("atomr_trio.device")
+"""The log of the kernels' output, line by line."""
+
+TAIL_LINES = 40
+LAST_WORDS = 2000
+"""Characters of a worker's output that the error of a start quotes."""
 
 LINE_BYTES: Final = 16 << 10
 """A longer line is logged in parts of at most so many bytes."""
@@ -22,6 +31,25 @@ LINE_BYTES: Final = 16 << 10
 TURN_BYTES: Final = 16 << 10
 TURN_LINES: Final = 128
 """The most bytes that one turn reads, and the most lines that it logs."""
+
+
+class OutputLog:
+    """Logs the lines of a worker, and keeps the last of them."""
+
+    def __init__(self, life: Life) -> None:
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self._life = life
+
+    def line(self, text: str) -> None:
+        """Log one line."""
+        self.tail.append(text)
+        device_log.info("%s", text, extra={"device": self._life.device, "generation": self._life.number})
+
+    def last_words(self) -> str:
+        """Return the end of the output, to be added to the reason of a failed start."""
+        words = " | ".join(list(self.tail)[-5:])
+        cut = "..." if len(words) > LAST_WORDS else ""
+        return f"; its last words: {cut}{words[-LAST_WORDS:]}" if words else ""
 
 
 class WorkerOutput:
@@ -55,6 +83,18 @@ class WorkerOutput:
             self._log(self._lines.popleft())
         return True
 
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Log what the worker prints until no process can print any more."""
+        while True:
+            if self.turn():
+                await trio.lowlevel.checkpoint()
+            elif self.ended:
+                return
+            else:
+                await trio.lowlevel.wait_readable(self._process.output)
+
+    @trio.lowlevel.enable_ki_protection
     async def rest(self) -> None:
         """Log all output so far, with checkpoints, and the last line even without a newline."""
         until = self._read + OUTPUT_BYTES

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import outcome
 
 from .._memory.arena import Block
-from .._supervision.mailbox import Request, RequestState
+from .._supervision.mailbox import Request
+from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, Verb
 from .timeline import Command, Operand

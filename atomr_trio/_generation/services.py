@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from .._memory.arena import Block
+    from .._memory.arena import Block, Ticket
+    from .._wire.protocol import Verb
     from .generation import Generation
-    from .timeline import Operand
+    from .timeline import Command, CommandOwner, Operand
+
+
+class Publisher(Protocol):
+    """Publishes commands to one worker."""
+
+    def publish(
+        self,
+        lane: int,
+        verb: Verb,
+        payload: bytes,
+        operands: Sequence[Operand],
+        owner: CommandOwner,
+        *,
+        after: Iterable[Ticket] = (),
+    ) -> Command:
+        """Send one command; see `Order.publish`."""
+
+
+class OrderHere(Protocol):
+    """A `ForeignOrder` of one generation."""
+
+    def order(self, lane: int, operands: Sequence[Operand], required: set[int]) -> None:
+        """Order the command that is about to be published; see `ForeignOrder.order`."""
+
+    def uses(self, block: Block) -> bool:
+        """Return whether another library uses the block."""
 
 
 class ForeignOrder(Protocol):

@@ -14,7 +14,8 @@ import trio
 
 from .._supervision.policy import RestartPolicy
 from .._values.events import EventHub, StandbyLost, StandbyReady
-from .generation import Generation, StartFailed
+from .generation import Generation
+from .loss import StartFailed
 
 
 class Standbys:

@@ -363,6 +363,22 @@ class Timeline:
                 return False
         return True
 
+    def in_flight(self) -> tuple[str, ...]:
+        """Return the operations that were started and not finished."""
+        launched = [launch[2] for lane in self.lanes for launch in lane.launches]
+        names = {each: each._describe(())[0] for each in set(launched)}  # whatever it was given
+        begun = (command.operation for lane in self.lanes for command in lane.in_flight)
+        return (*begun, *map(names.__getitem__, launched))
+
+    def busy_engines(self) -> tuple[str, ...]:
+        """Return the libraries that have commands started and not finished."""
+        engines = {command.engine for lane in self.lanes for command in lane.in_flight}
+        return tuple(sorted(engines.union(self.launched())))
+
+    def launched(self) -> collections.Counter[str]:
+        """Return the number of unsettled launches and calls that went the short way, by engine."""
+        return collections.Counter(launch[2]._engine for lane in self.lanes for launch in lane.launches)
+
     @property
     def counters(self) -> tuple[int, ...]:
         """Return the ticket that each lane has reached, for every possible lane."""

@@ -1,12 +1,7 @@
 """Requests, and the mailboxes they wait in.
 
 A request is accepted when its mailbox took it, and every accepted request is settled exactly once: with a value, with
-one plain exception, or, when its caller was cancelled, in silence.
-
-    QUEUED -> STARTED -> SETTLED          the ordinary life
-    QUEUED -> CANCELLED                   the caller was cancelled before it began: it never runs
-    QUEUED -> SETTLED                     refused when taken (stale array), or the device closed or failed
-    STARTED -> ABANDONED -> SETTLED       the caller was cancelled afterwards: it goes on, its outcome is dropped
+one plain exception, or, when its caller was cancelled, in silence. ``states.py`` has its states.
 
 The caller gets `Cancelled` at once in both cases, so a kernel that never ends blocks no task. The memory channel
 belongs to the supervisor: an actor only gets a clone of the receiving end for each of its runs, because closing the
@@ -18,7 +13,6 @@ Only this file and ``_calls/launching.py`` call ``reschedule``: one sleep, one w
 from __future__ import annotations
 
 import contextlib
-import enum
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -30,16 +24,7 @@ from .._memory.arena import Block
 from .._values.errors import ActorCrashed, ContextLost, DeviceError
 from .._values.statistics import ActorStatistics, Outcome
 from .._wire.protocol import LANE_COMPUTE
-
-
-class RequestState(enum.Enum):
-    """The state of a request; see the module's docstring."""
-
-    QUEUED = "queued"
-    STARTED = "started"
-    SETTLED = "settled"
-    CANCELLED = "cancelled"
-    ABANDONED = "abandoned"
+from .states import FIRST, OPEN, RequestState
 
 
 class Request:
@@ -51,7 +36,7 @@ class Request:
         self.operation: str = operation
         self.lane: int | None = lane
         """The lane that must have room before it begins; None if it sends no command."""
-        self.state: RequestState = RequestState.QUEUED
+        self.state: RequestState = FIRST
         self._mailbox: Mailbox | None = None
         self._outcome: outcome.Outcome[Any] | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -70,7 +55,7 @@ class Request:
     @property
     def open(self) -> bool:
         """True if it is not settled yet."""
-        return self.state in (RequestState.QUEUED, RequestState.STARTED, RequestState.ABANDONED)
+        return self.state in OPEN
 
     @property
     def answered(self) -> bool:

@@ -81,7 +81,7 @@ FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 
 PINNED_PIECE = 32 << 20
 """A copy of pinned memory is one command up to this many bytes. The link takes 0.6 ms for them. So a task that waits
-for the last command has seen one end just before, and still polls; see `Generation.run_settler`."""
+for the last command has seen one end just before, and still polls; see `Settler.run`."""
 
 MANY = 32
 """The most boxes that one command copies. The driver queues each of them, and accepts about a thousand."""

@@ -8,7 +8,7 @@ import outcome
 
 from .._generation.requests import CommandRequest
 from .._generation.timeline import Command
-from .._supervision.mailbox import RequestState
+from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.records.memory import RELEASE_CHUNK
 
@@ -30,7 +30,7 @@ class Trim(CommandRequest):
         """Publish a release for each chunk."""
         generation.arena.trim(self._keep)
         self.state = RequestState.STARTED
-        self._freed = generation.release_retired(self)
+        self._freed = generation.order.release_retired(self)
         if not self._freed:
             self.settle(outcome.Value(0))
 

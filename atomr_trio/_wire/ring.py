@@ -34,11 +34,11 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from .channel import SharedMemory
-from .protocol import HEADER, MAX_LANES
+from .protocol import HEADER, MAX_LANES, WORKER_ASLEEP_WORD
 
 SLOT_BYTES: Final = 512
 """The bytes of a slot: enough for a launch of fifty arguments, and for the longest record of a library's call."""
@@ -71,6 +71,22 @@ def fence() -> None:
     # An uncontended lock is a locked compare-and-exchange.
     _LOCK.acquire()
     _LOCK.release()
+
+
+def announcer(words: memoryview[int], bell: int) -> Callable[[], None]:
+    """Return the sender's last step after it has counted a record: a fence, and the doorbell if the worker sleeps.
+
+    `words` are those of the page, and `bell` is the descriptor of the doorbell.
+    """
+    acquire, release, ring = _LOCK.acquire, _LOCK.release, os.eventfd_write
+
+    def announce() -> None:
+        acquire()  # a fence, without the call of one
+        release()
+        if words[WORKER_ASLEEP_WORD]:
+            ring(bell, 1)
+
+    return announce
 
 
 class Ring(SharedMemory):

@@ -324,7 +324,7 @@ class Lanes:
         """
         if generation is None or generation.loss is not None:
             return
-        if self.orphan_events and not generation.has_room_for_batch(LANE_COMPUTE, ORPHANS_AT_ONCE):
+        if self.orphan_events and not generation.admission.has_room_for_batch(LANE_COMPUTE, ORPHANS_AT_ONCE):
             return
         for _ in range(min(len(self.orphan_events), ORPHANS_AT_ONCE)):
             number, event, recorded = self.orphan_events.popleft()

@@ -16,7 +16,8 @@ from .._compiling.caching import Answer, Origin
 from .._compiling.compiler import CompiledProgram, check_source
 from .._compiling.options import NvrtcOptions, resolve_target
 from .._compiling.service import CompileStatistics, Waiter
-from .._supervision.mailbox import Request, RequestState
+from .._supervision.mailbox import Request
+from .._supervision.states import RequestState
 from .._values.errors import DeviceError, InvalidArgument
 from .._values.events import CompileFinished, CompileStarted
 from .modules.module import Program, check_name, load_apart, load_program

@@ -86,6 +86,7 @@ def hold_rebuild(dev: Device) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
     """Replace methods of one object by other functions while the block runs."""
+    own: dict[str, object] = {name: vars(owner)[name] for name in methods if name in vars(owner)}
     for name, function in methods.items():
         setattr(owner, name, function)
     try:
@@ -93,6 +94,8 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
     finally:
         for name in methods:
             delattr(owner, name)
+        for name, kept in own.items():
+            setattr(owner, name, kept)
 
 
 def generation_of(dev: Device) -> Generation:

@@ -103,14 +103,14 @@ async def measure(backend: str) -> None:
                 pass
             way.append(time.perf_counter() - sent)
             whole.append(sent - began)
-            generation.settle_finished()
+            generation.settler.settle_finished()
         show("  all of an awaited launch until it is sent", whole)
         print("\nthe worker and the GPU")
         show("  sent -> the GPU has written the ticket", way)
         if backend == "cuda":
             in_process()
         print("\nback")
-        show("  look at the counters, and find nothing", per_call(generation.settle_finished))
+        show("  look at the counters, and find nothing", per_call(generation.settler.settle_finished))
         seconds = []
         for _ in range(ROUNDS):
             began = time.perf_counter()

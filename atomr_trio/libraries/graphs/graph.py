@@ -29,7 +29,8 @@ from ..._arrays.ownership import own
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Command, Operand
 from ..._memory.arena import Block, ChunkState
-from ..._supervision.mailbox import Request, RequestState
+from ..._supervision.mailbox import Request
+from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
 from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from ..._values.shortage import host_limits
@@ -604,7 +605,7 @@ class Graph(metaclass=NoPublicConstructor):
 
     def _bring(self, generation: Generation, built: BuiltGraph | None, plan: _Plan) -> BuiltGraph:
         for block, role in plan.operands:
-            generation._check_block(block, role, f"launch of {self!r}")
+            generation.order.check_block(block, role, f"launch of {self!r}")
         if built is not None and built.keeps_order_of(plan):
             changes = plan.difference(built.records, LARGEST_UPDATE)
             if changes is not None:
@@ -652,7 +653,7 @@ class Graph(metaclass=NoPublicConstructor):
     def _require_chunks(self, generation: Generation, plan: _Plan, required: set[int]) -> None:
         """Create the chunks of copies and fills, since the driver checks their addresses when the graph is built."""
         for chunk in {block.chunk for block, _ in plan.operands}:
-            generation.require_chunk(chunk, required)
+            generation.order.require_chunk(chunk, required)
 
     def _warm(self, standby: Generation) -> None:
         """Make a standby build the graph, so that its first launch there finds it built."""

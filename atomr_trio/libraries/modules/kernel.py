@@ -14,7 +14,7 @@ from ..._arrays.arrays import DeviceArray
 from ..._arrays.ownership import foreign
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
-from ..._supervision.mailbox import RequestState
+from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
 from ..._values.info import KernelAttributes, Occupancy
 from ..._values.parameters import KernelSignature, Parameter

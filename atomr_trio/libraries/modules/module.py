@@ -30,7 +30,8 @@ from ..._compiling.compiler import CompiledProgram
 from ..._compiling.images import Image, ImageKind, read_image, variables_of
 from ..._generation.timeline import Command, CommandOwner, Operand
 from ..._memory.arena import Block, Chunk, ChunkState
-from ..._supervision.mailbox import Request, RequestState
+from ..._supervision.mailbox import Request
+from ..._supervision.states import RequestState
 from ..._values.dtypes import check_dtype
 from ..._values.errors import (
     AtomrInternalError,
@@ -353,7 +354,7 @@ class Module(metaclass=NoPublicConstructor):
         self._forget()
         for variable in self._variables.values():
             variable.end(f"its module, {self.name!r}, was unloaded")
-        for path in generation.launch_paths:
+        for path in generation.sender.short_ways:
             path.forget(self)
         self.device._modules.discard(self)
 

@@ -1,0 +1,294 @@
+"""The end of commands: each is settled when its ticket is reached, or when the generation is lost.
+
+One task at a time polls the counters: the caller whose command went out last, or else the settler's own task, which
+blocks on a descriptor when polling is not worthwhile any more.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from .._supervision.mailbox import Request
+from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
+from .._wire.channel import TimelinePage
+from .._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LANE_COMPUTE, LIBRARY_MISSING, Role
+from .._wire.ring import fence
+from .admission import Admission
+from .inbox import Inbox
+from .life import Life
+from .loss import MakeError
+from .timeline import Command, Launches, LaunchOwner, Operand, Timeline
+
+log = logging.getLogger("atomr_trio._worker")
+
+SPIN_SECONDS = 200e-6
+"""Seconds that a wait polls the counters between checkpoints before it blocks on the descriptor."""
+
+_WITH_RESULT = frozenset(
+    {"module.load", "module.occupancy", "module.suggest_block", "memory.create_chunk", "event.elapsed"}
+)
+"""Operations whose messages must be read before their ticket is settled."""
+
+
+class Settler:
+    """Settles the commands of one generation."""
+
+    def __init__(
+        self,
+        life: Life,
+        timeline: Timeline,
+        page: TimelinePage,
+        wake: int,
+        inbox: Inbox,
+        admission: Admission,
+        spin: float,
+    ) -> None:
+        self._longest_patience: float = max(spin, SPIN_SECONDS)
+        self.patience: float = self._longest_patience
+        """The time in seconds for which polling for an end is worthwhile before blocking."""
+        self._life = life
+        self._timeline = timeline
+        self._page = page
+        self._wake = wake
+        self._inbox = inbox
+        self._admission = admission
+        self._looked_for = False
+        self._activity = trio.Event()
+        self._idle = trio.Event()
+        self._why_torn: dict[str, str] = {}
+        """The texts about blocks that the loss has torn, by the operation that was writing them."""
+
+    def __repr__(self) -> str:
+        state = "idle" if self._timeline.idle else "a caller polls" if self._looked_for else "waiting"
+        return f"<Settler of generation {self._life.number}: {state}>"
+
+    # --- who polls ------------------------------------------------------------------------------------------------
+
+    @property
+    def looked_for(self) -> bool:
+        """True while a caller polls for the end of its own command."""
+        return self._looked_for
+
+    def begin_looking(self) -> bool:
+        """Return whether the caller, who has just sent a command, must poll for its end: if no other task does.
+
+        It settles what has ended, polls for `patience` at most, and calls `end_looking` afterwards.
+        """
+        if self._looked_for or self._activity.is_set():
+            return False
+        self._looked_for = True
+        return True
+
+    async def look_for(self, request: Request) -> None:
+        """Poll until a request has its answer or polling is not worthwhile any more, after a true `begin_looking`."""
+        until = time.perf_counter() + self.patience
+        try:
+            while True:
+                await trio.lowlevel.checkpoint()
+                self.settle_finished()
+                if request.answered or time.perf_counter() > until:
+                    break
+        finally:
+            self.end_looking()
+
+    def end_looking(self, looker: LaunchOwner | None = None) -> None:
+        """Settle what has ended, and leave unfinished commands to the settler again."""
+        self._looked_for = False
+        if (looker is not None and self._settled_alone(looker)) or self.settle_finished():
+            self.patience = self._longest_patience
+        elif not self._timeline.idle:
+            self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
+        if not self._timeline.idle:
+            self.wake()
+        elif not self._idle.is_set():
+            self._idle.set()
+
+    def wake(self) -> None:
+        """Make sure that ended commands are settled: by the task that polls, if there is one, else by the settler."""
+        if not self._looked_for and not self._activity.is_set():
+            self._activity.set()
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Settle commands as their tickets are reached: poll for a while, with checkpoints, then block.
+
+        Polling is worthwhile as long as commands end within the time. Each poll without success halves the time, until
+        one succeeds.
+        """
+        last = time.perf_counter()
+        while True:
+            if self._timeline.idle:
+                self._idle.set()
+                self._activity = trio.Event()
+                await self._activity.wait()
+                last = time.perf_counter()
+            if self.settle_finished():
+                last = time.perf_counter()
+                self.patience = self._longest_patience
+            if time.perf_counter() - last < self.patience:
+                await trio.lowlevel.checkpoint()
+                continue
+            self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
+            self._page.set_asleep(True)
+            fence()
+            try:
+                if not self.settle_finished():
+                    await trio.lowlevel.wait_readable(self._wake)
+                    os.eventfd_read(self._wake)
+            except BlockingIOError:
+                pass
+            finally:
+                self._page.set_asleep(False)
+            last = time.perf_counter()
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_idle(self) -> None:
+        """Wait until nothing is unfinished."""
+        while not self._timeline.idle:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+    # --- reached tickets ------------------------------------------------------------------------------------------
+
+    def settle_finished(self) -> bool:
+        """Settle everything whose ticket was reached; true if there was anything."""
+        progressed = False
+        for finished in self._timeline.take_finished():
+            progressed = True
+            if isinstance(finished, Command):
+                self._settle(finished)
+            else:
+                self._settle_launches(finished)
+        if progressed and self._admission.waiters:
+            self._admission.wake()
+        return progressed
+
+    def _settled_alone(self, looker: LaunchOwner) -> bool:
+        """Settle the only launch, if it is this one and has run without an error: the most usual case."""
+        book = self._timeline.lanes[LANE_COMPUTE]
+        launches = book.launches
+        if len(launches) != 1 or book.in_flight or launches[0][1] is not looker:
+            return False
+        page = self._page
+        if page.finished(LANE_COMPUTE) < launches[0][0] or page.failures(LANE_COMPUTE) != book.failures:
+            return False
+        launches.popleft()
+        looker.launches_finished(1)
+        if self._admission.waiters:
+            self._admission.wake()
+        return True
+
+    def _settle_launches(self, finished: Launches) -> None:
+        book, launches = finished.book, finished.items
+        failures = self._page.failures(book.index)
+        if failures != book.failures:
+            book.failures = failures
+            self._inbox.drain()
+            for launch in launches:
+                failure = self._inbox.failures.pop((book.index, launch[0]), None)
+                if failure is not None:
+                    error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
+                    launch[1].launch_failed(launch, error)
+        owner, count = launches[0][1], 0
+        for launch in launches:
+            if launch[1] is not owner:
+                owner.launches_finished(count)
+                owner, count = launch[1], 0
+            count += 1
+        owner.launches_finished(count)
+
+    def _settle(self, command: Command) -> None:
+        key = (command.lane, command.ticket)
+        status = self._page.status(*key)
+        if status or command.operation in _WITH_RESULT:
+            self._inbox.drain()
+        if not status:
+            command.owner.command_finished(command, None, self._inbox.results.pop(key, None))
+            return
+        for block, torn, recipe in command.healed or ():
+            block.torn = None
+            if torn is not None:
+                block.tear(torn)
+            block.fast = 0
+            # The fill must not overwrite what a later command has written.
+            if block.writer == key and recipe is not None:
+                block.recipe = recipe.anew()
+        failure = self._inbox.failures.pop(key, None)
+        if failure is None:
+            failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
+        command.owner.command_finished(command, error_of(self._life, command.operation, failure), None)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def settle_rest(self, make_error: MakeError) -> None:
+        """Settle everything else as lost, each with a fresh error; what unfinished commands were writing is torn."""
+        lost = list(self._timeline.take_rest())
+        launches = list(self._timeline.take_rest_of_launches())
+        for command in lost:
+            self._tear(command.operation, command.operands)
+        # Of thousands of launches many are the same, down to the objects that they were given.
+        for launched, arguments in {(launch[2], *map(id, launch[3])): launch[2:] for launch in launches}.values():
+            self._tear(*launched._describe(arguments))
+        # Every waiter has its own error. A batch raises one for all its calls, of which there may be thousands.
+        for owner, count in collections.Counter(launch[1] for launch in launches).items():
+            owner.launches_lost(count, make_error())
+        for_batches: DeviceError | None = None
+        for command in lost:
+            if command.batched and for_batches is None:
+                for_batches = make_error()
+            try:
+                command.owner.command_lost(command, for_batches if command.batched and for_batches else make_error())
+            except Exception:  # an internal error must not leave the others without an answer
+                log.critical("settling %r of generation %d failed", command, self._life.number, exc_info=True)
+        self._admission.wake()
+
+    def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
+        number = self._life.number
+        why = self._why_torn.setdefault(operation, f"{operation} was writing it when generation {number} was lost")
+        for block, role in operands:
+            if role is not Role.READ and not block.freed and block.torn is not why:
+                block.tear(why)
+
+
+def error_of(life: Life, operation: str, failure: dict[str, Any]) -> DeviceError:
+    """Return the error of a command that failed alone, from the worker's message."""
+    device, generation = life.device, life.number
+    if failure["status"] == ENGINE_BUG:
+        return ActorCrashed(
+            f"the worker's part of {operation} crashed: {failure['text']}",
+            actor=failure["library"],
+            device=device,
+            generation=generation,
+            operation=operation,
+        )
+    if failure["status"] == HOST_SHORTAGE:
+        return OutOfHostMemory(
+            f"the worker could not run it: {failure['text']}",
+            device=device,
+            generation=generation,
+            operation=operation,
+        )
+    if failure["status"] == LIBRARY_MISSING:
+        return LibraryNotFound(
+            failure["text"],
+            library=failure["library"],
+            device=device,
+            generation=generation,
+            operation=operation,
+        )
+    return error_from_status(
+        failure["status"],
+        failure["name"],
+        failure["text"],
+        operation=operation,
+        device=device,
+        generation=generation,
+        library=failure["library"],
+    )
