@@ -99,10 +99,10 @@ if TYPE_CHECKING:
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
-    from .libraries.blas import BatchBlas as BatchBlas, Blas as Blas
-    from .libraries.blaslt import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
+    from .libraries.blas.verbs import BatchBlas as BatchBlas, Blas as Blas
+    from .libraries.blaslt.verbs import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
     from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
-    from .libraries.lanes import Event as Event, Lane as Lane
+    from .libraries.lanes.verbs import Event as Event, Lane as Lane
     from .libraries.modules.kernel import (
         Kernel as Kernel,
         Overwrites as Overwrites,
@@ -112,8 +112,8 @@ if TYPE_CHECKING:
         read_only as read_only,
     )
     from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
-    from .libraries.nvrtc import Nvrtc as Nvrtc
-    from .libraries.solver import BatchSolver as BatchSolver, Solver as Solver
+    from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
+    from .libraries.solver.verbs import BatchSolver as BatchSolver, Solver as Solver
 
 __version__ = "0.1.0"
 
@@ -168,20 +168,20 @@ _HOMES = {
     ),
     "_values.findings": ("Check", "Finding", "OtherThread", "kept_findings"),
     "_values.info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
-    "libraries.lanes": ("Event", "Lane"),
+    "libraries.lanes.verbs": ("Event", "Lane"),
     "_memory.map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
     "_open": ("open_device",),
     "_values.parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),
-    "libraries.blas": ("BatchBlas", "Blas"),
-    "libraries.blaslt": ("BatchBlasLt", "BlasLt"),
+    "libraries.blas.verbs": ("BatchBlas", "Blas"),
+    "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt"),
     "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "libraries.modules.kernel": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
-    "libraries.nvrtc": ("Nvrtc",),
-    "libraries.solver": ("BatchSolver", "Solver"),
+    "libraries.nvrtc.verbs": ("Nvrtc",),
+    "libraries.solver.verbs": ("BatchSolver", "Solver"),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ._device import Device
     from ._generation.generation import Generation
     from .libraries.graphs.graph import Graph
-    from .libraries.lanes import Event, Lane
+    from .libraries.lanes.verbs import Event, Lane
 
 
 _LAUNCHED: Final = "launch takes a kernel or a prepared launch"

@@ -98,9 +98,9 @@ if TYPE_CHECKING:
     from ._arrays.interop import Interop
     from ._batch import Batch
     from .libraries.graphs.graph import Graph, GraphRecorder
-    from .libraries.lanes import Lane
+    from .libraries.lanes.verbs import Lane
     from .libraries.modules.module import Module, ModuleLoader, Program
-    from .libraries.nvrtc import Nvrtc
+    from .libraries.nvrtc.verbs import Nvrtc
 
 log = logging.getLogger("atomr_trio.device")
 
@@ -175,9 +175,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         spin: float,
         checks: tuple[str, ...],
     ) -> None:
-        from .libraries.lanes import Lanes
+        from .libraries.lanes.verbs import Lanes
         from .libraries.modules.module import ModuleLoader
-        from .libraries.nvrtc import Nvrtc
+        from .libraries.nvrtc.verbs import Nvrtc
 
         self._index = index
         self._backend: Backend = backend

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from ._batch import Batch
     from ._device import Device
-    from .libraries.blas import BatchBlas, Blas
-    from .libraries.blaslt import BatchBlasLt, BlasLt
-    from .libraries.solver import BatchSolver, Solver
+    from .libraries.blas.verbs import BatchBlas, Blas
+    from .libraries.blaslt.verbs import BatchBlasLt, BlasLt
+    from .libraries.solver.verbs import BatchSolver, Solver
 
 LIBRARIES: Final = ("blas", "blaslt", "solver")
 """The names of their actors, which are also those of their engines."""
@@ -23,21 +23,21 @@ class DeviceLibraries:
     @functools.cached_property
     def blas(self) -> Blas:
         """Dense linear algebra (cuBLAS): `await dev.blas.gemm(a, b)`."""
-        from .libraries.blas import Blas
+        from .libraries.blas.verbs import Blas
 
         return Blas(cast("Device", self))
 
     @functools.cached_property
     def blaslt(self) -> BlasLt:
         """Products of matrices with epilogues (cuBLASLt): `await dev.blaslt.matmul(a, b, ...)`."""
-        from .libraries.blaslt import BlasLt
+        from .libraries.blaslt.verbs import BlasLt
 
         return BlasLt(cast("Device", self))
 
     @functools.cached_property
     def solver(self) -> Solver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `await dev.solver.solve(a, b)`."""
-        from .libraries.solver import Solver
+        from .libraries.solver.verbs import Solver
 
         return Solver(cast("Device", self))
 
@@ -51,7 +51,7 @@ class BatchLibraries:
         self._libraries: dict[str, Any] = {}
 
     def _make(self, name: str, form: str) -> Any:
-        actor = importlib.import_module(f"{__package__}.libraries.{name}")
+        actor = importlib.import_module(f"{__package__}.libraries.{name}.verbs")
         batch = cast("Batch", self)
         library = self._libraries[name] = getattr(actor, form)(batch._device, batch)
         return library

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ._values.findings import Check
     from ._wire.backends import BackendName
 
-_TO_OPEN = ("_device", "libraries.lanes", "libraries.modules.module", "libraries.nvrtc")
+_TO_OPEN = ("_device", "libraries.lanes.verbs", "libraries.modules.module", "libraries.nvrtc.verbs")
 _TO_USE = (
     "_batch",
     "_compiling.linker",
     "_arrays.interop",
-    "libraries.blas",
-    "libraries.blaslt",
+    "libraries.blas.verbs",
+    "libraries.blaslt.verbs",
     "_transfers.copies",
     "libraries.graphs.graph",
     "_transfers.memory",
-    "libraries.solver",
+    "libraries.solver.verbs",
 )
 _importing = threading.Lock()
 _imported: set[tuple[str, ...]] = set()

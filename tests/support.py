@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import importlib.util
 import math
 import os
 import subprocess
@@ -90,8 +89,8 @@ def set_constant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str,
 @functools.cache
 def _globals_read(module: ModuleType) -> frozenset[str]:
     """The global names that the functions of a module read when they are called, not when the module is imported."""
-    whole = importlib.util.find_spec(module.__name__).loader.get_code(module.__name__)
-    pending: list[CodeType] = [whole]
+    path = str(module.__file__)
+    pending: list[CodeType] = [compile(Path(path).read_text(encoding="utf-8"), path, "exec")]
     found: set[str] = set()
     while pending:
         code = pending.pop()

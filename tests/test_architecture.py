@@ -158,10 +158,25 @@ def test_supervision_is_pure():
 
 
 WIRE, WORKER = TRIO_SIDE / "_wire", TRIO_SIDE / "_worker"
+WORKER_BASE = WORKER / "base"
+ENGINES = sorted((TRIO_SIDE / "libraries").glob("*/engine*.py"))
+RECORDS = sorted((TRIO_SIDE / "libraries").glob("*/records*.py"))
+DEPENDENCIES = {"solver": {"blas"}, "graphs": {"modules"}}
+"""Libraries whose engines and records need those of others."""
 
 
 def test_the_worker_side_has_neither_trio_nor_numpy_nor_attrs():
-    assert offenders([*sources(WIRE), *sources(WORKER)], "trio", "numpy", "attrs", "attr", "outcome") == []
+    paths = [*sources(WIRE), *sources(WORKER), *ENGINES, *RECORDS]
+    assert offenders(paths, "trio", "numpy", "attrs", "attr", "outcome") == []
+
+
+@pytest.mark.parametrize("path", [*ENGINES, *RECORDS], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_an_engine_can_be_imported_first(path):
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    loaded = run_python(
+        f"import sys, {module}; print(*sorted({{'trio', 'numpy', 'attrs', 'attr'}} & set(sys.modules)))"
+    )
+    assert loaded.split() == []
 
 
 LAYERS = {
@@ -170,7 +185,6 @@ LAYERS = {
     "_compiling": ("_wire", "_values"),
     "_memory": ("_wire", "_values"),
     "_supervision": ("_wire", "_values", "_compiling", "_memory"),
-    "_worker": ("_wire",),
 }
 """The lower folders of the package, each with those that it may import. The modules that lie flat are above them."""
 
@@ -180,20 +194,57 @@ def test_a_lower_layer_imports_nothing_of_a_higher_one(layer):
     assert of_the_package(sources(TRIO_SIDE / layer), layer, *LAYERS[layer]) == []
 
 
-def test_the_worker_side_imports_nothing_of_the_trio_side():
-    assert of_the_package(sources(WORKER), "_wire", "_worker") == []
+def test_the_base_of_the_worker_rests_on_what_both_processes_know():
+    found = of_the_package(sources(WORKER_BASE), "_wire")
+    assert [line for line in found if "_worker.base" not in line] == []
+
+
+def test_an_engine_rests_on_the_base_of_the_worker_and_its_own_library():
+    found = []
+    for path in (*ENGINES, *RECORDS):
+        known = {path.parent.name, *DEPENDENCIES.get(path.parent.name, ())}
+        for line in of_the_package([path], "_wire"):
+            _, module = line.split(": ")
+            parts = module.split(".")[1:]
+            is_base = parts[:2] == ["_worker", "base"] and path in ENGINES
+            is_library = parts[0] == "libraries" and (len(parts) < 3 or parts[1] in known)
+            is_worker_side = len(parts) < 3 or parts[2].startswith(("records", "engine"))
+            if parts != ["_worker"] and not (is_base or (is_library and is_worker_side)):
+                found.append(line)
+    assert found == []
+
+
+def test_only_the_registry_and_the_main_module_know_the_engines():
+    """The main module makes hot launches itself, by the engine of modules."""
+    knowing = [*ENGINES, WORKER / "registry.py", WORKER / "main.py"]
+    outside = [path for path in sources(TRIO_SIDE) if path not in knowing]
+    engines = [
+        line
+        for line in of_the_package(outside)
+        if (parts := line.split(": ")[1].split("."))[1] == "libraries"
+        and len(parts) > 3
+        and parts[3].startswith("engine")
+    ]
+    assert engines == []
+    assert [line for line in of_the_package([*outside, *ENGINES]) if "_worker.registry" in line] == []
+
+
+def test_the_folder_of_a_library_is_empty_but_for_its_modules():
+    for path in (TRIO_SIDE / "libraries").glob("*/__init__.py"):
+        assert [type(node).__name__ for node in ast.parse(path.read_text(encoding="utf-8")).body] == ["Expr"], path
 
 
 def test_nothing_imports_the_worker():
     """It is a process of its own, which is named on a command line."""
-    others = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER)]
+    others = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER) and path not in ENGINES]
     found = [line for line in of_the_package(others) if ": atomr_trio._worker" in line]
     assert found == []
 
 
 def test_the_trio_side_does_not_call_the_driver():
     exempt = TRIO_SIDE / "_arrays" / "interop.py"
-    trio_side = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(WORKER) and path != exempt]
+    worker_side = (*sources(WORKER), *ENGINES)
+    trio_side = [path for path in sources(TRIO_SIDE) if path not in worker_side and path != exempt]
     assert offenders(trio_side, "atomr_cuda.driver", "atomr_sim") == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from atomr_trio import Device
 from atomr_trio._calls.verbs import CallRequest
-from atomr_trio._wire.records.blas import BLAS
+from atomr_trio.libraries.blas.records import BLAS
 from blas_helper import (
     DTYPES,
     MATRICES,

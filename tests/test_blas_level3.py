@@ -13,7 +13,7 @@ import pytest
 
 from atomr_trio import CommandFailed, Device, DeviceArray, InvalidArgument
 from atomr_trio._calls.verbs import Library
-from atomr_trio.libraries.blas import Blas
+from atomr_trio.libraries.blas.verbs import Blas
 from atomr_trio.testing import ReturnStatus, inject
 from blas_helper import (
     ARCH_MISMATCH,

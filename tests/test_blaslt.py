@@ -23,8 +23,8 @@ import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceArray, InvalidArgument
 from atomr_trio._wire.protocol import Mode, Role
-from atomr_trio._wire.records.blaslt import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
-from atomr_trio.libraries.blaslt import types
+from atomr_trio.libraries.blaslt.records import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
+from atomr_trio.libraries.blaslt.verbs import types
 from sim_process import run_in_process
 
 pytestmark = pytest.mark.used_workers
@@ -863,7 +863,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
         from types import SimpleNamespace
         import atomr_sim
         from atomr_cuda._library import CudaError
-        from atomr_trio._worker.engines import blaslt
+        from atomr_trio.libraries.blaslt.verbs import engine as blaslt
 
         begin()
         weighed = lambda ticket, entries: None

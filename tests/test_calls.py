@@ -15,7 +15,15 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import CommandFailed, ContextLost, InvalidArgument, LibraryNotFound, SingularMatrixError, StaleArray
+from atomr_trio import (
+    CommandFailed,
+    ContextLost,
+    InvalidArgument,
+    LibraryNotFound,
+    SingularMatrixError,
+    StaleArray,
+    libraries,
+)
 from atomr_trio._calls.verbs import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
 from atomr_trio._generation import admission as _admission
 from atomr_trio._generation.settler import error_of
@@ -25,10 +33,10 @@ from atomr_trio._transfers.memory import plan_fill, tear
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio._wire import records
 from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
-from atomr_trio._wire.records.blas import BLAS
 from atomr_trio._wire.records.calls import CallTable
 from atomr_trio._wire.status import StatusClass, classify
-from atomr_trio._worker.engines.calls import _shift
+from atomr_trio._worker.base.calls import _shift
+from atomr_trio.libraries.blas.records import BLAS
 from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from rogue import compile_rogue, gated, until, until_full
 from support import open_test_device, set_constant
@@ -76,9 +84,10 @@ def test_every_function_of_the_table_is_in_the_bindings():
 
 
 def test_every_engine_has_a_number_of_its_own():
-    modules = [
-        importlib.import_module(f"{records.__name__}.{each.name}") for each in pkgutil.iter_modules(records.__path__)
-    ]
+    names = [each.name for each in pkgutil.walk_packages(libraries.__path__, f"{libraries.__name__}.")]
+    names = [name for name in names if name.endswith(".records")]
+    names += [each.name for each in pkgutil.iter_modules(records.__path__, f"{records.__name__}.")]
+    modules = list(map(importlib.import_module, names))
     tables = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, VerbTable)}
     numbers = [table.number for table in tables.values()]
     assert len(numbers) >= 9

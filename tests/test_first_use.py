@@ -127,7 +127,7 @@ def test_what_the_attributes_of_a_first_launch_need_is_there_when_the_engine_is_
     code = """
 import sys, types
 from atomr_cuda import CudaError, driver
-from atomr_trio._worker.engines.module import LaunchOptions, ModuleEngine
+from atomr_trio.libraries.modules.engine import LaunchOptions, ModuleEngine
 driver.library.replace({"cuLaunchKernelEx": lambda *_: 0})
 engine = ModuleEngine(types.SimpleNamespace(cuda_error=CudaError))
 before = set(sys.modules)

@@ -30,10 +30,10 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
-from atomr_trio._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, decode_steps, encode_steps
 from atomr_trio._wire.records.memory import COPY, FILL
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.libraries.graphs import graph as graph_actor
+from atomr_trio.libraries.graphs.records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, decode_steps, encode_steps
 from atomr_trio.testing import inject
 from rogue import WILD, compile_rogue, kill_worker, next_generation, until
 from support import set_constant

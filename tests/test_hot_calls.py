@@ -25,9 +25,9 @@ def test_what_a_call_made_ready_does():
         from types import SimpleNamespace
         import atomr_sim
         from atomr_trio._calls.verbs import Scalar, _write, Answer
-        from atomr_trio._wire.records.blas import BLAS, flags
+        from atomr_trio.libraries.blas.records import BLAS, flags
         from atomr_trio._wire.records.calls import HEAD
-        from atomr_trio._worker.engines.blas import blas_engine
+        from atomr_trio.libraries.blas.engine import blas_engine
 
         begin()
         def lane_of(index):

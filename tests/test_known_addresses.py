@@ -21,9 +21,9 @@ from atomr_trio._calls.known import _repeatable
 from atomr_trio._calls.verbs import Address, Library, Scalar, verb
 from atomr_trio._memory.arena import ALIGNMENT
 from atomr_trio._wire.protocol import LANE_COMPUTE
-from atomr_trio.libraries.blas import Blas
-from atomr_trio.libraries.blaslt import BlasLt
-from atomr_trio.libraries.solver import Solver
+from atomr_trio.libraries.blas.verbs import Blas
+from atomr_trio.libraries.blaslt.verbs import BlasLt
+from atomr_trio.libraries.solver.verbs import Solver
 from linear_helper import FORMS, find
 from strategies import check_on_device
 

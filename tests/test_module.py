@@ -39,7 +39,7 @@ from atomr_trio import (
 from atomr_trio._compiling.images import read_image
 from atomr_trio._generation.admission import Admission
 from atomr_trio._values.parameters import signature_of_layout
-from atomr_trio._worker.engines.module import may_print
+from atomr_trio.libraries.modules.engine import may_print
 from link_helper import fatbin_of
 from rogue import WILD, compile_rogue, gated, kill_worker, process_exists, until
 

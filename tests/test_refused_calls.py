@@ -25,18 +25,18 @@ import atomr_sim
 import sim_process
 from atomr_cuda import CudaError, driver
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
-from atomr_trio._wire.records.graph import BUILD, DESTROY, Step, encode_steps
 from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LOAD, UNLOAD
-from atomr_trio._worker.engines.blas import blas_engine
-from atomr_trio._worker.engines.calls import CallEngine
-from atomr_trio._worker.engines.finite import FiniteKernels
-from atomr_trio._worker.engines.graph import GraphEngine
-from atomr_trio._worker.engines.memory import MemoryEngine
-from atomr_trio._worker.engines.module import ModuleEngine
-from atomr_trio._worker.engines.solver import solver_engine
-from atomr_trio._worker.giving_back import GivingBack
-from atomr_trio._worker.lanes import Command, Lane
+from atomr_trio._worker.base.calls import CallEngine
+from atomr_trio._worker.base.giving_back import GivingBack
+from atomr_trio._worker.base.lanes import Command, Lane
+from atomr_trio._worker.base.memory import MemoryEngine
+from atomr_trio.libraries.blas.engine import blas_engine
+from atomr_trio.libraries.graphs.engine import GraphEngine
+from atomr_trio.libraries.graphs.records import BUILD, DESTROY, Step, encode_steps
+from atomr_trio.libraries.modules.engine import ModuleEngine
+from atomr_trio.libraries.solver.engine import solver_engine
+from atomr_trio.libraries.solver.engine_kernels import FiniteKernels
 from atomr_trio.testing import worker_pid
 from nvrtc_helper import compile_ptx
 from rogue import gated

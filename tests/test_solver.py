@@ -24,7 +24,7 @@ from atomr_trio import (
 )
 from atomr_trio._calls.verbs import Answer
 from atomr_trio._wire.records.calls import SIZE
-from atomr_trio._wire.records.solver import FUNCTIONS, SOLVER
+from atomr_trio.libraries.solver.records import FUNCTIONS, SOLVER
 from atomr_trio.libraries.solver.types import arguments_of, error_of
 from blas_helper import DTYPES, MATRICES, REALS, SCATTERED, exact, fresh_random, place, random, submitted
 from rogue import WILD, compile_rogue, gated, kill_worker, next_generation, until

@@ -29,10 +29,10 @@ from atomr_trio import (
     link,
 )
 from atomr_trio._calls.verbs import Outgoing
-from atomr_trio._wire.records.solver import FUNCTIONS, SOLVER
-from atomr_trio._worker.engines.finite import PTX
-from atomr_trio._worker.engines.solver import solver_engine
-from atomr_trio._worker.lanes import Command
+from atomr_trio._worker.base.lanes import Command
+from atomr_trio.libraries.solver.engine import solver_engine
+from atomr_trio.libraries.solver.engine_kernels import PTX
+from atomr_trio.libraries.solver.records import FUNCTIONS, SOLVER
 from atomr_trio.testing import ReturnStatus, inject
 from blas_helper import DTYPES, exact, fresh_random, random
 from solver_helper import Solving, assert_small, functions_of, half, hermitian, positive

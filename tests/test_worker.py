@@ -313,7 +313,7 @@ async def test_a_started_worker_has_neither_trio_nor_the_users_side_in_its_modul
             await until(answer.exists)
             modules = set(answer.read_text().split())
             assert dev.generation == 1
-    assert "atomr_trio._worker.lanes" in modules, "the answer is no worker's"
+    assert "atomr_trio._worker.base.lanes" in modules, "the answer is no worker's"
     strangers = {
         "trio",
         "attrs",

@@ -16,7 +16,7 @@ from atomr_cuda import driver
 from atomr_sim.driver.streams import Fate, Stream
 from atomr_trio import _worker as worker
 from atomr_trio._wire.protocol import EXIT_BUG, Mode
-from atomr_trio._worker.lanes import Command, Lane
+from atomr_trio._worker.base.lanes import Command, Lane
 
 pytestmark = pytest.mark.sim_only
 DEADLINE = 30

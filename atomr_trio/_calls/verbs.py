@@ -2,7 +2,7 @@
 
 A verb of a library is a function that checks its arguments, allocates its result, and notes the library calls to make;
 it sends nothing. `verb` makes two functions of it: an awaited one on `dev.blas`, and one that sends at once on the
-`blas` of a batch. This file also writes a call into a record; ``_worker/engines/calls.py`` gives the records' meaning.
+`blas` of a batch. This file also writes a call into a record; ``_worker/base/calls.py`` gives the records' meaning.
 """
 
 from __future__ import annotations

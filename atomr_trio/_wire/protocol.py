@@ -21,7 +21,7 @@ The ticket is first, so that the fields that are the same in every launch of a k
 
 MAX_WAITS: Final = 255
 CONTROL_LANE: Final = 255
-"""The pseudo-lane of records without a ticket: the loop thread handles them at once (see ``engines/context.py``)."""
+"""The pseudo-lane of records without a ticket: the loop thread handles them at once (``records/context.py``)."""
 SOCKET_LANE: Final = 254
 """A mark in the ring: the next record in order comes through the socket."""
 UNSIGNED: Final = 0x80

@@ -59,11 +59,11 @@ from .._wire.records.memory import MEMORY
 from .._wire.records.module import LAUNCH, MODULE
 from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .._wire.status import StatusClass, classify
-from . import engines
-from .engines.memory import MemoryEngine
-from .engines.module import ModuleEngine
-from .giving_back import GivingBack
-from .lanes import Command, HotCall, Lane, Ready, RepeatingEngine
+from ..libraries.modules.engine import ModuleEngine
+from . import registry as engines
+from .base.giving_back import GivingBack
+from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
+from .base.memory import MemoryEngine
 from .parent import die_with_parent
 
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2

@@ -310,7 +310,7 @@ class Raw(Others):
 
     def _lt_matmul(self, product: Product, a: int, b: int, out: int) -> functools.partial[int]:
         """What is first to the library is `b`, whose columns lie one behind the other, as those of `a` do to it."""
-        from atomr_trio._wire.records.blaslt import WORKSPACE_BYTES
+        from atomr_trio.libraries.blaslt.records import WORKSPACE_BYTES
 
         narrow, wide = self._data_type(product), self._lt.cudaDataType.CUDA_R_16BF
         first, second, added, result = (self._layout(kind, product.size) for kind in (narrow, narrow, wide, wide))

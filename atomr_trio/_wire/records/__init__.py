@@ -1,4 +1,4 @@
-"""The records that cross between the two processes, and the functions of libraries that they name.
+"""The records that several layers need: memory and copies, launches, marks, shared arrays, calls of libraries.
 
-A module of this folder has no calls of a library: those are in ``_worker/engines``.
+Those of one library alone are in its folder. A module of this folder makes no calls: those are in the engines.
 """

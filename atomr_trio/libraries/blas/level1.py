@@ -14,7 +14,7 @@ from ..._calls.linear import Vector, check_array
 from ..._calls.verbs import Answer, Argument, Verdict, verb
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
-from ..._wire.records.blas import flags
+from .records import flags
 from .types import REAL_LETTERS, check_lengths
 from .vectors import DTYPES, MIXED_LETTERS, PARTS, Number, VectorOperands, check_real, check_scalars_apart, is_complex
 

@@ -16,8 +16,8 @@ from ..._calls.linear import OPERATIONS, Matrix, Operation, Vector, check_operat
 from ..._calls.verbs import Scalar, verb
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
-from ..._wire.records.blas import flags
 from .matrices import MatrixOperands, is_same_place, word
+from .records import flags
 from .vectors import DTYPES, PARTS, check_real, factor
 
 

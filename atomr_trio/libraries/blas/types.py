@@ -14,7 +14,7 @@ from ..._calls.library_types import name_of
 from ..._calls.linear import Vector
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
-from ..._wire.records.blas import flags
+from .records import flags
 
 REAL_LETTERS: Final[Mapping[str, str]] = MappingProxyType({"S": "S", "D": "D", "C": "Sc", "Z": "Dz"})
 """The same for functions whose result is real."""

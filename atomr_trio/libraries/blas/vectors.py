@@ -21,7 +21,7 @@ from ..._calls.linear import Matrix, Vector, check_array, is_spread, strides_tex
 from ..._calls.verbs import Address, Argument, Library, Scalar, Verdict, check_usable
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
-from ..._wire.records.blas import flags
+from .records import flags
 
 DTYPES: Final = {letter: name for name, letter in LETTERS.items()}
 """The name of the dtype by its letter."""

@@ -9,10 +9,10 @@ from ..._calls.library_types import check_output_dtype
 from ..._calls.linear import Operation, check_array
 from ..._calls.verbs import Library, check_usable, verb
 from ..._values.errors import InvalidArgument
-from ..._wire.records.blaslt import BLASLT
 from . import types
 from .extras import Extras
 from .plan import Call, Factor, Kind, Size, addend_of, target_of
+from .records import BLASLT
 from .types import Compute, Epilogue, epilogue_of
 
 

@@ -29,7 +29,10 @@ from ..._generation.requests import CallKind, CommandRequest
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
-from ..._wire.records.blaslt import (
+from ..._wire.records.calls import WORD
+from . import types
+from .extras import Extras, Shape, aux_of, stack_of, vector_of
+from .records import (
     FIRST_MATMUL,
     MATMUL,
     OPEN,
@@ -41,9 +44,6 @@ from ..._wire.records.blaslt import (
     pack_layouts,
     plan_key,
 )
-from ..._wire.records.calls import WORD
-from . import types
-from .extras import Extras, Shape, aux_of, stack_of, vector_of
 from .types import FLOAT8, Dtypes, Product, compute_of, product_of
 
 if TYPE_CHECKING:

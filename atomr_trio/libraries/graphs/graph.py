@@ -36,11 +36,11 @@ from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleK
 from ..._values.shortage import host_limits
 from ..._values.util import NoPublicConstructor, check_seconds, known
 from ..._wire.protocol import LANE_COMPUTE, Role, Verb
-from ..._wire.records.graph import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
 from ..modules.kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
 from ..modules.module import Module, UnloadOwner
+from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
 
 if TYPE_CHECKING:
     from ..._device import Device

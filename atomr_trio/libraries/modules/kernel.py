@@ -27,7 +27,7 @@ from .module import Module, placed
 if TYPE_CHECKING:
     from ..._device import Device
     from ..._generation.generation import Generation
-    from ..lanes import Lane
+    from ..lanes.verbs import Lane
 
 Dimensions = SupportsIndex | Sequence[SupportsIndex]
 

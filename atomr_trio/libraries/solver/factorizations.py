@@ -12,8 +12,8 @@ from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import OPERATIONS, Matrix, Operation, broadcast, check_array, check_operation
 from ..._calls.verbs import verb
 from ..._values.errors import InvalidArgument
-from ..._wire.records.finite import NAN
 from .plans import SolverPlans, lines, places
+from .records_finite import NAN
 from .types import FACTOR_BATCH, LEFT, LOWER, RIGHT, UPPER, Look
 
 

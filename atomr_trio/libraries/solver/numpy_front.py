@@ -18,10 +18,10 @@ from ..._calls.linear import OPERATIONS, Matrix, broadcast
 from ..._calls.verbs import Argument, Scalar, verb
 from ..._values.errors import InvalidArgument, SingularMatrixError
 from ..._values.util import named, shown
-from ..._wire.records.blas import BLAS
-from ..._wire.records.finite import INFINITY, NAN
+from ..blas.records import BLAS
 from .factorizations import FactorizationVerbs, matching
 from .plans import Sides, places, swapped, turned, values_of
+from .records_finite import INFINITY, NAN
 from .spectra import SpectrumVerbs
 from .types import LEFT, REAL, UPPER, Look, PairOut, TripleOut
 

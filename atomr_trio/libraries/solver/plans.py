@@ -34,11 +34,11 @@ from ..._calls.verbs import (
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
-from ..._wire.records import finite
-from ..._wire.records.blas import BLAS
 from ..._wire.records.calls import ANSWER_BYTES, CallTable
-from ..._wire.records.finite import INFINITY, NAN
-from ..._wire.records.solver import NONDETERMINISTIC, PART, SOLVER, TOGETHER, Function
+from ..blas.records import BLAS
+from . import records_finite as finite
+from .records import NONDETERMINISTIC, PART, SOLVER, TOGETHER, Function
+from .records_finite import INFINITY, NAN
 from .types import INFOS, ITERATIONS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
 
 

@@ -23,10 +23,10 @@ from ..._values.errors import (
     RequestError,
     SingularMatrixError,
 )
-from ..._wire.records.blas import BLAS
 from ..._wire.records.calls import CallTable
-from ..._wire.records.finite import INFINITY, NAN
-from ..._wire.records.solver import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
+from ..blas.records import BLAS
+from .records import FUNCTIONS, OPTIONS, SOLVER, Function, symbol
+from .records_finite import INFINITY, NAN
 
 Kind = tuple[tuple[int, ...], npt.DTypeLike]
 """The shape and dtype of a result."""

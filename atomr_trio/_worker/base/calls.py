@@ -17,7 +17,7 @@ from ..._wire.status import StatusClass, classify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, Ready, WorkerServices
+    from .lanes import Command, Lane, Ready, WorkerServices
 
 
 class Bound:

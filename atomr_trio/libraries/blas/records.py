@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .calls import DEVICE_SCALARS, CallTable
+from ..._wire.records.calls import DEVICE_SCALARS, CallTable
 
 LETTERS = ("S", "D", "C", "Z")
 """The element types that the letters in function names stand for: single and double precision, real and complex."""

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, final
 import attrs
 import outcome
 
-from .._compiling.caching import Answer, Origin
-from .._compiling.compiler import CompiledProgram, check_source
-from .._compiling.options import NvrtcOptions, resolve_target
-from .._compiling.service import CompileStatistics, Waiter
-from .._supervision.mailbox import Request
-from .._supervision.states import RequestState
-from .._values.errors import DeviceError, InvalidArgument
-from .._values.events import CompileFinished, CompileStarted
-from .modules.module import Program, check_name, load_apart, load_program
+from ..._compiling.caching import Answer, Origin
+from ..._compiling.compiler import CompiledProgram, check_source
+from ..._compiling.options import NvrtcOptions, resolve_target
+from ..._compiling.service import CompileStatistics, Waiter
+from ..._supervision.mailbox import Request
+from ..._supervision.states import RequestState
+from ..._values.errors import DeviceError, InvalidArgument
+from ..._values.events import CompileFinished, CompileStarted
+from ..modules.module import Program, check_name, load_apart, load_program
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from .._generation.generation import Generation
-    from .modules.kernel import Kernel
+    from ..._device import Device
+    from ..._generation.generation import Generation
+    from ..modules.kernel import Kernel
 
 
 class _CompileRequest(Request):

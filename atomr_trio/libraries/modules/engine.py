@@ -21,12 +21,12 @@ from ..._wire.records.module import (
     LaunchOptions,
     kernel_number,
 )
-from ..giving_back import GivingBack
+from ..._worker.base.giving_back import GivingBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, WorkerServices
 
 _CU_JIT_ERROR_LOG_BUFFER = 5
 _CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import trio
 
-from .._arrays.ownership import own
-from .._generation.requests import BoundRequest, CommandRequest
-from .._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
-from .._values.errors import DeviceError, InvalidArgument, fresh
-from .._values.lane_options import ORDINARY, LaneOptions
-from .._values.state import DeviceState
-from .._values.util import NoPublicConstructor
-from .._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
-from .._wire.records.event import DROP, ELAPSED, MARK, RECORD
+from ..._arrays.ownership import own
+from ..._generation.requests import BoundRequest, CommandRequest
+from ..._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
+from ..._values.errors import DeviceError, InvalidArgument, fresh
+from ..._values.lane_options import ORDINARY, LaneOptions
+from ..._values.state import DeviceState
+from ..._values.util import NoPublicConstructor
+from ..._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
+from ..._wire.records.event import DROP, ELAPSED, MARK, RECORD
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from .._generation.generation import Generation
-    from .._memory.arena import Ticket
+    from ..._device import Device
+    from ..._generation.generation import Generation
+    from ..._memory.arena import Ticket
 
 
 class _Record(CommandRequest):

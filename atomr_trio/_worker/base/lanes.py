@@ -33,9 +33,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from .._wire.channel import TimelinePage, check_all_came, clip
-from .._wire.limits import no_descriptor_left, shortage
-from .._wire.protocol import (
+from ..._wire.channel import TimelinePage, check_all_came, clip
+from ..._wire.limits import no_descriptor_left, shortage
+from ..._wire.protocol import (
     DRIVER_LIMIT,
     ENGINE_BUG,
     GROUP_LIMIT,
@@ -50,8 +50,8 @@ from .._wire.protocol import (
     counter_word,
     failures_word,
 )
-from .._wire.ring import group_index
-from .._wire.status import StatusClass, classify
+from ..._wire.ring import group_index
+from ..._wire.status import StatusClass, classify
 
 _CU_STREAM_NON_BLOCKING = 1
 _OPERATING_SYSTEM = 304

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ..protocol import Mode, VerbTable
+from ..._wire.protocol import Mode, VerbTable
 
 _LAYOUT = struct.Struct("<HQQQQ")
 _PROBLEM = struct.Struct("<HHBBHHIQQQ")

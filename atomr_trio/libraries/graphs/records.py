@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..protocol import Mode, Verb, VerbTable
-from .memory import COPY, FILL
-from .module import LAUNCH
+from ..._wire.protocol import Mode, Verb, VerbTable
+from ..._wire.records.memory import COPY, FILL
+from ..._wire.records.module import LAUNCH
 
 GRAPH = VerbTable("graph", 16)
 

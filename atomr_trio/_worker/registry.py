@@ -1,25 +1,25 @@
-"""The engines: one file for each library. A file turns the records of its library into calls of the C library.
+"""The engines of a worker: each turns the records of its library into calls of the C library.
 
-An engine may import its own bindings, and nothing of the trio side. The records are in ``_wire/records``.
+Only ``main`` imports this file, and only this file imports the engines of libraries.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .blas import blas_engine
-from .blaslt import BlasLtEngine
-from .event import EventEngine
-from .graph import GraphEngine
-from .interop import InteropEngine
-from .memory import MemoryEngine
-from .module import ModuleEngine
-from .solver import solver_engine
+from ..libraries.blas.engine import blas_engine
+from ..libraries.blaslt.engine import BlasLtEngine
+from ..libraries.graphs.engine import GraphEngine
+from ..libraries.lanes.engine import EventEngine
+from ..libraries.modules.engine import ModuleEngine
+from ..libraries.solver.engine import solver_engine
+from .base.interop import InteropEngine
+from .base.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Engine, WorkerServices
+    from .base.lanes import Engine, WorkerServices
 
 ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (
     MemoryEngine,

@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
-from ..giving_back import GivingBack
+from ..._worker.base.giving_back import GivingBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, WorkerServices
 
 _CU_EVENT_DEFAULT = 0
 

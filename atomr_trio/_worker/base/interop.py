@@ -16,7 +16,7 @@ from ..._wire.records.interop import ATTACH, INTEROP, SETTLE, WAIT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, WorkerServices
+    from .lanes import Command, Lane, WorkerServices
 
 _CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _CU_STREAM_WAIT_VALUE_GEQ = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..protocol import Mode
-from . import finite
-from .calls import SIZE, CallTable, Option, Workspace
+from ..._wire.protocol import Mode
+from ..._wire.records.calls import SIZE, CallTable, Option, Workspace
+from . import records_finite as finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

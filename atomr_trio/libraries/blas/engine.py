@@ -5,11 +5,11 @@ from __future__ import annotations
 from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
-from ..._wire.records.blas import BLAS, MODES, unit
-from .calls import CallEngine, Handles
+from ..._worker.base.calls import CallEngine, Handles
+from .records import BLAS, MODES, unit
 
 if TYPE_CHECKING:
-    from ..lanes import Lane, WorkerServices
+    from ..._worker.base.lanes import Lane, WorkerServices
 
 
 class _Handles(Handles):

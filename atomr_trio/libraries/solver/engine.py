@@ -11,15 +11,15 @@ import struct
 from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
-from ..._wire.records.finite import WORDS
-from . import finite
-from .calls import Bound, CallEngine, Handles
+from ..._worker.base.calls import Bound, CallEngine, Handles
+from . import engine_kernels as finite
+from .records_finite import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..lanes import Command, Lane, WorkerServices
-from ..._wire.records.solver import DEFAULT_SWEEPS, NONDETERMINISTIC, OPTIONS, PART, SOLVER, TOGETHER
+    from ..._worker.base.lanes import Command, Lane, WorkerServices
+from .records import DEFAULT_SWEEPS, NONDETERMINISTIC, OPTIONS, PART, SOLVER, TOGETHER
 
 
 class _Handles(Handles):

@@ -36,12 +36,12 @@ from ..._wire.records.memory import (
     STAGING_AREA,
     UNREGISTER_HOST,
 )
-from ..giving_back import GivingBack
+from .giving_back import GivingBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..lanes import Command, Lane, WorkerServices
+    from .lanes import Command, Lane, WorkerServices
 
 _CU_MEM_ALLOCATION_TYPE_PINNED = 1
 _CU_MEM_LOCATION_TYPE_DEVICE = 1

@@ -13,7 +13,8 @@ import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof
 from typing import TYPE_CHECKING, Any
 
-from ..._wire.records.blaslt import (
+from ..._worker.base.calls import ENTRIES_OF_A_CALL, made_ready, refusal
+from .records import (
     BLASLT,
     FIRST_MATMUL,
     MATMUL,
@@ -31,12 +32,11 @@ from ..._wire.records.blaslt import (
     plan_key,
     unpack_layouts,
 )
-from .calls import ENTRIES_OF_A_CALL, made_ready, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, Ready, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, Ready, WorkerServices
 
 _LAYOUT_BATCH, _LAYOUT_DISTANCE = 5, 6
 _WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)

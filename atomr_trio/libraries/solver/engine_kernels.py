@@ -17,7 +17,7 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._wire.records.finite import LETTERS
+from .records_finite import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

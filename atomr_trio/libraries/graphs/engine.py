@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._wire.protocol import Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
-from ..giving_back import GivingBack
-from .memory import _SEED_BYTES
+from ..._worker.base.giving_back import GivingBack
+from ..._worker.base.memory import _SEED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..lanes import Command, Lane, WorkerServices
-    from .module import ModuleEngine
-from ..._wire.records.graph import BUILD, DESTROY, GRAPH, LAUNCH_GRAPH, UPDATE, Step, decode_steps
+    from ..._worker.base.lanes import Command, Lane, WorkerServices
+    from ..modules.engine import ModuleEngine
+from .records import BUILD, DESTROY, GRAPH, LAUNCH_GRAPH, UPDATE, Step, decode_steps
 
 _CU_MEMORYTYPE_DEVICE = 2
 _INVALID_VALUE = 1

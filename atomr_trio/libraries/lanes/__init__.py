@@ -1,0 +1,1 @@
+"""Lanes and events: CUDA streams and their marks."""
