@@ -364,11 +364,11 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     name=name,
                     submitted=book.issued,
                     finished=book.issued - book.unfinished,
-                    waiting=0 if generation is None else generation.waiting(index),
+                    waiting=0 if generation is None else generation.admission.waiting(index),
                     waits=book.waited,
                 )
             )
-        launched = {} if generation is None else generation.launched()
+        launched = {} if generation is None else generation.timeline.launched()
         now = trio.current_time()
         running = generation is not None and self.state is DeviceState.RUNNING
         return DeviceStatistics(
@@ -398,7 +398,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             lost=lost,
             limit=arena.limit,
             staging=STAGING_BYTES + self._batch_areas.size,
-            waiting=0 if self._generation is None else self._generation.outbox_bytes,
+            waiting=0 if self._generation is None else self._generation.sender.outbox_bytes,
         )
 
     @trio.lowlevel.enable_ki_protection
@@ -852,7 +852,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """Give a healthy worker that came from a pool back to it. Returns whether it was given back."""
         if self._workers is None or generation.loss is not None:
             return False
-        if not await generation.reset(min(self._close_deadline, time.monotonic() + self._close_timeout)):
+        if not await generation.adoption.reset(min(self._close_deadline, time.monotonic() + self._close_timeout)):
             return False
         if isinstance(self._arena, CheckedArena) and generation is self._generation:
             self._arena.dismiss()
@@ -880,7 +880,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             module._settle_in(generation)
         self._generation_started = trio.current_time()
         generation.interop = self._interop
-        generation.in_service.set()
+        generation.serve()
         self._announce_generation()
 
     @trio.lowlevel.enable_ki_protection
@@ -950,14 +950,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         try:
             with generation.scope:
                 async with trio.open_nursery() as nursery:
-                    for task in (
-                        generation.run_reader,
-                        generation.run_writer,
-                        generation.run_settler,
-                        generation.run_output,
-                        generation.run_exit_watch,
-                        generation.run_watchdog,
-                    ):
+                    for task in generation.tasks:
                         nursery.start_soon(task)
                     await generation.in_service.wait()
                     name = f"atomr_trio.device{self._index}.generation{generation.number}"
@@ -980,7 +973,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                     actor.scope.cancel(reason=f"the {actor.name} actor crashed: {bug!r}")
             log.error("the %s actor of device %d crashed", actor.name, self._index, exc_info=crash)
             self._last_error = f"the {actor.name} actor crashed: {crash!r}"
-            await generation.probe()
+            await generation.inbox.probe()
             decision = self._supervision.actor_crashed(actor.name, trio.current_time(), repr(crash))
             if isinstance(decision, LoseContext):
                 generation.lose(Loss(LossKind.ACTORS, decision.reason, reported_by="the supervision"))
@@ -997,7 +990,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         await self._closing.wait()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_in_time, generation)
-            await generation.wait_idle()
+            await generation.settler.wait_idle()
             generation.scope.cancel(reason=f"device {self._index} is closed")
 
     @trio.lowlevel.enable_ki_protection
@@ -1013,14 +1006,14 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             if await self._give_back(generation):
                 return
             if self._workers is None:
-                await generation.end_worker(self._close_deadline)
+                await generation.adoption.end(self._close_deadline)
         await self._fence(generation, self._closed_error)
 
     @trio.lowlevel.enable_ki_protection
     async def _fence(self, generation: Generation, make_error: MakeError) -> None:
         """Kill, reap, read the counters one last time, settle the rest, unmap."""
         await reap(generation.process)
-        await generation.end_output()
+        await generation.output.rest()
         generation.settle_reaped(make_error)
         generation.close()
 
@@ -1037,8 +1030,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                 reason=loss.reason,
                 status=loss.status,
                 reported_by=loss.reported_by,
-                in_flight=generation.in_flight(),
-                actors=generation.busy_engines(),
+                in_flight=generation.timeline.in_flight(),
+                actors=generation.timeline.busy_engines(),
                 findings=loss.findings,
             )
         )
@@ -1080,7 +1073,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     async def _finish_burial(self, generation: Generation, slots: list[Slot], noticed: float) -> None:
         await reap(generation.process)
-        await generation.end_output()
+        await generation.output.rest()
         generation.close()
         generation.arena.end_quarantine(generation.number)
         for slot in slots:
@@ -1088,7 +1081,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         self._dying.discard(generation)
         self._announce_reaped(generation, noticed)
         if self._generation is not None:
-            self._generation.wake_waiters()
+            self._generation.admission.wake()
         self._announce_generation()
 
     @trio.lowlevel.enable_ki_protection
@@ -1133,7 +1126,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
                 if module._number not in generation.modules:
                     module._load(generation)
             while generation.loss is None and any(generation.modules.get(module._number) for module in moving):
-                await generation.wait_room(None)
+                await generation.admission.wait_room(None)
         except BaseException as error:
             await self._retire(generation)
             if isinstance(error, OutOfHostMemory):
@@ -1264,7 +1257,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             try:
                 with trio.move_on_after(self._close_timeout):
                     await reap(generation.process)
-                    await generation.end_output()
+                    await generation.output.rest()
                 generation.settle_reaped(self._end_error)
                 generation.close()
             except Exception:
@@ -1283,7 +1276,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if self.state in (DeviceState.RUNNING, DeviceState.REBUILDING):
             self._supervision.closing()
         for generation in self._all_generations():
-            generation.refusing = True
+            generation.sender.refuse()
         self._close_deadline = time.monotonic() + self._close_timeout
         self._closing.set()
         self._standby_scope.cancel(reason="the device is closed")
@@ -1333,7 +1326,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if self.state is not DeviceState.CLOSED:
             self._supervision.closed()
         for generation in self._all_generations():
-            generation.refusing = True
+            generation.sender.refuse()
             generation.process.kill()
 
     def _forget_in_child(self) -> None:

@@ -555,7 +555,7 @@ async def test_a_stream_that_is_left_when_the_helpers_are_done_goes_on(monkeypat
         host = numbers(2 * copies.STREAM_SLOTS * PIECE, np.uint8)
         array = await dev.to_device(np.zeros_like(host))
         with monkeypatch.context() as patch:
-            patch.setattr(dev._generation, "settle_finished", lambda: False)
+            patch.setattr(dev._generation.settler, "settle_finished", lambda: False)
             async with trio.open_nursery() as nursery:
                 before = submitted(dev, LANE_COPY_IN)
                 nursery.start_soon(array.copy_from, host)

@@ -101,7 +101,7 @@ async def test_a_standby_has_the_libraries_open_that_the_program_has_called(
             for _ in range(2):
                 await dev.wait_standby()
                 (standby,) = dev._standbys.generations
-                await standby.wait_idle()
+                await standby.settler.wait_idle()
                 ahead = imports(standby)
                 await dev.restart("for the test")
                 assert dev._generation is standby

@@ -244,7 +244,7 @@ def test_records_that_the_socket_has_no_room_for_arrive_later_and_in_order(stage
     async def drain() -> None:
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(stage.generation.run_writer)
+                nursery.start_soon(stage.generation.sender.run)
                 while len(sent) < 300:
                     await trio.lowlevel.wait_readable(stage.process.worker_end)
                     sent.extend(record.ticket for record in stage.records())
@@ -486,10 +486,10 @@ async def test_a_full_lane_makes_the_actor_wait_and_other_lanes_go_on(stage):
             await stage.generation.admission.admit(Request("copy", LANE_COPY_IN))
             await trio.testing.wait_all_tasks_blocked()
             assert not admitted.is_set()
-            assert stage.generation.waiting(LANE_COMPUTE) == 1
+            assert stage.generation.admission.waiting(LANE_COMPUTE) == 1
             stage.finish(LANE_COMPUTE, 1)
             await admitted.wait()
-    assert stage.generation.waiting(LANE_COMPUTE) == 0
+    assert stage.generation.admission.waiting(LANE_COMPUTE) == 0
 
 
 async def test_a_generation_that_is_lost_admits_nothing_any_more(stage):
@@ -523,14 +523,14 @@ async def test_the_settler_is_woken_by_the_workers_descriptor(stage):
     owner = stage.publish(LANE_COMPUTE, LAUNCH)
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(stage.generation.run_settler)
+            nursery.start_soon(stage.generation.settler.run)
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert owner.heard == []
             stage.generation.page.words[counter_word(LANE_COMPUTE)] = 1
             os.eventfd_write(stage.generation._wake, 1)
             while not owner.heard:
                 await trio.lowlevel.checkpoint()
-            await stage.generation.wait_idle()
+            await stage.generation.settler.wait_idle()
             nursery.cancel_scope.cancel()
     assert owner.heard == [("value", None)]
 
@@ -539,7 +539,7 @@ async def test_probes_of_two_actors_at_once_are_both_answered(stage):
     answered = []
 
     async def probe(name: str) -> None:
-        await stage.generation.probe()
+        await stage.generation.inbox.probe()
         answered.append(name)
 
     with trio.fail_after(5):
@@ -714,7 +714,7 @@ async def test_the_writer_ends_with_the_worker_whose_exit_tells_the_rest(stage):
     while not stage.generation.sender.outbox:
         stage.publish(LANE_COMPUTE, LAUNCH)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.generation.run_writer)
+        nursery.start_soon(stage.generation.sender.run)
         await trio.testing.wait_all_tasks_blocked()
         stage.process.worker_end.close()
     assert stage.generation.loss is None
@@ -725,7 +725,7 @@ async def test_a_request_without_a_lane_waits_for_a_generation_that_takes_it(sta
     with trio.move_on_after(0) as scope:
         await stage.generation.admission.admit(Request("nvrtc.compile", lane=None))
     assert scope.cancelled_caught
-    assert [stage.generation.waiting(lane) for lane in range(3)] == [0, 0, 0]
+    assert [stage.generation.admission.waiting(lane) for lane in range(3)] == [0, 0, 0]
 
 
 # --- as a standby -----------------------------------------------------------------------------------------------------
@@ -790,7 +790,7 @@ async def test_a_worker_that_does_not_greet_again_is_not_reset(stage, end):
     else:
         more = {"status": 719, "name": "CUDA_ERROR", "text": "no", "library": "cuda", "operation": "reset"}
         stage.tell({"kind": end, **more})
-    assert not await stage.generation.reset(time.monotonic() + 10)
+    assert not await stage.generation.adoption.reset(time.monotonic() + 10)
 
 
 async def test_a_worker_that_the_system_does_not_reap_is_a_defect(stage, monkeypatch):

@@ -869,7 +869,9 @@ async def test_a_worker_that_dies_while_it_builds_loses_that_capture_alone(open_
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(capture)
-                await until(lambda: any("graph.build" in operation for operation in dev._generation.in_flight()))
+                await until(
+                    lambda: any("graph.build" in operation for operation in dev._generation.timeline.in_flight())
+                )
                 kill_worker(dev)
             assert lost
             await next_generation(dev, 1)

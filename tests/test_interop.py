@@ -565,7 +565,7 @@ async def test_a_lane_waits_for_what_the_stream_was_given(dev, library, by):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(use)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert "interop.wait" in dev._generation.in_flight()
+        assert "interop.wait" in dev._generation.timeline.in_flight()
         assert out[0] == 0
         library.open_gate()
     assert out[0] == (6 if by == "copy_in" else 5)

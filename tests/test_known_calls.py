@@ -592,7 +592,7 @@ async def test_a_loss_is_told_once_to_a_batch_and_to_each_awaited_call(dev):
                         counts = blas_actor(dev)
                         assert counts.unsettled == 10
                         assert next(each for each in dev.statistics().actors if each.name == "module").unsettled == 0
-                        assert dev._generation.busy_engines() == ("blas",)
+                        assert dev._generation.timeline.busy_engines() == ("blas",)
                         kill_worker(dev)
         assert not hasattr(told.value, "__notes__")
         await next_generation(dev, 1)

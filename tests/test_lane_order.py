@@ -34,7 +34,7 @@ async def test_a_lane_is_closed_while_a_command_of_another_still_waits_for_it(de
     await spare.launch(1, N, y)
     async with dev.lane() as slow, trio.open_nursery() as nursery, gated(dev, slow) as gate:
         nursery.start_soon(spare.module.unload)
-        await until(lambda: "module.unload" in dev._generation.in_flight())
+        await until(lambda: "module.unload" in dev._generation.timeline.in_flight())
         lane = dev.lane()
         async with lane:
             with hold_worker(dev):

@@ -152,7 +152,7 @@ def test_what_a_full_ring_has_no_room_for_comes_when_the_worker_says_so_and_in_o
     async def drain() -> None:
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(stage.generation.run_reader)
+                nursery.start_soon(stage.generation.inbox.run)
                 for read, sent in ((1, SLOTS + 1), (SLOTS, SLOTS + extra + 1)):
                     stage.read(read)
                     stage.tell({"kind": "room"})

@@ -14,7 +14,6 @@ prints. They share the `Life`, which has the number and the state. This class ma
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import json
@@ -137,30 +136,6 @@ class Generation(Life):
         )
         self.publish = self.order.publish  # the verb of most callers, without a call in between
 
-        # The device's names for what the parts do.
-        self.waiting: Callable[[int], int] = self.admission.waiting
-        self.wait_room: Callable[[int | None], Awaitable[None]] = self.admission.wait_room
-        self.wake_waiters: Callable[[], None] = self.admission.wake
-        self.wait_idle: Callable[[], Awaitable[None]] = self.settler.wait_idle
-        self.reset: Callable[[float], Awaitable[bool]] = self.adoption.reset
-        self.end_worker: Callable[[float], Awaitable[None]] = self.adoption.end
-        self.end_output: Callable[[], Awaitable[None]] = self.output.rest
-        self.probe: Callable[[], Awaitable[None]] = self.inbox.probe
-        self.in_flight: Callable[[], tuple[str, ...]] = self.timeline.in_flight
-        self.busy_engines: Callable[[], tuple[str, ...]] = self.timeline.busy_engines
-        self.launched: Callable[[], collections.Counter[str]] = self.timeline.launched
-        self.run_reader: Callable[[], Awaitable[None]] = self.inbox.run
-        self.run_writer: Callable[[], Awaitable[None]] = self.sender.run
-        self.run_settler: Callable[[], Awaitable[None]] = self.settler.run
-        self.run_output: Callable[[], Awaitable[None]] = self.output.run
-        self.run_exit_watch: Callable[[], Awaitable[None]] = self.watch.run_exit
-        self.run_watchdog: Callable[[], Awaitable[None]] = self.watch.run_watchdog
-
-    @property
-    def outbox_bytes(self) -> int:
-        """The bytes of records that wait for room."""
-        return self.sender.outbox_bytes
-
     def __repr__(self) -> str:
         state = f"lost: {self.loss.reason}" if self.loss else "running"
         return f"<Generation {self.number} of device {self.device}, worker {self.process.pid}, {state}>"
@@ -169,11 +144,6 @@ class Generation(Life):
     def refusing(self) -> bool:
         """True if it takes no requests any more: it is lost, or the device is being closed."""
         return self.sender.refusing
-
-    @refusing.setter
-    def refusing(self, refusing: bool) -> None:
-        self.sender.refusing = refusing
-        self.sender.close_short_ways()
 
     @property
     def arena(self) -> Arena:
@@ -211,6 +181,18 @@ class Generation(Life):
         self.number = number
         self.relieved.set()
         self.chunks.unmirror_dropped()
+
+    @property
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """The functions that run while the worker lives, each in a task."""
+        return (
+            self.inbox.run,
+            self.sender.run,
+            self.settler.run,
+            self.output.run,
+            self.watch.run_exit,
+            self.watch.run_watchdog,
+        )
 
     # --- what its worker has ------------------------------------------------------------------------------------------
 
@@ -250,7 +232,7 @@ class Generation(Life):
     def settle_reaped(self, make_error: MakeError) -> None:
         """Settle by the last readings: tickets that the counters cover succeeded; every other one gets a fresh error.
 
-        Call it only after the reap and `end_output`. Arrays that unfinished commands were writing are torn.
+        Call it only after the reap and the rest of the output. Arrays that unfinished commands were writing are torn.
         """
         self.inbox.drain()
         self.settler.settle_finished()

@@ -1,7 +1,7 @@
 """Tickets: the commands published on each lane, and their outcomes.
 
 A command that was published has a ticket. The GPU writes the ticket into the lane's counter when all earlier work of
-the lane is done. Reading it is a comparison, not a call. This file keeps the accounts; ``generation.py`` does the
+the lane is done. Reading it is a comparison, not a call. This file keeps the accounts; ``settler.py`` does the
 waiting and waking.
 """
 

@@ -162,7 +162,7 @@ async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, .
     """End the worker while a kernel runs, so that a request is there to report the loss."""
 
     async def end_worker() -> None:
-        await until(lambda: dev._generation is not None and "launch of hang" in dev._generation.in_flight())
+        await until(lambda: dev._generation is not None and "launch of hang" in dev._generation.timeline.in_flight())
         with contextlib.suppress(trio.WouldBlock):  # the device was lost in another way meanwhile
             kill_worker(dev, how)
 

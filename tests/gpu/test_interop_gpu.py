@@ -210,7 +210,7 @@ async def test_our_kernel_waits_for_a_stream(dev, consumer, side):
         consumer.spin(consumer.from_dlpack(await dev.share(flag.array)))
         tensor += 9
     copy.launch_nowait(1, 1024, read_only(x), y, N)
-    assert "interop.wait" in dev._generation.in_flight()
+    assert "interop.wait" in dev._generation.timeline.in_flight()
     flag.raise_()
     assert (await y.to_host() == 9).all()
 
