@@ -184,12 +184,11 @@ def simulate_capability(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
 
 @pytest.fixture(scope="module")
 def bench(request: pytest.FixtureRequest, headers: Options | None, curand: Options | None) -> Iterator[Bench]:
-    """A device that runs the code of the test file's `ARCHITECTURE`. The environment is put back once it is open."""
+    """A device that runs the code of the test file's `ARCHITECTURE`, also after a case that has cost its worker."""
     arch = request.module.ARCHITECTURE
     with contextlib.ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            simulate_capability(patch, arch)
-            thread = stack.enter_context(DeviceThread())
+        simulate_capability(stack.enter_context(pytest.MonkeyPatch.context()), arch)
+        thread = stack.enter_context(DeviceThread())
         capability = thread.device.info.capability
         if capability < ARCHITECTURES[arch]:
             pytest.skip(f"a device of capability {capability} runs no code for {arch}")

@@ -57,6 +57,7 @@ from atomr_trio._wire.protocol import Role
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.testing import Poison, ReturnStatus, WorkerPool, hold_rebuild, inject_at_start
 from atomr_trio.testing._faults import WILD, _by_exhausting
+from atomr_trio.testing._pool import pooled_processes
 from atomr_trio.testing._workers import children, replaced
 from matrix_helper import NUMBERS, ONE, Scene, Standing
 from rogue import until
@@ -576,7 +577,8 @@ async def check_end(cell: Cell, scene: Scene, pool: WorkerPool) -> None:
             await scene.arrays["apart"].to_host()
     assert not any(actor.unsettled for actor in dev.statistics().actors)
     assert pool.statistics().taken == 0
-    await until(lambda: len(children()) == pool.statistics().idle)
+    of_other_tests = {process.pid for process in pooled_processes() if process not in pool._processes()}
+    await until(lambda: len(set(children()) - of_other_tests) == pool.statistics().idle)
 
 
 TOLD = (ContextWasLost, ContextRebuilt, WorkerReaped, ActorRestarted, DeviceGaveUp)
