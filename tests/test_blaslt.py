@@ -23,8 +23,8 @@ import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceArray, InvalidArgument
 from atomr_trio._wire.protocol import Mode, Role
+from atomr_trio.libraries.blaslt import types
 from atomr_trio.libraries.blaslt.records import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
-from atomr_trio.libraries.blaslt.verbs import types
 from sim_process import run_in_process
 
 pytestmark = pytest.mark.used_workers

@@ -24,7 +24,7 @@ import trio
 import held
 from atomr_trio import InvalidArgument, _device, link, read_only
 from atomr_trio._calls import known as _known_calls
-from atomr_trio.libraries.lanes.verbs import verbs as _lanes
+from atomr_trio.libraries.lanes import verbs as _lanes
 from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
 from rogue import until, worker_pid
