@@ -863,7 +863,7 @@ def test_the_worker_keeps_the_plans_that_were_used_last():
         from types import SimpleNamespace
         import atomr_sim
         from atomr_cuda._library import CudaError
-        from atomr_trio.libraries.blaslt.verbs import engine as blaslt
+        from atomr_trio.libraries.blaslt import engine as blaslt
 
         begin()
         weighed = lambda ticket, entries: None
