@@ -47,7 +47,7 @@ from .timeline import Command, Operand, Timeline
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from .services import ForeignOrder
+    from .services import ForeignOrder, Publish
 
 _TOKENS = itertools.count(1)
 
@@ -134,7 +134,7 @@ class Generation(Life):
             bell=self._bell,
             spin=spin,
         )
-        self.publish = self.order.publish  # the verb of most callers, without a call in between
+        self.publish: Publish = self.order.publish  # the verb of most callers, without a call in between
 
     def __repr__(self) -> str:
         state = f"lost: {self.loss.reason}" if self.loss else "running"

@@ -12,6 +12,27 @@ if TYPE_CHECKING:
     from .timeline import Command, CommandOwner, Operand
 
 
+class Publish(Protocol):
+    """`Order.publish`, as an attribute that needs no call in between."""
+
+    def __call__(
+        self,
+        lane: int,
+        verb: Verb,
+        payload: bytes,
+        operands: Sequence[Operand],
+        owner: CommandOwner,
+        *,
+        requires: Iterable[int] = (),
+        after: Iterable[Ticket] = (),
+        descriptors: Sequence[int] = (),
+        operation: str | None = None,
+        hang_timeout: float | None = None,
+        aside: bool = False,
+    ) -> Command:
+        """Send one command."""
+
+
 class Publisher(Protocol):
     """Publishes commands to one worker."""
 

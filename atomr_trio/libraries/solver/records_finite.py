@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAN, INFINITY = 1, 2
 """The findings of `look`, as bits."""
@@ -10,7 +13,7 @@ NAN, INFINITY = 1, 2
 ALL, BELOW, ABOVE = 0, 1, 2
 """Which part of a matrix is looked at: all of it, or one triangle with the diagonal."""
 
-WORDS: Final = {
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "look": ("type", "A", "rows", "columns", "lda", "distance", "part", "batch", "found", "copy"),
     "taint": ("type", "A", "rows", "columns", "lda", "distance", "batch", "found", "step", "mask"),
     "turn": ("type", "A", "rows", "columns", "lda", "B", "ldb"),
