@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
-import importlib.util
+import inspect
 import math
 import os
 import subprocess
@@ -90,8 +90,7 @@ def set_constant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str,
 @functools.cache
 def _globals_read(module: ModuleType) -> frozenset[str]:
     """The global names that the functions of a module read when they are called, not when the module is imported."""
-    whole = importlib.util.find_spec(module.__name__).loader.get_code(module.__name__)
-    pending: list[CodeType] = [whole]
+    pending: list[CodeType] = [compile(inspect.getsource(module), module.__name__, "exec")]
     found: set[str] = set()
     while pending:
         code = pending.pop()
