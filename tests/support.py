@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import math
 import os
 import subprocess
@@ -89,8 +90,7 @@ def set_constant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str,
 @functools.cache
 def _globals_read(module: ModuleType) -> frozenset[str]:
     """The global names that the functions of a module read when they are called, not when the module is imported."""
-    path = str(module.__file__)
-    pending: list[CodeType] = [compile(Path(path).read_text(encoding="utf-8"), path, "exec")]
+    pending: list[CodeType] = [compile(inspect.getsource(module), module.__name__, "exec")]
     found: set[str] = set()
     while pending:
         code = pending.pop()

@@ -834,7 +834,7 @@ async def test_a_worker_that_goes_back_to_the_pool_keeps_no_pinned_memory():
 async def test_pinned_memory_outlives_the_device():
     gc.collect()
     before, mapped = pinned_descriptors(), pinned_mappings()
-    async with scenario() as dev:
+    async with scenario(workers=None) as dev:
         host = dev.pinned_empty(1000, np.int64)
         host[:] = np.arange(1000)
         array = await dev.to_device(host)

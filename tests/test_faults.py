@@ -281,7 +281,7 @@ async def test_where_memory_cannot_be_exported_written_arrays_are_lost_and_the_d
 ):
     (tmp_path / "sitecustomize.py").write_text(NOT_DURABLE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    async with open_test_device() as dev:
+    async with open_test_device(workers=None) as dev:
         assert not dev.info.durable
         written, unwritten = await dev.to_device(pattern(6)), dev.full(100, 3, np.int32)
         with trio.fail_after(DEADLINE):
@@ -497,7 +497,7 @@ async def test_a_worker_killed_while_the_device_is_opened_is_an_error_of_the_ope
     monkeypatch.setattr(_device, "WorkerProcess", Doomed)
     with trio.fail_after(DEADLINE):
         with pytest.raises(DeviceFailed, match="SIGKILL"):
-            async with open_test_device():
+            async with open_test_device(workers=None):
                 raise AssertionError("the body must not run")
 
 

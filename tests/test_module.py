@@ -426,7 +426,7 @@ async def test_a_generation_that_is_lost_while_it_loads_its_modules_makes_way_fo
 async def test_closing_while_a_generation_loads_its_modules_leaves_no_process(open_test_device, monkeypatch):
     pids = []
     with trio.fail_after(DEADLINE):
-        async with open_test_device(restart_policy=ANY_NUMBER, close_timeout=0.5) as dev:
+        async with open_test_device(workers=None, restart_policy=ANY_NUMBER, close_timeout=0.5) as dev:
             module = await dev.module.load(PTX)
             begun = trio.Event()
 
