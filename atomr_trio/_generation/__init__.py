@@ -1,4 +1,4 @@
 """One worker's life, seen from the user's process: its process, its tickets, its output, and the standbys for the next.
 
-It knows neither arrays nor libraries, but for what `generation` still borrows of them.
+`generation` owns the parts, each of which has one duty and a file. None knows arrays or libraries.
 """
