@@ -180,6 +180,18 @@ SEARCHES: dict[str, tuple[dict[str, str], str, dict[str, Any], Callable[[Path], 
         {},
         lambda folder: (folder / "i/x.h").write_text(""),
     ),
+    "quotes in comments between pasted tokens": (
+        {"i/a.h": "#define JOIN(a, b) a##b\n"},
+        "#include <a.h>\n" + ASK.format('JOIN(__has_ /* " */, include /* " */)(<x.h>)'),
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
+    "quotes as characters between pasted tokens": (
+        {"i/a.h": "#define JOIN(a, b) a##b\n"},
+        "#include <a.h>\n" + ASK.format("'\"' && JOIN(__has_, include)(<x.h>) && '\"'"),
+        {},
+        lambda folder: (folder / "i/x.h").write_text(""),
+    ),
     "comments between the tokens": (
         {"i/a.h": ""},
         ASK.format("__has_include /**/ ( /**/ <x.h> /**/ )"),

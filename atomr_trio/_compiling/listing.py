@@ -109,6 +109,8 @@ _TESTED = re.compile(rb"[ \t]*(?:#|%:)[ \t]*(?:el)?ifn?def[ \t]+__has_(?:include
 _TESTED_BY_DEFINED = re.compile(rb"\bdefined[ \t]*(?:\([ \t]*__has_(\w+)[ \t]*\)|__has_(\w+)\b)")
 _PROBE = re.compile(rb'\b__has_include[ \t]*\([ \t]*(?:<([^>\n]+)>|"([^"\n]+)")[ \t]*\)')
 _INCLUDE_NEXT = re.compile(rb'[ \t]*(?:#|%:)[ \t]*include_next[ \t]*(?:<[^>\n]+>|"[^"\n]+")')
+_UNCLEAR_QUOTE = re.compile(rb"'|/\*|\*/|R\"")
+"""What makes it unclear where a string begins: a quote in a comment or in a character, or a raw string."""
 _COMMENT = re.compile(rb"//.*")
 _GOES_ON = re.compile(rb"\*/\s*\S")
 """The end of a comment with something after it, which may be a directive."""
@@ -197,9 +199,9 @@ class Account:
             if mark == b"S" and _ELIF not in line:
                 continue
             if _GOES_ON.search(line):
-                self._directives.append(_LITERAL.sub(b" ", line))
+                self._directives.append(_without_literals(line))
             elif _DIRECTIVE.match(line) and not _WITHOUT_MACROS.match(line):
-                self._directives.append(without_parameters(_without_comment(_LITERAL.sub(b" ", line))))
+                self._directives.append(without_parameters(_without_comment(_without_literals(line))))
             for include, kind in _includes(line):
                 if mark == b"X" and kind != b"include":
                     raise Unknowable("a macro names the file of an #include_next")
@@ -334,6 +336,11 @@ def _includes(line: bytes) -> Iterator[tuple[Include, bytes]]:
     for kind, angled, quoted in _INCLUDE.findall(line):
         if kind in (b"include", b"include_next") and (angled or quoted):
             yield Include(os.fsdecode(angled or quoted), bool(quoted), kind == b"include_next"), kind
+
+
+def _without_literals(line: bytes) -> bytes:
+    """A line without the strings in it, where it is clear which they are."""
+    return line if _UNCLEAR_QUOTE.search(line) else _LITERAL.sub(b" ", line)
 
 
 def _without_comment(line: bytes) -> bytes:
