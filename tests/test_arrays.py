@@ -48,28 +48,16 @@ async def scenario(**options):
 
 
 GATE = r"""
-__device__ unsigned long long now()
+extern "C" __global__ void gate(unsigned long long flag, int *held, int count, int value)
 {
-    unsigned long long nanoseconds;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(nanoseconds));
-    return nanoseconds;
-}
-
-extern "C" __global__ void gate(unsigned long long flag, int *held, int count, int value, unsigned long long limit)
-{
-    unsigned long long begin = now();
-    while (*(volatile int *)flag == 0 && now() - begin < limit) { }
+    while (*(volatile int *)flag == 0) { }
     for (int i = 0; i < count; ++i) held[i] = value;
 }
 """
 
 
 class Gate:
-    """A kernel that works on an array, and does not end before it is let.
-
-    A copy to the device that waits for it holds up every later one, among them the one that would open the gate: a test
-    with such a copy says after how many seconds the gate opens by itself, and has seen what it wants to see by then.
-    """
+    """A kernel that works on an array, and does not end before a lane of its own lets it, past all that waits."""
 
     def __init__(self, dev, flag, kernel):
         self._dev = dev
@@ -80,16 +68,17 @@ class Gate:
     async def make(cls, dev):
         return cls(dev, await dev.to_device(np.zeros(1, np.int32)), await dev.nvrtc.compile(GATE, "gate"))
 
-    async def hold(self, nursery, array, count=0, value=0, seconds=3600.0):
+    async def hold(self, nursery, array, count=0, value=0):
         """Start the kernel on `array`; when this returns, everything else that touches the array waits for it."""
         # The flag's address is a plain number here, so a copy to the flag does not wait for the kernel.
-        arguments = (self._flag.address, array, count, value, int(seconds * 1e9))
+        arguments = (self._flag.address, array, count, value)
         submitted = self._dev.statistics().lanes[0].submitted
         nursery.start_soon(lambda: self._kernel.launch(1, 1, *arguments))
         await until(lambda: self._dev.statistics().lanes[0].submitted > submitted)
 
     async def open(self):
-        await self._flag.copy_from(np.ones(1, np.int32))
+        async with self._dev.lane() as key, self._dev.batch(lane=key) as batch:
+            batch.fill(self._flag, 1)
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
@@ -759,13 +748,14 @@ async def test_freed_memory_is_not_overwritten_before_the_work_on_it_is_done():
         first = dev.zeros(1000, np.int32)
         await first.fill(0)
         async with trio.open_nursery() as nursery:
-            await gate.hold(nursery, first, count=1000, value=-1, seconds=0.5)
+            await gate.hold(nursery, first, count=1000, value=-1)
             address = first.address
             first.free()
             second = dev.empty(1000, np.int32)
             assert second.address == address
             nursery.start_soon(second.copy_from, np.arange(1000, dtype=np.int32))
             await until(lambda: dev.statistics().lanes[1].unfinished)
+            await gate.open()
         assert same(await second.to_host(), np.arange(1000, dtype=np.int32))
 
 
@@ -816,9 +806,10 @@ async def test_a_caller_that_gives_up_a_copy_to_the_device_leaves_at_once():
         gate = await Gate.make(dev)
         array = await dev.to_device(np.zeros(1000, np.int32))
         async with trio.open_nursery() as nursery:
-            await gate.hold(nursery, array, seconds=1)
+            await gate.hold(nursery, array)
             assert await cut_off(lambda: array.copy_from(np.ones(1000, np.int32)), dev, lane=1)
             assert array.state == "ready"  # one command, and it goes on
+            await gate.open()
         assert (await array.to_host()).tolist() == [1] * 1000
         assert dev._staging.idle
 
@@ -829,10 +820,11 @@ async def test_a_large_copy_that_is_cut_off_tears_the_array_until_it_is_overwrit
         host = np.ones(6 * LARGE_SLOT // 4, np.int32)
         array = await dev.to_device(host)
         async with trio.open_nursery() as nursery:
-            await gate.hold(nursery, array, seconds=1)
+            await gate.hold(nursery, array)
             assert await cut_off(lambda: array.copy_from(host * 2), dev, lane=1)
             assert array.state == "torn"
             assert ", torn, " in repr(array[3:])
+            await gate.open()
         for use in (array.to_host, array[5:6].to_host, lambda: array[:10].fill(1)):
             with pytest.raises(StaleArray, match="did not finish"):
                 await use()
