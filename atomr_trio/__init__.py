@@ -11,8 +11,8 @@ The folders, in the order in which they can be read:
 - ``_arrays/``: arrays, their layout, and how they are shared with other libraries of this process;
 - ``_transfers/``: copies and fills, the host memory that they use, and the threads that fill it;
 - ``_calls/``: verbs of the libraries, awaited and in a batch; the short way of an ordinary launch into the ring;
-- ``libraries/``: what a user calls, one folder or file for each; ``_batch`` and ``_libraries`` bring them together;
-- ``_device``: the device that outlives its workers; ``_open`` opens it;
+- ``libraries/``: what a user calls, one folder for each library;
+- ``_device/``: the device that outlives its workers, and how it is opened, supervised and closed;
 - ``_worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
@@ -25,8 +25,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._arrays.access import (
+        Overwrites as Overwrites,
+        ReadOnly as ReadOnly,
+        overwrites as overwrites,
+        read_only as read_only,
+    )
     from ._arrays.arrays import DeviceArray as DeviceArray
-    from ._batch import Batch as Batch
     from ._compiling.architectures import SmArch as SmArch
     from ._compiling.cache import CachedKernel as CachedKernel, NvrtcCache as NvrtcCache, NvrtcCacheKey as NvrtcCacheKey
     from ._compiling.compiler import (
@@ -39,9 +44,10 @@ if TYPE_CHECKING:
     from ._compiling.linker import link as link
     from ._compiling.options import NvrtcOptions as NvrtcOptions
     from ._compiling.service import CompileStatistics as CompileStatistics
-    from ._device import Device as Device
+    from ._device.batch import Batch as Batch
+    from ._device.device import Device as Device
+    from ._device.open import open_device as open_device
     from ._memory.map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
-    from ._open import open_device as open_device
     from ._supervision.policy import RestartPolicy as RestartPolicy
     from ._values.errors import (
         ActorCrashed as ActorCrashed,
@@ -103,14 +109,7 @@ if TYPE_CHECKING:
     from .libraries.blaslt.verbs import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
     from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
     from .libraries.lanes.verbs import Event as Event, Lane as Lane
-    from .libraries.modules.kernel import (
-        Kernel as Kernel,
-        Overwrites as Overwrites,
-        PreparedLaunch as PreparedLaunch,
-        ReadOnly as ReadOnly,
-        overwrites as overwrites,
-        read_only as read_only,
-    )
+    from .libraries.modules.kernel import Kernel as Kernel, PreparedLaunch as PreparedLaunch
     from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
     from .libraries.solver.verbs import BatchSolver as BatchSolver, Solver as Solver
@@ -118,8 +117,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "_arrays.access": ("Overwrites", "ReadOnly", "overwrites", "read_only"),
     "_arrays.arrays": ("DeviceArray",),
-    "_batch": ("Batch",),
+    "_device.batch": ("Batch",),
     "_compiling.architectures": ("SmArch",),
     "_compiling.cache": ("CachedKernel", "NvrtcCache", "NvrtcCacheKey"),
     "_compiling.compiler": ("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx"),
@@ -128,7 +128,7 @@ _HOMES = {
     "_compiling.linker": ("link",),
     "_compiling.options": ("NvrtcOptions",),
     "_compiling.service": ("CompileStatistics",),
-    "_device": ("Device",),
+    "_device.device": ("Device",),
     "_values.errors": (
         "ActorCrashed",
         "AtomrInternalError",
@@ -170,7 +170,7 @@ _HOMES = {
     "_values.info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
     "libraries.lanes.verbs": ("Event", "Lane"),
     "_memory.map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
-    "_open": ("open_device",),
+    "_device.open": ("open_device",),
     "_values.parameters": ("KernelSignature", "Parameter", "ParameterKind"),
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
@@ -178,7 +178,7 @@ _HOMES = {
     "libraries.blas.verbs": ("BatchBlas", "Blas"),
     "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt"),
     "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
-    "libraries.modules.kernel": ("Kernel", "Overwrites", "PreparedLaunch", "ReadOnly", "overwrites", "read_only"),
+    "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
     "libraries.solver.verbs": ("BatchSolver", "Solver"),

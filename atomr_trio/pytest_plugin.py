@@ -115,7 +115,7 @@ async def gpu_device(request: pytest.FixtureRequest, gpu_worker_pool: WorkerPool
     Its arrays are guarded, it never gives up, and each command may run for ``--gpu-hang-timeout`` seconds.
     """
     from . import ContextWasLost, RestartPolicy, open_device
-    from ._device import RESTARTER
+    from ._device.device import RESTARTER
 
     with _collected_output(request.node), contextlib.ExitStack() as stack, _own_advice():
         async with open_device(

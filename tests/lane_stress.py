@@ -18,6 +18,7 @@ import numpy as np
 import trio
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, StaleArray, read_only
+from atomr_trio._device.device import core_of
 from atomr_trio.testing import kill_worker
 from nvrtc_helper import compile_ptx
 from rogue import WILD, compile_rogue
@@ -210,7 +211,7 @@ async def play(dev: Any, seed: int, seconds: float, between: float) -> list[Play
         while trio.current_time() < end - between:
             await trio.sleep(between * rng.uniform(0.2, 1.8))
             await go_wrong(dev, wild, rng)
-    dev._generation.request_faults("", instead=True) if not ON_GPU else None
+    core_of(dev).current.request_faults("", instead=True) if not ON_GPU else None
     return players
 
 
@@ -219,9 +220,9 @@ async def go_wrong(dev: Any, wild: Any, rng: np.random.Generator) -> None:
     lost, how = dev.generation, int(rng.integers(8 if not ON_GPU else 3))
     gc.collect()
     if how > 2:
-        if dev._generation is not None and dev._generation.loss is None:
+        if core_of(dev).current is not None and core_of(dev).current.loss is None:
             refusal = REFUSALS[int(rng.integers(len(REFUSALS)))].format(k=int(rng.integers(1, 200)))
-            dev._generation.request_faults(refusal, instead=True)
+            core_of(dev).current.request_faults(refusal, instead=True)
         return
     with contextlib.suppress(ContextLost, CommandFailed, trio.WouldBlock):
         if how == 0:

@@ -17,11 +17,14 @@ import trio
 
 from atomr_trio import Device, DeviceArray, DeviceEvent, DeviceState, Kernel, read_only
 from atomr_trio._compiling.service import CompileService
+from atomr_trio._device.device import core_of
 from atomr_trio._generation.generation import Generation
 from atomr_trio._generation.process import WorkerProcess
 from atomr_trio._transfers.staging import Slot
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio._wire.records.memory import COPY_IN
+from atomr_trio.libraries.nvrtc.verbs import Compiling
 from rogue import SOURCE as ROGUE, until
 
 SOURCE = (
@@ -120,8 +123,8 @@ class Scene:
     @classmethod
     async def set(cls, dev: Device, nursery: trio.Nursery) -> Scene:
         """A scene with all in its place, so that nothing is sent to the worker later but what is asked for."""
-        assert dev._generation is not None
-        dev._compiler = _compiler
+        assert core_of(dev).current is not None
+        core_of(dev).part(Compiling).service = _compiler
         kernels = {name: await dev.nvrtc.compile(SOURCE, name) for name in KERNELS}
         # The first launch of a kernel that asserts has the driver set something up, and copies wait for that behind
         # whatever is running: the one that opens the gate would wait for the gate.
@@ -130,9 +133,9 @@ class Scene:
         arrays = {name: await dev.to_device(host) for name, host in hosts.items() if name != "zeros"}
         arrays["zeros"] = dev.zeros(NUMBERS.shape, NUMBERS.dtype)
         word = await dev.to_device(np.zeros_like(ONE))
-        slot = await dev._staging.acquire(ONE.nbytes)
+        slot = await core_of(dev).part(Transfers).staging.acquire(ONE.nbytes)
         slot.bytes[: ONE.nbytes] = ONE.view(np.uint8)
-        scene = cls(dev, nursery, dev._generation, kernels, arrays, hosts, word, slot)
+        scene = cls(dev, nursery, core_of(dev).current, kernels, arrays, hosts, word, slot)
         nursery.start_soon(scene._watch)
         await dev.wait_standby()
         return scene

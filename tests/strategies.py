@@ -21,6 +21,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 
 from atomr_trio import Device, DeviceArray, RestartPolicy
+from atomr_trio._device.device import core_of
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS
 from rogue import until
 from support import open_test_device
@@ -100,7 +102,7 @@ async def until_idle(dev: Device) -> None:
     def idle() -> bool:
         counts = dev.statistics()
         busy = [actor.unsettled for actor in counts.actors] + [lane.unfinished for lane in counts.lanes]
-        return not any(busy) and dev._staging.idle
+        return not any(busy) and core_of(dev).part(Transfers).staging.idle
 
     await until(idle)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
     from atomr_trio import Device
+    from atomr_trio._device.supervisor import Supervisor
     from atomr_trio.testing import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,3 +134,11 @@ def _is_descendant(pid: int) -> bool:
         if pid == os.getpid():
             return True
     return False
+
+
+def supervisor_of(dev: Device) -> Supervisor:
+    """The supervisor of an open device."""
+    from atomr_trio._device import lifetime
+    from atomr_trio._device.device import core_of
+
+    return next(each for each in lifetime.open_now if each.core is core_of(dev))

@@ -25,6 +25,8 @@ from hypothesis.stateful import (
 )
 
 from atomr_trio import ContextLost, Device, DeviceArray, InvalidArgument, Kernel, NvrtcOptions, overwrites, read_only
+from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._memory.arena import ALIGNMENT
 from rogue import kill_worker, next_generation
 from strategies import (
@@ -362,7 +364,7 @@ class ArrayMachine(RuleBasedStateMachine):
         if self.dev.statistics().memory.in_use != sum(held):
             gc.collect()  # an array may have been left in a cycle, by a traceback for example
         assert self.dev.statistics().memory.in_use == sum(held)
-        assert len(self.dev._arena.blocks) == len(held)
+        assert len(core_of(self.dev).part(DeviceMemory).arena.blocks) == len(held)
 
 
 class SurvivingMachine(ArrayMachine):

@@ -22,8 +22,10 @@ from atomr_trio import (
     StaleArray,
     read_only,
 )
+from atomr_trio._device.device import core_of
 from atomr_trio._transfers.memory import pattern_of
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.dtypes import DTYPES
 from strategies import numbers, same
 from support import chosen_backend, open_test_device
@@ -305,7 +307,7 @@ async def test_copies_of_many_tasks_at_once_do_not_wait_for_each_other_for_ever(
                 for number in range(6):
                     nursery.start_soon(fetch, number)
         assert all(same(seen[number], hosts[number]) for number in range(6))
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_more_small_copies_at_once_than_there_are_slots_all_arrive():
@@ -316,7 +318,7 @@ async def test_more_small_copies_at_once_than_there_are_slots_all_arrive():
             for number in range(count):
                 nursery.start_soon(array[number].copy_from, np.int32(number))
         assert same(await array.to_host(), np.arange(count, dtype=np.int32))
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 # --- views ------------------------------------------------------------------------------------------------------------
@@ -811,7 +813,7 @@ async def test_a_caller_that_gives_up_a_copy_to_the_device_leaves_at_once():
             assert array.state == "ready"  # one command, and it goes on
             await gate.open()
         assert (await array.to_host()).tolist() == [1] * 1000
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_large_copy_that_is_cut_off_tears_the_array_until_it_is_overwritten():
@@ -832,7 +834,7 @@ async def test_a_large_copy_that_is_cut_off_tears_the_array_until_it_is_overwrit
         await array.copy_from(host)
         assert array.state == "ready"
         assert same(await array.to_host(), host)
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
         assert dev.statistics().memory.torn == 0
 
 
@@ -846,7 +848,7 @@ async def test_a_copy_that_never_began_tears_nothing():
         assert scope.cancelled_caught
         assert array.state == "ready"
         assert same(await array.to_host(), host)
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_device_copy_of_several_commands_that_is_cut_off_tears_the_target():
@@ -876,11 +878,16 @@ async def test_cancelled_copies_to_the_host_give_their_slots_back():
                     callers.start_soon(small.copy_to, out)
                 await until(lambda: dev.statistics().lanes[2].unfinished == SMALL_SLOTS // 2)
                 callers.start_soon(large.to_host)
-                await until(lambda: not dev._staging.has_free(LARGE_SLOT) or dev.statistics().lanes[2].unfinished > 32)
+                await until(
+                    lambda: (
+                        not core_of(dev).part(Transfers).staging.has_free(LARGE_SLOT)
+                        or dev.statistics().lanes[2].unfinished > 32
+                    )
+                )
                 callers.cancel_scope.cancel()
-            assert not dev._staging.idle
+            assert not core_of(dev).part(Transfers).staging.idle
             await gate.open()
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
         assert out.tolist() == [9] * 1000  # host memory is written by its own task alone
         assert not (await large.to_host()).any()
         assert (await small.to_host()).tolist() == [0] * 1000

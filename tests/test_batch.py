@@ -24,6 +24,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission, generation as _generation
 from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._wire.protocol import BATCH_LIMIT
@@ -731,7 +732,7 @@ END_TO_END = (
 async def test_without_a_ring_everything_goes_by_the_socket_and_is_the_same(check, open_test_device, monkeypatch):
     monkeypatch.setitem(_generation.Generation.__init__.__kwdefaults__, "with_ring", False)
     async with open_test_device() as dev:
-        assert dev._generation.ring is None
+        assert core_of(dev).current.ring is None
         await check(dev)
 
 

@@ -352,7 +352,7 @@ async def main():
         print(await array.to_host(), "ml_dtypes" in sys.modules)
         array = dev.full(3, 1.5, "bfloat16")
         print(await array.to_host(), "ml_dtypes" in sys.modules)
-        libraries = open(f"/proc/{{dev._generation.process.pid}}/maps").read()
+        libraries = open(f"/proc/{{core_of(dev).current.process.pid}}/maps").read()
         print("python" in libraries, "ml_dtypes" in libraries)
 trio.run(main)
 """

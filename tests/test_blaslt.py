@@ -22,6 +22,7 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceArray, InvalidArgument
+from atomr_trio._device.device import core_of
 from atomr_trio._wire.protocol import Mode, Role
 from atomr_trio.libraries.blaslt import types
 from atomr_trio.libraries.blaslt.records import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
@@ -740,7 +741,7 @@ async def test_chains_of_products_on_several_lanes(dev, rng):
         async with dev.batch(lane=two) as second:
             fifth = second.blaslt.matmul(fourth, whole)
         check_close(await fifth.to_host(), np.linalg.matrix_power(a, 5), terms=M * M)
-        lanes = {number for library, number, _ in dev._generation.called if library == "blaslt"}
+        lanes = {number for library, number, _ in core_of(dev).current.called if library == "blaslt"}
         assert lanes == {one._number, two._number}
     check_close(await (await dev.blaslt.matmul(whole, whole)).to_host(), a @ a)
 
@@ -750,7 +751,7 @@ async def test_only_the_first_product_of_a_plan_may_hold_its_lane(dev):
     a, b = dev.zeros((M, K), np.float32), dev.zeros((K, N), np.float32)
 
     def plans() -> int:
-        return sum(library == "blaslt" for library, *_ in dev._generation.called)
+        return sum(library == "blaslt" for library, *_ in core_of(dev).current.called)
 
     for _ in range(3):
         await dev.blaslt.matmul(a, b)
@@ -763,7 +764,7 @@ async def test_plans_are_made_anew_after_a_loss_and_give_the_same_bits(dev, rng)
     a, b = [await dev.to_device(numbers(rng, shape, np.float32)) for shape in ((M, K), (K, N))]
     before = await (await dev.blaslt.matmul(a, b, epilogue="gelu")).to_host()
     await dev.restart("a test")
-    assert dev._generation.called == set()
+    assert core_of(dev).current.called == set()
     after = await (await dev.blaslt.matmul(a, b, epilogue="gelu")).to_host()
     assert after.tobytes() == before.tobytes()
 

@@ -25,12 +25,14 @@ from atomr_trio import (
     libraries,
 )
 from atomr_trio._calls.verbs import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission
 from atomr_trio._generation.settler import error_of
 from atomr_trio._transfers.batch_areas import BATCH_BYTES
 from atomr_trio._transfers.copies import plan_copy
 from atomr_trio._transfers.memory import plan_fill, tear
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire import records
 from atomr_trio._wire.protocol import LANE_LIMIT, LIBRARY_MISSING, Mode, VerbTable
 from atomr_trio._wire.records.calls import CallTable
@@ -148,7 +150,7 @@ async def test_the_first_call_on_a_lane_waits_and_later_ones_do_not(dev, x):
             async with dev.batch(lane=lane) as batch:
                 answer = batch.blas.dot(x, x)
             assert answer == SQUARES
-        lanes = {number for library, number, _ in dev._generation.called if library == "blas"}
+        lanes = {number for library, number, _ in core_of(dev).current.called if library == "blas"}
         assert lanes == {lane._number}
     assert await dev.blas.dot(x, x) == SQUARES
 
@@ -159,7 +161,7 @@ async def test_a_lane_that_is_closed_takes_its_handles_along(dev, x):
             async with dev.batch(lane=lane) as batch:
                 answer = batch.blas.dot(x, x)
             assert answer == SQUARES
-        assert lane._number not in {number for _, number, _ in dev._generation.called}
+        assert lane._number not in {number for _, number, _ in core_of(dev).current.called}
 
 
 async def test_what_one_lane_computes_another_waits_for(dev, x):
@@ -180,24 +182,24 @@ async def test_more_answers_than_there_are_slots(dev, x):
         for _ in range(TINY_SLOTS + 20):
             nursery.start_soon(ask)
     assert answers == [SQUARES] * (TINY_SLOTS + 20)
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_batch_has_more_answers_than_there_are_slots(dev, x):
     async with dev.batch() as batch:
         answers = [batch.blas.dot(x, x) for _ in range(2 * TINY_SLOTS)]
     assert [float(each) for each in answers] == [SQUARES] * len(answers)
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_batch_needs_no_free_slot_for_its_answers(dev, x):
-    slots = [dev._staging.acquire_nowait(1) for _ in range(TINY_SLOTS)]
+    slots = [core_of(dev).part(Transfers).staging.acquire_nowait(1) for _ in range(TINY_SLOTS)]
     async with dev.batch() as batch:
         answers = [batch.blas.dot(x, x) for _ in range(3)]
     assert answers == [SQUARES] * 3
     for slot in slots:
         slot.release()
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_who_is_cancelled_gives_the_slot_back(dev, x):
@@ -206,7 +208,7 @@ async def test_who_is_cancelled_gives_the_slot_back(dev, x):
         await dev.blas.dot(x, x)
     assert scope.cancelled_caught
     assert await dev.blas.dot(x, x) == SQUARES
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_an_answer_can_stay_on_the_device(dev, x):
@@ -223,7 +225,7 @@ async def test_an_answer_can_stay_on_the_device(dev, x):
 async def test_handles_are_made_anew_after_a_loss(dev, x):
     before = await dev.blas.dot(x, x)
     await dev.restart("a test")
-    assert dev._generation.called == set()
+    assert core_of(dev).current.called == set()
     assert await dev.blas.dot(x, x) == before
 
 
@@ -245,7 +247,7 @@ async def test_what_was_started_is_lost_and_what_comes_later_is_not(dev, x):
         await dev.restart("a test")
     assert outcomes == [True] * 8
     assert (await (await dev.blas.gemm(a, a)).to_host() == np.eye(N)).all()
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_wrong_call_sends_nothing(dev, x):
@@ -261,7 +263,7 @@ async def test_a_wrong_call_sends_nothing(dev, x):
 
 async def test_a_library_that_is_not_installed_is_an_error_that_names_it(dev):
     failure = {"status": LIBRARY_MISSING, "name": "SymbolMissing", "text": "no such function", "library": "cublas"}
-    error = error_of(dev._generation, "blas.gemm", failure)
+    error = error_of(core_of(dev).current, "blas.gemm", failure)
     assert isinstance(error, LibraryNotFound)
     assert (error.library, error.operation, error.generation) == ("cublas", "blas.gemm", 1)
 
@@ -296,7 +298,7 @@ async def test_a_status_that_harms_nothing_fails_its_call_alone(monkeypatch):
             await dev.blas.dot(x, x)
         assert await dev.blas.dot(x, x) == SQUARES
         assert dev.generation == 1
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 @pytest.mark.sim_only
@@ -370,7 +372,7 @@ def planned(dev, verb_name, *arguments, **keywords):
 
 
 def actor_of(dev, name):
-    return next(actor for actor in dev._actors if actor.name == name)
+    return next(actor for actor in core_of(dev).actors if actor.name == name)
 
 
 async def test_the_commands_of_a_verb_begin_in_one_stretch(dev):
@@ -459,7 +461,9 @@ async def test_a_caller_that_goes_away_when_all_has_begun_leaves_the_result_whol
         async with trio.open_nursery() as nursery:
             nursery.start_soon(functools.partial(dev.blas.gemm, a, a, out=out))
             await until(lambda: dev.statistics().lanes[0].unfinished == busy + count)
-            await until(lambda: not dev._generation.settler.looked_for)  # it has looked long enough, and sleeps now
+            await until(
+                lambda: not core_of(dev).current.settler.looked_for
+            )  # it has looked long enough, and sleeps now
             nursery.cancel_scope.cancel()
         assert out.state == "ready"
     np.testing.assert_array_equal(await out.to_host(), SQUARED)
@@ -539,7 +543,7 @@ async def test_more_large_uploads_than_there_are_slots(dev):
     numbers = np.arange((LARGE_SLOTS + 3) * LARGE_SLOT // 8, dtype=np.int64)
     array = await Uploading(dev).upload(numbers)
     assert np.array_equal(await array.to_host(), numbers)
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_batch_has_room_for_more_large_uploads_than_there_are_slots(dev):
@@ -548,8 +552,8 @@ async def test_a_batch_has_room_for_more_large_uploads_than_there_are_slots(dev)
         uploading = BatchUploading(dev, batch)
         with pytest.raises(InvalidArgument, match="100,663,304 bytes"):
             uploading.upload(np.zeros(BATCH_BYTES // 8 + 1))
-        assert dev._staging.idle, "all of it or nothing"
+        assert core_of(dev).part(Transfers).staging.idle, "all of it or nothing"
         arrays += [uploading.upload(np.full(SMALL_SLOT // 8 + 1, float(number))) for number in range(2 * LARGE_SLOTS)]
     for number, array in enumerate(arrays):
         assert (await array.to_host() == number).all()
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle

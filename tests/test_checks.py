@@ -36,7 +36,9 @@ from atomr_trio import (
 )
 from atomr_trio._arrays import checked_memory
 from atomr_trio._arrays.checked_memory import BETWEEN_ARRAYS, CheckedArena
+from atomr_trio._arrays.memory import DeviceMemory
 from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._device.device import core_of
 from atomr_trio._generation.timeline import LaneBook
 from atomr_trio._memory.arena import MIB, ArenaFull
 from atomr_trio._values.findings import EVERY, VARIABLE, chosen_checks, from_here, read_findings
@@ -88,8 +90,8 @@ def open_checked(**options: Any) -> Any:
 
 def folder_of(dev: atomr_trio.Device) -> CheckFolder:
     """The folder of the worker in service."""
-    assert dev._generation is not None
-    folder = dev._generation.process.check_folder
+    assert core_of(dev).current is not None
+    folder = core_of(dev).current.process.check_folder
     assert folder is not None
     return folder
 
@@ -171,9 +173,9 @@ async def test_a_device_says_what_it_checks(monkeypatch):
         assert dev.checks == ("bounds", "races")
     async with open_checked(check=()) as dev:
         assert dev.checks == ()
-        assert dev._generation is not None
-        assert dev._generation.process.check_folder is None
-        assert type(dev._arena) is not CheckedArena
+        assert core_of(dev).current is not None
+        assert core_of(dev).current.process.check_folder is None
+        assert type(core_of(dev).part(DeviceMemory).arena) is not CheckedArena
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ async def test_each_worker_has_a_folder_that_goes_with_it():
     with trio.fail_after(DEADLINE):
         async with open_checked(check=("initialised", "bounds"), standby=1) as dev:
             await dev.wait_standby()
-            processes = [generation.process for generation in dev._all_generations()]
+            processes = [generation.process for generation in core_of(dev).all_generations()]
             folders = [process.check_folder for process in processes]
             for process, folder in zip(processes, folders, strict=True):
                 environment = environment_of(process.pid)
@@ -784,8 +786,8 @@ async def test_a_worker_of_a_pool_checks_for_one_device_after_the_other():
                 await twice.launch(1, 31, x, 30)
             assert [finding.index for finding in caught.value.findings] == [30]
             await next_generation(dev, caught.value.generation)
-            assert dev._generation is not None
-            assert dev._generation.process.checks == ("bounds",)
+            assert core_of(dev).current is not None
+            assert core_of(dev).current.process.checks == ("bounds",)
         assert not folder.path.exists()
 
 

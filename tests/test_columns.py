@@ -16,7 +16,7 @@ from abi.libraries import LIBRARIES as WITH_HEADERS
 from atomr_cuda import __main__ as facts
 from atomr_cuda.injection import SIMULATED
 from atomr_trio._calls.verbs import Awaited, Batched
-from atomr_trio._libraries import LIBRARIES, BatchLibraries, DeviceLibraries
+from atomr_trio._device.libraries import LIBRARIES, BatchLibraries, DeviceLibraries
 from atomr_trio._wire import status
 
 MODULES = {

@@ -34,11 +34,13 @@ from atomr_trio import (
     StaleArray,
     StandbyLost,
 )
+from atomr_trio._device.device import core_of
 from atomr_trio._transfers import batch_areas as _batch_areas, copies
 from atomr_trio._transfers.batch_areas import BatchSlots
 from atomr_trio._transfers.copies import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio._transfers.crew import Crew
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio.testing import WorkerPool
 from rogue import endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
@@ -89,7 +91,7 @@ async def test_every_byte_arrives_on_either_side_of_a_border(border):
             assert same(out, host)
             assert same(await array.to_host(), host)
             array.free()
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 @pytest.mark.parametrize("size", [SMALL_SLOT, LARGE_SLOT])
@@ -109,7 +111,7 @@ async def test_small_copies_start_no_thread(monkeypatch):
         assert same(await (await dev.to_device(host)).to_host(), host)
         with pytest.raises(TypeError):
             await dev.to_device(np.zeros(THREAD_BYTES, np.uint8))
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 LAYOUTS = {
@@ -138,7 +140,7 @@ async def test_a_host_of_any_layout_is_read_and_written_piece_by_piece(dtype):
             await turned.fill(0)
             await turned.copy_from(host.T)
             assert same(await turned.to_host(), np.ascontiguousarray(base.T)), name
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 VIEWS = {
@@ -220,7 +222,7 @@ async def test_copies_of_many_boxes_behind_a_long_kernel_wait_and_are_exact():
 @pytest.mark.usefixtures("small_pieces")
 async def test_more_copies_at_once_than_there_are_slots_are_all_exact():
     async with scenario() as dev:
-        dev._crew.size = 4
+        core_of(dev).part(Transfers).crew.size = 4
         hosts = [numbers((5 + number) * PIECE + number, np.uint8, seed=number) for number in range(SMALL_SLOTS // 4)]
         seen: dict[int, Any] = {}
 
@@ -232,12 +234,12 @@ async def test_more_copies_at_once_than_there_are_slots_are_all_exact():
             for number in range(len(hosts)):
                 nursery.start_soon(there_and_back, number)
         assert all(same(seen[number], host) for number, host in enumerate(hosts))
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_copy_leaves_slots_to_others_in_turn():
     async with scenario() as dev:
-        taken = [dev._staging.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
+        taken = [core_of(dev).part(Transfers).staging.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
         order = []
 
         async def copy(name: str, count: int) -> None:
@@ -255,7 +257,7 @@ async def test_a_copy_leaves_slots_to_others_in_turn():
             for slot in taken[2:]:
                 slot.release()
         assert order == ["short", "long"]
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ def hold(monkeypatch) -> Iterator[Any]:
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_copy_to_the_device_is_left_at_once_while_helpers_are_still_reading(hold):
     async with scenario() as dev:
-        dev._crew.size = 2
+        core_of(dev).part(Transfers).crew.size = 2
         host = numbers(5 * PIECE, np.uint8)
         array = await dev.to_device(host)
         reading = hold("load")
@@ -366,9 +368,9 @@ async def test_a_copy_to_the_device_is_left_at_once_while_helpers_are_still_read
             scope.cancel()
         assert scope.cancelled_caught
         assert array.state == "torn"
-        assert not dev._staging.idle
+        assert not core_of(dev).part(Transfers).staging.idle
         reading.go.set()
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
         assert reading.count == 2, "what no helper had begun never runs"
         await array.copy_from(host)
         assert same(await array.to_host(), host)
@@ -377,7 +379,7 @@ async def test_a_copy_to_the_device_is_left_at_once_while_helpers_are_still_read
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_copy_to_the_host_is_left_only_when_no_helper_writes_any_more(hold):
     async with scenario() as dev:
-        dev._crew.size = 2
+        core_of(dev).part(Transfers).crew.size = 2
         host = numbers(5 * PIECE, np.uint8)
         array, out = await dev.to_device(host), np.zeros(5 * PIECE, np.uint8)
         writing = hold("store")
@@ -399,7 +401,7 @@ async def test_a_copy_to_the_host_is_left_only_when_no_helper_writes_any_more(ho
             await left.wait()
         assert scope.cancelled_caught
         seen = out.copy()
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
         assert writing.count == 2
         assert same(out, seen)
         assert np.count_nonzero(seen) <= 2 * PIECE
@@ -408,7 +410,7 @@ async def test_a_copy_to_the_host_is_left_only_when_no_helper_writes_any_more(ho
 async def test_a_copy_that_waits_for_a_slot_can_be_left():
     async with scenario() as dev:
         array = dev.zeros(2 * LARGE_SLOT, np.uint8)
-        taken = [dev._staging.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
+        taken = [core_of(dev).part(Transfers).staging.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
         for copy in (array.copy_from, array.copy_to):
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
@@ -418,7 +420,7 @@ async def test_a_copy_that_waits_for_a_slot_can_be_left():
             assert scope.cancelled_caught
         for slot in taken:
             slot.release()
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
         assert not (await array.to_host()).any()
 
 
@@ -435,7 +437,7 @@ async def test_what_a_memcpy_raises_reaches_the_caller_and_every_slot_comes_back
             patch.setattr(copies._Plan, name, fail)
             with pytest.raises(ZeroDivisionError):
                 await (array.copy_from if name == "load" else array.copy_to)(np.zeros(40 * PIECE, np.uint8))
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
         if name == "load":
             await array.copy_from(numbers(40 * PIECE, np.uint8))
         assert array.state == "ready"
@@ -452,7 +454,7 @@ async def test_a_copy_whose_helper_outlives_the_device_ends_in_peace(hold, monke
                 await until(lambda: reading.count == 1)
                 scope.cancel()
     reading.go.set()
-    await until(lambda: repr(dev._crew).startswith("<Crew: 0"))
+    await until(lambda: repr(core_of(dev).part(Transfers).crew).startswith("<Crew: 0"))
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -471,13 +473,13 @@ def stand_still_until(condition: Callable[[], bool]) -> None:
 async def test_streams_are_exact_with_any_number_of_slots_and_helpers(slots, helpers, monkeypatch):
     set_constant(monkeypatch, copies, "STREAM_SLOTS", slots)
     async with scenario() as dev:
-        dev._crew.size = helpers
+        core_of(dev).part(Transfers).crew.size = helpers
         array = dev.empty(40 * PIECE + 3, np.uint8)
         for seed in range(3):
             host = numbers(40 * PIECE + 3, np.uint8, seed=seed)
             await array.copy_from(host)
             assert same(await array.to_host(), host)
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -494,7 +496,7 @@ async def test_a_large_copy_takes_few_commands(direction):
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_large_copies_at_the_same_time_in_one_direction_are_exact(direction):
     async with scenario() as dev:
-        dev._crew.size = 3
+        core_of(dev).part(Transfers).crew.size = 3
         hosts = [numbers(50 * PIECE + number, np.uint8, seed=number) for number in range(4)]
         outs = [np.zeros_like(host) for host in hosts]
         arrays = [dev.empty(host.shape, np.uint8) for host in hosts]
@@ -506,7 +508,7 @@ async def test_large_copies_at_the_same_time_in_one_direction_are_exact(directio
                 nursery.start_soon(*((array.copy_from, host) if direction == "in" else (array.copy_to, out)))
         for array, host, out in zip(arrays, hosts, outs, strict=True):
             assert same(await array.to_host() if direction == "in" else out, host)
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -528,7 +530,7 @@ async def test_a_stream_that_is_left_in_the_middle_lets_the_lane_go(direction, h
         await other.copy_from(host)
         await other.copy_to(out)
         assert same(out, host)
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
         assert dev.generation == 1
 
 
@@ -538,7 +540,7 @@ async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monke
     set_constant(monkeypatch, copies, "STREAM_SLOTS", 11)
     async with scenario() as dev:
         array, held = await dev.to_device(np.zeros(30 * PIECE, np.uint8)), hold("load")
-        before, page = submitted(dev, LANE_COPY_IN), dev._generation.page
+        before, page = submitted(dev, LANE_COPY_IN), core_of(dev).current.page
         async with trio.open_nursery() as nursery:
             nursery.start_soon(array.copy_from, np.ones(30 * PIECE, np.uint8))
             await until(lambda: submitted(dev, LANE_COPY_IN) == before + 2 and held.count > 0)
@@ -555,20 +557,25 @@ async def test_a_stream_that_is_left_when_the_helpers_are_done_goes_on(monkeypat
         host = numbers(2 * copies.STREAM_SLOTS * PIECE, np.uint8)
         array = await dev.to_device(np.zeros_like(host))
         with monkeypatch.context() as patch:
-            patch.setattr(dev._generation.settler, "settle_finished", lambda: False)
+            patch.setattr(core_of(dev).current.settler, "settle_finished", lambda: False)
             async with trio.open_nursery() as nursery:
                 before = submitted(dev, LANE_COPY_IN)
                 nursery.start_soon(array.copy_from, host)
-                await until(lambda: submitted(dev, LANE_COPY_IN) > before and repr(dev._crew).startswith("<Crew: 0"))
+                await until(
+                    lambda: (
+                        submitted(dev, LANE_COPY_IN) > before
+                        and repr(core_of(dev).part(Transfers).crew).startswith("<Crew: 0")
+                    )
+                )
                 nursery.cancel_scope.cancel()
         assert array.state == "ready"
         assert same(await array.to_host(), host)
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
 
 
 async def test_helpers_that_wait_for_the_gpu_do_not_keep_others_from_copying():
     async with scenario() as dev:
-        dev._crew.size = 2
+        core_of(dev).part(Transfers).crew.size = 2
         host = numbers(copies.STREAM_SLOTS * LARGE_SLOT, np.uint8)
         waiting, free = await dev.to_device(host), dev.empty(3 * LARGE_SLOT, np.uint8)
         before, out = submitted(dev, LANE_COPY_OUT), np.zeros_like(host)
@@ -602,7 +609,7 @@ async def test_a_device_that_is_closed_in_the_middle_of_a_stream_lets_its_helper
                 nursery.start_soon(copy, array, np.zeros(40 * PIECE, np.uint8))
                 await until(lambda: held.count > 0)
             held.go.set()
-        await until(lambda: repr(dev._crew).startswith("<Crew: 0"))
+        await until(lambda: repr(core_of(dev).part(Transfers).crew).startswith("<Crew: 0"))
     assert len(ends) == 1
 
 
@@ -614,12 +621,12 @@ async def test_without_a_thread_to_be_had_a_stream_is_refused_and_leaves_nothing
     async with scenario() as dev:
         host = numbers(9 * PIECE, np.uint8)
         array = await dev.to_device(host)
-        await until(lambda: repr(dev._crew).startswith("<Crew: 0"))
+        await until(lambda: repr(core_of(dev).part(Transfers).crew).startswith("<Crew: 0"))
         with monkeypatch.context() as patch:
             patch.setattr(trio.lowlevel, "start_thread_soon", refuse)
             with pytest.raises(OutOfHostMemory, match="no helper can copy: no thread can be started: RLIMIT_NPROC"):
                 await array.copy_from(np.zeros_like(host))
-        assert dev._staging.idle
+        assert core_of(dev).part(Transfers).staging.idle
         assert same(await array.to_host(), host)
 
 
@@ -632,8 +639,8 @@ async def test_what_the_host_takes_for_its_part_is_not_held_against_the_worker(h
             nursery.start_soon(array.copy_from, np.ones(40 * PIECE, np.uint8))
             await until(lambda: submitted(dev, LANE_COPY_IN) > before)
             for moment in (0, 1000):
-                dev._generation.watch.check_hang(time.monotonic() + moment)
-            assert dev._generation.loss is None
+                core_of(dev).current.watch.check_hang(time.monotonic() + moment)
+            assert core_of(dev).current.loss is None
             held.go.set()
         assert (await array.to_host() == 1).all()
 
@@ -665,7 +672,7 @@ async def test_a_worker_that_dies_in_the_middle_costs_the_copy_and_nothing_else(
             await next_generation(dev, 1)
             held.go.set()
         assert [lost.generation for lost in failures] == [1]
-        await until(lambda: dev._staging.idle)
+        await until(lambda: core_of(dev).part(Transfers).staging.idle)
         if direction == "in":
             assert array.state == "torn"
             with pytest.raises(StaleArray):
@@ -693,7 +700,7 @@ def pinned_mappings(pid: int | str = "self") -> int:
 
 async def test_pinned_arrays_are_copied_by_one_command_without_a_slot(monkeypatch):
     async with scenario() as dev:
-        monkeypatch.setattr(dev._staging, "has_free", None)
+        monkeypatch.setattr(core_of(dev).part(Transfers).staging, "has_free", None)
         size = copies.PINNED_PIECE
         host = dev.pinned_empty(size, np.uint8)
         host[:] = expected = numbers(size, np.uint8)
@@ -799,7 +806,7 @@ async def test_pinned_memory_goes_with_its_last_view():
         gc.collect()
         await dev.to_device(other)  # the next call has both processes let go
         await until(lambda: pinned_mappings() == before + 1 and pinned_mappings(pid) == 1)
-        assert len(dev._pinned._areas) == 1
+        assert len(core_of(dev).part(Transfers).pinned._areas) == 1
         await (await dev.to_device(other)).to_host()
 
 
@@ -810,7 +817,7 @@ async def test_pinned_memory_that_was_never_copied_goes_without_a_word_to_the_wo
             dev.pinned_empty(10)
         gc.collect()
         kept = dev.pinned_empty(10)
-        assert len(dev._pinned._areas) == 1
+        assert len(core_of(dev).part(Transfers).pinned._areas) == 1
         await until(lambda: pinned_descriptors() <= before + 2)
         assert submitted(dev, LANE_COPY_IN) == 0
         del kept
@@ -881,7 +888,7 @@ async def test_a_pinned_copy_that_is_left_goes_on_and_keeps_the_memory_till_it_i
         host = dev.pinned_empty(1000, np.int32)
         host[:] = 9
         await source.copy_to(dev.pinned_empty(1000, np.int32))
-        area = dev._pinned.find(host)
+        area = core_of(dev).part(Transfers).pinned.find(host)
         assert area is not None
         memory = weakref.ref(host)
         async with endless_kernel(dev, source) as kernel:
@@ -957,7 +964,7 @@ async def test_a_forked_child_may_read_pinned_memory_and_nothing_more():
                 with contextlib.suppress(DeviceFailed):
                     dev.pinned_empty(3)
                     os._exit(2)
-                area = next(iter(dev._pinned._watches), None)
+                area = next(iter(core_of(dev).part(Transfers).pinned._watches), None)
                 result = 0 if (host == 4).all() and area is None else 3
             finally:
                 os._exit(result)
@@ -973,14 +980,14 @@ async def test_another_array_where_a_pinned_one_has_been_is_not_taken_for_it():
         host = dev.pinned_empty(1 << 16, np.uint8)
         address = host.__array_interface__["data"][0]
         await dev.to_device(host)
-        assert dev._pinned.find(host) is not None
+        assert core_of(dev).part(Transfers).pinned.find(host) is not None
         del host
         gc.collect()
 
         # Its bytes are never touched: there may be nothing mapped any more.
         interface = {"data": (address, True), "shape": (4,), "typestr": "|u1", "version": 3}
         there = np.asarray(types.SimpleNamespace(__array_interface__=interface))
-        assert dev._pinned.find(there) is None
+        assert core_of(dev).part(Transfers).pinned.find(there) is None
 
 
 # --- building blocks for who begins commands himself ------------------------------------------------------------------
@@ -993,38 +1000,38 @@ async def test_planned_copies_do_what_the_verbs_do(pinned):
         host[...] = expected = numbers(host.shape, np.float64)
         array, view = dev.empty(host.shape), dev.zeros((600, 77))[::2]
         for target in (array, view):
-            requests = plan_copy_in(target, host, BatchSlots(dev._batch_areas))
-            assert dev._staging.idle is pinned
+            requests = plan_copy_in(target, host, BatchSlots(core_of(dev).part(Transfers).batch_areas))
+            assert core_of(dev).part(Transfers).staging.idle is pinned
             if not pinned:
                 host[...] = 0  # it has been read already
             for request in requests:
-                await dev._memory_mailbox.ask(request)
+                await core_of(dev).memory_actor.mailbox.ask(request)
             host[...] = 0
-            requests = plan_copy_out(target, host, BatchSlots(dev._batch_areas))
+            requests = plan_copy_out(target, host, BatchSlots(core_of(dev).part(Transfers).batch_areas))
             for request in requests:
-                await dev._memory_mailbox.ask(request)
+                await core_of(dev).memory_actor.mailbox.ask(request)
                 request.take()
             assert same(np.asarray(host), expected)
-            assert dev._staging.idle
+            assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_planned_copy_takes_all_its_slots_or_none(monkeypatch):
     set_constant(monkeypatch, _batch_areas, "BATCH_BYTES", 3 * LARGE_SLOT)
     async with scenario() as dev:
-        slots = BatchSlots(dev._batch_areas)
+        slots = BatchSlots(core_of(dev).part(Transfers).batch_areas)
         array = await dev.to_device(np.ones(3 * LARGE_SLOT, np.uint8))
         for plan in (plan_copy_in, plan_copy_out):
             held = []
             with pytest.raises(trio.WouldBlock, match="flush"):  # noqa: PT012
                 while True:
                     held.append(plan(array, np.zeros(array.shape, np.uint8), slots))
-            free = sum(map(len, dev._staging._free.values()))
+            free = sum(map(len, core_of(dev).part(Transfers).staging._free.values()))
             with pytest.raises(trio.WouldBlock):
                 plan(array, np.zeros(array.shape, np.uint8), slots)
-            assert sum(map(len, dev._staging._free.values())) == free
+            assert sum(map(len, core_of(dev).part(Transfers).staging._free.values())) == free
             for request in itertools.chain(*held):
                 request.drop()
-            assert dev._staging.idle
+            assert core_of(dev).part(Transfers).staging.idle
 
 
 async def iterate_until(events: Any, last: Any) -> Any:
@@ -1067,7 +1074,7 @@ async def test_progress_is_told_no_more_often_than_it_should_be(monkeypatch):
             begun = next(clock)
             await array.copy_from(np.ones(30 * PIECE, np.uint8))
             used = next(clock) - begun
-            dev._events.publish(last := StandbyLost(reason="the end of this test"))
+            core_of(dev).events.publish(last := StandbyLost(reason="the end of this test"))
             told = [event async for event in iterate_until(events, last)]
         assert all(isinstance(event, CopyProgress) for event in told)
         assert 1 <= len(told) <= max(0, used * 0.1 - 1.0) / 0.5 + 1

@@ -26,16 +26,20 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import atomr_trio
-from atomr_trio import _device, testing
+from atomr_trio import testing
+from atomr_trio._device import ending, lifetime, supervisor, workers as _workers
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission, generation as _generation, inbox as _inbox, watch as _watch
 from atomr_trio._generation.adoption import reap
 from atomr_trio._generation.loss import StartFailed
 from atomr_trio._supervision.policy import RestartPolicy
 from atomr_trio._transfers import copies
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
 from atomr_trio.libraries.modules import kernel as kernel_actor, module as module_actor
-from support import child_environment, next_event, open_test_device, set_constant
+from atomr_trio.libraries.nvrtc.verbs import Compiling
+from support import child_environment, next_event, open_test_device, set_constant, supervisor_of
 
 GATE = """
 extern "C" __global__ void gate(unsigned long long flag) {
@@ -54,7 +58,7 @@ class Boom(Exception):
 
 def worker(device):
     """The worker process of the present generation."""
-    return device._generation.process
+    return core_of(device).current.process
 
 
 def is_gone(pid):
@@ -170,13 +174,13 @@ async def ends_of(*waiters):
 
 
 class Workers:
-    """Stands for `WorkerProcess` in `_device`: what becomes of the workers that are started from now on."""
+    """Stands for `WorkerProcess`: what becomes of the workers that are started from now on."""
 
     def __init__(self, monkeypatch):
-        self._real = _device.WorkerProcess
+        self._real = _workers.WorkerProcess
         self.after_start = []
         self.started = 0
-        monkeypatch.setattr(_device, "WorkerProcess", self)
+        monkeypatch.setattr(_workers, "WorkerProcess", self)
 
     def __call__(self, *arguments):
         self.started += 1
@@ -261,7 +265,7 @@ async def test_a_device_says_what_it_is_while_it_is_open_and_after(backend):
             assert statistics.state is DeviceState.RUNNING
             assert statistics.restarts_left == 3
             assert statistics.last_error is None
-            assert [actor.name for actor in statistics.actors] == list(_device.ACTORS)
+            assert [actor.name for actor in statistics.actors] == list(lifetime.ACTORS)
             assert [lane.name for lane in statistics.lanes] == ["compute", "copy-in", "copy-out"]
     assert dev.state is DeviceState.CLOSED
     assert "closed, generation 1" in repr(dev)
@@ -272,8 +276,8 @@ async def test_a_device_says_what_it_is_while_it_is_open_and_after(backend):
 
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "x86_64"), ("win32", "AMD64"), ("linux", "riscv64")])
 async def test_elsewhere_opening_says_where_devices_can_be_opened(monkeypatch, system, machine):
-    monkeypatch.setattr(_device.sys, "platform", system)
-    monkeypatch.setattr(_device.platform, "machine", lambda: machine)
+    monkeypatch.setattr(lifetime.sys, "platform", system)
+    monkeypatch.setattr(lifetime.platform, "machine", lambda: machine)
     with pytest.raises(atomr_trio.DeviceFailed, match=f"Linux, x86-64 or aarch64, and this is {system} on {machine}"):
         async with open_test_device():
             pytest.fail("it was opened")
@@ -559,7 +563,7 @@ def run_interrupted(body):
         trio.run(main)
     for dev in devices:
         assert dev.state is DeviceState.CLOSED
-    assert not list(_device._open_devices)
+    assert not list(lifetime.open_now)
     return caught.value
 
 
@@ -855,9 +859,9 @@ async def test_a_spent_budget_settles_everything(monkeypatch, nursery):
             waiters = [start(nursery, gate.wait)]
             await until(lambda: dev.statistics().lanes[0].unfinished)
             # One runs, one is in the actor's hands, the mailbox is full, and two wait for room.
-            waiters += [start(nursery, gate.wait) for _ in range(_device.MAILBOX_CAPACITY + 3)]
+            waiters += [start(nursery, gate.wait) for _ in range(lifetime.MAILBOX_CAPACITY + 3)]
             waiters.append(start(nursery, wait, dev))
-            await until(lambda: dev.statistics().actors[1].queued == _device.MAILBOX_CAPACITY)
+            await until(lambda: dev.statistics().actors[1].queued == lifetime.MAILBOX_CAPACITY)
             await wait_all_tasks_blocked()
             lose(dev)
             await trio.sleep_forever()
@@ -878,7 +882,7 @@ async def test_a_failure_leaves_plain_also_when_the_body_has_tasks_of_its_own():
                 await until(lambda: dev.statistics().lanes[0].submitted >= 5)
                 lose(dev)
                 await trio.sleep_forever()
-    assert caught.value is dev._failure
+    assert str(caught.value) == str(core_of(dev).ended)
 
 
 async def test_a_body_exception_is_the_context_of_the_failure(nursery):
@@ -1053,7 +1057,7 @@ async def test_an_actor_that_crashes_restarts_alone(monkeypatch, nursery, caplog
             gate = await Gate.make(dev)
             running = start(nursery, gate.wait)
             await until(lambda: dev.statistics().lanes[0].unfinished)
-            generation, scopes = dev._generation, {actor.name: actor.scope for actor in dev._actors}
+            generation, scopes = core_of(dev).current, {actor.name: actor.scope for actor in core_of(dev).actors}
             crash_on_start(monkeypatch, kernel_actor.LaunchRequest, 1)
             with pytest.raises(atomr_trio.ActorCrashed) as caught:
                 await gate.wait()
@@ -1067,12 +1071,12 @@ async def test_an_actor_that_crashes_restarts_alone(monkeypatch, nursery, caplog
             assert event.error is error.__cause__
             # What had been submitted goes on, the others did not notice, and the actor serves again.
             assert not running.ended
-            assert dev._generation is generation
+            assert core_of(dev).current is generation
             assert not generation.scope.cancel_called
             await gate.open()
             await gate.wait()
             assert await ends_of(running) == [None]
-            for actor in dev._actors:
+            for actor in core_of(dev).actors:
                 same = actor.scope is scopes[actor.name]
                 assert same == (actor.name != "module")
                 assert not actor.scope.cancel_called
@@ -1234,7 +1238,7 @@ async def test_every_request_is_settled_once_whatever_happens(monkeypatch, seed)
             for array in arrays:
                 await array.fill(5)
                 assert (await array.to_host() == 5).all()
-            assert dev._staging.idle
+            assert core_of(dev).part(Transfers).staging.idle
         assert balanced(dev)
         assert ends["ok"] > 0
         assert dev.generation >= 3
@@ -1250,7 +1254,7 @@ async def test_a_worker_that_has_started_when_the_device_is_closed_is_not_needed
     async def start_late(generation, show=None):
         with trio.CancelScope(shield=True):
             starting.set()
-            await dev._closing.wait()
+            await supervisor_of(dev).ending.begun.wait()
             await real(generation, show)
         if not good:
             raise StartFailed(atomr_trio.DeviceFailed("at the last moment"), gone=False)
@@ -1281,7 +1285,9 @@ async def test_a_compile_under_way_hears_of_the_closing_and_its_result_of_nobody
     results = []
     with trio.fail_after(60):
         async with open_test_device() as dev:
-            monkeypatch.setattr(dev._compiler, "submit", lambda *arguments: results.append(arguments[-1]))
+            monkeypatch.setattr(
+                core_of(dev).part(Compiling).service, "submit", lambda *arguments: results.append(arguments[-1])
+            )
             compiling = start(nursery, dev.nvrtc.compile, WILD, "wild")
             await until(lambda: results)
         (error,) = await ends_of(compiling)
@@ -1346,7 +1352,7 @@ async def test_a_defect_while_a_generation_is_made_leaves_no_worker(monkeypatch)
         raise Boom("in the constructor")
 
     before = children()
-    monkeypatch.setattr(_device, "Generation", broken)
+    monkeypatch.setattr(_workers, "Generation", broken)
     with leaving_with(Boom):
         async with open_test_device():
             pytest.fail("it was opened")
@@ -1355,7 +1361,7 @@ async def test_a_defect_while_a_generation_is_made_leaves_no_worker(monkeypatch)
 
 @pytest.mark.parametrize("times", [1, math.inf], ids=["at first", "never"])
 async def test_a_worker_that_is_not_reaped_is_a_defect_and_costs_no_other_worker(monkeypatch, caplog, times):
-    real, before, attempts = _device.reap, children(), itertools.count(1)
+    real, before, attempts = _workers.reap, children(), itertools.count(1)
 
     async def reap_later(process):
         if process is stuck and next(attempts) <= times:
@@ -1364,8 +1370,9 @@ async def test_a_worker_that_is_not_reaped_is_a_defect_and_costs_no_other_worker
 
     with leaving_with(atomr_trio.AtomrInternalError, "not reaped"):
         async with open_test_device() as dev:
-            generation, stuck = dev._generation, worker(dev)
-            monkeypatch.setattr(_device, "reap", reap_later)
+            generation, stuck = core_of(dev).current, worker(dev)
+            monkeypatch.setattr(_workers, "reap", reap_later)
+            monkeypatch.setattr(ending, "reap", reap_later)
             lose(dev)
             await trio.sleep_forever()
     left = [record for record in caplog.records if "was not settled" in record.message]
@@ -1381,7 +1388,7 @@ async def test_a_defect_while_the_device_is_closed_leaves_as_internal_error(monk
 
     with leaving_with(atomr_trio.AtomrInternalError, "at the clean end"):
         async with open_test_device() as dev:
-            monkeypatch.setattr(dev, "_close_worker", broken)
+            monkeypatch.setattr(supervisor_of(dev).workers, "close", broken)
             pid = worker(dev).pid
     assert dev.state is DeviceState.CLOSED
     assert is_gone(pid)
@@ -1393,13 +1400,13 @@ async def test_a_defect_that_the_supervisor_does_not_catch_ends_the_body_all_the
     async def broken(device):
         raise Boom("outside of everything")
 
-    monkeypatch.setattr(_device.Device, "_supervise", broken)
+    monkeypatch.setattr(supervisor.Supervisor, "run", broken)
     with leaving_with(atomr_trio.AtomrInternalError, "a task of the device raised") as caught:
         async with open_test_device() as dev:
             await trio.sleep_forever()
     assert isinstance(caught.value.__cause__.exceptions[0], Boom)
     await reap(worker(dev))
-    dev._generation.close()
+    core_of(dev).current.close()
 
 
 # -- fork --------------------------------------------------------------------------------------------------------------

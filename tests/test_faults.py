@@ -21,15 +21,17 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
     StaleKernel,
-    _device,
     overwrites,
     read_only,
 )
+from atomr_trio._device import workers as process_starter
+from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copies, staging as _staging
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from atomr_trio._wire.records.memory import COPY_IN
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
-from support import next_event, set_constant
+from support import next_event, set_constant, supervisor_of
 
 pytestmark = pytest.mark.used_workers
 
@@ -409,7 +411,7 @@ async def test_a_kill_while_a_large_copy_is_under_way_loses_that_copy_alone(open
                     assert (await spared.to_host() == host).all()
             await target.copy_from(large)
             assert (await target.to_host() == large).all()
-            assert dev._staging.idle, "every slot has come back"
+            assert core_of(dev).part(Transfers).staging.idle, "every slot has come back"
 
 
 async def test_a_kill_while_a_chunk_is_being_made_leaves_arrays_that_work(open_test_device):
@@ -462,7 +464,8 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
     async with open_test_device(restart_policy=ANY_NUMBER) as dev:
         host = pattern(10)
         array = await dev.to_device(host)
-        real_spawn, doomed = dev._spawn, [0.0, 0.05, 0.15]
+        workers = supervisor_of(dev).workers
+        real_spawn, doomed = workers.spawn, [0.0, 0.05, 0.15]
         killed: list[Any] = []
 
         def spawn() -> Any:
@@ -478,23 +481,23 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
 
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
-                dev._spawn = spawn
+                workers.spawn = spawn
                 kill_worker(dev)
                 # The kill may come too late for the start: then it is one generation more.
                 await until(lambda: not doomed and dev.state.value == "running" and dev.generation >= 2)
             # It is in service until its end is noticed.
-            await until(lambda: dev.state.value == "running" and dev._generation.process not in killed)
+            await until(lambda: dev.state.value == "running" and core_of(dev).current.process not in killed)
             assert (await array.to_host() == host).all()
             assert doomed == []
 
 
 async def test_a_worker_killed_while_the_device_is_opened_is_an_error_of_the_opening(open_test_device, monkeypatch):
-    class Doomed(_device.WorkerProcess):
+    class Doomed(process_starter.WorkerProcess):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             self.kill()
 
-    monkeypatch.setattr(_device, "WorkerProcess", Doomed)
+    monkeypatch.setattr(process_starter, "WorkerProcess", Doomed)
     with trio.fail_after(DEADLINE):
         with pytest.raises(DeviceFailed, match="SIGKILL"):
             async with open_test_device(workers=None):
@@ -614,9 +617,9 @@ async def test_no_copy_of_a_dead_generation_lands_after_the_next_one_has_begun(o
             targets = [dev.zeros(size, np.uint8) for _ in range(2)]
             for target in targets:
                 await target[:8].to_host()
-            dev._staging.bytes[:size] = 0xAA
+            core_of(dev).part(Transfers).staging.bytes[:size] = 0xAA
             counts = {"finished": 0, "lost": 0}
-            generation = dev._generation
+            generation = core_of(dev).current
             for number in range(LANE_LIMIT - 4):
                 target = targets[number % len(targets)]
                 record = COPY_IN.struct.pack(target.address, 0, size)
@@ -666,4 +669,4 @@ async def test_copies_of_many_tasks_around_a_fault_are_whole_or_torn_and_never_l
             while trio.current_time() < end:
                 for array, values in zip(arrays, expected, strict=True):
                     assert (await array.to_host() == values[0]).all()
-            assert dev._staging.idle
+            assert core_of(dev).part(Transfers).staging.idle

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import trio
 
+from atomr_trio._device.device import core_of
 from rogue import compile_rogue
 from support import child_environment
 
@@ -74,9 +75,9 @@ async def use_everything(dev):
 async def test_a_worker_that_is_ready_imports_nothing_more(open_test_device, imports):
     with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
-            at_start = imports(dev._generation)
+            at_start = imports(core_of(dev).current)
             await use_everything(dev)
-            late = imports(dev._generation)[len(at_start) :]
+            late = imports(core_of(dev).current)[len(at_start) :]
     assert "atomr_cuda.driver" in at_start, "the answer is no worker's"
     assert [name for name in late if not name.startswith(SIMULATOR)] == []
 
@@ -100,11 +101,11 @@ async def test_a_standby_has_the_libraries_open_that_the_program_has_called(
             await call_libraries(dev)
             for _ in range(2):
                 await dev.wait_standby()
-                (standby,) = dev._standbys.generations
+                (standby,) = core_of(dev).standbys.generations
                 await standby.settler.wait_idle()
                 ahead = imports(standby)
                 await dev.restart("for the test")
-                assert dev._generation is standby
+                assert core_of(dev).current is standby
                 await call_libraries(dev)
                 late = imports(standby)[len(ahead) :]
                 # The simulator computes with scipy; what a library needs to be loaded is there.
@@ -119,7 +120,7 @@ async def test_a_standby_opens_no_library_that_the_program_has_not_called(open_t
             await dev.wait_standby()
             a = await dev.to_device(np.eye(4))
             await dev.blas.gemm(a, a)
-            (standby,) = dev._standbys.generations
+            (standby,) = core_of(dev).standbys.generations
             assert {opening.engine for opening in standby.opened} == {"blas"}
 
 

@@ -24,6 +24,8 @@ import trio
 import held
 from atomr_trio import InvalidArgument, _device, link, read_only
 from atomr_trio._calls import known as _known_calls
+from atomr_trio._calls.launching import AwaitedLaunches
+from atomr_trio._device.device import core_of
 from atomr_trio.libraries.lanes import verbs as _lanes
 from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
@@ -338,8 +340,8 @@ async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, 
                 await dev.blas.scal(x, alpha)
                 batch.blas.scal(x, alpha)
             await batch.flush()
-        assert len(batch._path.launchers) == len(dev._launches.path.launchers) == 2
-        assert len(batch._path._watches) == len(dev._launches.path._watches) == 2
+        assert len(batch._path.launchers) == len(core_of(dev).part(AwaitedLaunches).path.launchers) == 2
+        assert len(batch._path._watches) == len(core_of(dev).part(AwaitedLaunches).path._watches) == 2
 
 
 @pytest.mark.parametrize("kind", ["modules", "graphs", "events"])
@@ -360,7 +362,11 @@ async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(poo
             await event.wait()
             return event
 
-        orphans = {"modules": dev._orphan_modules, "graphs": dev._orphan_graphs, "events": dev._lanes.orphan_events}
+        orphans = {
+            "modules": core_of(dev).dropped,
+            "graphs": core_of(dev).dropped,
+            "events": core_of(dev).dropped,
+        }
         dropped = [await make() for _ in range(3 * few)]
         dropped.clear()
         held.collect()
@@ -377,7 +383,7 @@ async def test_a_generation_that_was_lost_is_kept_by_nothing(dev):
     prepared = touch.prepare(1, N, x, N)
     await awaited(dev, None, prepared)
     await in_a_batch_of_its_own(dev, None, prepared)
-    first = weakref.ref(dev._generation)
+    first = weakref.ref(core_of(dev).current)
     await dev.restart("to see what is left of it")
     await until(lambda: held.collect() or first() is None)
     await awaited(dev, None, prepared)

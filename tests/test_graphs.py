@@ -30,6 +30,7 @@ from atomr_trio import (
     overwrites,
     read_only,
 )
+from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.memory import COPY, FILL
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.libraries.graphs import graph as graph_actor
@@ -440,7 +441,7 @@ async def test_a_launch_runs_with_what_was_set_when_it_was_asked_for(dev):
     graph.update(nodes[0], x, 1000)
     await graph.launch()
     for request in asked:
-        await dev._module_mailbox.ask(request)
+        await core_of(dev).module_actor.mailbox.ask(request)
         assert (await values(x))[0] in (1001, 1002)
     await graph.launch()
     assert await values(x) == [2002] * N
@@ -561,12 +562,12 @@ async def test_the_worker_is_told_of_graphs_that_nobody_has(dev, sent):
     record, _ = recording(lambda r: r.fill(x, 1))
     graph = await dev.capture(record)
     number = graph._number
-    assert number in dev._generation.graphs
+    assert number in core_of(dev).current.graphs
     del graph
     gc.collect()
     await dev.capture(record)
     assert sent == ["build", "destroy", "build"]
-    assert number not in dev._generation.graphs
+    assert number not in core_of(dev).current.graphs
 
 
 async def test_a_freed_array_is_refused_at_the_launch_until_the_node_gets_another(dev):
@@ -592,7 +593,7 @@ async def test_an_array_freed_while_its_launch_is_queued_fails_that_launch_alone
     x.free()
     request = graph_actor._LaunchRequest(clone, clone._plan, None)
     with pytest.raises(InvalidArgument, match="freed"):
-        await dev._module_mailbox.ask(request)
+        await core_of(dev).module_actor.mailbox.ask(request)
     graph.update(nodes[0], y, 2)
     await graph.launch()
     assert await values(y) == [2] * N
@@ -717,7 +718,7 @@ async def test_a_standby_has_built_the_graphs_before_it_is_needed(open_test_devi
             early = await dev.capture(record)
             await dev.wait_standby()
             late = await dev.capture(record)
-            standby = dev._standbys.generations[0]
+            standby = core_of(dev).standbys.generations[0]
             await until(lambda: standby.timeline.idle)
             assert {early._number, late._number} <= standby.graphs.keys()
             late.update(late.nodes[0], x, 10)
@@ -833,7 +834,7 @@ async def test_a_process_without_descriptors_is_told_so_and_the_device_goes_on(o
     with trio.fail_after(DEADLINE):
         async with open_test_device(standby=1) as dev:
             await dev.wait_standby()
-            (standby,) = dev._standbys.generations
+            (standby,) = core_of(dev).standbys.generations
             x = dev.zeros(N, np.int32)
             await x.to_host()
             record, _ = recording(lambda r: r.fill(x, 1))
@@ -870,7 +871,7 @@ async def test_a_worker_that_dies_while_it_builds_loses_that_capture_alone(open_
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(capture)
                 await until(
-                    lambda: any("graph.build" in operation for operation in dev._generation.timeline.in_flight())
+                    lambda: any("graph.build" in operation for operation in core_of(dev).current.timeline.in_flight())
                 )
                 kill_worker(dev)
             assert lost

@@ -11,6 +11,8 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy, overwrites, read_only
+from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._memory.arena import CHUNK_GRANULARITY, GUARD, GUARDED_ALIGNMENT, MAX_CHUNKS, MIB
 from atomr_trio.testing import WorkerPool
 from rogue import next_generation
@@ -280,9 +282,13 @@ async def test_a_standby_has_the_guarded_arrays_that_there_are_and_no_others(poo
     with trio.fail_after(DEADLINE):
         async with open_test_device(workers=pool, guarded=True, standby=1, restart_policy=ANY_NUMBER) as dev:
             await dev.wait_standby()
-            (standby,) = dev._standbys.generations
+            (standby,) = core_of(dev).standbys.generations
             arrays = [await dev.to_device(pattern(n)) for n in (16, 4000, 3 * MIB)]
             arrays.pop(1).free()
             arrays.append(await dev.to_device(pattern(5 * MIB)))
             addresses = {array._block.chunk.address for array in arrays}
-            assert set(standby.chunks._mapped) == addresses == {chunk.address for chunk in dev._arena.chunks}
+            assert (
+                set(standby.chunks._mapped)
+                == addresses
+                == {chunk.address for chunk in core_of(dev).part(DeviceMemory).arena.chunks}
+            )

@@ -40,6 +40,8 @@ from atomr_trio import (
 from atomr_trio._arrays import dlpack as _dlpack, interop as _interop
 from atomr_trio._arrays.dlpack import DeviceType
 from atomr_trio._arrays.interop import RELEASED, STREAMS, Fence, Interop
+from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack_type, of_dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 from atomr_trio.testing import WorkerPool
@@ -337,8 +339,8 @@ async def test_a_fault_leaves_shared_memory_where_it_is(dev):
 
 async def test_while_a_fault_is_recovered_from_nothing_is_exported(dev):
     x = await dev.to_device(np.arange(3))
-    dev._generation.process.kill()
-    while dev._generation is not None and dev._generation.loss is None:
+    core_of(dev).current.process.kill()
+    while core_of(dev).current is not None and core_of(dev).current.loss is None:
         await trio.lowlevel.checkpoint()
     with pytest.raises(BufferError, match="recovering from a fault"):
         np.from_dlpack(x)
@@ -470,8 +472,8 @@ def context() -> Iterator[None]:
 
 def play_library(dev: Any) -> Library:
     """Have a simulated device share its memory as a GPU does."""
-    dev._interop = dev._generation.interop = Interop(dev, cuda=True)
-    return Library(dev._interop)
+    core_of(dev).part(DeviceMemory).interop = core_of(dev).current.interop = Interop(dev, cuda=True)
+    return Library(core_of(dev).part(DeviceMemory).interop)
 
 
 @pytest.fixture
@@ -565,7 +567,7 @@ async def test_a_lane_waits_for_what_the_stream_was_given(dev, library, by):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(use)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert "interop.wait" in dev._generation.timeline.in_flight()
+        assert "interop.wait" in core_of(dev).current.timeline.in_flight()
         assert out[0] == 0
         library.open_gate()
     assert out[0] == (6 if by == "copy_in" else 5)
@@ -576,7 +578,7 @@ async def test_a_lane_waits_for_a_stream_only_after_what_the_stream_waits_for(de
     flag, x = await numbers(dev, 0, 0)
     go, taken = library.take(flag, -1), library.take(x)
     (await kernel(dev, "wait_and_set")).launch_nowait(1, 1, atomr_trio.read_only(flag), x, 7)
-    lanes = dev._generation.timeline.lanes
+    lanes = core_of(dev).current.timeline.lanes
     launch = lanes[LANE_COMPUTE].in_flight[-1]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(x.copy_from, np.array([8], np.int32))
@@ -654,7 +656,7 @@ async def test_no_order_is_kept_where_none_is_wanted(dev, library):
     library.wait_at_gate()
     assert (await x.to_host())[0] == 3
     assert "interop" not in dev.statistics().lanes[0].name
-    assert len(dev._interop._counters) == 0
+    assert len(core_of(dev).part(DeviceMemory).interop._counters) == 0
     library.open_gate()
     taken.close()
 
@@ -682,7 +684,7 @@ async def test_a_program_that_blocks_in_the_other_library_is_let_go_too(dev, lib
     spin = await kernel(dev, "wait_and_set")
     await dev.share(y)
     spin.launch_nowait(1, 1, atomr_trio.read_only(flag), x, 7)
-    os.kill(dev._generation.process.pid, signal.SIGKILL)
+    os.kill(core_of(dev).current.process.pid, signal.SIGKILL)
     library.synchronize()  # the event loop stands still, so nobody but the thread can help
     assert await dev.wait_generation(after=1) == 2
     assert x.state == "torn"
@@ -729,8 +731,8 @@ async def test_commands_that_were_done_count_as_done_when_the_streams_were_let_g
     set_one = await kernel(dev, "set")
     set_one.launch_nowait(1, 1, x, 8)
     library.synchronize()
-    page = dev._generation.page
-    dev._interop._counters[dev._generation].release()
+    page = core_of(dev).current.page
+    core_of(dev).part(DeviceMemory).interop._counters[core_of(dev).current].release()
     assert page.words[64] == RELEASED
     assert page.finished(0) < 100
     await dev.restart("its counters are useless now")
@@ -804,7 +806,9 @@ async def test_an_array_stays_in_order_with_a_consumer_that_has_released_it(dev,
         assert out[0] == 0
         library.open_gate()
     assert out[0] == 5
-    assert dev._interop._counters[dev._generation].awaited == {}  # the stream itself is not held up any more
+    assert (
+        core_of(dev).part(DeviceMemory).interop._counters[core_of(dev).current].awaited == {}
+    )  # the stream itself is not held up any more
 
 
 async def test_the_stream_of_a_thread_is_waited_for_with_its_context_from_another_one(context, pool):
@@ -833,7 +837,7 @@ async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, l
     assert (await x.to_host())[0] == 5
     taken.close()
     dev.empty(1)
-    assert not dev._interop._uses
+    assert not core_of(dev).part(DeviceMemory).interop._uses
 
 
 async def test_a_stream_that_is_too_far_behind_is_not_given_more(dev, library, monkeypatch):
@@ -867,7 +871,7 @@ async def test_a_stream_that_records_a_graph_is_refused(dev, library, monkeypatc
             await x.fill(1)
         taken.close()
         dev.empty(1)  # not even a release can be put in order now
-        assert dev._interop._uses
+        assert core_of(dev).part(DeviceMemory).interop._uses
     await x.fill(2)
     assert (await x.to_host())[0] == 2
 
@@ -955,11 +959,11 @@ async def test_a_generation_that_ends_with_nothing_shared_leaves_nothing_registe
     dev.empty(1)
     library.synchronize()
     dev.empty(1)
-    assert not dev._interop._uses
-    assert len(dev._interop._counters) == 1
+    assert not core_of(dev).part(DeviceMemory).interop._uses
+    assert len(core_of(dev).part(DeviceMemory).interop._counters) == 1
     await dev.restart("for a test")
-    assert len(dev._interop._counters) == 0
-    assert not dev._interop._ended
+    assert len(core_of(dev).part(DeviceMemory).interop._counters) == 0
+    assert not core_of(dev).part(DeviceMemory).interop._ended
 
 
 async def test_without_descriptors_nothing_can_be_shared(dev, library, monkeypatch):
@@ -1038,7 +1042,7 @@ async def test_a_generation_whose_counters_are_refused_is_asked_again(dev, libra
 @pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
 async def test_a_worker_that_is_refused_the_page_of_words_gets_it_when_it_has_to_wait(dev, library, function):
     (x,) = await numbers(dev, 5)
-    dev._generation.request_faults(f"{function}:2")
+    core_of(dev).current.request_faults(f"{function}:2")
     taken = library.take(x)
     await (await kernel(dev, "step")).launch(1, 1, x, 2, 1)
     assert (await x.to_host())[0] == 11
@@ -1057,7 +1061,7 @@ async def test_an_export_that_cannot_be_put_in_order_is_none(dev, library):
     dev.empty(1)
     library.synchronize()
     dev.empty(1)
-    assert list(dev._interop._uses) == [flag._block]
+    assert list(core_of(dev).part(DeviceMemory).interop._uses) == [flag._block]
     assert (await x.to_host())[0] == 7
     go.close()
     atomr_sim.withdraw()
@@ -1085,7 +1089,7 @@ async def test_without_a_driver_the_libraries_name_says_what_is_missing(dev, mon
 
     (x,) = await numbers(dev, 0)
     monkeypatch.setattr(driver, "cuInit", missing)
-    dev._interop = Interop(dev, cuda=True)
+    core_of(dev).part(DeviceMemory).interop = Interop(dev, cuda=True)
     with pytest.raises(LibraryNotFound, match="nowhere"):
         np.from_dlpack(x)
     with pytest.raises(LibraryNotFound, match="nowhere"):
@@ -1098,13 +1102,13 @@ async def test_a_driver_that_refuses_to_take_back_keeps_the_memory_and_nothing_e
     taken.close()
     atomr_sim.inject("cuStreamWriteValue64:999:1")
     dev.empty(1)
-    assert x._block in dev._interop._uses
+    assert x._block in core_of(dev).part(DeviceMemory).interop._uses
     other.close()
     dev.empty(1)
     library.synchronize()
     atomr_sim.inject("cuMemUnmap:999:1")
     dev.empty(1)
-    assert not dev._interop._uses
+    assert not core_of(dev).part(DeviceMemory).interop._uses
     assert [int((await each.to_host())[0]) for each in (x, y)] == [0, 1]
     atomr_sim.withdraw()
 
@@ -1173,9 +1177,9 @@ async def test_a_tensor_is_copied_whatever_its_strides(dev, library, index, desc
     assert np.array_equal(await x.to_host(), HOST[index])
     assert x.contiguous
     assert tensor.released == (not described)
-    assert not dev._interop._leaving
+    assert not core_of(dev).part(DeviceMemory).interop._leaving
     dev.empty(1)
-    assert not dev._interop._uses
+    assert not core_of(dev).part(DeviceMemory).interop._uses
 
 
 @pytest.mark.parametrize("described", [False, True])
@@ -1202,18 +1206,18 @@ async def test_a_cancelled_copy_holds_both_memories_until_it_is_over(dev, librar
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dev.to_device, tensor)
-            await until(lambda: bool(dev._interop._uses))  # a thread brings it that far
+            await until(lambda: bool(core_of(dev).part(DeviceMemory).interop._uses))  # a thread brings it that far
             await trio.testing.wait_all_tasks_blocked(0.01)
             scope.cancel()
-    (held,) = dev._interop._uses
+    (held,) = core_of(dev).part(DeviceMemory).interop._uses
     assert held.freed
     assert tensor.released == 0
     like = np.empty(1000, np.int32)
     assert held.address not in free_addresses(dev, like, 8)
     library.open_gate()
-    while not tensor.released or dev._interop._uses:
+    while not tensor.released or core_of(dev).part(DeviceMemory).interop._uses:
         await trio.lowlevel.checkpoint()
-        dev._interop.collect()
+        core_of(dev).part(DeviceMemory).interop.collect()
     assert held.address in free_addresses(dev, like)
 
 

@@ -22,8 +22,10 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
-from atomr_trio._calls.known import _MOST_KNOWN, KnownCall, question_of
+from atomr_trio._calls.known import _MOST_KNOWN, KnownCall, KnownCalls, question_of
+from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._calls.verbs import Library
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.protocol import BATCH_LIMIT
@@ -52,7 +54,7 @@ class Ways:
         self._planned = self._published = 0
         self.verbs: list[str] = []
         """Under which verbs calls were published, but for those that went the short way."""
-        plan, generation = Library._planner, dev._generation
+        plan, generation = Library._planner, core_of(dev).current
         publish = generation.publish
 
         def planned(library: Any) -> Any:
@@ -108,7 +110,7 @@ class Form:
     @property
     def launchers(self) -> Any:
         """The calls that go the short way."""
-        path = self.dev._launches.path if self.batch is None else self.batch._path
+        path = core_of(self.dev).part(AwaitedLaunches).path if self.batch is None else self.batch._path
         return {} if path is None else path.launchers
 
 
@@ -129,7 +131,7 @@ async def given(dev: Any, *seeds: int, dtype: Any = np.float32) -> list[Any]:
 
 
 def known(dev: Any) -> list[KnownCall]:
-    return list(dev._known_calls._calls.values())
+    return list(core_of(dev).part(KnownCalls)._calls.values())
 
 
 def blas_actor(dev: Any) -> Any:
@@ -469,7 +471,7 @@ async def test_a_short_call_keeps_its_arrays_until_it_has_run(dev, name):
             before = dev.statistics().lanes[0].unfinished
             nursery.start_soon(functools.partial(call, "gemm", a, b, out=out))
             await until(lambda: dev.statistics().lanes[0].unfinished == before + 1)
-            assert len(dev._generation.timeline.lanes[0].launches) == 1, "the short way"
+            assert len(core_of(dev).current.timeline.lanes[0].launches) == 1, "the short way"
             del a, b, out
             assert all(ref() is not None for ref in watched)
             assert dev.statistics().memory.in_use > in_use
@@ -497,7 +499,7 @@ def known_payload(dev: Any, x: Any, alpha: float) -> bytes:
     """The record of a call."""
     (request,) = planned(dev, "scal", x, alpha)[0]
     published: list[bytes] = []
-    generation = dev._generation
+    generation = core_of(dev).current
 
     class Taker:
         called, opened = generation.called, generation.opened
@@ -588,11 +590,11 @@ async def test_a_loss_is_told_once_to_a_batch_and_to_each_awaited_call(dev):
                             batch.blas.gemm(a, b, out=out)
                             nursery.start_soon(multiply)
                         await until(lambda: dev.statistics().lanes[0].unfinished == 10)
-                        assert len(dev._generation.timeline.lanes[0].launches) == 10, "all of them short"
+                        assert len(core_of(dev).current.timeline.lanes[0].launches) == 10, "all of them short"
                         counts = blas_actor(dev)
                         assert counts.unsettled == 10
                         assert next(each for each in dev.statistics().actors if each.name == "module").unsettled == 0
-                        assert dev._generation.timeline.busy_engines() == ("blas",)
+                        assert core_of(dev).current.timeline.busy_engines() == ("blas",)
                         kill_worker(dev)
         assert not hasattr(told.value, "__notes__")
         await next_generation(dev, 1)

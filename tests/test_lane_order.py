@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, ContextWasLost
+from atomr_trio._device.device import core_of
 from atomr_trio.testing import hold_worker
 from nvrtc_helper import compile_ptx
 from rogue import gated, until
@@ -34,7 +35,7 @@ async def test_a_lane_is_closed_while_a_command_of_another_still_waits_for_it(de
     await spare.launch(1, N, y)
     async with dev.lane() as slow, trio.open_nursery() as nursery, gated(dev, slow) as gate:
         nursery.start_soon(spare.module.unload)
-        await until(lambda: "module.unload" in dev._generation.timeline.in_flight())
+        await until(lambda: "module.unload" in core_of(dev).current.timeline.in_flight())
         lane = dev.lane()
         async with lane:
             with hold_worker(dev):
@@ -121,11 +122,11 @@ async def test_every_kind_of_command_that_never_ends_costs_the_generation_and_is
 
         async with dev.lane() as lane:
             await add.launch(1, N, x, 0, lane=lane)
-            dev._generation.request_faults(f"{function}:hang")
+            core_of(dev).current.request_faults(f"{function}:hang")
             with trio.fail_after(DEADLINE):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(quietly, requests[operation])
-                    await until(lambda: not dev._generation.timeline.idle)
+                    await until(lambda: not core_of(dev).current.timeline.idle)
                     nursery.start_soon(quietly, lambda: add.launch(1, N, x, 1))
                     nursery.start_soon(quietly, lambda: add.launch(1, N, x, 1, lane=lane))
                     lost = await next_loss(dev)

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceClosed, Event, InvalidArgument, Lane, overwrites, read_only
+from atomr_trio._device.device import core_of
 from atomr_trio._generation.admission import COMPUTE_LIMIT
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_LIMIT, LANES, MAX_LANES
 from atomr_trio._wire.records.event import DROP
@@ -270,7 +271,7 @@ async def test_events_that_nobody_has_are_given_back(dev):
     gc.collect()
     last = dev.compute_lane.record()
     await last.wait()
-    assert len(dev._lanes.orphan_events) <= 1
+    assert len(core_of(dev).dropped) <= 1
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -311,7 +312,7 @@ async def test_a_full_compute_lane_is_named_when_it_is_what_another_lane_waits_f
             async with trio.open_nursery() as nursery:
                 for each in x:
                     nursery.start_soon(each.to_host)
-                await until(lambda: dev._generation.timeline.lanes[LANE_COMPUTE].admitted >= COMPUTE_LIMIT)
+                await until(lambda: core_of(dev).current.timeline.lanes[LANE_COMPUTE].admitted >= COMPUTE_LIMIT)
                 with pytest.raises(
                     trio.WouldBlock, match=rf"^{COMPUTE_LIMIT} .* of the compute lane .* {COMPUTE_LIMIT}:"
                 ):
@@ -322,7 +323,7 @@ async def test_a_full_compute_lane_is_named_when_it_is_what_another_lane_waits_f
 
 async def test_an_event_is_given_back_behind_its_recording_on_whatever_lane(dev, monkeypatch):
     """Or the worker would have nothing to give back yet, and keep it for ever."""
-    generation, dropped = dev._generation, []
+    generation, dropped = core_of(dev).current, []
     publish = generation.publish
 
     def seen(lane: int, verb: Any, *arguments: Any, **more: Any) -> Any:

@@ -17,10 +17,13 @@ import trio.testing
 
 import atomr_trio
 from atomr_trio import ContextLost, InvalidArgument, read_only
+from atomr_trio._calls import batch_sender
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission
 from atomr_trio._transfers import batch_areas as _batch_areas
 from atomr_trio._transfers.batch_areas import BATCH_BYTES, FIRST_AREA
 from atomr_trio._transfers.staging import SMALL_SLOTS, STAGING_BYTES, TINY_SLOTS
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_LIMIT
 from atomr_trio._wire.ring import SLOTS
 from atomr_trio.testing import endless_kernel, hold_rebuild, hold_worker
@@ -231,7 +234,7 @@ async def test_a_batch_takes_4096_calls_of_every_verb(dev, name, own_lane, lost)
 
 
 async def test_a_full_batch_says_how_much_is_unfinished_and_flush_makes_room(dev, monkeypatch):
-    monkeypatch.setattr(atomr_trio._batch, "BATCH_LIMIT", 50)
+    set_constant(monkeypatch, batch_sender, "BATCH_LIMIT", 50)
     add = await compiled(dev)
     x = dev.zeros(1, np.int32)
     await add.launch(1, 1, x, 0)
@@ -277,7 +280,7 @@ async def test_each_of_several_batches_takes_4096_calls(dev):
 
 
 async def test_a_call_of_more_commands_than_a_lane_takes_is_refused_for_good(dev, monkeypatch):
-    monkeypatch.setattr(atomr_trio._batch, "BATCH_COMMANDS", 3)
+    set_constant(monkeypatch, batch_sender, "BATCH_COMMANDS", 3)
     set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 3)
     many = dev.empty((4, 4, 4, 4), np.int32)[::2, ::2, ::2, ::2]
     async with dev.batch() as batch:
@@ -343,7 +346,7 @@ async def test_a_batch_takes_1024_copies_of_64_kib_each_way(dev):
     async with dev.batch() as batch:
         seen = [batch.to_host(array[number]) for number in range(len(hosts))]
     assert all(map(np.array_equal, seen, hosts))
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
     memory = dev.statistics().memory
     assert STAGING_BYTES < memory.staging <= STAGING_BYTES + 2 * BATCH_BYTES
     seen.clear()
@@ -456,7 +459,7 @@ async def test_a_fault_in_the_middle_of_a_large_batch_settles_all_of_it(dev):
     await next_generation(dev, 1)
     assert x.state == "torn"
     assert all(actor.unsettled == 0 for actor in dev.statistics().actors)
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
     assert dev.statistics().memory.waiting == 0
     async with dev.batch() as batch:
         batch.fill(x, 0)
@@ -482,7 +485,7 @@ async def test_a_large_batch_that_is_left_in_the_middle_goes_on_by_itself(dev, w
         await gate.open()
     assert await x.to_host() == SOME
     await until(lambda: all(actor.unsettled == 0 for actor in dev.statistics().actors))
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 async def test_a_device_is_closed_in_the_middle_of_a_large_batch(pool):

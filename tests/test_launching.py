@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, overwrites, read_only
+from atomr_trio._device.device import core_of
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.testing import hold_worker
@@ -53,7 +54,7 @@ class Published:
 
     def __init__(self, dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        generation = dev._generation
+        generation = core_of(dev).current
         publish = generation.publish
 
         def counted(lane: int, verb: Any, *arguments: Any, **more: Any) -> Any:
@@ -548,7 +549,7 @@ def test_an_interrupt_in_the_middle_of_a_launch_waits_for_its_end(open_test_devi
 
     async def main() -> None:
         async with open_test_device() as dev:
-            sender, armed = dev._generation.sender, False
+            sender, armed = core_of(dev).current.sender, False
             announce = sender.announce
 
             def interrupted() -> None:
@@ -561,7 +562,7 @@ def test_an_interrupt_in_the_middle_of_a_launch_waits_for_its_end(open_test_devi
             async with dev.batch() as batch:
                 batch.launch(add, 1, N, x, 1)
                 await batch.flush()
-                book = dev._generation.timeline.lanes[0]
+                book = core_of(dev).current.timeline.lanes[0]
                 before = book.issued
                 armed = True
                 try:

@@ -34,6 +34,7 @@ from atomr_trio import (
     _device,
 )
 from atomr_trio._compiling import linker
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation, process as launcher, watch as _watch
 from atomr_trio._generation.places import Places
 from atomr_trio._generation.sender import Sender
@@ -197,7 +198,7 @@ async def test_a_place_is_kept_for_each_descriptor_that_is_on_its_way(dev):
     kill_worker(dev)
     assert await next_generation(dev, 1) == 2
     assert [int((await array.to_host())[0]) for array in arrays] == list(range(5))
-    assert dev._generation.chunks.places.held == []
+    assert core_of(dev).current.chunks.places.held == []
 
 
 @pytest.fixture
@@ -375,7 +376,7 @@ async def test_a_standby_that_finds_no_descriptor_is_tried_again_and_nobody_else
             x = await dev.to_device(np.zeros(10, np.int32))
             async with dev.events() as events:
                 with full_table() as table:
-                    os.kill(dev._standbys.generations[0].process.pid, signal.SIGKILL)
+                    os.kill(core_of(dev).standbys.generations[0].process.pid, signal.SIGKILL)
                     for _ in range(2):
                         event = await next_event(events)
                         table.leave(0)
@@ -650,7 +651,7 @@ async def main():
     async with atomr_trio.open_device(0, backend=sys.argv[1], hang_timeout=1.0) as dev:
         x = await dev.to_device(np.arange(10))
         async with gated(dev) as gate:
-            lane = dev._generation.timeline.lanes[0]
+            lane = core_of(dev).current.timeline.lanes[0]
             await until(lambda: lane.front == lane.issued)  # the watchdog knows of it
             print("running", flush=True)
             await trio.to_thread.run_sync(sys.stdin.readline)

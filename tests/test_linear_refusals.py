@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 
 from atomr_trio import Batch, Device, DeviceArray, DeviceClosed, InvalidArgument
+from atomr_trio._device.device import core_of
+from atomr_trio._transfers.transfers import Transfers
 from blas_helper import submitted
 from linear_helper import find
 from rogue import until, worker_pid
@@ -138,7 +140,7 @@ async def check_refused(witness: Witness, stage: Stage, calls: Iterable[Call]) -
         norm = batch.blas.nrm2(vector)  # the batch has taken no harm of what it refused
     await stage.check()
     assert norm > 0
-    assert dev._staging.idle
+    assert core_of(dev).part(Transfers).staging.idle
 
 
 # --- one by one -------------------------------------------------------------------------------------------------------

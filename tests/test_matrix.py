@@ -49,6 +49,7 @@ from atomr_trio import (
     WorkerReaped,
     read_only,
 )
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission, adoption as _adoption, watch as _watch
 from atomr_trio._generation.process import WorkerProcess
 from atomr_trio._generation.requests import CommandRequest
@@ -62,7 +63,7 @@ from atomr_trio.testing._workers import children, replaced
 from matrix_helper import NUMBERS, ONE, Scene, Standing
 from rogue import until
 from strategies import until_idle
-from support import ON_GPU, chosen_backend, open_test_device
+from support import ON_GPU, chosen_backend, open_test_device, supervisor_of
 
 DEADLINE = 90
 RESTARTS = 2
@@ -122,7 +123,7 @@ async def open_gate(scene: Scene) -> None:
 
 async def hit(how: signal.Signals, scene: Scene) -> None:
     """Send a signal to the worker in service, or else to the one that is about to be, and see the device notice."""
-    standbys = scene.dev._standbys.generations
+    standbys = core_of(scene.dev).standbys.generations
     target = next(iter(standbys), None) if scene.rebuilding else scene.first
     process = target.process if target else scene.spawned[-1]
     os.kill(process.pid, how)
@@ -188,13 +189,15 @@ class BuggyRequest(Request):
 
 async def crash_actor(scene: Scene) -> None:
     """Ask the memory actor for something that it cannot survive."""
-    await scene.dev._memory_mailbox.ask(BuggyRequest("planted", lane=None))
+    await core_of(scene.dev).memory_actor.mailbox.ask(BuggyRequest("planted", lane=None))
 
 
 async def crash_engine(scene: Scene) -> None:
     """Send the worker a record that its engine cannot take apart."""
     struck = scene.arrays["struck"]
-    await scene.dev._module_mailbox.ask(CommandRequest(LAUNCH, b"", ((struck._block, Role.WRITE),), keep=struck))
+    await core_of(scene.dev).module_actor.mailbox.ask(
+        CommandRequest(LAUNCH, b"", ((struck._block, Role.WRITE),), keep=struck)
+    )
 
 
 async def exhaust_memory(scene: Scene) -> None:
@@ -303,7 +306,7 @@ async def queued(scene: Scene, standing: Standing = Standing.QUEUED) -> AsyncIte
             scene.ask("waits", scene.touch, "other", standing=standing)
             await until(lambda: scene.dev.statistics().lanes[0].waiting == 1)
             scene.ask("waits behind", scene.touch, "other", standing=standing)
-            await until(lambda: scene.dev._module_mailbox.statistics().queued == 1)
+            await until(lambda: core_of(scene.dev).module_actor.mailbox.statistics().queued == 1)
             yield
 
 
@@ -338,17 +341,18 @@ async def in_rebuild(scene: Scene) -> AsyncIterator[None]:
     """The context has just been lost; the next worker is there and not yet in service, and a launch waits for it."""
     await scene.word.copy_from(ONE)
     scene.held.enter_context(hold_rebuild(scene.dev))
-    spawn = scene.dev._spawn
+    workers = supervisor_of(scene.dev).workers
+    spawn = workers.spawn
 
     def spawn_and_tell() -> WorkerProcess:
         scene.spawned.append(spawn())
         return scene.spawned[-1]
 
-    with replaced(scene.dev, _spawn=spawn_and_tell):
+    with replaced(workers, spawn=spawn_and_tell):
         os.kill(scene.first.process.pid, signal.SIGKILL)
         await until(lambda: scene.rebuilding)
         scene.ask("waits", scene.touch, "written", standing=Standing.QUEUED)
-        await until(lambda: scene.dev._module_mailbox.statistics().queued == 1)
+        await until(lambda: core_of(scene.dev).module_actor.mailbox.statistics().queued == 1)
         yield
 
 

@@ -37,6 +37,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._compiling.images import read_image
+from atomr_trio._device.device import core_of
 from atomr_trio._generation.admission import Admission
 from atomr_trio._values.parameters import signature_of_layout
 from atomr_trio.libraries.modules.engine import may_print
@@ -347,7 +348,7 @@ async def test_an_array_that_is_used_while_the_generation_changes_is_that_of_the
         await table.fill(1.0)
         kill_worker(dev)
         with trio.fail_after(DEADLINE):
-            await until(lambda: dev._generation.loss is not None)
+            await until(lambda: core_of(dev).current.loss is not None)
             await table.fill(2.0)  # nobody has waited for the next generation here
             await touch.launch(1, 32, counter, 1)
             await prepared.launch()
@@ -506,7 +507,7 @@ async def test_a_module_is_unloaded_at_the_end_of_its_block_and_stays_so_after_a
             await lose(dev)
         with pytest.raises(InvalidArgument, match="was unloaded"):
             await module["count"].launch(1, 1)
-        assert module._number not in dev._generation.modules
+        assert module._number not in core_of(dev).current.modules
 
 
 async def test_leaving_a_module_keeps_the_exception_of_the_block_whatever_is_cancelled(dev: Device) -> None:
@@ -523,7 +524,7 @@ async def test_leaving_a_module_keeps_the_exception_of_the_block_whatever_is_can
         await leave()
     with pytest.raises(InvalidArgument, match="was unloaded"):
         await module["count"].launch(1, 1)
-    assert module._number not in dev._generation.modules
+    assert module._number not in core_of(dev).current.modules
 
 
 async def test_a_module_is_unloaded_when_its_block_is_cancelled(dev: Device) -> None:
@@ -594,11 +595,11 @@ async def test_a_launch_holds_its_module_and_its_arrays_until_it_has_run(dev: De
 async def test_a_module_that_nobody_has_is_unloaded(dev: Device) -> None:
     module = await dev.module.load(PTX)
     number = module._number
-    assert number in dev._generation.modules
+    assert number in core_of(dev).current.modules
     del module
     gc.collect()
     other = await dev.module.load(PTX)
-    assert number not in dev._generation.modules
+    assert number not in core_of(dev).current.modules
     await other["count"].launch(1, 1)
 
 

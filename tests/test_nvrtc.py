@@ -18,6 +18,8 @@ from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.caching import CachingCompiler
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.service import CompileService
+from atomr_trio._device.device import core_of
+from atomr_trio.libraries.nvrtc.verbs import Compiling
 from support import open_test_device
 
 pytestmark = pytest.mark.used_workers
@@ -57,8 +59,8 @@ def slow() -> Iterator[SlowCompiler]:
 def use(dev: Any, compile_with: Any = compile_program, cache: NvrtcCache | None = None) -> CompileService:
     """Give a device a service of its own."""
     cache = NvrtcCache(max_bytes=0) if cache is None else cache
-    dev._compiler = CompileService(compiler=CachingCompiler(lambda: cache, compile_with))
-    service: CompileService = dev._compiler
+    core_of(dev).part(Compiling).service = CompileService(compiler=CachingCompiler(lambda: cache, compile_with))
+    service: CompileService = core_of(dev).part(Compiling).service
     return service
 
 

@@ -543,7 +543,7 @@ async def leave_it_open():
     stack = contextlib.AsyncExitStack()
     dev = await stack.enter_async_context(open_test_device())
     stages.append(await stack.enter_async_context(on_stage(dev)))
-    stages[0].stack, stages[0].process = stack, dev._generation.process
+    stages[0].stack, stages[0].process = stack, core_of(dev).current.process
 
 try:
     trio.run(leave_it_open)  # the device's nursery is left open, which trio does not forgive

@@ -20,6 +20,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, compile_to_ptx
+from atomr_trio._device.device import core_of
 from atomr_trio._worker.main import Worker
 from atomr_trio.testing import (
     Crash,
@@ -287,7 +288,7 @@ def test_the_globals_of_a_module_begin_anew(pool):
 def test_all_memory_of_the_device_is_free_again(pool):
     async def fill_up(dev: Any) -> tuple[int, float]:
         # On a GPU others take memory and give it back meanwhile.
-        held = gpu_memory() if ON_GPU else -dev._generation.info.free_memory
+        held = gpu_memory() if ON_GPU else -core_of(dev).current.info.free_memory
         arrays = [dev.full(20 * MIB, 1, np.uint8), dev.full(100 * MIB, 2, np.uint8)]
         arrays += [dev.full(10, 3, np.uint8, guarded=True) for _ in range(3)]
         assert [(await array[:1].to_host())[0] for array in arrays] == [1, 2, 3, 3, 3]

@@ -25,6 +25,7 @@ import atomr_sim
 import sim_process
 from atomr_cuda import CudaError, driver
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LOAD, UNLOAD
 from atomr_trio._worker.base.calls import CallEngine
@@ -278,9 +279,9 @@ async def test_a_request_outlives_the_refusal_of_any_call_that_is_made_for_it(de
             call = refused = vain = 0
             while vain < UNTOUCHED:
                 call += 1
-                dev._generation.request_faults(f"*:{status}:{call}", instead=True)
+                core_of(dev).current.request_faults(f"*:{status}:{call}", instead=True)
                 told = await tried(request, status)
-                dev._generation.request_faults("", instead=True)
+                core_of(dev).current.request_faults("", instead=True)
                 refused, vain = refused + told, 0 if told else vain + 1
                 await request()
                 assert dev.generation == 1, f"call {call} has cost the generation"
@@ -298,7 +299,7 @@ async def test_lanes_wait_for_each_other_though_the_driver_refuses_to_let_them(d
     with trio.fail_after(DEADLINE):
         async with dev.lane() as slow, dev.lane() as other, gated(dev, slow):
             add.launch_nowait(1, N, x, 0.5, lane=slow)
-            dev._generation.request_faults("cuEventRecord:8:1*3,cuStreamWaitEvent:8:1*3")
+            core_of(dev).current.request_faults("cuEventRecord:8:1*3,cuStreamWaitEvent:8:1*3")
             scale.launch_nowait(1, N, x, 3.0, lane=other)
             scale.launch_nowait(1, N, y, 3.0, lane=other)
             add.launch_nowait(1, N, x, 1.0)
@@ -314,11 +315,11 @@ async def test_a_ticket_that_is_refused_once_is_written_all_the_same(dev):
     x = await dev.to_device(NUMBERS)
     with trio.fail_after(DEADLINE):
         for number in range(1, 4):
-            dev._generation.request_faults(f"cuStreamWriteValue64:{REFUSED}")
+            core_of(dev).current.request_faults(f"cuStreamWriteValue64:{REFUSED}")
             await add.launch(1, N, x, 0.5)
             assert (await x.to_host() == NUMBERS + number).all()
         assert dev.generation == 1
-        dev._generation.request_faults(f"cuStreamWriteValue64:{REFUSED}:1*2")
+        core_of(dev).current.request_faults(f"cuStreamWriteValue64:{REFUSED}:1*2")
         with pytest.raises(ContextLost):
             await add.launch(1, N, x, 0.5)
 
@@ -327,7 +328,7 @@ async def test_a_ticket_that_is_refused_once_is_written_all_the_same(dev):
 async def test_a_lane_that_gets_no_stream_fails_its_commands_in_order_until_it_gets_one(dev, function):
     add = await dev.nvrtc.compile(SOURCE, "add")
     x = await dev.to_device(NUMBERS)
-    dev._generation.request_faults(f"{function}:{REFUSED}:1*3")
+    core_of(dev).current.request_faults(f"{function}:{REFUSED}:1*3")
     with trio.fail_after(DEADLINE):
         async with dev.lane() as lane:
             for _ in range(2):

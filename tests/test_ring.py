@@ -16,6 +16,7 @@ import trio
 
 import atomr_trio
 from atomr_trio import InvalidArgument, RestartPolicy
+from atomr_trio._device.device import core_of
 from atomr_trio._generation.generation import Generation
 from atomr_trio._wire.protocol import (
     CONTROL_LANE,
@@ -233,7 +234,7 @@ async def test_records_go_round_the_ring_and_arrive_once_each(dev):
                     await batch.flush()
                     batch.launch(add, 1, 1, x, number)
                 expected += number
-    assert dev._generation.sender.sent > SLOTS
+    assert core_of(dev).current.sender.sent > SLOTS
     assert (await x.to_host())[0] == np.int64(expected).astype(np.int32)
 
 
@@ -242,7 +243,7 @@ async def test_a_full_ring_is_emptied_in_order(dev, monkeypatch):
     add = await compiled(dev)
     x = await dev.to_device(NUMBERS)
     await add.launch(1, N, x, 1)
-    generation = dev._generation
+    generation = core_of(dev).current
     probed = trio.Event()
     with trio.fail_after(DEADLINE):
         with hold_worker(dev):
@@ -279,7 +280,7 @@ async def test_a_worker_that_sleeps_wakes_for_a_record(open_test_device):
     async with open_test_device() as dev:
         add = await compiled(dev)
         x = await dev.to_device(NUMBERS)
-        words = dev._generation.page.words
+        words = core_of(dev).current.page.words
         for _ in range(5):
             await until(lambda: words[WORKER_ASLEEP_WORD] == 1)
             begun = time.perf_counter()
@@ -306,7 +307,7 @@ async def test_a_corrupt_slot_ends_the_worker_and_makes_no_wild_call(what, dev):
     x, kept = await dev.to_device(NUMBERS), await dev.to_device(NUMBERS)
     for _ in range(3):
         await add.launch(1, N, x, 1)
-    generation = dev._generation
+    generation = core_of(dev).current
     with trio.fail_after(DEADLINE):
         with hold_worker(dev):
             add.launch_nowait(1, N, x, 1)
@@ -324,11 +325,11 @@ async def test_a_corrupt_slot_ends_the_worker_and_makes_no_wild_call(what, dev):
 
 
 async def test_each_generation_has_a_ring_of_its_own(dev):
-    first = dev._generation
+    first = core_of(dev).current
     assert first.ring is not None
     os.kill(first.process.pid, 9)
     await next_generation(dev, 1)
-    second = dev._generation
+    second = core_of(dev).current
     assert second.ring is not None
     assert second.ring is not first.ring
     assert first.ring.descriptor < 0, "the lost one's is unmapped"
@@ -358,7 +359,7 @@ async def launches_copies_and_a_loss(make_device: Callable[[], Any]) -> None:
         assert (await x.to_host() == NUMBERS + 250).all()
         with hold_worker(dev):
             add.launch_nowait(1, N, x, 1)
-            os.kill(dev._generation.process.pid, 9)
+            os.kill(core_of(dev).current.process.pid, 9)
         await next_generation(dev, 1)
         assert x.state == "torn"
         await x.copy_from(NUMBERS)

@@ -23,7 +23,11 @@ import trio
 
 import atomr_trio
 from atomr_trio import Device
+from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._values.util import Living
+from atomr_trio.libraries.graphs.graph import Graphs
+from atomr_trio.libraries.modules.module import Modules
 from atomr_trio.testing import WorkerPool, worker_pid
 from spawned import sum_in_a_child
 from support import chosen_backend, open_test_device
@@ -89,7 +93,12 @@ async def settle(dev: Device) -> Any:
     gc.collect()
     dev.empty(1).free()
     await dev.compute_lane.synchronize()
-    return dev.statistics().memory.in_use, len(dev._arena.blocks), len(list(dev._modules)), len(list(dev._graphs))
+    return (
+        dev.statistics().memory.in_use,
+        len(core_of(dev).part(DeviceMemory).arena.blocks),
+        len(list(core_of(dev).part(Modules).living)),
+        len(list(core_of(dev).part(Graphs).living)),
+    )
 
 
 async def test_what_is_collected_in_another_thread_comes_back_while_the_device_works(dev, quick_switches):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from atomr_sim.engine import execution as engine
+from atomr_trio._device.device import core_of
 from rogue import compile_rogue
 from sim_helper import Machine
 from sim_process import Child
@@ -284,7 +285,7 @@ PROGRAM = """
             await word.to_host()
             (spin,) = await compile_rogue(dev, "spin")
             spin.launch_nowait(1, 1, word.address)
-            process = dev._generation.process
+            process = core_of(dev).current.process
             print(process.pid, flush=True)
             await trio.to_thread.run_sync(input)
             process.sock.shutdown(socket.SHUT_RDWR)
@@ -311,7 +312,7 @@ async def test_leaving_a_device_ends_the_launch_as_soon_as_close_timeout_is_over
             word = dev.zeros(1, np.int32)
             (spin,) = await compile_rogue(dev, "spin")
             spin.launch_nowait(1, 1, word)
-            pidfd = os.dup(dev._generation.process.pidfd)
+            pidfd = os.dup(core_of(dev).current.process.pidfd)
             began = time.monotonic()
         took = time.monotonic() - began - close_timeout
         assert select.select([pidfd], [], [], 0)[0], "the worker outlives its device"

@@ -21,6 +21,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, RestartPolicy, read_only
+from atomr_trio._device.device import core_of
 from atomr_trio.testing import Fault, cause, hold_worker
 from rogue import compile_rogue, hang, kill_worker, next_generation, until
 from stress import KERNELS, SOURCE, Player, play
@@ -176,7 +177,9 @@ async def fault_often(open_test_device: Any, warm_up: int, count: int, standby: 
                 await next_generation(dev, generation, seconds=60)
             assert dev.generation == generation + costly
             await dev.wait_standby()
-            await until(lambda: all(each.timeline.idle for each in dev._standbys.generations))  # its modules are loaded
+            await until(
+                lambda: all(each.timeline.idle for each in core_of(dev).standbys.generations)
+            )  # its modules are loaded
             assert {index for index, array in enumerate(arrays) if array.state != "ready"} <= {written, copied}
             for index, array in enumerate(arrays):
                 if array.state == "torn":

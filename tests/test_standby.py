@@ -33,11 +33,15 @@ from atomr_trio import (
     read_only,
     testing,
 )
+from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation, watch as _watch
 from atomr_trio._generation.adoption import reap
 from atomr_trio._generation.loss import StartFailed
 from atomr_trio._generation.standby import Standbys
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.events import EventHub
+from atomr_trio.libraries.modules.module import Modules
 from rogue import WILD, compile_rogue, endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from support import next_event, set_constant
 
@@ -47,7 +51,7 @@ MIB = 1 << 20
 
 
 def standby_pids(dev: Any) -> list[int]:
-    return [standby.process.pid for standby in dev._standbys.generations]
+    return [standby.process.pid for standby in core_of(dev).standbys.generations]
 
 
 async def fault(kernel: Any, *touches: Any) -> ContextLost:
@@ -149,10 +153,10 @@ async def test_the_standby_has_every_chunk_and_every_module_before_it_is_needed(
     wild, touch = await compile_rogue(dev, "wild", "touch")
     first = await dev.to_device(np.full(1000, 1, np.int32))
     second = await dev.to_device(np.full(80 * MIB, 2, np.uint8))  # a chunk of its own
-    standby = dev._standbys.generations[0]
+    standby = core_of(dev).standbys.generations[0]
     assert len(standby.chunks._mapped) == 2
     await until(lambda: standby.timeline.idle)
-    assert set(standby.modules) == {module._number for module in dev._modules}
+    assert set(standby.modules) == {module._number for module in core_of(dev).part(Modules).living}
     await fault(wild)
     await dev.wait_generation(after=1)
     loads = dev.statistics().lanes[0].submitted
@@ -170,8 +174,10 @@ async def test_a_standby_lets_go_of_chunks_that_the_device_no_longer_has(open_te
         small.free()
         large = dev.full(90 * MIB, 5, np.uint8)  # only if the first chunk goes
         assert (await large[:100].to_host() == 5).all()
-        standby = dev._standbys.generations[0]
-        assert [chunk.size for chunk in standby.chunks._mapped.values()] == [chunk.size for chunk in dev._arena.chunks]
+        standby = core_of(dev).standbys.generations[0]
+        assert [chunk.size for chunk in standby.chunks._mapped.values()] == [
+            chunk.size for chunk in core_of(dev).part(DeviceMemory).arena.chunks
+        ]
         await fault(wild)
         await dev.wait_generation(after=1)
         assert (await large[:100].to_host() == 5).all()
@@ -196,9 +202,9 @@ async def test_two_standbys_take_over_while_neither_lost_worker_is_reaped(open_t
         await fault(wild, z)
         assert dev.generation == 3
         await touch.launch(1, 32, x, 10)
-        assert len(dev._dying) == 2
-        assert dev._arena.quarantined(y._block)
-        assert dev._arena.quarantined(z._block)
+        assert len(core_of(dev).dying) == 2
+        assert core_of(dev).part(DeviceMemory).arena.quarantined(y._block)
+        assert core_of(dev).part(DeviceMemory).arena.quarantined(z._block)
         held_reap.allowed.set()
         await y.copy_from(np.ones(10, np.int32))
         await z.copy_from(np.ones(10, np.int32))
@@ -227,7 +233,7 @@ async def test_only_what_the_lost_worker_was_working_on_waits_for_its_reap(dev, 
     await fault(wild, read_only(read), written)
     await touch.launch(1, 32, apart, 10)
     assert held_reap.wanted.is_set()
-    assert len(dev._dying) == 1, "a result came while the lost worker was not reaped yet"
+    assert len(core_of(dev).dying) == 1, "a result came while the lost worker was not reaped yet"
     assert (read.state, written.state) == ("ready", "torn")
     with pytest.raises(trio.WouldBlock):
         touch.launch_nowait(1, 32, read, 10)
@@ -245,8 +251,8 @@ async def test_only_what_the_lost_worker_was_working_on_waits_for_its_reap(dev, 
         await trio.testing.wait_all_tasks_blocked()
         held_reap.allowed.set()
     assert sorted(done) == ["launch", "read", "write"]
-    await until(lambda: not dev._dying)
-    assert not dev._arena.quarantine
+    await until(lambda: not core_of(dev).dying)
+    assert not core_of(dev).part(DeviceMemory).arena.quarantine
     assert (await read.to_host() == 1).all()
     assert (await written.to_host() == 1).all()
 
@@ -279,11 +285,13 @@ async def test_the_staging_slots_of_the_lost_worker_are_not_given_away_before_it
         nursery.start_soon(copy_that_is_lost)
         await until(lambda: dev.statistics().lanes[1].unfinished)
         testing.inject(dev, "cuStreamQuery", testing.Poison(700))
-    assert dev._dying
-    assert not dev._staging.idle, "the copy was told that it is lost, and its slot must not go to another one yet"
+    assert core_of(dev).dying
+    assert not core_of(dev).part(Transfers).staging.idle, (
+        "the copy was told that it is lost, and its slot must not go to another one yet"
+    )
     held_reap.allowed.set()
-    await until(lambda: dev._staging.idle)
-    assert not dev._dying
+    await until(lambda: core_of(dev).part(Transfers).staging.idle)
+    assert not core_of(dev).dying
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
@@ -342,7 +350,7 @@ async def test_a_standby_that_dies_is_replaced_and_nobody_else_notices(dev):
 async def test_a_standby_that_cannot_map_a_new_chunk_says_so_and_is_replaced(dev):
     (touch,) = await compile_rogue(dev, "touch")
     async with dev.events() as events:
-        (standby,) = dev._standbys.generations
+        (standby,) = core_of(dev).standbys.generations
         standby.request_faults("cuMemSetAccess:2")
         x = dev.zeros(10, np.int32, guarded=True)
         await touch.launch(1, 32, x, 10)
@@ -394,7 +402,7 @@ async def test_a_standby_that_is_ready_only_after_the_worker_is_lost_is_told_wha
             (touch,) = await compile_rogue(dev, "touch")
             await dev.nvrtc.compile('extern "C" __global__ void unwanted() { }', "unwanted")
             gc.collect()
-            assert dev._orphan_modules
+            assert core_of(dev).dropped
             async with dev.events() as events:
                 kill_worker(dev)
                 assert [type(event) async for event in take(events, 2)] == [ContextWasLost, WorkerReaped]
@@ -403,7 +411,7 @@ async def test_a_standby_that_is_ready_only_after_the_worker_is_lost_is_told_wha
             x = dev.zeros(10, np.int32)
             await touch.launch(1, 32, x, 10)
             assert (await x.to_host() == 1).all()
-            assert not dev._orphan_modules
+            assert not core_of(dev).dropped
 
 
 async def take(events: Any, count: int) -> AsyncIterator[Any]:

@@ -31,6 +31,7 @@ from atomr_trio import (
     RestartPolicy,
     read_only,
 )
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import watch as _watch
 from atomr_trio._generation.requests import CommandRequest
 from atomr_trio._supervision.mailbox import Request
@@ -429,7 +430,7 @@ def state_of(pid: int) -> str:
 
 async def test_killing_a_worker_that_has_just_been_reaped_hits_nobody(dev):
     with trio.fail_after(DEADLINE):
-        process = dev._generation.process
+        process = core_of(dev).current.process
         kill_worker(dev)
         while not process.reap():
             pass  # it ends by itself, and the device has not been given the turn to notice
@@ -502,7 +503,7 @@ async def is_no_checkpoint(dev: Any) -> None:
 
 
 async def asks_the_worker_for_nothing(dev: Any) -> None:
-    dev._check_open()
+    core_of(dev).check_open()
     await trio.lowlevel.checkpoint()
 
 
@@ -510,7 +511,7 @@ async def ask_for_a_fill(dev: Any, kind: type[CommandRequest]) -> None:
     """A verb of the memory actor, with a request of another kind."""
     with dev.empty(10, np.int32) as array:
         payload = FILL.struct.pack(array.address, 0, 4, 10, 1, bytes(16))
-        await dev._memory_mailbox.ask(kind(FILL, payload, ((array._block, Role.OVERWRITE),), keep=array))
+        await core_of(dev).memory_actor.mailbox.ask(kind(FILL, payload, ((array._block, Role.OVERWRITE),), keep=array))
 
 
 class Unprotected(CommandRequest):
@@ -562,7 +563,7 @@ async def works_for_one_alone(dev: Any) -> None:
 
 
 async def refuses_during_a_rebuild(dev: Any) -> None:
-    dev._check_running()
+    core_of(dev).check_running()
     await launch_once(dev)
 
 
@@ -597,7 +598,7 @@ async def is_silent_when_closed(dev: Any) -> None:
 
 async def forgets_a_request(dev: Any) -> None:
     await launch_once(dev)
-    dev._module_actor.mailbox.accept(Request("forgotten"))
+    core_of(dev).module_actor.mailbox.accept(Request("forgotten"))
 
 
 BROKEN = [

@@ -21,6 +21,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, testing
+from atomr_trio._device.device import core_of
 from atomr_trio._generation import out_of_memory
 from atomr_trio._generation.process import ADDRESS_EXTENT, WorkerProcess, address_range
 from atomr_trio._wire import channel, protocol
@@ -352,7 +353,7 @@ async def main():
         await word.to_host()
         if {busy!r}:
             spin.launch_nowait(1, 1, word.address)
-        print(dev._generation.process.pid, flush=True)
+        print(core_of(dev).current.process.pid, flush=True)
         await trio.sleep_forever()
 
 trio.run(main)
@@ -488,7 +489,7 @@ async def test_a_garbled_record_costs_the_worker_and_nothing_else(open_test_devi
             for number, garbage in enumerate(GARBAGE, 1):
                 if garbage == bytes(16):
                     garbage = HEADER.pack(1, 0, 0, 0, 0, 0)
-                dev._generation.sender.send(garbage)
+                core_of(dev).current.sender.send(garbage)
                 await next_generation(dev, number)
                 assert (await kept.to_host() == host).all()
                 assert "exited with status 70" in (dev.statistics().last_error or "")
@@ -501,8 +502,8 @@ async def test_the_heartbeat_of_a_busy_worker_goes_on(open_test_device):
             word = dev.zeros(1, np.int32)
             await word.to_host()
             spin.launch_nowait(1, 1, word.address)
-            beats = dev._generation.page.heartbeat()
-            await until(lambda: dev._generation.page.heartbeat() >= beats + 5)
+            beats = core_of(dev).current.page.heartbeat()
+            await until(lambda: core_of(dev).current.page.heartbeat() >= beats + 5)
 
 
 def test_starting_a_worker_returns_at_once(backend):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,13 @@ from .._values.dtypes import spelling
 from .._values.errors import InvalidArgument
 from .._values.util import NoPublicConstructor, shown
 from . import layout as _layout
-from .ownership import check_own
+from .ownership import check_own, foreign
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from ..libraries.modules.module import Module
+    from .. import Device
+    from .._generation.core import DeviceCore
     from .interop import Use
+    from .memory import DeviceMemory
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64
@@ -98,10 +99,11 @@ def _check_index(part: object) -> Index:
 class Storage:
     """Holds a block for an array and its views, and gives it back with the last of them."""
 
-    __slots__ = ("block", "device", "use")
+    __slots__ = ("block", "device", "memory", "use")
 
-    def __init__(self, device: Device, block: Block) -> None:
-        self.device: Device = device
+    def __init__(self, memory: DeviceMemory, block: Block) -> None:
+        self.memory: DeviceMemory = memory
+        self.device: DeviceCore = memory.device
         self.block: Block = block
         self.use: Use | None = None
         """The export that lasts as long as this does; the block goes back when that has ended too."""
@@ -111,11 +113,11 @@ class Storage:
         if self.use is not None:
             self.use.release()
         elif not self.block.freed:
-            self.device._arena_orphans.append(self.block)
+            self.memory.orphans.append(self.block)
 
     def free(self) -> None:
         """Give the block back now."""
-        self.device._free(self.block)
+        self.memory.free(self.block)
 
     def check_shareable(self) -> None:
         """Raise `InvalidArgument` if the memory cannot be given to another library."""
@@ -124,30 +126,20 @@ class Storage:
         """Wait until the address of the memory is known."""
 
 
-class ModuleStorage(Storage):
-    """Holds a variable of a module. It lives as long as the module does, in another block in each generation."""
+class ArrayTransfers(Protocol):
+    """Moves the bytes of arrays. The arguments are checked; each raises as the method of `DeviceArray` of its name."""
 
-    __slots__ = ("__weakref__", "module")
+    def copy_in(self, array: DeviceArray, host: npt.NDArray[Any]) -> Awaitable[None]:
+        """Overwrite an array with host memory."""
 
-    def __init__(self, device: Device, block: Block, module: Module) -> None:
-        super().__init__(device, block)
-        self.module: Module = module
+    def copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> Awaitable[None]:
+        """Copy an array to host memory."""
 
-    def __del__(self) -> None:
-        """Do nothing: there is nothing to give back."""
+    def copy_on_device(self, source: DeviceArray, target: DeviceArray) -> Awaitable[None]:
+        """Overwrite an array with another."""
 
-    def free(self) -> None:
-        raise InvalidArgument("a variable of a module cannot be freed alone: use `await module.unload()`")
-
-    def check_shareable(self) -> None:
-        raise InvalidArgument(
-            "a variable of a module cannot be shared with another library: copy it to an array of its own first"
-        )
-
-    async def placed(self) -> None:
-        generation = self.device._generation
-        if self.block.lost is not None or generation is None or generation.refusing:
-            await self.device._running_generation()
+    def fill(self, array: DeviceArray, value: complex | np.generic) -> Awaitable[None]:
+        """Set every element."""
 
 
 def _not_compared(operator: str) -> TypeError:
@@ -201,7 +193,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
     @property
     def device(self) -> Device:
         """The device it belongs to."""
-        return self._storage.device
+        device: Device = self._storage.device.face
+        return device
 
     @property
     def generation(self) -> int:
@@ -335,7 +328,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
         """
-        return self._storage.device._shared().place
+        return self._storage.memory.shared().place
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -409,12 +402,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
         """
-        from .._transfers.copies import copy_out
-
-        self._storage.device._home.check_task()
+        self._storage.device.home.check_task()
         host = np.empty(self.shape, self.dtype)
         await self._storage.placed()
-        await copy_out(self, host)
+        await self._storage.memory.transfers.copy_out(self, host)
         return host
 
     async def copy_to(self, out: npt.NDArray[Any]) -> None:
@@ -425,12 +416,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        from .._transfers.copies import copy_out
-
-        self._storage.device._home.check_task()
+        self._storage.device.home.check_task()
         check_host(self, out, writable=True)
         await self._storage.placed()
-        await copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
+        await self._storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
@@ -445,21 +434,19 @@ class DeviceArray(metaclass=NoPublicConstructor):
         `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
         and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        from .._transfers.copies import copy_in, copy_on_device
-
-        self._storage.device._home.check_task()
+        self._storage.device.home.check_task()
         if isinstance(source, DeviceArray):
             check_like(self, source)
             await source._storage.placed()
             await self._storage.placed()
-            await copy_on_device(source, self)
+            await self._storage.memory.transfers.copy_on_device(source, self)
             return
         if not isinstance(source, np.ndarray):
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
         host = as_host(source)
         check_host(self, host)
         await self._storage.placed()
-        await copy_in(self, host)
+        await self._storage.memory.transfers.copy_in(self, host)
 
     async def fill(self, value: complex | np.generic) -> None:
         """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.
@@ -468,11 +455,9 @@ class DeviceArray(metaclass=NoPublicConstructor):
         if this is the first use of the array's memory and the GPU has no more; `ContextLost` if the context is lost
         meanwhile.
         """
-        from .._transfers.memory import fill
-
-        self._storage.device._home.check_task()
+        self._storage.device.home.check_task()
         await self._storage.placed()
-        await fill(self, value)
+        await self._storage.memory.transfers.fill(self, value)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -494,7 +479,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     # --- for the actors -----------------------------------------------------------------------------------------------
 
     @property
-    def _owner(self) -> Device:
+    def _owner(self) -> DeviceCore:
         return self._storage.device
 
     @property
@@ -522,10 +507,34 @@ def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = F
         raise InvalidArgument("the numpy array to copy to is read-only: give a writable one")
 
 
+def check_usable(device: DeviceCore, array: DeviceArray) -> None:
+    """Raise `InvalidArgument` unless this is an array of the device that was not freed."""
+    device.check_open()
+    if not isinstance(array, DeviceArray):
+        raise InvalidArgument(f"expected a device array, not {type(array).__name__}", device=device.index)
+    storage = array._storage
+    if storage.device is not device:
+        raise foreign(device, array)
+    if storage.block.freed:
+        raise InvalidArgument(f"the array was freed: {array!r}", device=device.index, generation=device.generation)
+
+
 def check_like(array: DeviceArray, source: DeviceArray) -> None:
     """Raise `InvalidArgument` for arrays of different devices, shapes or dtypes."""
-    check_own(array.device, source)
+    check_own(array._storage.device, source)
     if source.shape != array.shape:
         raise InvalidArgument(f"shapes differ: the source has {source.shape}, the target {array.shape}")
     if source.dtype != array.dtype:
         raise InvalidArgument(f"dtypes differ: the source has {source.dtype}, the target {array.dtype}")
+
+
+async def placed(device: DeviceCore, arguments: Iterable[object]) -> None:
+    """Wait until the addresses of a call's arguments are known, if variables of modules are among them.
+
+    Raises `InvalidArgument` for arrays of another device, without waiting for them.
+    """
+    for argument in arguments:
+        array = getattr(argument, "array", argument)
+        if isinstance(array, DeviceArray):
+            check_own(device, array)
+            await array._storage.placed()

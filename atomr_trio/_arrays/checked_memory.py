@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from .._memory.arena import Arena, ArenaFull, Block
 from .._values.findings import from_here
 from .._values.shortage import host_limits
-from .arrays import DeviceArray, Storage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,16 +177,6 @@ class CheckedArena(Arena):
             self._begin_waiting(block)
         self._leaving.clear()
         return super().generation_lost(durable=durable, strict=strict, number=number)
-
-
-def make_array(
-    storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-) -> DeviceArray:
-    """Return a new array of a checked device, and tell the worker of it."""
-    arena = storage.device._arena
-    assert isinstance(arena, CheckedArena)  # the device was opened with `check`
-    arena.describe(storage.block, shape, dtype)
-    return DeviceArray._create(storage, offset, shape, strides, dtype)
 
 
 def _users_place() -> str | None:

@@ -50,13 +50,14 @@ from .._wire.channel import SharedMemory
 from .._wire.protocol import CELL, LANE_COMPUTE, MAX_LANES, Role, counter_word
 from .._wire.records.interop import ATTACH, SETTLE, WAIT
 from . import dlpack as _dlpack, layout as _layout
+from .arrays import DeviceArray, Storage, check_usable
 from .checked_memory import CheckedArena
 from .dlpack import DeviceType
 
 if TYPE_CHECKING:
-    from .._device import Device
+    from .._generation.core import DeviceCore
     from .._generation.generation import Generation
-    from .arrays import DeviceArray, Storage
+    from .memory import DeviceMemory
 
 RELEASED: Final = 1 << 62
 """The value of the counters of a dead generation. The comparison of ``cuStreamWaitValue64`` is cyclic, so 2^64 - 1
@@ -92,7 +93,7 @@ _MEMORYTYPE_DEVICE = 2
 
 
 @contextlib.contextmanager
-def _refusals(operation: str, device: Device) -> Iterator[None]:
+def _refusals(operation: str, device: DeviceCore) -> Iterator[None]:
     """Turn an error of the driver in this process into the error of one request."""
     from atomr_cuda._library import CudaError, LibraryMissing
 
@@ -416,8 +417,9 @@ class Use:
 class Interop:
     """The arrays of one device that other libraries of this process use."""
 
-    def __init__(self, device: Device, *, cuda: bool) -> None:
-        self._device = device
+    def __init__(self, memory: DeviceMemory, *, cuda: bool) -> None:
+        self._memory = memory
+        self._device = memory.device
         self._cuda = cuda
         self._process_id = os.getpid()
         self._consumer: Consumer | None = None
@@ -472,7 +474,7 @@ class Interop:
         with self._lock, _refusals("interop.export", self._device):
             window = self._window(block.chunk)
             use = Use(self, block, array._storage if owned else None, fence)
-            arena = self._device._arena
+            arena = self._memory.maybe_arena
             if isinstance(arena, CheckedArena):
                 arena.shown(block)
             self._uses.setdefault(block, []).append(use)
@@ -489,13 +491,13 @@ class Interop:
     def _check(self, array: DeviceArray) -> Generation:
         """Return the generation in service. Raises an error if the array's memory is missing, torn or lost."""
         device, block = self._device, array._block
-        device._check_usable(array)
+        check_usable(device, array)
         array._storage.check_shareable()
         if block.lost is not None or block.torn is not None:
             raise StaleArray(f"the array is {block.state}: {block.lost or block.torn}", device=device.index)
         if not device.info.durable:
             raise BufferError("memory of this device cannot be shared: it has no descriptors")
-        generation = device._generation
+        generation = device.current
         if generation is None or generation.loss is not None or generation.arena.quarantined(block):
             raise BufferError(f"the device is recovering from a fault: {_REMEDY}")
         if block.chunk.descriptor < 0:
@@ -703,9 +705,9 @@ class Interop:
             return
         if block.freed:
             block.freed = False  # it was only held, and the arena was not told of it
-            self._device._free_now(block)
+            self._memory.free_now(block)
         elif orphaned:
-            self._device._arena_orphans.append(block)
+            self._memory.orphans.append(block)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -765,17 +767,18 @@ class _Settle(CommandRequest):
         # Reading waits for the last writer; another library may write, so the readers count as well.
         after = tuple(_last_uses(self._block, generation.number))
         generation.publish(
-            LANE_COMPUTE, SETTLE, b"", self._operands, self, requires=requires, after=after, operation=self.operation
+            LANE_COMPUTE, SETTLE, b"", self.operands, self, requires=requires, after=after, operation=self.operation
         )
 
 
 @trio.lowlevel.enable_ki_protection
-async def share(device: Device, array: DeviceArray) -> None:
+async def share(memory: DeviceMemory, array: DeviceArray) -> None:
     """Make an array ready to be exported. See `Device.share`."""
-    device._check_usable(array)
+    device = memory.device
+    check_usable(device, array)
     array._storage.check_shareable()
-    await device._memory_mailbox.ask(_Settle(array))
-    interop = device._shared()
+    await device.memory_actor.mailbox.ask(_Settle(array))
+    interop = memory.shared()
     if not interop.opened:
         with host_limits("the GPU cannot be opened in this process", device=device.index, operation="interop.open"):
             await trio.to_thread.run_sync(lambda: interop.consumer)
@@ -792,7 +795,7 @@ def give_dlpack(
     copy: bool | None,
 ) -> object:
     """Return a capsule of an array's memory. See `DeviceArray.__dlpack__`."""
-    interop = array.device._shared()
+    interop = array._storage.memory.shared()
     place = interop.place
     if copy:
         raise BufferError("the array is shared without a copy: copy it with `await array.to_host()` or `copy_from`")
@@ -824,14 +827,14 @@ def _checked_stream(stream: object) -> int:
 
 def array_interface(array: DeviceArray) -> dict[str, Any]:
     """Return the dictionary of `DeviceArray.__cuda_array_interface__`."""
-    device = array.device
-    if device.backend == "sim" and (device._interop is None or not device._interop._cuda):
+    memory = array._storage.memory
+    if memory.device.backend == "sim" and (memory.interop is None or not memory.interop._cuda):
         raise AttributeError("memory of the simulator is not CUDA memory: use np.from_dlpack(array)")
     if is_of_ml_dtypes(array.dtype):
         raise AttributeError(f"the interface does not support {array.dtype.name}: use DLPack")
     address, storage = 0, array._storage
     if array.size:
-        address, use = device._shared().export(array, LEGACY_STREAM, owned=False)
+        address, use = memory.shared().export(array, LEGACY_STREAM, owned=False)
         # One use is enough, and it must last: a consumer keeps the array, not this dictionary.
         if storage.use is None:
             storage.use = use
@@ -888,9 +891,9 @@ def from_host(source: Any) -> Any:
 
 
 @trio.lowlevel.enable_ki_protection
-async def copy_foreign(device: Device, source: Any) -> DeviceArray:
+async def copy_foreign(memory: DeviceMemory, source: Any) -> DeviceArray:
     """Return a new array with a copy of another library's elements on this GPU. See `Device.to_device`."""
-    interop = device._shared()
+    device, interop = memory.device, memory.shared()
     if not interop._cuda:
         raise InvalidArgument("memory of a real GPU cannot be copied to the simulator: copy it to the host first")
     consumer = interop.consumer
@@ -901,9 +904,9 @@ async def copy_foreign(device: Device, source: Any) -> DeviceArray:
             with consumer.bound():
                 foreign = _described(source, stream, consumer)
         undo.callback(foreign.close)
-        array = device.empty(foreign.shape, foreign.dtype)
+        array = memory.empty(foreign.shape, foreign.dtype)
         undo.callback(array.free)
-        await share(device, array)
+        await share(memory, array)
         address, use = interop.export(array, NO_ORDER, owned=True) if array.size else (0, None)
         await trio.lowlevel.checkpoint_if_cancelled()
         undo.pop_all()

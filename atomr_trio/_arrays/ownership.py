@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from .._values.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from .._device import Device
+    from .._generation.core import DeviceCore
 
 
 class Owned(Protocol):
     """An object that belongs to a device."""
 
     @property
-    def _owner(self) -> Device:
+    def _owner(self) -> DeviceCore:
         """The device that it belongs to."""
 
 
 T = TypeVar("T", bound=Owned)
 
 
-def own(device: Device, thing: object, kind: type[T], expected: str) -> T:
+def own(device: DeviceCore, thing: object, kind: type[T], expected: str) -> T:
     """Return `thing`, if it is a `kind` and belongs to `device`.
 
     Raises `InvalidArgument` for anything else; `expected` says what a verb takes: "launch_graph takes a graph".
@@ -38,13 +38,13 @@ def own(device: Device, thing: object, kind: type[T], expected: str) -> T:
     return thing
 
 
-def check_own(device: Device, thing: Owned) -> None:
+def check_own(device: DeviceCore, thing: Owned) -> None:
     """Raise `InvalidArgument` for an object of another device."""
     if thing._owner is not device:
         raise foreign(device, thing)
 
 
-def foreign(device: Device, thing: Owned) -> InvalidArgument:
+def foreign(device: DeviceCore, thing: Owned) -> InvalidArgument:
     """Return the error for an object of another device."""
     owner = thing._owner
     # Two devices may have the same index, each with its own open_device.

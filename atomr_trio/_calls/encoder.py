@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from .._arrays.access import ReadOnly
 from .._arrays.arrays import DeviceArray
 from .._values.parameters import KernelSignature, ParameterKind
 
@@ -83,8 +84,6 @@ def encoder(signature: KernelSignature) -> Encode:
 
 @functools.lru_cache(maxsize=1024)
 def _written(parameters: tuple[tuple[ParameterKind, int], ...]) -> Encode:
-    from ..libraries.modules.kernel import ReadOnly
-
     names = [f"a{index}" for index in range(len(parameters))]
     listed = "".join(f"{name}, " for name in names)
     text = f"def encode(arguments, token, me):\n    if len(arguments) != {len(names)}:\n        return None\n"

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
-from .._arrays.arrays import DeviceArray, Storage
+from .._arrays.arrays import DeviceArray, Storage, check_usable
+from .._arrays.memory import DeviceMemory
+from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
 from .._generation.timeline import Operand
 from .._wire.protocol import HEADER, Mode, Role
@@ -22,7 +24,6 @@ from .._wire.records.calls import WORD
 from .._wire.ring import MAX_RECORD
 
 if TYPE_CHECKING:
-    from .._device import Device
     from .._generation.generation import Generation
 
 _MOST_KNOWN: Final = 256
@@ -100,7 +101,7 @@ class KnownCall:
         self._place = place
         self._new = new
         blocks = {array._block for array in arrays}
-        self._operands: tuple[Operand, ...] = tuple(each for each in request._operands if each[0] in blocks)
+        self._operands: tuple[Operand, ...] = tuple(each for each in request.operands if each[0] in blocks)
         self._blocks = tuple(block for block, _ in self._operands)
         self._reads = tuple(block for block, role in self._operands if role is Role.READ)
         self._writes = tuple(block for block, role in self._operands if role is not Role.READ)
@@ -114,14 +115,16 @@ class KnownCall:
         """Return the verb's result, if it is not a new array."""
         return arrays[self._place]
 
-    def again(self, device: Device, arrays: tuple[DeviceArray, ...], lane: int) -> tuple[CommandRequest, DeviceArray]:
+    def again(
+        self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int
+    ) -> tuple[CommandRequest, DeviceArray]:
         """Return a request for one more such call, and the verb's result."""
         for array in arrays:
-            device._check_usable(array)
+            check_usable(device, array)
         if self._new is None:
             return self._request(self._payload, self._operands, arrays, lane), self.answer(arrays)
         new = self._new
-        result = device.empty(new.shape, new.dtype)
+        result = device.part(DeviceMemory).empty(new.shape, new.dtype)
         payload = result.address.to_bytes(WORD, "little").join(new.around)
         operands = (*self._operands, (result._block, new.role))
         return self._request(payload, operands, (*arrays, result), lane), result
@@ -152,10 +155,11 @@ class KnownCall:
         return self.operation, self._operands
 
 
-class KnownCalls:
+class KnownCalls(DevicePart):
     """The known calls of one device, the newest last."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
         self._calls: dict[Hashable, KnownCall] = {}
 
     def find(self, question: Question) -> KnownCall | None:
@@ -184,7 +188,7 @@ def _repeatable(
     if kind.later.mode is not Mode.ENQUEUES:
         return None
     request, given = requests[0], {array._block for array in arrays}
-    brought = [each for each in request._operands if each[0] not in given]
+    brought = [each for each in request.operands if each[0] not in given]
     if not made:
         place = next((place for place, array in enumerate(arrays) if array is result), None)
         return None if brought or place is None else KnownCall(request, kind, arrays, place, None)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Union
 import trio
 
 from .._arrays.arrays import DeviceArray
+from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, LaunchOwner
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
@@ -45,10 +46,8 @@ from .encoder import encoder
 from .known import KnownCall
 
 if TYPE_CHECKING:
-    from .._device import Device
     from .._generation.actor import Actor
     from .._generation.generation import Generation
-    from .._generation.requests import CommandRequest
     from ..libraries.modules.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
     from ..libraries.modules.module import Module
 
@@ -143,7 +142,7 @@ class LaunchPath:
     def _may_learn(self, kernel: Kernel) -> bool:
         module = kernel._module
         loaded = self.generation.modules.get(module._number) == 0
-        return loaded and not module.device._strict and kernel._record_bytes <= _LONGEST_PAYLOAD
+        return loaded and not module._device.strict and kernel._record_bytes <= _LONGEST_PAYLOAD
 
     def _launcher(self, kernel: Kernel) -> Launcher:
         path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
@@ -314,11 +313,11 @@ class AwaitedLaunch:
             trio.lowlevel.reschedule(task)
 
 
-class AwaitedLaunches:
+class AwaitedLaunches(DevicePart):
     """The short way of a device's awaited launches, to its compute lane."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
         self.path: LaunchPath | None = None
 
     def begin(
@@ -350,40 +349,36 @@ class AwaitedLaunches:
             path.learn(request.kernel)
             if prepared is not None:
                 path.learn_prepared(prepared)
-            self._promote(path, request)
+            path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
 
     @trio.lowlevel.enable_ki_protection
     async def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
         """Make a library's call once more, and wait until it is done."""
-        actor = self._device._actor_of(call.kind.later)
+        actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
         launched = self.begin(call, 0, 0, 0, arrays, actor) if call.repeats_exactly else None
         if launched is not None:
             await launched.wait()
             return call.answer(arrays)
-        request, result = call.again(self._device, arrays, LANE_COMPUTE)
+        request, result = call.again(self.device, arrays, LANE_COMPUTE)
         await actor.mailbox.ask(request)
         path = self._present_path() if call.repeats_exactly else None
         if path is not None:
             path.learn_call(call)
-            self._promote(path, request)
+            path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
         return result
 
-    def generation_lost(self) -> None:
+    def generation_lost(self, number: int) -> None:
         """Drop the path into a lost generation."""
         path, self.path = self.path, None
         if path is not None:
             path.close()
 
     def _present_path(self) -> LaunchPath | None:
-        generation = self._device._generation
+        generation = self.device.current
         if generation is None or generation.refusing or generation.ring is None:
             return None
         if self.path is None or self.path.generation is not generation:
             book = generation.timeline.book(LANE_COMPUTE)
             self.path = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
         return self.path
-
-    def _promote(self, path: LaunchPath, request: CommandRequest) -> None:
-        for block in request.blocks():
-            path.generation.order.promote(block, LANE_COMPUTE)

@@ -9,10 +9,9 @@ import trio
 
 from .._generation.actor import Actor
 from .._supervision.mailbox import Looker, Request
-from .._values.state import DeviceState
 
 if TYPE_CHECKING:
-    from .._device import Device
+    from .._generation.core import DeviceCore
     from .._generation.generation import Generation
     from .._generation.requests import CommandRequest
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 class Shortcut:
     """Begins requests of one actor in their callers' tasks, while it has none of its own."""
 
-    def __init__(self, device: Device, actor: Actor) -> None:
+    def __init__(self, device: DeviceCore, actor: Actor) -> None:
         self._device = device
         self._actor = actor
 
     def begin(self, request: Request) -> Looker | None:
         """Begin the request; return None if it has to wait for something. Raises the error that refuses it."""
-        generation = _serving(self._device)
+        generation = self._device.serving
         if generation is None or self._actor.current is not None or not generation.admission.takes(request):
             return None
         looks = generation.settler.begin_looking()
@@ -40,7 +39,7 @@ class Shortcut:
 
 
 def begin_in_turn(
-    device: Device, waiting: collections.deque[CommandRequest]
+    device: DeviceCore, waiting: collections.deque[CommandRequest]
 ) -> tuple[list[CommandRequest], Looker | None]:
     """Begin requests of any actors, one after the other, as many as can begin now.
 
@@ -49,7 +48,7 @@ def begin_in_turn(
     were begun.
     """
     begun: list[CommandRequest] = []
-    generation = _serving(device)
+    generation = device.serving
     if generation is None:
         return begun, None
     looks = generation.settler.begin_looking()
@@ -67,8 +66,8 @@ def begin_in_turn(
     return begun, generation.settler if looks else _NOBODY
 
 
-def _begins(device: Device, request: CommandRequest, generation: Generation) -> bool:
-    actor = device._actor_of(request.verb)
+def _begins(device: DeviceCore, request: CommandRequest, generation: Generation) -> bool:
+    actor = device.actor_of(request.verb)
     mailbox = actor.mailbox
     if mailbox.posted != mailbox.taken or actor.current is not None or not generation.admission.takes(request):
         return False
@@ -80,10 +79,6 @@ def _begins(device: Device, request: CommandRequest, generation: Generation) -> 
         request.drop()
         raise
     return True
-
-
-def _serving(device: Device) -> Generation | None:
-    return device._generation if device.state is DeviceState.RUNNING else None
 
 
 class _Nobody:

@@ -20,24 +20,27 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import DeviceArray
-from .._generation.requests import CallKind, CommandRequest
+from .._arrays.arrays import DeviceArray, check_usable, placed
+from .._arrays.memory import DeviceMemory
+from .._generation.requests import CallKind, CommandRequest, Series
 from .._generation.timeline import Operand
 from .._memory.arena import Block
 from .._transfers.staging import LARGE_SLOT
+from .._transfers.transfers import Transfers
 from .._values.errors import InvalidArgument
 from .._values.util import known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from .._wire.records.memory import COPY_IN
-from .known import question_of
+from .known import KnownCalls, question_of
+from .launching import AwaitedLaunches
 from .shortcut import begin_in_turn
 
 if TYPE_CHECKING:
-    from .._batch import Batch
-    from .._device import Device
+    from .._generation.core import DeviceCore
     from .._generation.generation import Generation
     from .._transfers.staging import Slot
+    from .batch_sender import BatchSender
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,10 +135,10 @@ class _SlotRequest(CommandRequest):
         """Give it this slot, which it owns from now on."""
         self._slot = slot
 
-    def is_ready(self, device: Device) -> bool:
-        if self.slot_bytes and self._slot is None and not device._staging.has_free(self.slot_bytes):
+    def is_ready(self, device: DeviceCore) -> bool:
+        if self.slot_bytes and self._slot is None and not device.part(Transfers).staging.has_free(self.slot_bytes):
             return False
-        self.equip(device._staging.acquire_nowait)
+        self.equip(device.part(Transfers).staging.acquire_nowait)
         return True
 
     def equip(self, acquire: Callable[[int], Slot]) -> None:
@@ -145,7 +148,7 @@ class _SlotRequest(CommandRequest):
     def start(self, generation: Generation) -> None:
         """Publish the record, after the command that makes the slot's memory known to the worker."""
         if self._slot is not None:
-            self._slot.introduce(generation, self._lane)
+            self._slot.introduce(generation, self.lane)
         super().start(generation)
 
     def release(self) -> None:
@@ -236,11 +239,11 @@ class CallRequest(_SlotRequest):
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first call of its kind when it is one."""
         kind = self._kind
-        self._verb = kind.verb(generation, self._lane)
+        self._verb = kind.verb(generation, self.lane)
         if self._slot is not None:
             self._payload = self._packed(self._slot.place)
         super().start(generation)
-        kind.begun(generation, self._lane)
+        kind.begun(generation, self.lane)
 
     def _packed(self, staging: int) -> bytes:
         written = self._written
@@ -294,12 +297,12 @@ class JoinedRequest(_SlotRequest):
     def __init__(self, together: Verb, size: struct.Struct, parts: Sequence[CallRequest], operation: str) -> None:
         roles: dict[Block, Role] = {}
         for part in parts:
-            for block, role in part._operands:
+            for block, role in part.operands:
                 before = roles.get(block)
                 is_covered = before in (None, role, Role.OVERWRITE)
                 roles[block] = (role if before is None else before) if is_covered else Role.WRITE
         keep = [part.keep for part in parts]
-        super().__init__(together, tuple(roles.items()), lane=parts[0]._lane, operation=operation, keep=keep)
+        super().__init__(together, tuple(roles.items()), lane=parts[0].lane, operation=operation, keep=keep)
         self._size = size
         self.parts: tuple[CallRequest, ...] = tuple(parts)
 
@@ -324,7 +327,7 @@ class JoinedRequest(_SlotRequest):
         self._payload = self._packed(0 if self._slot is None else self._slot.place)
         super().start(generation)
         for part in self.parts:
-            part._kind.begun(generation, self._lane)
+            part._kind.begun(generation, self.lane)
 
     def ended(self, *, delivered: bool) -> None:
         if not delivered:
@@ -340,28 +343,6 @@ class JoinedRequest(_SlotRequest):
             self.release()
         for part in self.parts:
             part._judge()
-
-
-class Series:
-    """Calls of one function that differ only in their arguments. Each is made when it is its turn to be sent.
-
-    So the many calls of a large stack block no task while the verb is planned. Until they are made, the series stands
-    for them where a verb's pending writes are looked up.
-    """
-
-    __slots__ = ("_make", "_operands", "left", "sent")
-
-    def __init__(self, count: int, make: Callable[[int], CommandRequest], operands: Sequence[Operand]) -> None:
-        self._make = make
-        self._operands = operands
-        self.left: int = count
-        """The number of calls that are not made yet."""
-        self.sent: bool = False
-
-    def __iter__(self) -> Iterator[CommandRequest]:
-        for index in range(self.left):
-            self.left -= 1
-            yield self._make(index)
 
 
 STRETCH = 32
@@ -397,17 +378,12 @@ _MOST_BOXES = 1 << 14
 # --- one call of a verb -----------------------------------------------------------------------------------------------
 
 
-def check_usable(device: Device, array: DeviceArray) -> None:
-    """Raise `InvalidArgument` for an array of another device, and for one that was freed."""
-    device._check_usable(array)
-
-
 class Operands:
     """The arrays of a call, with its access to each."""
 
     __slots__ = ("_device", "_roles", "arrays")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceCore) -> None:
         self._device = device
         self._roles: dict[Block, Role] = {}
         self.arrays: list[DeviceArray] = []
@@ -439,14 +415,17 @@ class Library:
     While a verb is planned, `self` is an object for that one call, which collects the commands to send.
     """
 
-    __slots__ = ("_batch", "_device", "_lane", "_made", "_requests")
+    __slots__ = ("_batch", "_device", "_known", "_lane", "_launches", "_made", "_memory", "_requests")
 
     _table: VerbTable
 
-    def __init__(self, device: Device, batch: Batch | None = None) -> None:
+    def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
         self._device = device
         self._batch = batch
-        self._lane: int = LANE_COMPUTE if batch is None else batch._lane
+        self._memory = device.part(DeviceMemory)
+        self._known = device.part(KnownCalls)
+        self._launches = device.part(AwaitedLaunches)
+        self._lane: int = LANE_COMPUTE if batch is None else batch.lane
         self._requests: list[CommandRequest | Series] = []
         self._made: list[DeviceArray] = []
         """New arrays, for results and for intermediate values."""
@@ -461,7 +440,7 @@ class Library:
         return Operands(self._device)
 
     def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        array = self._device.empty(shape, dtype)
+        array = self._memory.empty(shape, dtype)
         self._made.append(array)
         return array
 
@@ -511,7 +490,7 @@ class Library:
             self._requests.append(make(0))
         elif count:
             first = make(0)  # so that wrong arguments are refused now
-            self._requests.append(Series(count, make, first._operands))
+            self._requests.append(Series(count, make, first.operands))
 
     def _request(
         self,
@@ -565,14 +544,12 @@ class Library:
         return type(self)(self._device, self._batch)
 
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        from ..libraries.modules.module import placed
-
-        self._device._home.check_task()
-        calls = self._device._known_calls
+        self._device.home.check_task()
+        calls = self._known
         question = question_of(plan, arguments, keywords)
         call = None if question is None else calls.find(question)
         if question is not None and call is not None:
-            answer: Any = await self._device._launches.repeat(call, question[1])
+            answer: Any = await self._launches.repeat(call, question[1])
             return cast("T", answer)
         await trio.lowlevel.checkpoint_if_cancelled()
         await placed(self._device, _flat((*arguments, *keywords.values())))
@@ -619,22 +596,22 @@ class Library:
 
     async def _ask_one(self, request: CommandRequest) -> None:
         if isinstance(request, _SlotRequest) and request.slot_bytes:
-            request.give_slot(await self._device._staging.acquire(request.slot_bytes))
-        await self._device._actor_of(request.verb).mailbox.ask(request)
+            request.give_slot(await self._device.part(Transfers).staging.acquire(request.slot_bytes))
+        await self._device.actor_of(request.verb).mailbox.ask(request)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         batch = known(self._batch, "this is its form for batches")
-        calls = self._device._known_calls
+        calls = self._known
         question = question_of(plan, arguments, keywords)
         call = None if question is None else calls.find(question)
         if question is not None and call is not None:
-            answer: Any = batch._repeat(call, question[1])
+            answer: Any = batch.repeat(call, question[1])
             return cast("T", answer)
-        batch._check()
+        batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = Outgoing(planner._requests).take()
-        batch._send_all(requests)
+        batch.send_all(requests)
         if question is not None:
             calls.learn(question, requests, planner._made, result)
         return result

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from .._memory.arena import Arena, Block
-from .._values.errors import DeviceError
 from .._values.info import DeviceInfo
 from .._values.lane_options import LaneOptions
 from .._wire.channel import SharedMemory, TimelinePage
@@ -43,7 +42,7 @@ from .output import OutputLog, WorkerOutput
 from .process import WorkerProcess
 from .sender import Sender
 from .settler import Settler
-from .timeline import Command, Operand, Timeline
+from .timeline import Operand, Timeline, Unwatched
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -203,10 +202,11 @@ class Generation(Life):
             standby.open_library(opening)
 
     def open_library(self, opening: Verb) -> None:
-        """Make a standby's worker load a library and create its handle for the compute lane."""
+        """Make a standby's worker load a library and create its handle for the compute lane; the first call does if
+        that fails."""
         if self.ready and opening not in self.opened:
             self.opened.add(opening)
-            self.publish(LANE_COMPUTE, opening, b"", (), _OpeningOwner())
+            self.publish(LANE_COMPUTE, opening, b"", (), Unwatched())
 
     def close_lane(self, lane: int) -> None:
         """Make the worker close a lane, if it has it; all its commands must be finished."""
@@ -291,16 +291,6 @@ class _OrderHere:
 
     def uses(self, block: Block) -> bool:
         return self._interop.uses(block)
-
-
-class _OpeningOwner:
-    """The owner of opening a library ahead of time. No task waits for it; the first call opens one that failed."""
-
-    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Nothing to do."""
-
-    def command_lost(self, command: Command, error: DeviceError) -> None:
-        """Nothing to do."""
 
 
 def _new_eventfd(undo: contextlib.ExitStack) -> int:

@@ -201,6 +201,11 @@ class Order:
         self._wake_settler()
         return command
 
+    def promote_all(self, blocks: Iterable[Block], lane: int) -> None:
+        """Do so with these."""
+        for block in blocks:
+            self.promote(block, lane)
+
     def promote(self, block: Block, lane: int) -> None:
         """Let a block go the short way on a lane, if it is intact and no other lane has work on it.
 

@@ -15,9 +15,7 @@ from .._wire.protocol import LANE_COMPUTE, Verb
 from .timeline import Command, Operand
 
 if TYPE_CHECKING:
-    from .._arrays.arrays import DeviceArray
-    from .._device import Device
-    from .._transfers.staging import Slot
+    from .core import DeviceCore
     from .generation import Generation
 
 
@@ -50,10 +48,11 @@ class CommandRequest(Request):
     `keep` holds what must not be collected before the command is done: the arrays it works on.
     """
 
+    lane: int  # only requests that are no command have none
     takes_slot: ClassVar[bool] = False
     """True if it may need a slot before it begins."""
 
-    __slots__ = ("_lane", "_operands", "_payload", "_verb", "hang_timeout", "keep", "sent", "siblings")
+    __slots__ = ("_payload", "_verb", "hang_timeout", "keep", "operands", "sent", "siblings")
 
     def __init__(
         self,
@@ -67,10 +66,9 @@ class CommandRequest(Request):
         hang_timeout: float | None = None,
     ) -> None:
         super().__init__(operation or f"{verb.engine}.{verb.name}", lane)
-        self._lane = lane
         self._verb = verb
         self._payload = payload
-        self._operands = operands
+        self.operands: Sequence[Operand] = operands
         self.keep: object = keep
         self.hang_timeout: float | None = hang_timeout
         self.sent: bool = False
@@ -93,7 +91,7 @@ class CommandRequest(Request):
         """Its kind, if it can be sent again unchanged."""
         return None
 
-    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+    def places_of(self, array: Any) -> tuple[int, ...]:
         """Return the places in the payload of the 64-bit words to change if it is sent again with another array.
 
         They hold the address of `array`, and the rest of the payload does not depend on its memory. Returns None if
@@ -103,7 +101,7 @@ class CommandRequest(Request):
 
     def blocks(self) -> Iterator[Block]:
         """Return the memory that it works on."""
-        return (block for block, _ in self._operands)
+        return (block for block, _ in self.operands)
 
     def start(self, generation: Generation) -> None:
         """Publish the record."""
@@ -112,10 +110,10 @@ class CommandRequest(Request):
 
     def _publish(self, generation: Generation, requires: Iterable[int] = ()) -> None:
         generation.publish(
-            self._lane,
+            self.lane,
             self._verb,
             self._payload,
-            self._operands,
+            self.operands,
             self,
             requires=requires,
             operation=self.operation,
@@ -128,7 +126,7 @@ class CommandRequest(Request):
         """True if its answer may refuse later commands of the same verb."""
         return False
 
-    def is_ready(self, device: Device) -> bool:
+    def is_ready(self, device: DeviceCore) -> bool:
         """Return whether it has everything that it needs before it begins, or could get it now."""
         return True
 
@@ -137,7 +135,7 @@ class CommandRequest(Request):
         """The size in bytes of the slot that it still needs; 0 for none."""
         return 0
 
-    def equip(self, acquire: Callable[[int], Slot]) -> None:
+    def equip(self, acquire: Callable[[int], Any]) -> None:
         """Take that slot by `acquire`, which returns one of a given size. Raises the errors of `acquire`."""
 
     @property
@@ -170,7 +168,7 @@ class BoundRequest(CommandRequest):
 
     __slots__ = ("_device", "_generation")
 
-    def __init__(self, device: Device, generation: int, verb: Verb, payload: bytes) -> None:
+    def __init__(self, device: DeviceCore, generation: int, verb: Verb, payload: bytes) -> None:
         super().__init__(verb, payload, ())
         self._device = device
         self._generation = generation
@@ -180,7 +178,7 @@ class BoundRequest(CommandRequest):
         if generation.number == self._generation:
             super().start(generation)
         else:
-            self.settle(outcome.Error(self._device._lost_error(self._generation, self.operation)))
+            self.settle(outcome.Error(self._device.lost_error(self._generation, self.operation)))
 
 
 class RepeatedRequest(CommandRequest):
@@ -196,6 +194,28 @@ class RepeatedRequest(CommandRequest):
 
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first call of its kind when it is one."""
-        self._verb = self._kind.verb(generation, self._lane)
+        self._verb = self._kind.verb(generation, self.lane)
         super().start(generation)
-        self._kind.begun(generation, self._lane)
+        self._kind.begun(generation, self.lane)
+
+
+class Series:
+    """Calls of one function that differ only in their arguments. Each is made when it is its turn to be sent.
+
+    So the many calls of a large stack block no task while the verb is planned. Until they are made, the series stands
+    for them where a verb's pending writes are looked up.
+    """
+
+    __slots__ = ("_make", "left", "operands", "sent")
+
+    def __init__(self, count: int, make: Callable[[int], CommandRequest], operands: Sequence[Operand]) -> None:
+        self._make = make
+        self.operands: Sequence[Operand] = operands
+        self.left: int = count
+        """The number of calls that are not made yet."""
+        self.sent: bool = False
+
+    def __iter__(self) -> Iterator[CommandRequest]:
+        for index in range(self.left):
+            self.left -= 1
+            yield self._make(index)

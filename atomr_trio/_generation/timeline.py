@@ -45,6 +45,16 @@ class CommandOwner(Protocol):
         """Handle a generation lost before the ticket was reached: the command may or may not have run."""
 
 
+class Unwatched:
+    """The owner of a command that no task waits for, and whose failure is found by whoever needs what it has made."""
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Nothing to do."""
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Nothing to do: what it was about went with the worker."""
+
+
 class Command:
     """One published command."""
 

@@ -42,7 +42,7 @@ def this_thread() -> Callable[[], bool]:
 class Resident(Protocol):
     """A device, as its home sees it."""
 
-    _closed_as: DeviceError | None
+    ended: DeviceError | None
 
     @property
     def index(self) -> int:
@@ -52,7 +52,7 @@ class Resident(Protocol):
     def generation(self) -> int:
         """The number of its generation."""
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Take no more requests: its run has ended."""
 
 
@@ -83,8 +83,8 @@ class Home(trio.abc.Instrument):
     def error(self) -> DeviceError:
         """Return the error of a call from elsewhere: that of an ended device, if it has ended; else `OutsideRun`."""
         device = self._device
-        if device._closed_as is not None:
-            return fresh(device._closed_as)
+        if device.ended is not None:
+            return fresh(device.ended)
         caller = _caller(self.here())
         thread, home = threading.current_thread().name, self._thread_name
         return OutsideRun(
@@ -108,7 +108,7 @@ class Home(trio.abc.Instrument):
     def after_run(self) -> None:
         """Called by trio when the run has ended and the device was not closed."""
         self.desert()
-        self._device._abandon()
+        self._device.abandon()
 
     def leave(self) -> None:
         """Stop listening for the end of the run: the device is closed."""

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import trio
 
 from .._arrays import layout as _layout
+from .._arrays.arrays import check_usable
 from .._arrays.layout import Box, Piece
 from .._generation.requests import CommandRequest
 from .._generation.timeline import Command
@@ -53,10 +54,11 @@ from .._wire.ring import ORDERED_STORES
 from .memory import ask_all, overlap, tear
 from .pinned import PinnedArea
 from .staging import LARGE_SLOT, Slot
+from .transfers import Transfers, transfers_of
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
-    from .._device import Device
+    from .._generation.core import DeviceCore
     from .._generation.generation import Generation
     from .batch_areas import BatchSlots
     from .crew import Crew
@@ -140,7 +142,7 @@ class _Plan:
             self._base += packing.offset
             strides = _layout.contiguous_strides(packing.shape, itemsize)
             boxes = _layout.boxes(packing.shape, itemsize, packing.strides, strides)
-        self.pinned: tuple[PinnedArea, int] | None = array.device._pinned.find(packed)
+        self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
         elements = packed.view(_RAW[itemsize])
         self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
         limit = (LARGE_SLOT if self.pinned is None else PINNED_PIECE) // itemsize * itemsize or itemsize
@@ -255,9 +257,9 @@ class CopyRequest(CommandRequest):
     def start(self, generation: Generation) -> None:
         """Publish the record, after the command that makes pinned memory known to the worker."""
         if self._plan.pinned is not None:
-            self._plan.pinned[0].register(generation, self._lane)
+            self._plan.pinned[0].register(generation, self.lane)
         elif self._slot is not None and self._slot.area:
-            self._slot.introduce(generation, self._lane)
+            self._slot.introduce(generation, self.lane)
         super().start(generation)
 
     def ended(self, *, delivered: bool) -> None:
@@ -378,7 +380,7 @@ async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
     those = _of_one_copy(requests)
     if not those:
         return
-    crew, bell = those[0]._plan.array.device._crew, trio.Event()
+    crew, bell = transfers_of(those[0]._plan.array).crew, trio.Event()
     takings: list[_Taking] = []
 
     def ring() -> None:
@@ -435,7 +437,7 @@ class _Progress:
         if now >= self._next:
             self._next = now + PROGRESS_EVERY
             array, way = self._plan.array, self._plan.way
-            array.device._events.publish(
+            array._storage.device.events.publish(
                 CopyProgress(bytes_done=self._done, bytes_total=array.nbytes, direction=way.name)
             )
 
@@ -445,7 +447,8 @@ class _Flow:
 
     def __init__(self, plan: _Plan) -> None:
         self._plan = plan
-        self._device: Device = plan.array.device
+        self._device: DeviceCore = plan.array._storage.device
+        self._transfers = self._device.part(Transfers)
         self._requests: list[CopyRequest] = []
         self._ended = 0
         self._progress = _Progress(plan)
@@ -484,7 +487,7 @@ class _Flow:
     async def _post(self, piece: Piece, slot: Slot | None) -> None:
         request = self._plan.request(piece, slot, self.ring)  # from here on the slot is the request's
         try:
-            await self._device._memory_mailbox.post(request)
+            await self._device.memory_actor.mailbox.post(request)
         except BaseException:
             request.drop()
             raise
@@ -492,7 +495,7 @@ class _Flow:
 
     async def _slot(self, size: int) -> Slot:
         """Return a slot, as soon as there is one. This waits only while this copy holds none itself."""
-        staging = self._device._staging
+        staging = self._transfers.staging
         while not staging.has_free(size):
             await self._advance()
             if not self.busy:
@@ -543,7 +546,7 @@ class _SlotFlow(_Flow):
     def _copy(self, piece: Piece, slot: Slot, copy: Callable[[Piece, npt.NDArray[np.uint8]], None]) -> None:
         try:
             memcpy = _Memcpy(self, piece, slot, copy)
-            memcpy.begin(self._device)
+            memcpy.begin(self._transfers.crew)
         except BaseException:
             slot.release()
             raise
@@ -604,7 +607,7 @@ class _Outgoing(_SlotFlow):
 class _Memcpy:
     """The memcpy of one piece. The task that handles its end releases the slot; without one, the memcpy itself does."""
 
-    __slots__ = ("_bytes", "_copy", "_device", "_flow", "_given_up", "done", "error", "piece", "slot")
+    __slots__ = ("_bytes", "_copy", "_crew", "_flow", "_given_up", "done", "error", "piece", "slot")
 
     def __init__(
         self, flow: _Flow, piece: Piece, slot: Slot, copy: Callable[[Piece, npt.NDArray[np.uint8]], None]
@@ -618,12 +621,12 @@ class _Memcpy:
         self._given_up = False
         self._bytes: npt.NDArray[np.uint8] | None = slot.bytes
 
-    def begin(self, device: Device) -> None:
+    def begin(self, crew: Crew) -> None:
         """Let a helper do it, or do it at once if it is small."""
-        self._device = device
+        self._crew = crew
         if self._flow.burden(self.piece) >= THREAD_BYTES:
             with contextlib.suppress(RuntimeError):  # the system has no thread left: do it here
-                device._crew.submit(self)
+                crew.submit(self)
                 return
         self.run()
         self.done = True
@@ -645,7 +648,7 @@ class _Memcpy:
 
     def give_up(self) -> None:
         """Abandon it: no task will handle its end."""
-        if self.done or self._device._crew.withdraw(self):
+        if self.done or self._crew.withdraw(self):
             self.done = True
             self.slot.release()
         else:
@@ -672,7 +675,8 @@ class _Stream:
     def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: list[Piece], slots: list[Slot]) -> None:
         self.pieces = pieces
         self.slots = slots
-        self.crew: Crew = plan.array.device._crew
+        transfers = transfers_of(plan.array)
+        self.crew: Crew = transfers.crew
         self.stopped: bool = False
         """True if no helper may begin another piece. It may be set in any thread."""
         self.error: BaseException | None = None
@@ -687,8 +691,8 @@ class _Stream:
         self._copy = plan.load if plan.way is _IN else plan.store
         self._behind = len(slots) if plan.way is _IN else 0
         self._views = [slot.bytes for slot in slots]
-        self._words = plan.array.device._staging.words
-        self.first: int = plan.array.device._staging.number(len(pieces))
+        self._words = transfers.staging.words
+        self.first: int = transfers.staging.number(len(pieces))
         """The number of the first piece."""
         self._left = collections.deque(range(len(pieces)))
         for slot in slots:
@@ -886,7 +890,7 @@ class _StreamFlow(_Flow):
         self._leaving.clear()
 
     async def _begin_stream(self, pieces: list[Piece]) -> None:
-        size, staging = pieces[0].size, self._device._staging
+        size, staging = pieces[0].size, self._transfers.staging
         slots = [await self._slot(size)]
         while len(slots) < min(len(pieces), STREAM_SLOTS) and staging.has_free(size):
             slots.append(staging.acquire_nowait(size))
@@ -900,7 +904,7 @@ class _StreamFlow(_Flow):
         self._streaming.append(request)
         with host_limits("no helper can copy", device=self._device.index, operation=self._plan.way.operation):
             stream.begin()
-        await self._device._memory_mailbox.post(request)
+        await self._device.memory_actor.mailbox.post(request)
 
     async def _advance(self) -> None:
         for request in [each for each in self._streaming if each.over]:
@@ -923,13 +927,13 @@ def _flow(plan: _Plan, through_slots: type[_Flow]) -> _Flow:
 
 async def _by_one_command(plan: _Plan) -> None:
     """Make a copy of one command, without helpers: starting them would take longer than the copy."""
-    device, (piece,) = plan.array.device, plan.pieces
-    slot = None if plan.pinned else await device._staging.acquire(piece.size)
+    device, (piece,) = plan.array._storage.device, plan.pieces
+    slot = None if plan.pinned else await device.part(Transfers).staging.acquire(piece.size)
     request = plan.request(piece, slot)
     try:
         if slot is not None and plan.way is _IN:
             plan.load(piece, slot.bytes)
-        await device._memory_mailbox.ask(request)
+        await device.memory_actor.mailbox.ask(request)
         request.take()
     except BaseException:
         request.drop()
@@ -949,7 +953,7 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
 
 
 async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_slots: type[_Flow]) -> None:
-    array.device._check_usable(array)
+    check_usable(array._storage.device, array)
     plan = _Plan(array, host, way)
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
@@ -1003,7 +1007,7 @@ def plan_copy(
 async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
     """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
     for array in (source, target):
-        target.device._check_usable(array)
+        check_usable(target._storage.device, array)
     requests = plan_copy(source, target)
     if requests is None:
         # One of them is walked backwards, or across its rows: the host reorders that faster than a copy engine.

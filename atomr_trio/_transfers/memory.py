@@ -10,6 +10,7 @@ import numpy.typing as npt
 import trio
 
 from .._arrays import layout as _layout
+from .._arrays.arrays import check_usable
 from .._generation.requests import CommandRequest
 from .._memory.arena import Block
 from .._values.dtypes import number_kind
@@ -20,7 +21,7 @@ from .._wire.records.memory import FILL
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
-    from .._calls.verbs import Series
+    from .._generation.requests import Series
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def tear_halves(
     misled: set[Block] = set()
     behind = False
     for request in requests:
-        written = [block for block, role in request._operands if role is not Role.READ]
+        written = [block for block, role in request.operands if role is not Role.READ]
         for block in written:
             writers.setdefault(block, []).append(request)
         if behind and request.sent:
@@ -64,7 +65,7 @@ async def ask_all(target: DeviceArray, requests: Sequence[CommandRequest]) -> No
         await trio.lowlevel.checkpoint()
     for number, request in enumerate(requests):
         try:
-            await target.device._memory_mailbox.ask(request)
+            await target._storage.device.memory_actor.mailbox.ask(request)
         except BaseException as error:
             tear(target._block, error, begun=number + request.sent, pieces=len(requests))
             raise
@@ -104,7 +105,7 @@ def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_
 @trio.lowlevel.enable_ki_protection
 async def fill(array: DeviceArray, value: complex | np.generic) -> None:
     """Set every element. See `DeviceArray.fill`."""
-    array.device._check_usable(array)
+    check_usable(array._storage.device, array)
     await ask_all(array, plan_fill(array, value))
 
 

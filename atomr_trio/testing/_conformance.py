@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from .. import ContextLost, ContextWasLost, DeviceClosed
+from .._device.device import core_of
 from ._pool import pooled_processes
 from ._workers import children, generation_of, hold_rebuild, hold_worker, kill_worker, replaced, until
 
@@ -364,7 +365,7 @@ def _interruptible_steps(dev: Device) -> Iterator[dict[str, list[bool]]]:
     with contextlib.ExitStack() as stack:
         generation = generation_of(dev)
         stack.enter_context(replaced(generation, publish=noting("sent", generation.publish)))
-        for mailbox in (actor.mailbox for actor in dev._actors):
+        for mailbox in (actor.mailbox for actor in core_of(dev).actors):
             stack.enter_context(replaced(mailbox, count=noting("settled", mailbox.count)))
         yield steps
 

@@ -19,7 +19,8 @@ import outcome
 import trio
 
 from .. import ContextLost, DeviceError, InvalidArgument, OutOfDeviceMemory
-from .._values.util import known
+from .._arrays.memory import DeviceMemory
+from .._device.device import core_of
 from ._workers import generation_of, kill_worker, until
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ async def cause(dev: Device, fault: Fault, *touches: Touched) -> DeviceError:
     `DeviceFailed` for example, are raised unchanged. While the device is being rebuilt, `cause` waits for the next
     generation.
     """
-    await dev._running_generation()
+    await core_of(dev).running_generation()
     try:
         await _CAUSES[fault](dev, touches)
     except fault.signs.error as error:
@@ -149,7 +150,7 @@ async def _by_kernel_in_memory(name: str, dev: Device, touches: tuple[Touched, .
 
 
 async def _by_hanging(dev: Device, touches: tuple[Touched, ...]) -> None:
-    if dev._hang_timeout is None:
+    if core_of(dev).options.hang_timeout is None:
         raise InvalidArgument(
             "Fault.ENDLESS_KERNEL needs a device with a hang_timeout, and this device has none",
             device=dev.index,
@@ -161,8 +162,12 @@ async def _by_hanging(dev: Device, touches: tuple[Touched, ...]) -> None:
 async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, ...]) -> None:
     """End the worker while a kernel runs, so that a request is there to report the loss."""
 
+    def hangs() -> bool:
+        generation = core_of(dev).current
+        return generation is not None and "launch of hang" in generation.timeline.in_flight()
+
     async def end_worker() -> None:
-        await until(lambda: dev._generation is not None and "launch of hang" in dev._generation.timeline.in_flight())
+        await until(hangs)
         with contextlib.suppress(trio.WouldBlock):  # the device was lost in another way meanwhile
             kill_worker(dev, how)
 
@@ -174,7 +179,7 @@ async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, .
 
 
 async def _by_exhausting(dev: Device, touches: tuple[Touched, ...]) -> None:
-    arena = known(dev._arena, "a device that is open has an arena")
+    arena = core_of(dev).part(DeviceMemory).arena
     # The budget would refuse the array before the request reaches the device.
     limit, arena.limit = arena.limit, arena.extent
     try:

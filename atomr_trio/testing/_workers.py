@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
-from .._device import Device
+from .._device.device import Device, core_of
 from .._values.errors import InvalidArgument
 from .._values.util import known
 
@@ -68,19 +68,14 @@ def hold_rebuild(dev: Device) -> Iterator[None]:
     can inspect the waiting requests. As always, it is decided which arrays are torn or lost, and the lost worker is
     gone. Do not close the device in the block. Raises nothing.
     """
-    dev._home.check_thread()
-    end = trio.Event()
-    rebuild = dev._rebuild
-
-    async def rebuild_later(*arguments: Any) -> Any:
-        await end.wait()
-        return await rebuild(*arguments)
-
-    with replaced(dev, _rebuild=rebuild_later):
-        try:
-            yield
-        finally:
-            end.set()
+    core = core_of(dev)
+    core.home.check_thread()
+    before, core.rebuild_held = core.rebuild_held, trio.Event()
+    try:
+        yield
+    finally:
+        core.rebuild_held.set()
+        core.rebuild_held = before
 
 
 @contextlib.contextmanager
@@ -102,8 +97,9 @@ def generation_of(dev: Device) -> Generation:
     """Return the generation in service. Raises as `worker_pid` does."""
     if not isinstance(dev, Device):
         raise InvalidArgument(f"dev is of type {type(dev).__name__}; it must be a Device")
-    dev._check_running()
-    return known(dev._generation, "a device that is running has a generation")
+    core = core_of(dev)
+    core.check_running()
+    return known(core.current, "a device that is running has a generation")
 
 
 def _send_signal(process: WorkerProcess, how: signal.Signals) -> None:

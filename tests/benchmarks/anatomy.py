@@ -18,6 +18,8 @@ import trio
 
 import atomr_trio
 from atomr_trio._calls.encoder import encoder
+from atomr_trio._calls.launching import AwaitedLaunches
+from atomr_trio._device.device import core_of
 from atomr_trio._wire.ring import fence
 
 SOURCE = """
@@ -67,15 +69,15 @@ async def measure(backend: str) -> None:
         arguments = (2.0, atomr_trio.read_only(x), y, N)
         for _ in range(50):
             await kernel.launch(4, 256, *arguments)
-        generation = dev._generation
+        generation = core_of(dev).current
         assert generation is not None
         assert generation.ring is not None
-        assert dev._launches.path is not None
-        words, counter = generation.page.words, dev._launches.path.counter
-        launcher, book = dev._launches.path.launchers[kernel._key], generation.timeline.lanes[0]
+        assert core_of(dev).part(AwaitedLaunches).path is not None
+        words, counter = generation.page.words, core_of(dev).part(AwaitedLaunches).path.counter
+        launcher, book = core_of(dev).part(AwaitedLaunches).path.launchers[kernel._key], generation.timeline.lanes[0]
 
         print("\nthe caller")
-        encode, token, record = encoder(kernel.signature), dev._launches.path.token, bytearray(256)
+        encode, token, record = encoder(kernel.signature), core_of(dev).part(AwaitedLaunches).path.token, bytearray(256)
         me = (0, book.issued)
         values = encode(arguments, token, me)
         assert values is not None

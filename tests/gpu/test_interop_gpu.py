@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, InvalidArgument, StaleArray, read_only
+from atomr_trio._device.device import core_of
 
 SOURCE = """
 extern "C" __global__ void wait_and_add(const volatile int *flag, int *x, int n, int value) {
@@ -210,7 +211,7 @@ async def test_our_kernel_waits_for_a_stream(dev, consumer, side):
         consumer.spin(consumer.from_dlpack(await dev.share(flag.array)))
         tensor += 9
     copy.launch_nowait(1, 1024, read_only(x), y, N)
-    assert "interop.wait" in dev._generation.timeline.in_flight()
+    assert "interop.wait" in core_of(dev).current.timeline.in_flight()
     flag.raise_()
     assert (await y.to_host() == 9).all()
 

@@ -227,7 +227,7 @@ class MatrixVerbs(MatrixOperands):
         mode = math_flags(compute, dtype)
         if n:
             if not k:
-                inputs = [self._device.zeros((1, n) if transposes else (n, 1), dtype)] * len(inputs)
+                inputs = [self._memory.zeros((1, n) if transposes else (n, 1), dtype)] * len(inputs)
             first = self._ordered(inputs[0], turned) if hermitian else self._anyhow(inputs[0])
             seen = [first, *(self._ordered(each, first.by_rows) for each in inputs[1:])]
             operation = OPERATIONS[("C" if hermitian else "T") if transposes ^ first.by_rows else "N"]

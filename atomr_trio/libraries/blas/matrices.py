@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays.arrays import DeviceArray
+from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.apart import check_all_apart
 from ..._calls.library_types import LETTERS, letter_of, name_of
 from ..._calls.linear import (
@@ -25,7 +25,7 @@ from ..._calls.linear import (
     layout_refusal,
     matrix_of,
 )
-from ..._calls.verbs import Scalar, check_usable
+from ..._calls.verbs import Scalar
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
 from .vectors import VectorOperands, factor
@@ -115,7 +115,7 @@ class MatrixOperands(VectorOperands):
     def _output(self, out: object, shape: tuple[int, ...], dtype: npt.DTypeLike, *, zeros: bool = False) -> Matrix:
         """Return the target of a result: the given array, or new memory, of zeros if the call writes only a part."""
         if out is None:
-            make = self._device.zeros if zeros else self._empty
+            make = self._memory.zeros if zeros else self._empty
             return self._target_matrix(make(shape, dtype), "out")
         given = check_array(out, "out")
         check_usable(self._device, given)
@@ -185,7 +185,7 @@ class MatrixOperands(VectorOperands):
         self, shape: tuple[int, ...], dtype: npt.DTypeLike, by_rows: bool, *, zeros: bool = False
     ) -> Matrix:
         """Return new memory in that order."""
-        make = self._device.zeros if zeros else self._empty
+        make = self._memory.zeros if zeros else self._empty
         *stack, rows, columns = shape
         array = make(shape if by_rows else (*stack, columns, rows), dtype)
         if not by_rows:

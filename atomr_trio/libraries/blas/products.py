@@ -132,7 +132,7 @@ class ProductVerbs(MatrixOperands):
     def _zeros(self, like: DeviceArray, operation: Operation, length: int, *, is_right: bool = False) -> DeviceArray:
         """Return a matrix of zeros for one without columns, or without rows: both add zero to a product."""
         shape = (FOUR, length) if is_right ^ (operation != "N") else (length, FOUR)
-        return self._device.zeros(shape, like.dtype)
+        return self._memory.zeros(shape, like.dtype)
 
     def _multiply(self, left: Operand, right: Operand, target: Matrix, product: _Product) -> None:
         """Plan products, with matrices of bytes padded to multiples of four."""

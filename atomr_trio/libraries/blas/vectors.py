@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays.arrays import DeviceArray
+from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.apart import check_apart
 from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import Matrix, Vector, check_array, is_spread, strides_text, vector
-from ..._calls.verbs import Address, Argument, Library, Scalar, Verdict, check_usable
+from ..._calls.verbs import Address, Argument, Library, Scalar, Verdict
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from .records import flags

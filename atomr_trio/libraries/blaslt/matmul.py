@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy.typing as npt
 
-from ..._arrays.arrays import DeviceArray
+from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.library_types import check_output_dtype
 from ..._calls.linear import Operation, check_array
-from ..._calls.verbs import Library, check_usable, verb
+from ..._calls.verbs import Library, verb
 from ..._values.errors import InvalidArgument
 from . import types
 from .extras import Extras

@@ -78,9 +78,9 @@ class MatmulRequest(CommandRequest):
 
     def start(self, generation: Generation) -> None:
         """Publish the record, marked as the first of its plan if it is."""
-        self._verb = self.kind.verb(generation, self._lane)
+        self._verb = self.kind.verb(generation, self.lane)
         super().start(generation)
-        self.kind.begun(generation, self._lane)
+        self.kind.begun(generation, self.lane)
 
     def places_of(self, array: DeviceArray) -> tuple[int, ...]:
         inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
@@ -358,10 +358,10 @@ class Call:
     def _zeros(self) -> tuple[Factor, Factor]:
         """Return inputs for empty sums: the shortest sums that the library takes, of zeros."""
         (left, right, *_), (m, n) = self.kind.dtypes, self.output.shape[-2:]
-        length, device = self.kind.product.granule, self.library._device
+        length, memory = self.kind.product.granule, self.library._memory
         return (
-            Factor("a", device.zeros((m, length), left), "N"),
-            Factor("b", device.zeros((n, length), right).T, "N"),
+            Factor("a", memory.zeros((m, length), left), "N"),
+            Factor("b", memory.zeros((n, length), right).T, "N"),
         )
 
     def _side(self, factor: Factor) -> _Side:

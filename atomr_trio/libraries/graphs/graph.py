@@ -24,26 +24,27 @@ import outcome
 import trio
 
 from ..._arrays import layout as _layout
-from ..._arrays.arrays import DeviceArray, check_like
+from ..._arrays.access import Overwrites, ReadOnly
+from ..._arrays.arrays import DeviceArray, check_like, check_usable
 from ..._arrays.ownership import own
+from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import CommandRequest
-from ..._generation.timeline import Command, Operand
+from ..._generation.timeline import Command, Operand, Unwatched
 from ..._memory.arena import Block, ChunkState
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
 from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from ..._values.shortage import host_limits
-from ..._values.util import NoPublicConstructor, check_seconds, known
+from ..._values.util import Living, NoPublicConstructor, check_seconds, known
 from ..._wire.protocol import LANE_COMPUTE, Role, Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
-from ..modules.kernel import Dimensions, GivenOptions, Kernel, Overwrites, ReadOnly, _options, _tuple_of_touched
-from ..modules.module import Module, UnloadOwner
+from ..modules.kernel import Dimensions, GivenOptions, Kernel, _options, _tuple_of_touched
+from ..modules.module import Module
 from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
 
 if TYPE_CHECKING:
-    from ..._device import Device
     from ..._generation.generation import Generation
 
 LARGEST_UPDATE = 32 * 1024
@@ -284,7 +285,7 @@ def _launch_step(
     )
 
 
-def _copy_step(device: Device, *arguments: object) -> _Step:
+def _copy_step(device: DeviceCore, *arguments: object) -> _Step:
     source, target = _two(arguments, "copy", "a source and a target")
     for array in (source, target):
         _check_array(device, array, "copy")
@@ -301,7 +302,7 @@ def _copy_step(device: Device, *arguments: object) -> _Step:
     return _Step("copy", records, _combined(operands), functools.partial(_copy_step, device), arguments)
 
 
-def _fill_step(device: Device, *arguments: object) -> _Step:
+def _fill_step(device: DeviceCore, *arguments: object) -> _Step:
     array, value = _two(arguments, "fill", "an array and a value")
     _check_array(device, array, "fill")
     pattern = pattern_of(value, array.dtype)
@@ -341,10 +342,10 @@ def _two(arguments: tuple[object, ...], verb: str, what: str) -> tuple[Any, Any]
     return arguments[0], arguments[1]
 
 
-def _check_array(device: Device, array: object, verb: str) -> None:
+def _check_array(device: DeviceCore, array: object, verb: str) -> None:
     if isinstance(array, np.ndarray):
         raise InvalidArgument(f"a {verb} with memory of the host cannot be captured: it takes device arrays")
-    device._check_usable(own(device, array, DeviceArray, f"{verb} takes device arrays"))
+    check_usable(device, own(device, array, DeviceArray, f"{verb} takes device arrays"))
 
 
 class _Recording:
@@ -352,8 +353,8 @@ class _Recording:
 
     __slots__ = ("device",)
 
-    def __init__(self, device: Device) -> None:
-        self.device: Device = device
+    def __init__(self, device: DeviceCore) -> None:
+        self.device: DeviceCore = device
 
 
 @final
@@ -370,7 +371,7 @@ class GraphNode:
     _recording: _Recording = attrs.field(repr=False)
 
     @property
-    def _owner(self) -> Device:
+    def _owner(self) -> DeviceCore:
         return self._recording.device
 
 
@@ -386,7 +387,7 @@ class GraphRecorder(metaclass=NoPublicConstructor):
 
     _made_by = "`await dev.capture(record)`"
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceCore) -> None:
         self._device = device
         self._recording = _Recording(device)
         self._steps: list[_Step] = []
@@ -493,14 +494,14 @@ class Graph(metaclass=NoPublicConstructor):
 
     _made_by = "`await dev.capture(record)`"
 
-    def __init__(self, device: Device, plan: _Plan, recording: _Recording, born: int) -> None:
+    def __init__(self, device: DeviceCore, plan: _Plan, recording: _Recording, born: int) -> None:
         self._device = device
-        self._number = device._next_number()
+        self._number = device.next_number()
         self._plan = plan
         self._recording = recording
         self._born = born
         """The generation that it was captured in."""
-        device._graphs.add(self)
+        device.part(Graphs).living.add(self)
 
     def __repr__(self) -> str:
         return f"<Graph {self._number} with {len(self)} nodes>"
@@ -509,13 +510,13 @@ class Graph(metaclass=NoPublicConstructor):
         return len(self._plan)
 
     @property
-    def _owner(self) -> Device:
+    def _owner(self) -> DeviceCore:
         return self._device
 
     def __del__(self) -> None:
         # Any thread, any time: only note it. The worker is told with the next module or graph.
         if hasattr(self, "_number"):
-            self._device._orphan_graphs.append(self._number)
+            self._device.dropped.append(functools.partial(_destroy_unused, self._number))
 
     @property
     def nodes(self) -> tuple[GraphNode, ...]:
@@ -537,11 +538,11 @@ class Graph(metaclass=NoPublicConstructor):
         graph overwrites all of it first; `StaleKernel` after a fault if the device was opened with
         ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: its outputs are then torn.
         """
-        self._device._home.check_task()
+        self._device.home.check_task()
         plan = self._plan
         for _ in plan.find_order():
             await trio.lowlevel.checkpoint()
-        await self._device._module_mailbox.ask(self._request(hang_timeout, plan))
+        await self._device.module_actor.mailbox.ask(self._request(hang_timeout, plan))
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
         """Launch the graph, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
@@ -553,8 +554,8 @@ class Graph(metaclass=NoPublicConstructor):
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
         request = self._request(hang_timeout)
-        self._device._check_running()
-        self._device._module_actor.begin_nowait(request, self._device._generation)
+        self._device.check_running()
+        self._device.module_actor.begin_nowait(request, self._device.current)
 
     def update(self, node: GraphNode, *arguments: object) -> None:
         """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.
@@ -571,7 +572,7 @@ class Graph(metaclass=NoPublicConstructor):
         own(self._device, node, GraphNode, "update takes a node of the graph")
         if node._recording is not self._recording:
             raise InvalidArgument(f"the node belongs to another graph: {node!r}")
-        self._device._check_open()
+        self._device.check_open()
         step = self._plan.step(node.index).change(*arguments)
         self._plan = self._plan.with_step(node.index, step)
 
@@ -583,13 +584,13 @@ class Graph(metaclass=NoPublicConstructor):
 
         Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
-        self._device._check_open()
+        self._device.check_open()
         return Graph._create(self._device, self._plan, self._recording, self._born)
 
     # --- in a generation ----------------------------------------------------------------------------------------------
 
     def _request(self, hang_timeout: float | None, plan: _Plan | None = None) -> _LaunchRequest:
-        self._device._check_open()
+        self._device.check_open()
         if hang_timeout is not None:
             check_seconds("hang_timeout", hang_timeout)
         plan = plan or self._plan
@@ -616,7 +617,7 @@ class Graph(metaclass=NoPublicConstructor):
     def _build(self, generation: Generation, plan: _Plan, request: _CaptureRequest | None = None) -> BuiltGraph:
         """Publish the build, behind the modules and chunks that it needs. `request` is told of its end."""
         plan.check_freed()
-        self._device._unload_orphans(generation)
+        self._device.release_dropped(generation)
         built = BuiltGraph(plan)
         required = {ticket for module in plan.modules for ticket in module._require(generation)}
         self._require_chunks(generation, plan, required)
@@ -659,7 +660,7 @@ class Graph(metaclass=NoPublicConstructor):
         """Make a standby build the graph, so that its first launch there finds it built."""
         plan = self._plan
         mapped = all(_is_mapped(block) for block, _ in plan.operands)
-        if mapped and standby.ready and not self._device._strict and self._number not in standby.graphs:
+        if mapped and standby.ready and not self._device.strict and self._number not in standby.graphs:
             with contextlib.suppress(RequestError):  # then its first launch there builds it, or raises the error
                 self._build(standby, plan)
 
@@ -686,7 +687,7 @@ class _LaunchRequest(CommandRequest):
     def start(self, generation: Generation) -> None:
         _check_born(self._graph._device, "the graph", self._graph._born, generation, "capture it again")
         for module in self._plan.modules:
-            module._check_usable(generation, self.operation, self._operands)
+            module._check_usable(generation, self.operation, self.operands)
         self._publish(generation, requires=self._graph._require(generation, self._plan))
         self.state = RequestState.STARTED
 
@@ -696,7 +697,7 @@ class _CaptureRequest(Request):
 
     __slots__ = ("_device", "_plan", "_recording", "graph")
 
-    def __init__(self, device: Device, plan: _Plan, recording: _Recording) -> None:
+    def __init__(self, device: DeviceCore, plan: _Plan, recording: _Recording) -> None:
         super().__init__("graph.capture")
         self._device = device
         self._plan = plan
@@ -749,8 +750,8 @@ class _Preparation:
             self._request.settle_with(error)
 
 
-def _check_born(device: Device, what: str, born: int, generation: Generation, advice: str) -> None:
-    if device._strict and born != generation.number:
+def _check_born(device: DeviceCore, what: str, born: int, generation: Generation, advice: str) -> None:
+    if device.strict and born != generation.number:
         raise StaleKernel(
             f'{what} belongs to generation {born} and the device was opened with on_fault="stale"',
             device=generation.device,
@@ -760,25 +761,39 @@ def _check_born(device: Device, what: str, born: int, generation: Generation, ad
         )
 
 
-def publish_destroy(generation: Generation, number: int) -> None:
-    """Tell the worker that the graph was collected."""
-    generation.publish(LANE_COMPUTE, DESTROY, DESTROY.struct.pack(number), (), UnloadOwner())
+def _destroy_unused(number: int, generation: Generation) -> None:
+    """Make a worker destroy a graph that was collected, if it was told to build it."""
+    if generation.graphs.pop(number, None) is not None:
+        generation.publish(LANE_COMPUTE, DESTROY, DESTROY.struct.pack(number), (), Unwatched())
 
 
-async def capture(device: Device, record: Callable[[GraphRecorder], object]) -> Graph:
+class Graphs(DevicePart):
+    """The graphs of an open device."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self.living: Living[Graph] = Living()
+
+    def warm(self, standby: Generation) -> None:
+        """Make a new standby build all of them."""
+        for graph in self.living:
+            graph._warm(standby)
+
+
+async def capture(device: DeviceCore, record: Callable[[GraphRecorder], object]) -> Graph:
     """Record a graph and build it. See `Device.capture`."""
-    device._check_open()
+    device.check_open()
     if not callable(record):
         raise InvalidArgument(f"record is a function, not {type(record).__name__}")
     await trio.lowlevel.checkpoint_if_cancelled()  # the caller's code must not run in a cancelled scope
     recorder = GraphRecorder._create(device)
     task = trio.lowlevel.current_task()
-    device._recording.append(task)
+    device.recording.append(task)
     try:
         await _recorded(record, recorder)
     finally:
-        device._recording.remove(task)
+        device.recording.remove(task)
         recorder._open = False
     request = _CaptureRequest(device, recorder._finished(), recorder._recording)
-    graph: Graph = await device._module_mailbox.ask(request)
+    graph: Graph = await device.module_actor.mailbox.ask(request)
     return graph

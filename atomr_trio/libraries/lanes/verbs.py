@@ -6,7 +6,7 @@ is in order whatever its lane, unless a lane was opened with ``ordered=False``.
 
 from __future__ import annotations
 
-import collections
+import functools
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 import trio
 
 from ..._arrays.ownership import own
+from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import BoundRequest, CommandRequest
-from ..._generation.timeline import ORPHANS_AT_ONCE, Command, lane_name
+from ..._generation.timeline import Command, Unwatched, lane_name
 from ..._values.errors import DeviceError, InvalidArgument, fresh
 from ..._values.lane_options import ORDINARY, LaneOptions
 from ..._values.state import DeviceState
@@ -24,7 +25,6 @@ from ..._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
 from ..._wire.records.event import DROP, ELAPSED, MARK, RECORD
 
 if TYPE_CHECKING:
-    from ..._device import Device
     from ..._generation.generation import Generation
     from ..._memory.arena import Ticket
 
@@ -47,7 +47,7 @@ class _Record(CommandRequest):
 
     def _publish(self, generation: Generation, requires: Any = ()) -> None:
         command = generation.publish(
-            self._lane, self._verb, self._payload, (), self, after=self._after, operation=self.operation
+            self.lane, self._verb, self._payload, (), self, after=self._after, operation=self.operation
         )
         self.ticket = command.ticket
         self.generation = generation.number
@@ -61,16 +61,6 @@ class _Record(CommandRequest):
         self.error_of_event = error
         self.end.set()
         super().command_lost(command, error)
-
-
-class _DropOwner:
-    """The owner of dropping an event, which no task waits for."""
-
-    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Nothing to do."""
-
-    def command_lost(self, command: Command, error: DeviceError) -> None:
-        """Nothing to do: the worker is gone, and the event with it."""
 
 
 @final
@@ -98,10 +88,10 @@ class Event(metaclass=NoPublicConstructor):
 
     def __del__(self) -> None:
         recorded = (self.lane._number, self._record.ticket)
-        self._device._lanes.orphan_events.append((self.generation, self._number, recorded))
+        self._device.dropped.append(functools.partial(_drop_unused, self.generation, self._number, recorded))
 
     @property
-    def _owner(self) -> Device:
+    def _owner(self) -> DeviceCore:
         return self._device
 
     @property
@@ -111,7 +101,7 @@ class Event(metaclass=NoPublicConstructor):
 
     async def wait(self) -> None:
         """Wait until the event is reached. Raises `ContextLost` if its generation was lost before."""
-        self._device._home.check_task()
+        self._device.home.check_task()
         await self._record.end.wait()
         if self._record.error_of_event is not None:
             raise fresh(self._record.error_of_event)
@@ -121,7 +111,7 @@ class Event(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if the generation is lost.
         """
-        self._device._home.check_task()
+        self._device.home.check_task()
         own(self._device, earlier, Event, "elapsed_since takes an event")
         if earlier.generation != self.generation:
             raise InvalidArgument(
@@ -132,7 +122,8 @@ class Event(metaclass=NoPublicConstructor):
         await earlier.wait()
         await self.wait()
         payload = ELAPSED.struct.pack(earlier._number, self._number)
-        value = await self._device._module_mailbox.ask(BoundRequest(self._device, self.generation, ELAPSED, payload))
+        request = BoundRequest(self._device, self.generation, ELAPSED, payload)
+        value = await self._device.module_actor.mailbox.ask(request)
         return float(value["milliseconds"]) / 1e3
 
 
@@ -147,7 +138,7 @@ class Lane(metaclass=NoPublicConstructor):
 
     _made_by = "`async with dev.lane()`, or dev.compute_lane"
 
-    def __init__(self, device: Device, number: int, name: str, options: LaneOptions = ORDINARY) -> None:
+    def __init__(self, device: DeviceCore, number: int, name: str, options: LaneOptions = ORDINARY) -> None:
         self._device = device
         self._number = number
         self._closed = False
@@ -160,7 +151,7 @@ class Lane(metaclass=NoPublicConstructor):
         return f"<Lane {self.name}, priority {self.priority}{', closed' if self._closed else ''}>"
 
     @property
-    def _owner(self) -> Device:
+    def _owner(self) -> DeviceCore:
         return self._device
 
     @property
@@ -174,11 +165,11 @@ class Lane(metaclass=NoPublicConstructor):
         return self._options.ordered
 
     def _check(self) -> None:
-        self._device._check_running()
+        self._device.check_running()
         self._check_not_closed()
 
     def _check_not_closed(self) -> None:
-        self._device._check_open()
+        self._device.check_open()
         if self._closed:
             raise InvalidArgument(f"{self.name} was closed", device=self._device.index)
 
@@ -192,13 +183,14 @@ class Lane(metaclass=NoPublicConstructor):
         return self._record(self._begin_nowait)
 
     def _begin_nowait(self, record: CommandRequest) -> None:
-        self._device._module_actor.begin_nowait(record, self._device._generation)
+        self._device.module_actor.begin_nowait(record, self._device.current)
 
     def _record(self, begin: Callable[[CommandRequest], object]) -> Event:
         self._check()
         device = self._device
-        device._lanes.drop_orphan_events(device._generation)
-        number = device._next_number()
+        if device.serving is not None:
+            device.release_dropped(device.serving)
+        number = device.next_number()
         record = _Record(self._number, number)
         begin(record)
         return Event._create(self, number, record, device.generation)
@@ -227,17 +219,17 @@ class Lane(metaclass=NoPublicConstructor):
         Raises `ContextLost` if the generation is lost meanwhile, and with it the lane's work;
         `InvalidArgument` once the lane is closed.
         """
-        self._device._home.check_task()
+        self._device.home.check_task()
         self._check_not_closed()
         device, mark = self._device, _Record(self._number, 0)
-        serving = device._generation if device.state is DeviceState.RUNNING else None
-        await device._module_mailbox.ask(mark)
+        serving = device.current if device.state is DeviceState.RUNNING else None
+        await device.module_actor.mailbox.ask(mark)
         if serving is not None and mark.generation != serving.number:
-            raise device._lost_error(serving.number, f"synchronize of {self.name}")
+            raise device.lost_error(serving.number, f"synchronize of {self.name}")
 
     async def __aenter__(self) -> Self:
-        self._device._home.check_task()
-        if self is self._device.compute_lane:
+        self._device.home.check_task()
+        if self is self._device.part(Lanes).compute:
             raise InvalidArgument("the compute lane is the device's own: it is never closed", device=self._device.index)
         try:
             await trio.lowlevel.checkpoint()
@@ -250,7 +242,7 @@ class Lane(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Take no more work. Submitted work goes on; the stream is destroyed when it is done."""
-        self._device._home.check_task()
+        self._device.home.check_task()
         self._close()
         if error is None:
             await trio.lowlevel.checkpoint()
@@ -259,7 +251,7 @@ class Lane(metaclass=NoPublicConstructor):
 
     def _close(self) -> None:
         self._closed = True
-        self._device._lanes.close(self)
+        self._device.part(Lanes).give_up(self)
 
 
 def check_options(priority: object, ordered: object, lowest: int, highest: int) -> LaneOptions:
@@ -271,25 +263,23 @@ def check_options(priority: object, ordered: object, lowest: int, highest: int) 
     return LaneOptions(priority, ordered)
 
 
-class Lanes:
-    """The lanes of one device in all generations, and the events that were collected."""
+class Lanes(DevicePart):
+    """The lanes of an open device, in all generations."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
         self.compute: Lane = Lane._create(device, LANE_COMPUTE, LANE_NAMES[LANE_COMPUTE])
         self.opened: dict[int, Lane] = {}
         """The lanes that the program has opened, by number."""
         self.options: dict[int, LaneOptions] = {}
         """The options of those lanes, for every generation."""
-        self.orphan_events: collections.deque[tuple[int, int, Ticket]] = collections.deque()
-        """The collected events, noted in any thread: generation, number, and the ticket of the recording."""
 
     def open(self, priority: int, *, ordered: bool) -> Lane:
         """Open a lane; see `Device.lane`."""
-        device = self._device
+        device = self.device
         options = check_options(priority, ordered, device.info.lowest_priority, device.info.highest_priority)
         for closed in [each for each in self.opened.values() if each._closed]:
-            self.close(closed)
+            self.give_up(closed)
         free = next((number for number in range(LANES, MAX_LANES) if number not in self.opened), None)
         if free is None:
             raise InvalidArgument(f"{MAX_LANES - LANES} lanes are open, the most: close one first", device=device.index)
@@ -297,14 +287,14 @@ class Lanes:
         self.opened[free] = lane = Lane._create(device, free, lane_name(free), options)
         return lane
 
-    def close(self, lane: Lane) -> None:
+    def give_up(self, lane: Lane) -> None:
         """Give a lane back if nothing uses it any more; otherwise the next `open` tries again."""
         if lane._batches or self.opened.get(lane._number) is not lane:
             return
-        generation = self._device._generation
+        generation = self.device.current
         if generation is not None and generation.timeline.uses(lane._number):
             return
-        for holder in self._device._all_generations():
+        for holder in self.device.all_generations():
             holder.close_lane(lane._number)
         del self.opened[lane._number]
 
@@ -312,23 +302,15 @@ class Lanes:
         """Return the lane that a caller gave, the compute lane for None; raises `InvalidArgument` for anything else."""
         if lane is None:
             return self.compute
-        chosen = own(self._device, lane, Lane, "expected a lane")
+        chosen = own(self.device, lane, Lane, "expected a lane")
         if chosen._closed:
-            raise InvalidArgument(f"{chosen.name} was closed", device=self._device.index)
+            raise InvalidArgument(f"{chosen.name} was closed", device=self.device.index)
         return chosen
 
-    def drop_orphan_events(self, generation: Generation | None) -> None:
-        """Tell the worker which events were collected, at most `ORPHANS_AT_ONCE` at a time.
 
-        They take no room from the events that a program records, and wait while the lane that they share is very full.
-        """
-        if generation is None or generation.loss is not None:
-            return
-        if self.orphan_events and not generation.admission.has_room_for_batch(LANE_COMPUTE, ORPHANS_AT_ONCE):
-            return
-        for _ in range(min(len(self.orphan_events), ORPHANS_AT_ONCE)):
-            number, event, recorded = self.orphan_events.popleft()
-            if number == generation.number:
-                # Behind its recording, which may be waiting for another lane.
-                payload = DROP.struct.pack(event)
-                generation.publish(LANE_COMPUTE, DROP, payload, (), _DropOwner(), after=(recorded,), aside=True)
+def _drop_unused(number: int, event: int, recorded: Ticket, generation: Generation) -> None:
+    """Make the worker of generation `number` destroy an event that was collected."""
+    if number == generation.number:
+        # Behind its recording, which may be waiting for another lane.
+        payload = DROP.struct.pack(event)
+        generation.publish(LANE_COMPUTE, DROP, payload, (), Unwatched(), after=(recorded,), aside=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, fin
 
 import trio
 
-from ..._arrays.arrays import DeviceArray
+from ..._arrays.access import Marked, Overwrites, ReadOnly
+from ..._arrays.arrays import DeviceArray, placed
 from ..._arrays.ownership import foreign
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
@@ -22,12 +23,12 @@ from ..._values.util import NoPublicConstructor, check_seconds, shown
 from ..._wire.protocol import Role, Verb
 from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
 from ..._wire.ring import NUMBERED_HEADER
-from .module import Module, placed
+from ..lanes.verbs import Lane, Lanes
+from .module import Module
 
 if TYPE_CHECKING:
-    from ..._device import Device
+    from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
-    from ..lanes.verbs import Lane
 
 Dimensions = SupportsIndex | Sequence[SupportsIndex]
 
@@ -36,59 +37,6 @@ _SIX = struct.Struct("<6I")
 _MOST_CHECKED = 1024
 _LARGEST_CLUSTER = 16
 _CLUSTER_CAPABILITY = _PROGRAMMATIC_CAPABILITY = (9, 0)
-
-
-class _Marked:
-    """An array and a kernel's access to it."""
-
-    __slots__ = ("array", "role")
-
-    array: DeviceArray
-    """The array, of any shape and dtype."""
-    role: Role
-    """The kernel's access to it."""
-
-    def __init__(self, array: DeviceArray, role: Role) -> None:
-        if not isinstance(array, DeviceArray):
-            raise InvalidArgument(f"expected a device array, not {type(array).__name__}")
-        self.array = array
-        self.role = role
-
-    def __repr__(self) -> str:
-        return f"<{self.role.value} {self.array!r}>"
-
-
-@final
-class ReadOnly(_Marked):
-    """An argument that a kernel only reads; returned by `read_only`."""
-
-    __slots__ = ()
-
-
-@final
-class Overwrites(_Marked):
-    """An argument that a kernel overwrites completely; returned by `overwrites`."""
-
-    __slots__ = ()
-
-
-def read_only(array: DeviceArray) -> ReadOnly:
-    """Declare that a kernel only reads `array`, an argument of its launch.
-
-    Such an array survives a fault in the kernel, and kernels that read it may run beside copies of it. It is a promise:
-    a kernel that writes the array anyway is not stopped.
-
-    Raises `InvalidArgument` for anything but a device array.
-    """
-    return ReadOnly(array, Role.READ)
-
-
-def overwrites(array: DeviceArray) -> Overwrites:
-    """Declare that a kernel writes every element of `array`, an argument, and reads none. The array may be torn.
-
-    Raises `InvalidArgument` for anything but a device array.
-    """
-    return Overwrites(array, Role.OVERWRITE)
 
 
 class AttributeKeywords(TypedDict, total=False):
@@ -137,7 +85,7 @@ class KernelRequest(CommandRequest):
 
     def start(self, generation: Generation) -> None:
         module = self._kernel._module
-        module._check_usable(generation, self.operation, self._operands)
+        module._check_usable(generation, self.operation, self.operands)
         self._publish(generation, requires=module._require(generation))
         self.state = RequestState.STARTED
 
@@ -213,8 +161,8 @@ class Kernel(metaclass=NoPublicConstructor):
         return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.target}>"
 
     @property
-    def _owner(self) -> Device:
-        return self._module.device
+    def _owner(self) -> DeviceCore:
+        return self._module._device
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -277,23 +225,23 @@ class Kernel(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` before anything is sent, and names the limit that was exceeded; `StaleArray` for an
         array that a fault has torn; `ContextLost` if the context is lost while the kernel runs, as by a faulty kernel.
         """
-        device = self._module.device
-        device._home.check_task()
+        device = self._module._device
+        device.home.check_task()
         bare = cluster is None and priority is None and cooperative is False and programmatic is False
         await trio.lowlevel.checkpoint_if_cancelled()
         if bare and lane is None and hang_timeout is None and names_nothing(touches):
-            launched = device._launches.begin(self, grid, block, shared_bytes, arguments, device._module_actor)
+            launched = self._module._launches.begin(self, grid, block, shared_bytes, arguments, device.module_actor)
             if launched is not None:
                 await launched.wait()
                 return
         await placed(device, arguments)
-        number = device._lanes.chosen(lane)._number
+        number = device.part(Lanes).chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)
         if cooperative is True:
             await self.occupancy(block, shared_bytes)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
-        await device._module_mailbox.ask(request)
-        device._launches.learn(request, number)
+        await device.module_actor.mailbox.ask(request)
+        self._module._launches.learn(request, number)
 
     def launch_nowait(
         self,
@@ -320,14 +268,14 @@ class Kernel(metaclass=NoPublicConstructor):
         Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
-        number = self._module.device._lanes.chosen(lane)._number
+        number = self._module._device.part(Lanes).chosen(lane)._number
         options = _options(cooperative, cluster, programmatic, priority)
         self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options))
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
-        device = self._module.device
-        device._check_running()
-        device._module_actor.begin_nowait(request, device._generation)
+        device = self._module._device
+        device.check_running()
+        device.module_actor.begin_nowait(request, device.current)
 
     def _request(
         self,
@@ -355,13 +303,13 @@ class Kernel(metaclass=NoPublicConstructor):
         options: GivenOptions,
     ) -> tuple[bytes, list[Operand], object]:
         """Return the payload of a launch's record, its access to memory, and the objects to keep alive meanwhile."""
-        device = self._module.device
+        device = self._module._device
         operands: list[Operand] = []
 
         def address_of(argument: object) -> int | None:
             if isinstance(argument, DeviceArray):
                 array, role = argument, Role.WRITE
-            elif isinstance(argument, _Marked):
+            elif isinstance(argument, Marked):
                 array, role = argument.array, argument.role
             else:
                 return None
@@ -376,7 +324,7 @@ class Kernel(metaclass=NoPublicConstructor):
             operands.append((block, role))
             return block.address + array._offset
 
-        device._check_open()
+        device.check_open()
         block_of_parameters = self.signature.pack(arguments, address_of)
         touched_arrays = _tuple_of_touched(touches)
         for touched in touched_arrays:
@@ -396,12 +344,12 @@ class Kernel(metaclass=NoPublicConstructor):
         for argument in arguments:
             if isinstance(argument, DeviceArray):
                 operands.append((argument._block, Role.WRITE))
-            elif isinstance(argument, _Marked):
+            elif isinstance(argument, Marked):
                 operands.append((argument.array._block, argument.role))
         return self._operation, operands
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
-        blocks = _three("grid", grid, self._module.device.info.max_grid, "blocks")
+        blocks = _three("grid", grid, self._module._device.info.max_grid, "blocks")
         threads = self._check_block(block)
         shared = self._check_shared(shared_bytes)
         if self.attributes.cluster is not None:
@@ -414,7 +362,7 @@ class Kernel(metaclass=NoPublicConstructor):
         return (*blocks, *threads, shared)
 
     def _check_block(self, block: Dimensions) -> tuple[int, int, int]:
-        info = self._module.device.info
+        info = self._module._device.info
         threads = _three("block", block, info.max_block, "threads")
         count = math.prod(threads)
         limit = min(info.max_threads_per_block, self.attributes.max_threads_per_block)
@@ -425,7 +373,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
     def _check_shared(self, shared_bytes: object) -> int:
         shared, static = _byte_count("shared_bytes", shared_bytes), self.attributes.static_shared_bytes
-        room = self._module.device.info.max_shared_bytes - static
+        room = self._module._device.info.max_shared_bytes - static
         if shared > room:
             raise InvalidArgument(
                 f"shared_bytes={shown(shared)} is more than the {room} bytes that the device has left for a block of "
@@ -447,7 +395,7 @@ class Kernel(metaclass=NoPublicConstructor):
         return LaunchOptions(bool(options.cooperative), bool(options.programmatic), cluster, priority).encode()
 
     def _check_capability(self, what: str, needed: tuple[int, int]) -> None:
-        major, minor = self._module.device.info.capability
+        major, minor = self._module._device.info.capability
         if (major, minor) < needed:
             raise InvalidArgument(f"{what} compute capability {needed[0]}.{needed[1]}; the device has {major}.{minor}")
 
@@ -470,7 +418,7 @@ class Kernel(metaclass=NoPublicConstructor):
         resident = self._resident.get((threads, shared))
         if resident is None:
             return
-        multiprocessors = self._module.device.info.multiprocessors
+        multiprocessors = self._module._device.info.multiprocessors
         if blocks > resident * multiprocessors:
             raise InvalidArgument(
                 f"the grid has {blocks} blocks; a cooperative one has at most {resident * multiprocessors}, {resident} "
@@ -478,7 +426,7 @@ class Kernel(metaclass=NoPublicConstructor):
             )
 
     def _check_priority(self, priority: Any) -> int:
-        info = self._module.device.info
+        info = self._module._device.info
         try:
             number = _integer(priority)
         except TypeError:
@@ -526,11 +474,11 @@ class Kernel(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a block that cannot be launched; `ContextLost` if the context is lost meanwhile.
         """
-        device = self._module.device
-        device._home.check_task()
+        device = self._module._device
+        device.home.check_task()
         threads, shared = math.prod(self._check_block(block)), self._check_shared(shared_bytes)
         if (threads, shared) in self._resident:
-            device._check_open()
+            device.check_open()
             await trio.lowlevel.checkpoint()
         else:
             answer = await self._ask(OCCUPANCY, threads, shared)
@@ -546,14 +494,14 @@ class Kernel(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for more than the device has; `ContextLost` if the context is lost meanwhile.
         """
-        self._module.device._home.check_task()
+        self._module._device.home.check_task()
         answer = await self._ask(SUGGEST_BLOCK, self._check_shared(shared_bytes))
         return int(answer["threads"])
 
     async def _ask(self, verb: Verb, *fields: int) -> Any:
-        device = self._module.device
-        device._check_open()
-        return await device._module_mailbox.ask(KernelRequest(self, verb, verb.struct.pack(self._number, *fields)))
+        device = self._module._device
+        device.check_open()
+        return await device.module_actor.mailbox.ask(KernelRequest(self, verb, verb.struct.pack(self._number, *fields)))
 
     def grid_for(self, n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
         """Return the grid with a thread for each of `n` elements, in blocks of `block` threads, an int or up to three.
@@ -564,7 +512,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a block that the kernel cannot have, and for more blocks than the device takes.
         """
-        threads, most = self._check_block(block), self._module.device.info.max_grid
+        threads, most = self._check_block(block), self._module._device.info.max_grid
         flat = not isinstance(n, Sequence)
         lengths = _lengths(n)
         each = (math.prod(threads),) if flat else threads
@@ -621,8 +569,8 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         return f"<PreparedLaunch of {self.kernel.name}, grid {self._grid}, block {self._block}>"
 
     @property
-    def _owner(self) -> Device:
-        return self.kernel._module.device
+    def _owner(self) -> DeviceCore:
+        return self.kernel._module._device
 
     def _of(self, module: Module) -> bool:
         return self.kernel._module is module
@@ -666,30 +614,30 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
 
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch` does.
         """
-        device = self.kernel._module.device
-        device._home.check_task()
+        device = self.kernel._module._device
+        device.home.check_task()
         if lane is None and hang_timeout is None:
             await trio.lowlevel.checkpoint_if_cancelled()
-            launched = device._launches.begin(self, 0, 0, 0, (), device._module_actor)
+            launched = self.kernel._module._launches.begin(self, 0, 0, 0, (), device.module_actor)
             if launched is not None:
                 await launched.wait()
                 return
         await placed(device, self._arguments)
-        number = device._lanes.chosen(lane)._number
+        number = device.part(Lanes).chosen(lane)._number
         request = self._request(hang_timeout, number)
-        await device._module_mailbox.ask(request)
-        device._launches.learn(request, number, self)
+        await device.module_actor.mailbox.ask(request)
+        self.kernel._module._launches.learn(request, number, self)
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Make the launch, and do not wait for it; see `Kernel.launch_nowait`.
 
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch_nowait` does.
         """
-        number = self.kernel._module.device._lanes.chosen(lane)._number
+        number = self.kernel._module._device.part(Lanes).chosen(lane)._number
         self.kernel._begin_nowait(self._request(hang_timeout, number))
 
     def _request(self, hang_timeout: float | None, lane: int) -> LaunchRequest:
-        self.kernel._module.device._check_open()
+        self.kernel._module._device.check_open()
         if any(block.lost is not None or block.freed for block in self._blocks):
             self._bind(self._arguments)  # a variable of a module has moved; an array that was freed is named
         if hang_timeout is not None:

@@ -11,10 +11,11 @@ arguments cannot be seen: such a variable begins again without an error.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
@@ -24,11 +25,13 @@ import numpy.typing as npt
 import outcome
 import trio
 
-from ..._arrays.arrays import DeviceArray, ModuleStorage
-from ..._arrays.ownership import check_own
+from ..._arrays.arrays import DeviceArray, Storage
+from ..._arrays.memory import DeviceMemory
+from ..._calls.launching import AwaitedLaunches
 from ..._compiling.compiler import CompiledProgram
 from ..._compiling.images import Image, ImageKind, read_image, variables_of
-from ..._generation.timeline import Command, CommandOwner, Operand
+from ..._generation.core import DeviceCore, DevicePart
+from ..._generation.timeline import Command, CommandOwner, Operand, Unwatched
 from ..._memory.arena import Block, Chunk, ChunkState
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
@@ -43,12 +46,12 @@ from ..._values.errors import (
 )
 from ..._values.parameters import KernelSignature, signature_of_layout
 from ..._values.shortage import host_limits
-from ..._values.util import NoPublicConstructor, known, shown
+from ..._values.util import Living, NoPublicConstructor, known, shown
 from ..._wire.protocol import LANE_COMPUTE
 from ..._wire.records.module import LOAD, UNLOAD, kernel_number
 
 if TYPE_CHECKING:
-    from ..._device import Device
+    from ... import Device
     from ..._generation.generation import Generation
     from .kernel import Kernel
 
@@ -72,16 +75,30 @@ def _stale(generation: Generation, operation: str, reason: str, advice: str) -> 
 # ----------------------------------------------------------------------------------------------------------- variables
 
 
-async def placed(device: Device, arguments: Iterable[object]) -> None:
-    """Wait until the addresses of a call's arguments are known, if variables of modules are among them.
+class ModuleStorage(Storage):
+    """Holds a variable of a module. It lives as long as the module does, in another block in each generation."""
 
-    Raises `InvalidArgument` for arrays of another device, without waiting for them.
-    """
-    for argument in arguments:
-        array = getattr(argument, "array", argument)
-        if isinstance(array, DeviceArray):
-            check_own(device, array)
-            await array._storage.placed()
+    __slots__ = ("__weakref__", "module")
+
+    def __init__(self, block: Block, module: Module) -> None:
+        super().__init__(module._device.part(DeviceMemory), block)
+        self.module: Module = module
+
+    def __del__(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def free(self) -> None:
+        raise InvalidArgument("a variable of a module cannot be freed alone: use `await module.unload()`")
+
+    def check_shareable(self) -> None:
+        raise InvalidArgument(
+            "a variable of a module cannot be shared with another library: copy it to an array of its own first"
+        )
+
+    async def placed(self) -> None:
+        generation = self.device.current
+        if self.block.lost is not None or generation is None or generation.refusing:
+            await self.device.running_generation()
 
 
 class _Variable:
@@ -151,8 +168,6 @@ class Module(metaclass=NoPublicConstructor):
     and arrays keep it alive.
     """
 
-    device: Device
-    """The device it belongs to."""
     name: str
     """Its name in messages."""
 
@@ -160,14 +175,16 @@ class Module(metaclass=NoPublicConstructor):
 
     def __init__(
         self,
-        device: Device,
+        device: DeviceCore,
         image: Image,
         name: str | None,
         more_variables: Sequence[str] = (),
         stored: tuple[int, int] | None = None,
     ) -> None:
-        self.device = device
-        self._number = device._next_number()
+        self._device = device
+        self._modules = device.part(Modules)
+        self._launches = device.part(AwaitedLaunches)
+        self._number = device.next_number()
         self.name = f"module {self._number}" if name is None else name
         self._image = image
         self._born = 0
@@ -182,7 +199,7 @@ class Module(metaclass=NoPublicConstructor):
         self._kernels: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
         self._unloaded = False
         self._descriptor, self._image_bytes = stored or _store(device, image, more_variables)
-        device._modules.add(self)
+        self._modules.living.add(self)
 
     def __repr__(self) -> str:
         state = "unloaded" if self._unloaded else f"{self.image_kind.value} with {', '.join(self) or 'no kernels'}"
@@ -192,9 +209,15 @@ class Module(metaclass=NoPublicConstructor):
         descriptor = getattr(self, "_descriptor", -1)
         if descriptor >= 0:
             os.close(descriptor)
-            self.device._orphan_modules.append(self._number)
+            self._device.dropped.append(functools.partial(_unload_unused, self._number))
 
     # --- what is in it ------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> Device:
+        """The device it belongs to."""
+        device: Device = self._device.face
+        return device
 
     @property
     def image_kind(self) -> ImageKind:
@@ -259,7 +282,7 @@ class Module(metaclass=NoPublicConstructor):
         """
         from .kernel import Kernel
 
-        self.device._home.check_thread()
+        self._device.home.check_thread()
         self._check_loaded()
         check_name("kernel", name)
         kernel = self._kernels.get(name)
@@ -282,7 +305,7 @@ class Module(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` for an unknown variable, a dtype whose size does not divide the variable's, and once
         the module is unloaded; `LibraryNotFound` for a dtype of ml_dtypes that is not installed.
         """
-        self.device._home.check_thread()
+        self._device.home.check_thread()
         self._check_loaded()
         checked = check_dtype(dtype)
         check_name("variable", name)
@@ -301,12 +324,12 @@ class Module(metaclass=NoPublicConstructor):
         variable = self._variables.get(name)
         if variable is None:
             variable = self._variables[name] = _Variable(name, size)
-            generation = self.device._generation
+            generation = self._device.current
             if generation is not None and generation.loss is None:
                 self._place(generation, [variable])
         storage = None if variable.storage is None else variable.storage()
         if storage is None:
-            storage = ModuleStorage(self.device, variable.block, self)
+            storage = ModuleStorage(variable.block, self)
             variable.storage = weakref.ref(storage)
         return storage
 
@@ -320,15 +343,15 @@ class Module(metaclass=NoPublicConstructor):
 
         Raises `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
-        self.device._home.check_task()
+        self._device.home.check_task()
         if self._unloaded:
             await trio.lowlevel.checkpoint()
         else:
-            await self.device._module_mailbox.ask(_UnloadRequest(self))
+            await self._device.module_actor.mailbox.ask(_UnloadRequest(self))
 
     async def __aenter__(self) -> Self:
         """Return the module itself."""
-        self.device._home.check_task()
+        self._device.home.check_task()
         await trio.lowlevel.checkpoint()
         return self
 
@@ -342,10 +365,10 @@ class Module(metaclass=NoPublicConstructor):
         if error is None:
             await self.unload()
             return
-        self.device._home.check_task()
+        self._device.home.check_task()
         if not self._unloaded:
             with contextlib.suppress(trio.WouldBlock, DeviceError):  # what the block has raised goes on
-                self.device._module_actor.begin_nowait(_UnloadRequest(self), self.device._generation)
+                self._device.module_actor.begin_nowait(_UnloadRequest(self), self._device.current)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _end(self, generation: Generation) -> None:
@@ -356,7 +379,7 @@ class Module(metaclass=NoPublicConstructor):
             variable.end(f"its module, {self.name!r}, was unloaded")
         for path in generation.sender.short_ways:
             path.forget(self)
-        self.device._modules.discard(self)
+        self._modules.living.discard(self)
 
     def _forget(self) -> None:
         """Close the descriptor, in a forked child or when the device is closed."""
@@ -385,7 +408,7 @@ class Module(metaclass=NoPublicConstructor):
     def _check_usable(self, generation: Generation, operation: str, operands: Sequence[Operand]) -> None:
         """Raise an error unless its kernels may be launched in `generation`, on `operands`."""
         self._check_loaded()
-        if self.device._strict and self._born != generation.number:
+        if self._device.strict and self._born != generation.number:
             reason = f'the kernel belongs to generation {self._born} and the device was opened with on_fault="stale"'
             raise _stale(generation, operation, reason, "compile it again, or load it")
         stale = [variable for variable in self._variables.values() if variable.stale]
@@ -409,7 +432,7 @@ class Module(metaclass=NoPublicConstructor):
 
     def _load(self, generation: Generation, owner: CommandOwner | None = None) -> None:
         """Publish the load. `owner` is told of its end, and calls `_loaded`; without one, only the module is told."""
-        self.device._unload_orphans(generation)
+        self._device.release_dropped(generation)
         payload = LOAD.struct.pack(self._number, self._image_bytes)
         owner = owner or _Load(self, generation)
         command = generation.publish(LANE_COMPUTE, LOAD, payload, (), owner, descriptors=(self._descriptor,))
@@ -418,7 +441,7 @@ class Module(metaclass=NoPublicConstructor):
     def _warm(self, standby: Generation) -> None:
         """Make a standby load the module, so that its first launch there finds it loaded."""
         missing = self._number not in standby.modules
-        if standby.ready and not self.device._strict and missing and self._descriptor >= 0:
+        if standby.ready and not self._device.strict and missing and self._descriptor >= 0:
             with contextlib.suppress(OutOfHostMemory):  # then its first launch there loads it, or raises the error
                 self._load(standby)
 
@@ -440,16 +463,16 @@ class Module(metaclass=NoPublicConstructor):
             self._kernel_numbers = {name: kernel_number(self._number, at) for at, name in enumerate(answers)}
             self._sizes = {name: size for name, (_, size) in variables.items()}
             self._born = generation.number
-        if generation is self.device._generation:
+        if generation is self._device.current:
             self._settle_in(generation)
 
     def _begins_anew(self, generation: Generation) -> bool:
         """Return whether it must be loaded before `generation` is in service: its variables have moved."""
-        return bool(self._sizes) and not self.device._strict and generation.modules.get(self._number) != 0
+        return bool(self._sizes) and not self._device.strict and generation.modules.get(self._number) != 0
 
     def _settle_in(self, generation: Generation) -> None:
         """Note that the generation is in service."""
-        if not self._unloaded and (self._born == generation.number or not self.device._strict):
+        if not self._unloaded and (self._born == generation.number or not self._device.strict):
             self._place(generation, list(self._variables.values()))
 
     def _place(self, generation: Generation, variables: Sequence[_Variable]) -> None:
@@ -460,7 +483,7 @@ class Module(metaclass=NoPublicConstructor):
 
     def _generation_lost(self, number: int) -> None:
         """Drop the memory of its variables, which went with generation `number`."""
-        if self.device._strict:
+        if self._device.strict:
             why = f'generation {number} was lost and the device was opened with on_fault="stale"'
         else:
             why = f"its address was that of generation {number}, which was lost; use it again in the next one"
@@ -486,7 +509,7 @@ class Program(Module):
 
     _made_by = "`await dev.nvrtc.compile_program(source)`"
 
-    def __init__(self, device: Device, image: Image, program: CompiledProgram) -> None:
+    def __init__(self, device: DeviceCore, image: Image, program: CompiledProgram) -> None:
         self._program = program
         super().__init__(device, image, None)
 
@@ -638,40 +661,78 @@ class _UnloadRequest(Request):
             self.settle(outcome.Value(None))
 
 
-class UnloadOwner:
-    """The owner of an unload that no task waits for."""
-
-    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Nothing to do."""
-
-    def command_lost(self, command: Command, error: DeviceError) -> None:
-        """Nothing to do: the worker is gone, and the module with it."""
+def _unload_unused(number: int, generation: Generation) -> None:
+    """Make a worker unload a module that was collected, if it was told to load it."""
+    if generation.drop_module(number):
+        publish_unload(generation, number)
 
 
 def publish_unload(generation: Generation, number: int) -> None:
-    """Tell the worker that the module was collected."""
-    generation.publish(LANE_COMPUTE, UNLOAD, UNLOAD.struct.pack(number), (), UnloadOwner())
+    """Make a worker unload a module."""
+    generation.publish(LANE_COMPUTE, UNLOAD, UNLOAD.struct.pack(number), (), Unwatched())
 
 
-async def load_program(device: Device, program: CompiledProgram) -> Program:
+class Modules(DevicePart):
+    """The modules of an open device. Each is loaded again in every generation."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self.living: Living[Module] = Living()
+        self.programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
+        """The shared module of each compiled program, by the program's identity."""
+
+    def warm(self, standby: Generation) -> None:
+        """Make a new standby load all of them."""
+        for module in self.living:
+            module._warm(standby)
+
+    async def restore(self, generation: Generation) -> None:
+        """Load the modules with variables, which have new addresses, and wait for that."""
+        moving = [module for module in self.living if module._begins_anew(generation)]
+        for module in moving:
+            if module._number not in generation.modules:
+                module._load(generation)
+        while generation.loss is None and any(generation.modules.get(module._number) for module in moving):
+            await generation.admission.wait_room(None)
+
+    def settle_in(self, generation: Generation) -> None:
+        """Give the variables their addresses in the generation."""
+        for module in self.living:
+            module._settle_in(generation)
+
+    def generation_lost(self, number: int) -> None:
+        """Drop the memory of the variables."""
+        for module in self.living:
+            module._generation_lost(number)
+
+    def close(self) -> None:
+        """Close the descriptors of the images."""
+        for module in self.living:
+            module._forget()
+
+    forget = close
+
+
+async def load_program(device: DeviceCore, program: CompiledProgram) -> Program:
     """Return the shared module of a program, loaded at least once so that its facts are known."""
-    module = device._programs.get(id(program))
-    if module is None or module._unloaded or (device._strict and module._born != device.generation):
+    programs = device.part(Modules).programs
+    module = programs.get(id(program))
+    if module is None or module._unloaded or (device.strict and module._born != device.generation):
         module = await load_apart(device, program)
-        device._programs[id(program)] = module
+        programs[id(program)] = module
     else:
         await trio.lowlevel.checkpoint()
     return module
 
 
-async def load_apart(device: Device, program: CompiledProgram) -> Program:
+async def load_apart(device: DeviceCore, program: CompiledProgram) -> Program:
     """Return a new module of a program, with its own variables."""
     if program.ltoir is None:
         image = await _in_thread_if_large(len(program.image), _image_of, program)
     else:
         image = await _linked(device, program.ltoir, "the program")
     module = Program._create(device, image, program)
-    await device._module_mailbox.ask(LoadRequest(module))
+    await device.module_actor.mailbox.ask(LoadRequest(module))
     module._check_layouts()
     return module
 
@@ -683,7 +744,7 @@ async def load_apart(device: Device, program: CompiledProgram) -> Program:
 class ModuleLoader:
     """Loads images that were compiled elsewhere, as `dev.module`."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceCore) -> None:
         self._device = device
 
     async def load(
@@ -706,8 +767,8 @@ class ModuleLoader:
         context is lost meanwhile.
         """
         device = self._device
-        device._home.check_task()
-        device._check_open()
+        device.home.check_task()
+        device.check_open()
         if isinstance(variables, str) or not isinstance(variables, Sequence):
             raise InvalidArgument(f"variables is a list of names, not {shown(variables)}", device=device.index)
         for variable in variables:
@@ -734,24 +795,24 @@ class ModuleLoader:
         device = self._device
         stored = await _in_thread_if_large(len(image.data), lambda each: _store(device, each, variables), image)
         module: Module = Module._create(self._device, image, name, variables, stored)
-        await self._device._module_mailbox.ask(LoadRequest(module))
+        await self._device.module_actor.mailbox.ask(LoadRequest(module))
         module._check_layouts()
         return module
 
 
-async def _linked(device: Device, ltoir: bytes, name: str) -> Image:
+async def _linked(device: DeviceCore, ltoir: bytes, name: str) -> Image:
     """Return the image that nvJitLink makes of LTO-IR: a cubin, or PTX for the simulator."""
     from ..._compiling.link_options import LinkOptions
     from ..._compiling.linker import LinkInput, link
 
     source, (major, minor) = LinkInput(ltoir, name), device.info.capability
     arch = f"{'compute' if device.backend == 'sim' else 'sm'}_{major}{minor}"
-    options = LinkOptions(lineinfo=bool(device._checks))
+    options = LinkOptions(lineinfo=bool(device.options.checks))
     with host_limits("the image cannot be linked", device=device.index, operation=LOAD.operation):
         return await trio.to_thread.run_sync(lambda: read_image(link([source], arch=arch, options=options)))
 
 
-def _store(device: Device, image: Image, more_variables: Sequence[str]) -> tuple[int, int]:
+def _store(device: DeviceCore, image: Image, more_variables: Sequence[str]) -> tuple[int, int]:
     """Return a descriptor of an image and the names to look up in it, and the size of the image."""
     wanted = {"kernels": image.kernels, "globals": list(dict.fromkeys((*image.variables, *more_variables)))}
     with host_limits("the image cannot be handed to a worker", device=device.index, operation=LOAD.operation):

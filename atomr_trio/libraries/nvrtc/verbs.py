@@ -7,6 +7,7 @@ NVRTC needs no GPU and no context. Its compiles run in threads of this process, 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 import attrs
@@ -15,7 +16,8 @@ import outcome
 from ..._compiling.caching import Answer, Origin
 from ..._compiling.compiler import CompiledProgram, check_source
 from ..._compiling.options import NvrtcOptions, resolve_target
-from ..._compiling.service import CompileStatistics, Waiter
+from ..._compiling.service import CompileService, CompileStatistics, Waiter
+from ..._generation.core import DeviceCore, DevicePart
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._values.errors import DeviceError, InvalidArgument
@@ -23,19 +25,33 @@ from ..._values.events import CompileFinished, CompileStarted
 from ..modules.module import Program, check_name, load_apart, load_program
 
 if TYPE_CHECKING:
-    from ..._device import Device
     from ..._generation.generation import Generation
     from ..modules.kernel import Kernel
+
+
+class Compiling(DevicePart):
+    """The compiles of an open device that are under way."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self.service: CompileService = CompileService.of_this_run()
+        self.requests: set[Request] = set()
+
+    def settle_queued(self, make_error: Callable[[], DeviceError]) -> None:
+        """Settle them: the device takes no requests any more."""
+        for request in list(self.requests):
+            request.settle(outcome.Error(make_error()))
 
 
 class _CompileRequest(Request):
     """One compile. It belongs to no generation: a loss does not affect it."""
 
-    __slots__ = ("_began", "_device", "_options", "_source", "_target", "_waiter")
+    __slots__ = ("_began", "_compiling", "_device", "_options", "_source", "_target", "_waiter")
 
-    def __init__(self, device: Device, source: str, options: NvrtcOptions, target: str) -> None:
+    def __init__(self, device: DeviceCore, source: str, options: NvrtcOptions, target: str) -> None:
         super().__init__("nvrtc.compile", lane=None)
         self._device = device
+        self._compiling = device.part(Compiling)
         self._source = source
         self._options = options
         self._target = target
@@ -45,9 +61,9 @@ class _CompileRequest(Request):
     def start(self, generation: Generation) -> None:
         self.state = RequestState.STARTED
         self._began = time.monotonic()
-        self._device._compiling.add(self)
-        self._device._events.publish(CompileStarted(program=self._options.name, target=self._target))
-        self._waiter = self._device._compiler.submit(self._source, self._options, self._target, self._deliver)
+        self._compiling.requests.add(self)
+        self._device.events.publish(CompileStarted(program=self._options.name, target=self._target))
+        self._waiter = self._compiling.service.submit(self._source, self._options, self._target, self._deliver)
 
     def give_up(self) -> None:
         """Abandon the compile. It ends as well, unless other requests wait for it."""
@@ -69,7 +85,7 @@ class _CompileRequest(Request):
             self.settle(result)
 
     def _tell(self, origin: Origin | None, error: str | None) -> None:
-        self._device._events.publish(
+        self._device.events.publish(
             CompileFinished(
                 program=self._options.name,
                 target=self._target,
@@ -80,9 +96,9 @@ class _CompileRequest(Request):
         )
 
     def ended(self, *, delivered: bool) -> None:
-        self._device._compiling.discard(self)
+        self._compiling.requests.discard(self)
         if self._waiter is not None:
-            self._device._compiler.abandon(self._waiter)
+            self._compiling.service.abandon(self._waiter)
 
 
 def _with_lines(options: NvrtcOptions) -> NvrtcOptions:
@@ -94,7 +110,7 @@ def _with_lines(options: NvrtcOptions) -> NvrtcOptions:
 class Nvrtc:
     """NVIDIA's run-time compiler, as `dev.nvrtc`."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceCore) -> None:
         self._device = device
 
     async def compile(self, source: str, name: str, options: NvrtcOptions | None = None) -> Kernel:
@@ -128,23 +144,23 @@ class Nvrtc:
 
     def statistics(self) -> CompileStatistics:
         """Return what the compiler's threads and caches are doing and have done, for all devices of this run."""
-        return self._device._compiler.statistics()
+        return self._device.part(Compiling).service.statistics()
 
     async def _compiled(self, source: str, options: NvrtcOptions | None) -> CompiledProgram:
         device = self._device
-        device._home.check_task()
-        device._check_open()
+        device.home.check_task()
+        device.check_open()
         options = NvrtcOptions() if options is None else options
         if not isinstance(options, NvrtcOptions):
             raise InvalidArgument(f"options is an NvrtcOptions, not {type(options).__name__}")
-        if device._checks:
+        if device.options.checks:
             options = _with_lines(options)
         check_source(source)
         info = device.info
         target = resolve_target(options.arch, info.capability, info.backend != "sim")
         request = _CompileRequest(device, source, options, target)
         try:
-            program: CompiledProgram = await device._nvrtc_mailbox.ask(request)
+            program: CompiledProgram = await device.actor("nvrtc").mailbox.ask(request)
         except DeviceError as error:
             error.device = device.index if error.device is None else error.device
             error.generation = device.generation if error.generation is None else error.generation

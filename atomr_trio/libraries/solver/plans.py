@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays.arrays import DeviceArray
+from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.apart import check_all_apart, check_apart
 from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
@@ -29,7 +29,6 @@ from ..._calls.verbs import (
     Operands,
     Scalar,
     Verdict,
-    check_usable,
 )
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ._wire.limits import occupy_standard_streams
+from .._wire.limits import occupy_standard_streams
 
 if TYPE_CHECKING:
-    from ._device import Device, OnFault, WorkerSource
-    from ._supervision.policy import RestartPolicy
-    from ._values.findings import Check
-    from ._wire.backends import BackendName
+    from .._generation.core import WorkerSource
+    from .._supervision.policy import RestartPolicy
+    from .._values.findings import Check
+    from .._wire.backends import BackendName
+    from .device import Device
+    from .lifetime import OnFault
 
-_TO_OPEN = ("_device", "libraries.lanes.verbs", "libraries.modules.module", "libraries.nvrtc.verbs")
+_TO_OPEN = ("_device.lifetime", "libraries.lanes.verbs", "libraries.modules.module", "libraries.nvrtc.verbs")
 _TO_USE = (
-    "_batch",
+    "_device.batch",
     "_compiling.linker",
     "_arrays.interop",
     "libraries.blas.verbs",
@@ -97,7 +99,7 @@ def open_device(
     its supervision gave up.
     """
     return _Opening(
-        lambda device: device.open_device(
+        lambda lifetime: lifetime.open_device(
             index,
             backend=backend,
             standby=standby,
@@ -115,7 +117,7 @@ def open_device(
 
 
 class _Opening(AbstractAsyncContextManager["Device"]):
-    """The block of one device. `enter` returns the context manager that opens it, given the `_device` module."""
+    """The block of one device. `enter` returns the context manager that opens it, given the module that does."""
 
     def __init__(self, enter: Callable[[Any], AbstractAsyncContextManager[Device]]) -> None:
         self._enter = enter
@@ -125,11 +127,11 @@ class _Opening(AbstractAsyncContextManager["Device"]):
         with contextlib.suppress(OSError):  # no descriptor left: whoever needs one will say so
             occupy_standard_streams()  # before a thread imports, whose files would come and go under these numbers
         if not trio.lowlevel.in_trio_task():  # it is refused, by the module that is imported here
-            self._inner = self._enter(importlib.import_module("._device", __package__))
+            self._inner = self._enter(importlib.import_module(".lifetime", __package__))
             return await self._inner.__aenter__()
         await _Import(_TO_OPEN).done()
         using = _Import(_TO_USE)
-        self._inner = self._enter(importlib.import_module("._device", __package__))
+        self._inner = self._enter(importlib.import_module(".lifetime", __package__))
         device = await self._inner.__aenter__()
         with trio.CancelScope(shield=True):  # for the rest of an import
             await using.done()
@@ -172,5 +174,5 @@ def _import(modules: tuple[str, ...]) -> None:
     """Import modules, one thread at a time, so that two do not wait for each other. Later imports raise the errors."""
     with _importing:
         for name in modules:
-            importlib.import_module(f".{name}", __package__)
+            importlib.import_module(f"..{name}", __package__)
         _imported.add(modules)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ._batch import Batch
-    from ._device import Device
-    from .libraries.blas.verbs import BatchBlas, Blas
-    from .libraries.blaslt.verbs import BatchBlasLt, BlasLt
-    from .libraries.solver.verbs import BatchSolver, Solver
+    from .._calls.batch_sender import BatchSender
+    from .._generation.core import DeviceCore
+    from ..libraries.blas.verbs import BatchBlas, Blas
+    from ..libraries.blaslt.verbs import BatchBlasLt, BlasLt
+    from ..libraries.solver.verbs import BatchSolver, Solver
 
 LIBRARIES: Final = ("blas", "blaslt", "solver")
 """The names of their actors, which are also those of their engines."""
@@ -20,40 +20,42 @@ LIBRARIES: Final = ("blas", "blaslt", "solver")
 class DeviceLibraries:
     """The properties of `Device` for the libraries."""
 
+    _core: DeviceCore
+
     @functools.cached_property
     def blas(self) -> Blas:
         """Dense linear algebra (cuBLAS): `await dev.blas.gemm(a, b)`."""
-        from .libraries.blas.verbs import Blas
+        from ..libraries.blas.verbs import Blas
 
-        return Blas(cast("Device", self))
+        return Blas(self._core)
 
     @functools.cached_property
     def blaslt(self) -> BlasLt:
         """Products of matrices with epilogues (cuBLASLt): `await dev.blaslt.matmul(a, b, ...)`."""
-        from .libraries.blaslt.verbs import BlasLt
+        from ..libraries.blaslt.verbs import BlasLt
 
-        return BlasLt(cast("Device", self))
+        return BlasLt(self._core)
 
     @functools.cached_property
     def solver(self) -> Solver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `await dev.solver.solve(a, b)`."""
-        from .libraries.solver.verbs import Solver
+        from ..libraries.solver.verbs import Solver
 
-        return Solver(cast("Device", self))
+        return Solver(self._core)
 
 
 class BatchLibraries:
     """The properties of `Batch` for the libraries: the same verbs, without ``await``."""
 
-    __slots__ = ("_libraries",)
+    __slots__ = ("_libraries", "_library_arguments")
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceCore, sender: BatchSender) -> None:
+        self._library_arguments = device, sender
         self._libraries: dict[str, Any] = {}
 
     def _make(self, name: str, form: str) -> Any:
-        actor = importlib.import_module(f"{__package__}.libraries.{name}.verbs")
-        batch = cast("Batch", self)
-        library = self._libraries[name] = getattr(actor, form)(batch._device, batch)
+        verbs = importlib.import_module(f"..libraries.{name}.verbs", __package__)
+        library = self._libraries[name] = getattr(verbs, form)(*self._library_arguments)
         return library
 
     @property

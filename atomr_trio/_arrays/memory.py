@@ -1,0 +1,229 @@
+"""The device memory of one open device: its arena, the arrays that are made in it, and what shares them."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from .._generation.core import DeviceCore, DevicePart
+from .._generation.generation import Generation
+from .._generation.process import address_range
+from .._memory.arena import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
+from .._supervision.closing import close_in_thread, closed
+from .._supervision.mailbox import Request
+from .._values.dtypes import check_dtype
+from .._values.errors import OutOfDeviceMemory
+from .._values.util import known
+from .arrays import ArrayTransfers, DeviceArray, Storage, contiguous
+from .checked_memory import CheckedArena
+
+if TYPE_CHECKING:
+    from .interop import Interop
+
+DEFAULT_MEMORY_SHARE = 0.95
+STANDBY_BYTES = 768 << 20
+"""Device memory set aside for the context of each standby; one takes about 600 MiB on an H200."""
+
+_FEWER_GUARDED = "free arrays, or make fewer guarded ones: each of those takes a chunk and addresses of its own"
+_SHORT_OF: Final = MappingProxyType[Bound, tuple[str, str]](
+    {
+        "memory": ("the limit is {limit:,}", "free arrays, or raise memory_limit= of open_device"),
+        "chunks": ("a device may have no more chunks", _FEWER_GUARDED),
+        "addresses": ("no free range of addresses is long enough", _FEWER_GUARDED),
+    }
+)
+"""For what an arena has run out of: how `OutOfDeviceMemory` says so, and what helps."""
+
+
+class MakeArray(Protocol):
+    """Makes an array of memory that is held for it."""
+
+    def __call__(
+        self, storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], /
+    ) -> DeviceArray:
+        """Return the array."""
+
+
+class DeviceMemory(DevicePart):
+    """The memory of an open device, and the arrays in it. It outlives the generations."""
+
+    transfers: ArrayTransfers
+    """Moves the bytes of arrays; set by the layer above, when a device is opened."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self.maybe_arena: Arena | None = None
+        """The arena; None until the first worker has said how much memory there is."""
+        self.orphans: collections.deque[Block] = collections.deque()
+        """The blocks of arrays that were collected, noted in any thread."""
+        self.interop: Interop | None = None
+        """What shares arrays with other libraries, once an array was shared."""
+        self._guarded = device.options.guarded
+        self._checked = bool(device.options.checks)
+        self._make_array: MakeArray = self._make_checked if self._checked else DeviceArray._create
+
+    @property
+    def arena(self) -> Arena:
+        """The arena."""
+        return self.maybe_arena or known(self.maybe_arena, "a device that is open has an arena")
+
+    # --- arrays -------------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    def empty(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: npt.DTypeLike = np.float64,
+        guarded: bool | None = None,
+    ) -> DeviceArray:
+        """Return a new array; see `Device.empty`."""
+        device = self.device
+        device.check_open()
+        checked_dtype = check_dtype(dtype)
+        checked_shape, strides, nbytes = contiguous(shape, checked_dtype.itemsize)
+        if self.interop is not None:
+            self.interop.collect()
+        arena = self.maybe_arena or self.arena
+        try:
+            block = arena.allocate(nbytes, guarded=self._guarded if guarded is None else guarded)
+        except ArenaFull as full:
+            raise self._full(full) from None
+        return self._make_array(Storage(self, block), 0, checked_shape, strides, checked_dtype)
+
+    def zeros(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: npt.DTypeLike = np.float64,
+        guarded: bool | None = None,
+    ) -> DeviceArray:
+        """Return a new array of zeros; see `Device.zeros`."""
+        checked = check_dtype(dtype)
+        return self.filled(shape, checked, bytes(checked.itemsize), guarded)
+
+    @trio.lowlevel.enable_ki_protection
+    def filled(
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: np.dtype[Any],
+        pattern: bytes,
+        guarded: bool | None,
+    ) -> DeviceArray:
+        """Return a new array whose elements are set to `pattern` when a command first touches it."""
+        array = self.empty(shape, dtype, guarded)
+        if array.size:
+            array._block.recipe = Recipe(dtype.itemsize, array.size, pattern)
+        return array
+
+    def _make_checked(
+        self, storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], /
+    ) -> DeviceArray:
+        """Return a new array of a checked device, and tell the worker of it."""
+        assert isinstance(self.arena, CheckedArena)  # the device was opened with `check`
+        self.arena.describe(storage.block, shape, dtype)
+        return DeviceArray._create(storage, offset, shape, strides, dtype)
+
+    def _full(self, full: ArenaFull) -> OutOfDeviceMemory:
+        text, advice = _SHORT_OF[full.bound]
+        return OutOfDeviceMemory(
+            f"{full.requested:,} bytes do not fit: {text.format(limit=full.limit)}, arrays hold {full.in_use:,} "
+            f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
+            device=self.device.index,
+            generation=self.device.generation,
+            operation="empty",
+            advice=advice,
+        )
+
+    @trio.lowlevel.enable_ki_protection
+    def free(self, block: Block) -> None:
+        """Take a block back from the program."""
+        device = self.device
+        if device.ended is None and not device.home.here():
+            raise device.home.error()
+        if os.getpid() == device.process_id and not (self.interop is not None and self.interop.hold(block)):
+            (self.maybe_arena or self.arena).free(block)
+
+    def free_now(self, block: Block) -> None:
+        """Take a block back that another library has held."""
+        self.arena.free(block)
+
+    def shared(self) -> Interop:
+        """Return what shares arrays with other libraries. Once it is made, every generation keeps order with them."""
+        self.device.check_open()
+        if self.interop is None:
+            from .interop import Interop
+
+            self.interop = Interop(self, cuda=self.device.backend == "cuda")
+            for generation in self.device.all_generations():
+                generation.interop = self.interop
+        return self.interop
+
+    # --- generations --------------------------------------------------------------------------------------------------
+
+    def settle_in(self, generation: Generation) -> None:
+        """Make the arena for the first generation; let every one keep order with other libraries."""
+        if self.maybe_arena is None:
+            base, extent = address_range(self.device.index)
+            options = self.device.options
+            limit = options.memory_limit
+            if limit is None:
+                free = self.device.info.free_memory - options.standby * STANDBY_BYTES
+                limit = max(0, int(free * DEFAULT_MEMORY_SHARE))
+            self.maybe_arena = (CheckedArena if self._checked else Arena)(base, extent, limit)
+            self.maybe_arena.orphans = self.orphans
+            generation.arena = self.maybe_arena
+        if isinstance(self.maybe_arena, CheckedArena):
+            folder = known(generation.process.check_folder, "a checked device has checked workers")
+            self.maybe_arena.serve(folder, generation.timeline)
+        generation.interop = self.interop
+
+    def dismissed(self) -> None:
+        """Note that the worker in service goes back to its pool."""
+        if isinstance(self.maybe_arena, CheckedArena):
+            self.maybe_arena.dismiss()
+
+    def generation_lost(self, number: int) -> None:
+        """Decide which memory survives the generation."""
+        durable, strict = self.device.info.durable, self.device.strict
+        close_in_thread(self.arena.generation_lost(durable=durable, strict=strict, number=number), [])
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def give_back(self) -> None:
+        """Give the memory of arrays back to the system."""
+        if self.maybe_arena is not None:
+            with trio.CancelScope(shield=True):  # for as long as the system takes
+                await closed(self.maybe_arena.part_with_descriptors())
+
+    def close(self) -> None:
+        """Close the descriptors of the chunks, and end the sharing."""
+        if self.interop is not None:
+            self.interop.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptors of the chunks."""
+        if self.maybe_arena is not None:
+            self.maybe_arena.close()
+
+
+class QuarantineGate:
+    """Keeps requests out of the mailboxes while a lost worker may still touch their memory."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+
+    def shut(self, request: Request) -> bool:
+        """Return whether the request has to wait."""
+        arena = self._memory.maybe_arena
+        return arena is not None and bool(arena.quarantine) and any(map(arena.quarantined, request.blocks()))
+
+    async def wait(self) -> None:
+        """Wait until that may have changed."""
+        await self._memory.device.changed.wait()

@@ -1,0 +1,280 @@
+"""The commands of a batch: sent at once in the caller's task, kept until their end is known, and heard in order.
+
+The verbs of a batch, the public ones and those of libraries, end here. Nothing here waits: what has no room is refused
+with `trio.WouldBlock`, and `flush` is what waits.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import NoReturn
+
+import trio
+
+from .._arrays.arrays import DeviceArray
+from .._generation.core import DeviceCore
+from .._generation.generation import Generation
+from .._generation.requests import CommandRequest
+from .._generation.timeline import LaneBook, Launch, the_lane
+from .._supervision.mailbox import Mailbox
+from .._transfers.batch_areas import BatchSlots
+from .._transfers.copies import THREAD_BYTES, take_by_helpers
+from .._transfers.memory import tear_halves
+from .._transfers.transfers import Transfers
+from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
+from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
+from .._wire.records.event import MARK
+from .known import KnownCall
+from .launching import LaunchPath
+
+
+class _Mark(CommandRequest):
+    """The end of what a batch has sent to a lane so far."""
+
+    __slots__ = ()
+
+    def __init__(self, lane: int) -> None:
+        super().__init__(MARK, b"", (), lane=lane, operation="the end of a batch")
+
+
+class ShortLaunches:
+    """Receives the outcomes of a batch's launches that went the short way."""
+
+    __slots__ = ("_errors", "_mailbox")
+
+    def __init__(self, mailbox: Mailbox, errors: list[DeviceError]) -> None:
+        self._mailbox = mailbox
+        self._errors = errors
+
+    def launches_finished(self, count: int) -> None:
+        """Count them for their actor."""
+        self._mailbox.count_finished(count)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error for `flush`."""
+        self._mailbox.count_finished(1, "failed")
+        self._mailbox.count_finished(-1)  # `launches_finished` follows, and counts it as one that has not failed
+        self._errors.append(error)
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Count them: the end of the batch reports the loss, since the mark behind the launches is lost as well."""
+        self._mailbox.count_finished(count, "lost")
+        if not any(isinstance(each, ContextLost) for each in self._errors):
+            self._errors.append(error)
+
+
+class BatchSender:
+    """Sends the calls of one batch to its lane, in the generation that it was entered in."""
+
+    def __init__(self, device: DeviceCore, lane: int) -> None:
+        self.device: DeviceCore = device
+        self.lane: int = lane
+        self.over: bool = False
+        self.launched: bool = False
+        """True if a launch that went the short way may be unfinished."""
+        self.generation: Generation | None = None
+        self.path: LaunchPath | None = None
+        """The short way, where there is one."""
+        self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
+        self._requests: collections.deque[CommandRequest] = collections.deque()
+        self._calls = 0
+        """The number of calls that sent those."""
+        self._errors: list[DeviceError] = []
+        self.launches: ShortLaunches = ShortLaunches(device.module_actor.mailbox, self._errors)
+        self._owners: dict[str, ShortLaunches] = {}
+
+    @trio.lowlevel.enable_ki_protection
+    async def enter(self, *, ordered: bool) -> None:
+        """Wait until the device runs, and no lost worker touches its memory any more."""
+        generation = await self.device.running_generation()
+        while generation.arena.quarantine:  # verbs of a batch cannot wait for that
+            await self.device.changed.wait()
+            generation = await self.device.running_generation()
+        self.generation = generation
+        if generation.ring is not None and ordered:
+            self.path = LaunchPath(generation, generation.timeline.book(self.lane), BATCH_LIMIT, unsigned=True)
+
+    @trio.lowlevel.enable_ki_protection
+    def close(self) -> None:
+        """End the batch: calls that were sent go on, and their outcomes are dropped."""
+        self.over = True
+        if self.path is not None:
+            self.path.close()
+        for request in self._requests:
+            request.drop()
+            request.siblings = ()
+        self._requests.clear()
+        self.slots.close()
+
+    @trio.lowlevel.enable_ki_protection
+    async def flush(self) -> None:
+        """Wait for everything that was sent; see `Batch.flush`."""
+        generation = self.check()
+        if self.launched:
+            while not generation.admission.has_room_for_batch(self.lane, 1):
+                await generation.admission.wait_room(self.lane)
+                self.check()
+            self._begin(_Mark(self.lane), generation)
+            self.launched = False
+        await trio.lowlevel.checkpoint()
+        held = 0
+        while self._requests:
+            first = self._requests[0]
+            await first.wait_answered()
+            if first.burden >= THREAD_BYTES:
+                await take_by_helpers(self._requests)
+            held += first.burden
+            self._hear_first()
+            if held >= THREAD_BYTES:
+                held = 0
+                await trio.lowlevel.checkpoint()
+        lanes = {self.lane, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT}
+        while generation.loss is None and not all(generation.admission.has_room_for_batch(lane, 1) for lane in lanes):
+            await generation.admission.wait_room(None)  # others use the lanes as well
+        errors = list(self._errors)
+        self._errors.clear()
+        if errors:
+            for other in errors[1:4]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    def check(self) -> Generation:
+        """Return the generation that takes a call now. Raises an error if the batch takes none."""
+        if self.generation is None or self.over:
+            raise InvalidArgument("a batch takes calls only inside its `async with` block", device=self.device.index)
+        self.device.check_open()
+        if self.generation.loss is not None:
+            raise self.generation.loss.error(self.device.index, self.generation.number)
+        return self.generation
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
+        """Send a library's call once more."""
+        launcher = None if self.path is None else self.path.launchers.get(call._key)
+        if launcher is not None and launcher(call, 0, 0, 0, arrays, self._owners[call.kind.later.engine]):
+            self.launched = True
+            return call.answer(arrays)
+        self._check_room(self.lane, 1)
+        request, result = call.again(self.device, arrays, self.lane)
+        generation = self.send(request)
+        if self.path is not None and call.repeats_exactly:
+            actor = self.device.actor_of(request.verb)
+            self._owners.setdefault(actor.name, ShortLaunches(actor.mailbox, self._errors))
+            self.path.learn_call(call)
+            generation.order.promote_all(request.blocks(), self.lane)
+        return result
+
+    @trio.lowlevel.enable_ki_protection
+    def send(self, request: CommandRequest) -> Generation:
+        """Send a call that is one command."""
+        try:
+            generation = self._check_room(request.lane, 1)
+            if request.takes_slot:
+                request.equip(self.slots.acquire)
+            self._begin(request, generation)
+        except BaseException:
+            if not request.sent:
+                request.drop()
+            raise
+        return generation
+
+    @trio.lowlevel.enable_ki_protection
+    def send_all(self, requests: Sequence[CommandRequest]) -> None:
+        """Send the commands of one call, all of them. If there is no room, send none and raise `WouldBlock`."""
+        if len(requests) == 1:
+            self.send(requests[0])
+            return
+        for request in requests:
+            request.siblings = requests
+        try:
+            self.slots.check(sum(request.slot_bytes for request in requests if request.takes_slot))
+            for lane in {request.lane for request in requests}:
+                generation = self._check_room(lane, len(requests))
+            for request in requests:
+                if request.takes_slot:
+                    request.equip(self.slots.acquire)
+            for request in requests:
+                self._begin(request, generation)
+        except BaseException as error:
+            tear_halves(requests, error, None)
+            for request in requests:
+                if not request.sent:
+                    request.drop()
+                    request.siblings = ()
+            raise
+
+    def _check_room(self, lane: int, count: int) -> Generation:
+        """Return the generation if a call of `count` commands has room in the lane; else raise `trio.WouldBlock`."""
+        generation = self.check()
+        if self._requests and self._requests[0].answered:
+            self.hear_answered()
+        book = generation.timeline.book(lane)
+        few = self._calls + len(book.launches) < BATCH_LIMIT or self._unfinished_calls(book) < BATCH_LIMIT
+        if not (few and generation.admission.has_room_for_batch(lane, count)):
+            self._refuse(generation, book, count)
+        return generation
+
+    def _refuse(self, generation: Generation, book: LaneBook, count: int) -> NoReturn:
+        """Raise the error for a call of `count` commands that has no room in the lane now, or can never have any."""
+        if count > BATCH_COMMANDS:
+            raise InvalidArgument(
+                f"the call needs {count} commands, and a batch takes at most {BATCH_COMMANDS} at a time",
+                device=self.device.index,
+                generation=generation.number,
+                advice="await the call outside of the batch, or split it.",
+            )
+        raise trio.WouldBlock(
+            f"{self._unfinished_calls(book)} calls of the batch are unfinished, {book.unfinished} commands of "
+            f"{the_lane(book.index)} in all; a batch takes {BATCH_LIMIT} calls, and a lane {BATCH_COMMANDS} "
+            "commands: `await batch.flush()` makes room"
+        )
+
+    def _unfinished_calls(self, book: LaneBook) -> int:
+        """Return the number of the batch's unfinished calls that may be in this lane."""
+        own = {self.launches, *self._owners.values()}
+        return self._calls + sum(launch[1] in own for launch in book.launches)
+
+    def _begin(self, request: CommandRequest, generation: Generation) -> None:
+        """Begin a request, and keep it until its end is known."""
+        generation.order.for_batch = True
+        try:
+            self.device.actor_of(request.verb).begin(request, generation)
+        finally:
+            generation.order.for_batch = False
+        self._requests.append(request)
+        if not request.siblings or request.siblings[0] is request:
+            self._calls += 1
+
+    # --- hearing ------------------------------------------------------------------------------------------------------
+
+    def hear_answered(self) -> None:
+        """Take the outcomes of the oldest requests, which also gives their slots back, unless that takes long."""
+        left = THREAD_BYTES
+        while self._requests and self._requests[0].answered and self._requests[0].burden < left:
+            left -= self._requests[0].burden
+            self._hear_first()
+
+    def _hear_first(self) -> None:
+        """Take the outcome of the oldest request, which is settled and which no task waits for."""
+        request = self._requests.popleft()
+        if not request.siblings or request.siblings[0] is request:
+            self._calls -= 1
+        self._hear(request)
+
+    def _hear(self, request: CommandRequest) -> None:
+        error = request.error
+        if error is None:
+            try:
+                request.take()
+            except DeviceError as found:  # the answer reports an error of the call
+                self._errors.append(found)
+        elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # one error for all calls that it has ended
+            if not any(isinstance(each, type(error)) for each in self._errors):
+                self._errors.append(fresh(error))
+        elif isinstance(error, DeviceError):
+            tear_halves(request.siblings, error, request)
+            self._errors.append(error)
+        request.siblings = ()  # they refer to it in turn: break the cycle
