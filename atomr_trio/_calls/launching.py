@@ -17,16 +17,18 @@ import struct
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from .._arrays.arrays import DeviceArray
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.timeline import LaneBook, Launch, LaunchOwner
+from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner
+from .._memory.arena import Block
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
+from .._values.parameters import Dimensions, KernelSignature
 from .._values.statistics import Outcome
 from .._wire.protocol import (
     HEADER,
@@ -48,12 +50,49 @@ from .known import KnownCall
 if TYPE_CHECKING:
     from .._generation.actor import Actor
     from .._generation.generation import Generation
-    from ..libraries.modules.kernel import Dimensions, Kernel, LaunchRequest, PreparedLaunch
-    from ..libraries.modules.module import Module
+    from .._generation.requests import CommandRequest
 
-Launched = Union["Kernel", "PreparedLaunch", KnownCall]
 
-Launcher = Callable[[Any, "Dimensions", "Dimensions", int, tuple[object, ...], LaunchOwner], bool]
+class Launched(Launchable, Protocol):
+    """What can go the short way: a kernel, a launch with its arguments bound, a repeated call of a library."""
+
+    @property
+    def _key(self) -> object:
+        """An object of its own, by which a path finds its function."""
+
+    def _of(self, module: Any) -> bool:
+        """Return whether it is of this module, and ends with it."""
+
+
+class LaunchedKernel(Launched, Protocol):
+    """A kernel. Its arguments are encoded with each launch."""
+
+    signature: KernelSignature
+    _number: int
+    """Its number in the worker."""
+    _record: struct.Struct
+    """A whole record of a launch, from its number in the ring on."""
+    _record_bytes: int
+    """The bytes of the payload."""
+
+    def _is_loaded(self, generation: Generation) -> bool:
+        """Return whether it may be launched in the generation without another command or question."""
+
+    def _known_dimensions(self, grid: Dimensions, block: Dimensions, shared: int) -> bytes | None:
+        """Return checked dimensions as they are written; None if they are new or invalid."""
+
+
+class LaunchedRecord(Launched, Protocol):
+    """A launch or a call whose record is always the same, with the memory that it reads and writes."""
+
+    _payload: bytes
+    _blocks: tuple[Block, ...]
+    _reads: tuple[Block, ...]
+    _writes: tuple[Block, ...]
+    _arguments: tuple[object, ...]
+
+
+Launcher = Callable[[Any, Dimensions, Dimensions, int, tuple[object, ...], LaunchOwner], bool]
 """A function of its kernel or call, the grid, the block, the bytes of dynamic shared memory, the arguments, and the
 owner, which is told of the end. A prepared launch has the grid and all up to its arguments itself, so zeros and
 nothing are given for them. For a library's call, the arrays of its record are given, to keep them alive."""
@@ -101,15 +140,15 @@ class LaunchPath:
         self.last_record = sender.sent + room
         return room > 0
 
-    def learn(self, kernel: Kernel) -> None:
+    def learn(self, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a kernel, if its module is loaded and its parameters fit in a slot."""
         if kernel._key not in self.launchers and self._may_learn(kernel):
             self._keep(kernel, self._launcher(kernel))
 
-    def learn_prepared(self, prepared: PreparedLaunch) -> None:
-        """Prepare the short way for a launch with its arguments bound."""
-        if prepared._key not in self.launchers and self._may_learn(prepared.kernel):
-            self._keep(prepared, self._record_launcher(LAUNCH, prepared.kernel._record_bytes, repeated=0))
+    def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
+        """Prepare the short way for a launch of `kernel` with its arguments bound."""
+        if prepared._key not in self.launchers and self._may_learn(kernel):
+            self._keep(prepared, self._record_launcher(LAUNCH, kernel._record_bytes, repeated=0))
 
     def learn_call(self, call: KnownCall) -> None:
         """Prepare the short way for a repeated call of a library, if it is not the first of its kind."""
@@ -126,7 +165,7 @@ class LaunchPath:
         watches[key] = weakref.ref(what, forget)
         launchers[key] = launcher
 
-    def forget(self, module: Module) -> None:
+    def forget(self, module: Any) -> None:
         """Forget an unloaded module: its kernels go the general way from now on, which refuses them."""
         for key, watch in list(self._watches.items()):
             what = watch()
@@ -139,12 +178,10 @@ class LaunchPath:
         self.launchers.clear()
         self._watches.clear()
 
-    def _may_learn(self, kernel: Kernel) -> bool:
-        module = kernel._module
-        loaded = self.generation.modules.get(module._number) == 0
-        return loaded and not module._device.strict and kernel._record_bytes <= _LONGEST_PAYLOAD
+    def _may_learn(self, kernel: LaunchedKernel) -> bool:
+        return kernel._record_bytes <= _LONGEST_PAYLOAD and kernel._is_loaded(self.generation)
 
-    def _launcher(self, kernel: Kernel) -> Launcher:
+    def _launcher(self, kernel: LaunchedKernel) -> Launcher:
         path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
@@ -160,7 +197,7 @@ class LaunchPath:
 
         @trio.lowlevel.enable_ki_protection
         def launch(
-            kernel: Kernel,
+            kernel: LaunchedKernel,
             grid: Dimensions,
             block: Dimensions,
             shared: int,
@@ -205,7 +242,7 @@ class LaunchPath:
 
         @trio.lowlevel.enable_ki_protection
         def launch(
-            prepared: PreparedLaunch | KnownCall,
+            prepared: LaunchedRecord,
             grid: Dimensions,
             block: Dimensions,
             shared: int,
@@ -342,13 +379,13 @@ class AwaitedLaunches(DevicePart):
         awaited = AwaitedLaunch(path, mailbox)
         return awaited if launcher(what, grid, block, shared_bytes, arguments, awaited) else None
 
-    def learn(self, request: LaunchRequest, lane: int, prepared: PreparedLaunch | None = None) -> None:
-        """Prepare the short way for the next launch, after a launch by the general way."""
-        path = self._present_path() if lane == LANE_COMPUTE else None
+    def learn(self, kernel: LaunchedKernel, request: CommandRequest, prepared: LaunchedRecord | None = None) -> None:
+        """Prepare the short way for the next launch of a kernel, after a `request` that went the general way."""
+        path = self._present_path() if request.lane == LANE_COMPUTE else None
         if path is not None:
-            path.learn(request.kernel)
+            path.learn(kernel)
             if prepared is not None:
-                path.learn_prepared(prepared)
+                path.learn_prepared(prepared, kernel)
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
 
     @trio.lowlevel.enable_ki_protection

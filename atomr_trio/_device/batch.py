@@ -29,17 +29,17 @@ from .._generation.requests import CommandRequest
 from .._transfers.copies import plan_copy, plan_copy_in, plan_copy_out
 from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
+from .._values.parameters import Dimensions
 from .._values.util import NoPublicConstructor
 from ..libraries.graphs.graph import Graph
 from ..libraries.modules.kernel import (
     ORDINARY,
     AttributeKeywords,
-    Dimensions,
     Kernel,
     LaunchKeywords,
     PreparedLaunch,
-    _options,
     names_nothing,
+    options_of,
 )
 from .libraries import BatchLibraries
 
@@ -165,7 +165,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         hang_timeout: float | None = None,
         **attributes: Unpack[AttributeKeywords],
     ) -> None:
-        options = _options(**attributes)
+        options = options_of(**attributes)
         if isinstance(kernel, PreparedLaunch):
             self._launch_prepared_slowly(kernel, grid, block, arguments, shared_bytes, touches, hang_timeout, options)
             return
@@ -198,7 +198,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         request = prepared._request(hang_timeout, self._sender.lane)  # type: ignore[arg-type]
         self._send_launch(prepared.kernel, request)
         if self._sender.path is not None:
-            self._sender.path.learn_prepared(prepared)
+            self._sender.path.learn_prepared(prepared, prepared.kernel)
 
     @trio.lowlevel.enable_ki_protection
     def launch_graph(self, graph: Graph) -> None:
@@ -321,4 +321,4 @@ def _is_given(value: object) -> bool:
 
 def _are_ordinary(touches: object = (), hang_timeout: object = None, **attributes: Unpack[AttributeKeywords]) -> bool:
     """Return whether the given options are equal to the defaults."""
-    return names_nothing(touches) and hang_timeout is None and _options(**attributes) is ORDINARY
+    return names_nothing(touches) and hang_timeout is None and options_of(**attributes) is ORDINARY

@@ -19,7 +19,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NoReturn, Protocol, TypeAlias
+from typing import Final, NoReturn, Protocol, SupportsIndex, TypeAlias
 
 import attrs
 import numpy as np
@@ -28,7 +28,18 @@ from atomr_trio._values.dtypes import NARROW_FLOATS, is_of_ml_dtypes, narrow_flo
 from atomr_trio._values.errors import InvalidArgument
 from atomr_trio._values.util import shown
 
-__all__ = ["KernelSignature", "Parameter", "ParameterKind", "code_of", "parse_signatures", "signature_of_layout"]
+__all__ = [
+    "Dimensions",
+    "KernelSignature",
+    "Parameter",
+    "ParameterKind",
+    "code_of",
+    "parse_signatures",
+    "signature_of_layout",
+]
+
+Dimensions: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+"""The lengths of a grid or a block: one, or up to three."""
 
 AddressOf: TypeAlias = Callable[[object], "int | None"]
 """A function that returns the address of a device array, and None for every other object. Its errors pass through."""

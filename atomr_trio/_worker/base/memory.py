@@ -55,7 +55,7 @@ _CU_STREAM_WAIT_VALUE_GEQ = 0
 _OUT_OF_MEMORY = 2
 _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
-_SEED_BYTES = 64 * 1024
+SEED_BYTES = 64 * 1024
 """The part of a fill with a wide pattern that is written item by item, before copies double it."""
 _ENTRIES_OF_A_2D_FILL = 4
 """At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
@@ -405,7 +405,7 @@ class MemoryEngine:
         """Return the most entries that a fill makes in the stream's queue."""
         if itemsize <= 4:
             return 1 if height == 1 else _ENTRIES_OF_A_2D_FILL
-        doublings = max(0, width * itemsize // _SEED_BYTES).bit_length() + (height - 1).bit_length()
+        doublings = max(0, width * itemsize // SEED_BYTES).bit_length() + (height - 1).bit_length()
         return _ENTRIES_OF_A_2D_FILL * (itemsize // 4) + doublings
 
     def _fill_narrow(
@@ -425,7 +425,7 @@ class MemoryEngine:
         then doubled."""
         driver = self._driver
         total = count * itemsize
-        seed = min(total, _SEED_BYTES // itemsize * itemsize)
+        seed = min(total, SEED_BYTES // itemsize * itemsize)
         for offset in range(0, itemsize, 4):
             word = int.from_bytes(pattern[offset : offset + 4], "little")
             driver.cuMemsetD2D32Async(address + offset, itemsize, word, 1, seed // itemsize, lane.stream)

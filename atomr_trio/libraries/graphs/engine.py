@@ -17,7 +17,7 @@ from ..._wire.protocol import Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
 from ..._worker.base.giving_back import GivingBack
-from ..._worker.base.memory import _SEED_BYTES
+from ..._worker.base.memory import SEED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,7 +279,7 @@ class GraphEngine:
         word, and copies double it."""
         itemsize = 4 * len(words)
         total = width * itemsize
-        done = min(total, _SEED_BYTES // itemsize * itemsize)
+        done = min(total, SEED_BYTES // itemsize * itemsize)
         for number, word in enumerate(words):
             yield self._filled(address + 4 * number, itemsize, word, 1, done // itemsize)
         while done < total:

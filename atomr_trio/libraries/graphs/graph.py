@@ -35,12 +35,13 @@ from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
 from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
+from ..._values.parameters import Dimensions
 from ..._values.shortage import host_limits
 from ..._values.util import Living, NoPublicConstructor, check_seconds, known
 from ..._wire.protocol import LANE_COMPUTE, Role, Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
-from ..modules.kernel import Dimensions, GivenOptions, Kernel, _options, _tuple_of_touched
+from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
 from ..modules.module import Module
 from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
 
@@ -427,8 +428,8 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         if programmatic is True:
             raise InvalidArgument("a programmatic launch cannot be captured: its node begins when others have ended")
         own(self._device, kernel, Kernel, "launch takes a kernel")
-        options = _options(cooperative, cluster, programmatic, priority)
-        touched = _tuple_of_touched(touches)
+        options = options_of(cooperative, cluster, programmatic, priority)
+        touched = tuple_of_touched(touches)
         return self._add(_launch_step(kernel, grid, block, shared_bytes, touched, options, *arguments))
 
     def copy(self, source: DeviceArray, target: DeviceArray) -> GraphNode:

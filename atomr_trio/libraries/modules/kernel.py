@@ -18,7 +18,7 @@ from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
 from ..._values.info import KernelAttributes, Occupancy
-from ..._values.parameters import KernelSignature, Parameter
+from ..._values.parameters import Dimensions, KernelSignature, Parameter
 from ..._values.util import NoPublicConstructor, check_seconds, shown
 from ..._wire.protocol import Role, Verb
 from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
@@ -29,8 +29,6 @@ from .module import Module
 if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
-
-Dimensions = SupportsIndex | Sequence[SupportsIndex]
 
 _RECORD_FIELDS = NUMBERED_HEADER.format + "Q24sI4x"
 _SIX = struct.Struct("<6I")
@@ -236,12 +234,12 @@ class Kernel(metaclass=NoPublicConstructor):
                 return
         await placed(device, arguments)
         number = device.part(Lanes).chosen(lane)._number
-        options = _options(cooperative, cluster, programmatic, priority)
+        options = options_of(cooperative, cluster, programmatic, priority)
         if cooperative is True:
             await self.occupancy(block, shared_bytes)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
         await device.module_actor.mailbox.ask(request)
-        self._module._launches.learn(request, number)
+        self._module._launches.learn(self, request)
 
     def launch_nowait(
         self,
@@ -269,7 +267,7 @@ class Kernel(metaclass=NoPublicConstructor):
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
         number = self._module._device.part(Lanes).chosen(lane)._number
-        options = _options(cooperative, cluster, programmatic, priority)
+        options = options_of(cooperative, cluster, programmatic, priority)
         self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options))
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
@@ -326,7 +324,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
         device.check_open()
         block_of_parameters = self.signature.pack(arguments, address_of)
-        touched_arrays = _tuple_of_touched(touches)
+        touched_arrays = tuple_of_touched(touches)
         for touched in touched_arrays:
             if address_of(touched) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
@@ -337,6 +335,10 @@ class Kernel(metaclass=NoPublicConstructor):
 
     def _of(self, module: Module) -> bool:
         return self._module is module
+
+    def _is_loaded(self, generation: Generation) -> bool:
+        module = self._module
+        return generation.modules.get(module._number) == 0 and not module._device.strict
 
     def _describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
         """Return the name of a launch and its access to memory, from arguments that were checked."""
@@ -461,7 +463,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` as `launch` does.
         """
-        options = _options(cooperative, cluster, programmatic, priority)
+        options = options_of(cooperative, cluster, programmatic, priority)
         return PreparedLaunch._create(self, grid, block, arguments, shared_bytes, options)
 
     # --- shapes -------------------------------------------------------------------------------------------------------
@@ -626,7 +628,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         number = device.part(Lanes).chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device.module_actor.mailbox.ask(request)
-        self.kernel._module._launches.learn(request, number, self)
+        self.kernel._module._launches.learn(self.kernel, request, self)
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Make the launch, and do not wait for it; see `Kernel.launch_nowait`.
@@ -645,7 +647,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         return LaunchRequest(self.kernel, self._payload, self._operands, self._arguments, hang_timeout, lane)
 
 
-def _options(
+def options_of(
     cooperative: object = False, cluster: object = None, programmatic: object = False, priority: object = None
 ) -> GivenOptions:
     """Return the options of a launch; `ORDINARY` itself if none were given."""
@@ -674,7 +676,7 @@ def names_nothing(touches: object) -> bool:
     return type(touches) in (tuple, list) and not touches
 
 
-def _tuple_of_touched(touches: object) -> tuple[object, ...]:
+def tuple_of_touched(touches: object) -> tuple[object, ...]:
     """Return the arrays of `touches` as a tuple, which keeps them alive. A single array is refused."""
     if isinstance(touches, Iterable) and not isinstance(touches, DeviceArray | str | bytes):
         return tuple(touches)
