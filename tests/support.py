@@ -14,6 +14,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -134,6 +135,14 @@ def _is_descendant(pid: int) -> bool:
         if pid == os.getpid():
             return True
     return False
+
+
+def set_constant_in(monkeypatch: pytest.MonkeyPatch, modules: Sequence[ModuleType], name: str, value: object) -> None:
+    """Set a constant in each of these modules that has it. Fails where no function of one that has it reads it."""
+    having = [module for module in modules if hasattr(module, name)]
+    assert having, f"none of these modules has {name}"
+    for module in having:
+        set_constant(monkeypatch, module, name, value)
 
 
 def supervisor_of(dev: Device) -> Supervisor:

@@ -179,19 +179,89 @@ def test_an_engine_can_be_imported_first(path):
     assert loaded.split() == []
 
 
-LAYERS = {
-    "_wire": (),
-    "_values": ("_wire",),
-    "_compiling": ("_wire", "_values"),
-    "_memory": ("_wire", "_values"),
-    "_supervision": ("_wire", "_values", "_compiling", "_memory"),
-}
-"""The lower folders of the package, each with those that it may import. The modules that lie flat are above them."""
+LAYERS = (
+    ("_wire",),
+    ("_values",),
+    ("_compiling", "_memory"),
+    ("_supervision",),
+    ("_generation",),
+    ("_arrays",),
+    ("_transfers",),
+    ("_calls",),
+    ("libraries",),
+    ("_device",),
+)
+"""The folders of the user's side, each above those before it; those of one line do not know each other."""
+
+FACE = ("", "__main__", "_cli", "pytest_plugin", "testing")
+"""What is made of the package's public names; `testing` and the plugin reach deeper."""
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_lower_layer_imports_nothing_of_a_higher_one(layer):
-    assert of_the_package(sources(TRIO_SIDE / layer), layer, *LAYERS[layer]) == []
+def layer_of(module: str) -> int | None:
+    """The place among the layers of a module of the package; None for one of the worker's side or of the face."""
+    folder = module.split(".")[1]
+    return next((number for number, folders in enumerate(LAYERS) if folder in folders), None)
+
+
+@pytest.mark.parametrize("folder", [folder for folders in LAYERS for folder in folders])
+def test_a_layer_imports_nothing_of_a_higher_one(folder):
+    """The face is above all. An engine is of the worker's side, and has its own rules."""
+    allowed = [folder, *(lower for folders in LAYERS[: layer_of(f"atomr_trio.{folder}")] for lower in folders)]
+    found = of_the_package([path for path in sources(TRIO_SIDE / folder) if path not in ENGINES], *allowed)
+    assert found == []
+
+
+def test_every_folder_of_the_package_has_its_place():
+    folders = {path.relative_to(TRIO_SIDE).parts[0].removesuffix(".py") for path in sources(TRIO_SIDE)}
+    placed = {folder for layer in LAYERS for folder in layer} | {"_worker", "__init__", *FACE}
+    assert folders <= placed
+
+
+def test_the_public_device_is_named_below_it_only_where_a_property_returns_it():
+    """An array and a module tell their device. It is the one thing that a lower layer takes from the face."""
+    for path in [path for folders in LAYERS[:-1] for folder in folders for path in sources(TRIO_SIDE / folder)]:
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        depth = len(path.relative_to(TRIO_SIDE).parts)
+        names = [
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.level == depth and node.module is None
+            for alias in node.names
+            if not (TRIO_SIDE / alias.name).exists()
+        ]
+        if not names:
+            continue
+        assert names == ["Device"], path
+        returned = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef)
+            and isinstance(node.returns, ast.Name)
+            and node.returns.id == "Device"
+            and node.name == "device"
+        ]
+        inside = {id(inner) for node in returned for inner in ast.walk(node)}
+        uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Device"]
+        assert uses, path
+        assert all(id(node) in inside for node in uses), path
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+MOST_LINES, MOST_METHODS = 900, 45
+
+
+def test_no_file_and_no_class_is_too_large():
+    large = []
+    for path in sources(TRIO_SIDE):
+        text = path.read_text(encoding="utf-8")
+        lines = text.count("\n")
+        large += [f"{path.relative_to(ROOT)} has {lines} lines"] if lines > MOST_LINES else []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+                large += [f"{path.name}: {node.name} has {methods} methods"] if methods > MOST_METHODS else []
+    assert large == []
 
 
 def test_the_base_of_the_worker_rests_on_what_both_processes_know():
@@ -242,9 +312,9 @@ def test_nothing_imports_the_worker():
 
 
 def test_the_trio_side_does_not_call_the_driver():
-    exempt = TRIO_SIDE / "_arrays" / "interop.py"
+    sharing = sources(TRIO_SIDE / "_arrays" / "sharing")
     worker_side = (*sources(WORKER), *ENGINES)
-    trio_side = [path for path in sources(TRIO_SIDE) if path not in worker_side and path != exempt]
+    trio_side = [path for path in sources(TRIO_SIDE) if path not in (*worker_side, *sharing)]
     assert offenders(trio_side, "atomr_cuda.driver", "atomr_sim") == []
 
 
@@ -252,7 +322,7 @@ def test_only_the_device_opens_a_nursery():
     """What is offered for tests is a user, and plays several of them at a time."""
     library = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(TRIO_SIDE / "testing")]
     openers = {path.name for path in library if calls(path, "open_nursery")}
-    assert openers <= {"_device.py"}
+    assert openers <= {"lifetime.py", "supervisor.py"}
 
 
 def test_only_requests_and_short_launches_reschedule_tasks():

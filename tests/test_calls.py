@@ -29,7 +29,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission
 from atomr_trio._generation.settler import error_of
 from atomr_trio._transfers.batch_areas import BATCH_BYTES
-from atomr_trio._transfers.copies import plan_copy
+from atomr_trio._transfers.copy_plan import plan_copy
 from atomr_trio._transfers.memory import plan_fill, tear
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers

@@ -35,9 +35,9 @@ from atomr_trio import (
     StandbyLost,
 )
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import batch_areas as _batch_areas, copies
+from atomr_trio._transfers import batch_areas as _batch_areas, copies, copy_flow, copy_plan, copy_stream
 from atomr_trio._transfers.batch_areas import BatchSlots
-from atomr_trio._transfers.copies import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
+from atomr_trio._transfers.copy_plan import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio._transfers.crew import Crew
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio._transfers.transfers import Transfers
@@ -45,7 +45,7 @@ from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio.testing import WorkerPool
 from rogue import endless_kernel, kill_worker, next_generation, process_exists, until, worker_pid
 from strategies import numbers, same
-from support import chosen_backend, open_test_device, set_constant
+from support import chosen_backend, open_test_device, set_constant, set_constant_in
 
 pytestmark = pytest.mark.used_workers
 
@@ -64,8 +64,8 @@ async def scenario(**options: Any):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Copies are cut into small pieces, and helpers do even the smallest memcpy."""
-    set_constant(monkeypatch, copies, "LARGE_SLOT", PIECE)
-    set_constant(monkeypatch, copies, "THREAD_BYTES", 1)
+    set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "LARGE_SLOT", PIECE)
+    set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "THREAD_BYTES", 1)
 
 
 def submitted(dev: atomr_trio.Device, lane: int) -> int:
@@ -325,7 +325,7 @@ class Hold:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.begun, self.go, self.count = threading.Event(), threading.Event(), 0
-        copy = getattr(copies._Plan, name)
+        copy = getattr(copy_plan._Plan, name)
 
         def held(plan: Any, piece: Any, memory: Any) -> None:
             self.count += 1
@@ -333,7 +333,7 @@ class Hold:
             assert self.go.wait(20)
             copy(plan, piece, memory)
 
-        monkeypatch.setattr(copies._Plan, name, held)
+        monkeypatch.setattr(copy_plan._Plan, name, held)
 
 
 @pytest.fixture
@@ -434,7 +434,7 @@ async def test_what_a_memcpy_raises_reaches_the_caller_and_every_slot_comes_back
             def fail(*_: object) -> None:
                 raise ZeroDivisionError("a test")
 
-            patch.setattr(copies._Plan, name, fail)
+            patch.setattr(copy_plan._Plan, name, fail)
             with pytest.raises(ZeroDivisionError):
                 await (array.copy_from if name == "load" else array.copy_to)(np.zeros(40 * PIECE, np.uint8))
         await until(lambda: core_of(dev).part(Transfers).staging.idle)
@@ -445,7 +445,7 @@ async def test_what_a_memcpy_raises_reaches_the_caller_and_every_slot_comes_back
 
 
 async def test_a_copy_whose_helper_outlives_the_device_ends_in_peace(hold, monkeypatch):
-    set_constant(monkeypatch, copies, "THREAD_BYTES", 1)
+    set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "THREAD_BYTES", 1)
     async with scenario() as dev:
         reading = hold("load")
         with trio.CancelScope() as scope:
@@ -471,7 +471,7 @@ def stand_still_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("helpers", [1, 2, 5])
 async def test_streams_are_exact_with_any_number_of_slots_and_helpers(slots, helpers, monkeypatch):
-    set_constant(monkeypatch, copies, "STREAM_SLOTS", slots)
+    set_constant(monkeypatch, copy_stream, "STREAM_SLOTS", slots)
     async with scenario() as dev:
         core_of(dev).part(Transfers).crew.size = helpers
         array = dev.empty(40 * PIECE + 3, np.uint8)
@@ -486,7 +486,7 @@ async def test_streams_are_exact_with_any_number_of_slots_and_helpers(slots, hel
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_a_large_copy_takes_few_commands(direction):
     async with scenario() as dev:
-        array = dev.empty((copies.STREAM_PIECES + 1) * PIECE, np.uint8)
+        array = dev.empty((copy_stream.STREAM_PIECES + 1) * PIECE, np.uint8)
         lane = LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
         await (array.copy_from if direction == "in" else array.copy_to)(np.ones(array.nbytes, np.uint8))
         assert submitted(dev, lane) == 2
@@ -536,8 +536,8 @@ async def test_a_stream_that_is_left_in_the_middle_lets_the_lane_go(direction, h
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monkeypatch):
-    set_constant(monkeypatch, copies, "STREAM_PIECES", 16)
-    set_constant(monkeypatch, copies, "STREAM_SLOTS", 11)
+    set_constant(monkeypatch, copy_stream, "STREAM_PIECES", 16)
+    set_constant(monkeypatch, copy_stream, "STREAM_SLOTS", 11)
     async with scenario() as dev:
         array, held = await dev.to_device(np.zeros(30 * PIECE, np.uint8)), hold("load")
         before, page = submitted(dev, LANE_COPY_IN), core_of(dev).current.page
@@ -554,7 +554,7 @@ async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monke
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_stream_that_is_left_when_the_helpers_are_done_goes_on(monkeypatch):
     async with scenario() as dev:
-        host = numbers(2 * copies.STREAM_SLOTS * PIECE, np.uint8)
+        host = numbers(2 * copy_stream.STREAM_SLOTS * PIECE, np.uint8)
         array = await dev.to_device(np.zeros_like(host))
         with monkeypatch.context() as patch:
             patch.setattr(core_of(dev).current.settler, "settle_finished", lambda: False)
@@ -576,7 +576,7 @@ async def test_a_stream_that_is_left_when_the_helpers_are_done_goes_on(monkeypat
 async def test_helpers_that_wait_for_the_gpu_do_not_keep_others_from_copying():
     async with scenario() as dev:
         core_of(dev).part(Transfers).crew.size = 2
-        host = numbers(copies.STREAM_SLOTS * LARGE_SLOT, np.uint8)
+        host = numbers(copy_stream.STREAM_SLOTS * LARGE_SLOT, np.uint8)
         waiting, free = await dev.to_device(host), dev.empty(3 * LARGE_SLOT, np.uint8)
         before, out = submitted(dev, LANE_COPY_OUT), np.zeros_like(host)
         async with trio.open_nursery() as nursery:
@@ -701,7 +701,7 @@ def pinned_mappings(pid: int | str = "self") -> int:
 async def test_pinned_arrays_are_copied_by_one_command_without_a_slot(monkeypatch):
     async with scenario() as dev:
         monkeypatch.setattr(core_of(dev).part(Transfers).staging, "has_free", None)
-        size = copies.PINNED_PIECE
+        size = copy_plan.PINNED_PIECE
         host = dev.pinned_empty(size, np.uint8)
         host[:] = expected = numbers(size, np.uint8)
         array = await dev.to_device(host)
@@ -774,7 +774,7 @@ async def test_strided_views_on_either_side_go_with_pinned_memory_too():
 
 
 async def test_a_large_copy_of_pinned_memory_is_several_commands(monkeypatch):
-    set_constant(monkeypatch, copies, "PINNED_PIECE", 1 << 16)
+    set_constant(monkeypatch, copy_plan, "PINNED_PIECE", 1 << 16)
     async with scenario() as dev:
         host = dev.pinned_empty(5 << 16, np.uint8)
         host[:] = expected = numbers(host.size, np.uint8)
@@ -1046,9 +1046,9 @@ async def iterate_until(events: Any, last: Any) -> Any:
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_copy_that_takes_long_tells_how_far_it_is(monkeypatch):
-    set_constant(monkeypatch, copies, "PROGRESS_AFTER", 0.0)
-    set_constant(monkeypatch, copies, "PROGRESS_EVERY", 0.0)
-    set_constant(monkeypatch, copies, "STREAM_PIECES", 1)
+    set_constant(monkeypatch, copy_flow, "PROGRESS_AFTER", 0.0)
+    set_constant(monkeypatch, copy_flow, "PROGRESS_EVERY", 0.0)
+    set_constant(monkeypatch, copy_stream, "STREAM_PIECES", 1)
     async with scenario() as dev:
         total = 6 * PIECE + 11
         array = dev.zeros(total, np.uint8)
@@ -1066,8 +1066,8 @@ async def test_a_copy_that_takes_long_tells_how_far_it_is(monkeypatch):
 @pytest.mark.usefixtures("small_pieces")
 async def test_progress_is_told_no_more_often_than_it_should_be(monkeypatch):
     clock = iter(range(1000))
-    set_constant(monkeypatch, copies, "STREAM_PIECES", 1)
-    monkeypatch.setattr(copies.time, "monotonic", lambda: 0.1 * next(clock))
+    set_constant(monkeypatch, copy_stream, "STREAM_PIECES", 1)
+    monkeypatch.setattr(copy_flow.time, "monotonic", lambda: 0.1 * next(clock))
     async with scenario() as dev:
         array = dev.zeros(30 * PIECE, np.uint8)
         async with dev.events() as events:

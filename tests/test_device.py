@@ -33,7 +33,7 @@ from atomr_trio._generation import admission as _admission, generation as _gener
 from atomr_trio._generation.adoption import reap
 from atomr_trio._generation.loss import StartFailed
 from atomr_trio._supervision.policy import RestartPolicy
-from atomr_trio._transfers import copies
+from atomr_trio._transfers import copy_plan
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
@@ -350,7 +350,7 @@ async def test_an_actor_that_crashed_keeps_no_array_alive(monkeypatch, dev):
         monkeypatch.setattr(logging.getLogger(logger), "disabled", True)
     with trio.fail_after(30):
         array = await dev.to_device(np.arange(4))
-        crash_on_start(monkeypatch, copies.CopyRequest, 1)
+        crash_on_start(monkeypatch, copy_plan.CopyRequest, 1)
         with pytest.raises(atomr_trio.ActorCrashed) as caught:
             await array.to_host()
         await until(lambda: dev.statistics().actors[0].restarts)
@@ -1094,7 +1094,7 @@ async def test_an_actor_that_crashes_restarts_alone(monkeypatch, nursery, caplog
 async def test_requests_behind_a_crash_stay_queued_and_run(monkeypatch, nursery, dev):
     with trio.fail_after(30):
         array = await dev.to_device(np.arange(4))
-        crash_on_start(monkeypatch, copies.CopyRequest, 1)
+        crash_on_start(monkeypatch, copy_plan.CopyRequest, 1)
         waiters = [start(nursery, array.to_host) for _ in range(5)]
         await ends_of(*waiters)
         crashed = [waiter for waiter in waiters if waiter.error is not None]
@@ -1111,7 +1111,7 @@ async def test_two_actors_that_crash_at_the_same_time_both_come_back(monkeypatch
             gate = await Gate.make(dev)
             await gate.open()
             crash_on_start(monkeypatch, kernel_actor.LaunchRequest, 1)
-            crash_on_start(monkeypatch, copies.CopyRequest, 1)
+            crash_on_start(monkeypatch, copy_plan.CopyRequest, 1)
             waiters = [start(nursery, gate.wait), start(nursery, gate.flag.to_host)]
             assert {type(error) for error in await ends_of(*waiters)} == {atomr_trio.ActorCrashed}
             await gate.wait()
@@ -1198,7 +1198,7 @@ async def test_every_request_is_settled_once_whatever_happens(monkeypatch, seed)
     """Tasks ask, are cancelled at random, and meanwhile workers are killed and actors crash."""
     dice = random.Random(seed)
     ends = collections.Counter()
-    real = copies.CopyRequest.start
+    real = copy_plan.CopyRequest.start
 
     def start_or_crash(request, generation):
         if dice.random() < 0.03:
@@ -1224,7 +1224,7 @@ async def test_every_request_is_settled_once_whatever_happens(monkeypatch, seed)
             ends["cancelled"] += scope.cancelled_caught
 
     with trio.fail_after(60):
-        monkeypatch.setattr(copies.CopyRequest, "start", start_or_crash)
+        monkeypatch.setattr(copy_plan.CopyRequest, "start", start_or_crash)
         async with open_test_device(restart_policy=RestartPolicy(intensity=math.inf)) as dev:
             arrays = [await dev.to_device(np.full(1000, number)) for number in range(8)]
             async with trio.open_nursery() as nursery:
@@ -1234,7 +1234,7 @@ async def test_every_request_is_settled_once_whatever_happens(monkeypatch, seed)
                     await trio.sleep(dice.random() * 0.01)
                     lose(dev)
                     await dev.wait_generation(after=dev.generation)
-            monkeypatch.setattr(copies.CopyRequest, "start", real)
+            monkeypatch.setattr(copy_plan.CopyRequest, "start", real)
             for array in arrays:
                 await array.fill(5)
                 assert (await array.to_host() == 5).all()

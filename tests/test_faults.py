@@ -26,7 +26,7 @@ from atomr_trio import (
 )
 from atomr_trio._device import workers as process_starter
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import copies, staging as _staging
+from atomr_trio._transfers import copy_stream, staging as _staging
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
 from atomr_trio._wire.records.memory import COPY_IN
@@ -381,7 +381,7 @@ async def test_a_cancelled_wait_for_a_kernel_that_never_ends_returns_at_once_and
 
 
 async def test_a_kill_while_a_large_copy_is_under_way_loses_that_copy_alone(open_test_device, monkeypatch):
-    set_constant(monkeypatch, copies, "STREAM_PIECES", 1)  # a command for each piece
+    set_constant(monkeypatch, copy_stream, "STREAM_PIECES", 1)  # a command for each piece
     async with open_test_device(restart_policy=ANY_NUMBER) as dev:
         host, large = pattern(8), pattern(9, 12 << 20)
         spared, target = await dev.to_device(host), dev.empty(large.shape, np.int32)

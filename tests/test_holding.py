@@ -22,7 +22,7 @@ import trio
 import support
 from atomr_trio import CommandFailed, OutOfHostMemory
 from atomr_trio._supervision import closing as _closing
-from atomr_trio._transfers import copies, pinned as _pinned
+from atomr_trio._transfers import copy_plan, pinned as _pinned
 from atomr_trio.libraries.modules import module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from rogue import until
@@ -189,13 +189,13 @@ async def test_torn_and_lost_arrays_are_counted_as_they_come_and_go(open_test_de
 
 async def test_what_a_batch_has_copied_is_scattered_by_helpers_and_small_pieces_between_checkpoints(dev, monkeypatch):
     stored: list[tuple[bool, int]] = []
-    store = copies._Plan.store
+    store = copy_plan._Plan.store
 
     def noted(plan: Any, piece: Any, source: Any) -> None:
         stored.append((threading.current_thread() is threading.main_thread(), plan.burden(piece)))
         store(plan, piece, source)
 
-    monkeypatch.setattr(copies._Plan, "store", noted)
+    monkeypatch.setattr(copy_plan._Plan, "store", noted)
     host = np.arange(3 * MIB, dtype=np.float32).reshape(3, 1024, 1024)
     small = np.arange(64 * 1024, dtype=np.float32).reshape(256, 256)
     array, other = await dev.to_device(host), await dev.to_device(small)
@@ -208,7 +208,7 @@ async def test_what_a_batch_has_copied_is_scattered_by_helpers_and_small_pieces_
     assert (out == host.transpose(1, 2, 0)).all()
     assert all((each == small.T).all() for each in others)
     assert stored
-    assert all(burden < copies.THREAD_BYTES for in_loop, burden in stored if in_loop)
+    assert all(burden < copy_plan.THREAD_BYTES for in_loop, burden in stored if in_loop)
 
 
 async def test_of_two_copies_to_one_array_the_later_arrives_last(dev):
@@ -222,7 +222,7 @@ async def test_of_two_copies_to_one_array_the_later_arrives_last(dev):
 
 async def test_a_flush_that_is_cancelled_leaves_the_memory_alone_and_the_next_one_goes_on(dev, monkeypatch):
     begun, may_go, at_work = threading.Event(), threading.Event(), []
-    store = copies._Plan.store
+    store = copy_plan._Plan.store
 
     def held(plan: Any, piece: Any, source: Any) -> None:
         at_work.append(piece)
@@ -231,7 +231,7 @@ async def test_a_flush_that_is_cancelled_leaves_the_memory_alone_and_the_next_on
         store(plan, piece, source)
         at_work.remove(piece)
 
-    monkeypatch.setattr(copies._Plan, "store", held)
+    monkeypatch.setattr(copy_plan._Plan, "store", held)
     host = np.arange(4 * MIB, dtype=np.float32).reshape(2048, 2048)
     array, out = await dev.to_device(host), np.zeros((2048, 2048), np.float32)
     async with dev.batch() as batch:

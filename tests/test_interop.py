@@ -37,10 +37,12 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
 )
-from atomr_trio._arrays import dlpack as _dlpack, interop as _interop
-from atomr_trio._arrays.dlpack import DeviceType
-from atomr_trio._arrays.interop import RELEASED, STREAMS, Fence, Interop
 from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._arrays.sharing import consumer as _consumer, dlpack as _dlpack, exports as _exports, fences as _fences
+from atomr_trio._arrays.sharing.consumer import STREAMS
+from atomr_trio._arrays.sharing.dlpack import DeviceType
+from atomr_trio._arrays.sharing.exports import Interop
+from atomr_trio._arrays.sharing.fences import RELEASED, Fence
 from atomr_trio._device.device import core_of
 from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack_type, of_dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
@@ -165,7 +167,7 @@ def test_a_producer_without_strides_is_packed_and_one_from_before_version_1_is_a
 def test_a_consumer_that_outlives_the_interpreter_calls_nothing_of_it():
     code = """
         import ctypes, atexit
-        from atomr_trio._arrays import dlpack as _dlpack
+        from atomr_trio._arrays.sharing import dlpack as _dlpack
         tensor = _dlpack.Tensor(64, (1, 0), (1,), (1,), 2, 32)
         capsule = _dlpack.give(tensor, lambda: print("released"), versioned=True)
         managed = _dlpack.Taken(capsule)._managed
@@ -758,7 +760,7 @@ async def test_a_stream_that_never_gets_there_costs_a_generation_and_is_named(co
 
 async def test_a_stream_that_is_stuck_does_not_hold_up_the_end_of_the_device(context, pool, monkeypatch):
     """The driver waits for every stream of the process when memory is unregistered, whatever that stream does."""
-    set_constant(monkeypatch, _interop, "CLOSE_SECONDS", 0.05)
+    set_constant(monkeypatch, _exports, "CLOSE_SECONDS", 0.05)
     async with open_test_device(workers=pool) as dev:
         library = play_library(dev)
         (x,) = await numbers(dev, 0)
@@ -842,7 +844,7 @@ async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, l
 
 async def test_a_stream_that_is_too_far_behind_is_not_given_more(dev, library, monkeypatch):
     x, y = await numbers(dev, 0, 3)
-    set_constant(monkeypatch, _interop, "MARKS_AHEAD", 20)
+    set_constant(monkeypatch, _fences, "MARKS_AHEAD", 20)
     taken = library.take(x)
     library.wait_at_gate()
     set_one = await kernel(dev, "set")
@@ -993,11 +995,11 @@ def host_addresses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where the host memory lies that is registered from now on."""
     seen: list[int] = []
 
-    def noting(memory: Any, place: Any = _interop._host_address) -> int:
+    def noting(memory: Any, place: Any = _consumer._host_address) -> int:
         seen.append(place(memory))
         return seen[-1]
 
-    monkeypatch.setattr(_interop, "_host_address", noting)
+    monkeypatch.setattr(_consumer, "_host_address", noting)
     return seen
 
 
@@ -1012,10 +1014,10 @@ async def test_a_consumer_that_is_refused_keeps_nothing(context, dev, function, 
     descriptors = os.listdir("/proc/self/fd")
     atomr_sim.inject(f"{function}:2:1")
     with pytest.raises(CudaError):
-        _interop.Consumer(dev.info.pci_bus_id)
+        _consumer.Consumer(dev.info.pci_bus_id)
     assert not any(map(is_registered, seen))
     assert os.listdir("/proc/self/fd") == descriptors
-    made = _interop.Consumer(dev.info.pci_bus_id)
+    made = _consumer.Consumer(dev.info.pci_bus_id)
     assert is_registered(seen[-1])
     made.close()
     assert not is_registered(seen[-1])

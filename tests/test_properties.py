@@ -52,7 +52,7 @@ SMALL_PIECES = 15
 @pytest.fixture(params=[LARGE_SLOT, SMALL_PIECES])
 def piece_size(request, monkeypatch):
     """Run a test twice: with copies as they are, and with copies that are cut into small pieces."""
-    monkeypatch.setattr("atomr_trio._transfers.copies.LARGE_SLOT", request.param)
+    monkeypatch.setattr("atomr_trio._transfers.copy_plan.LARGE_SLOT", request.param)
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------

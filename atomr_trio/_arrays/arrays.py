@@ -28,8 +28,8 @@ from .ownership import check_own, foreign
 if TYPE_CHECKING:
     from .. import Device
     from .._generation.core import DeviceCore
-    from .interop import Use
     from .memory import DeviceMemory
+    from .sharing.exports import Use
 
 Index = SupportsIndex | slice | EllipsisType | None
 MAX_AXES = 64
@@ -319,7 +319,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         requests that the standard names. Raises `StaleArray` if the array is torn or lost; `InvalidArgument` if it
         was freed or `stream` is not a stream; `CommandFailed` if the driver refuses it in this process.
         """
-        from .interop import give_dlpack
+        from .sharing.protocols import give_dlpack
 
         return give_dlpack(self, stream, max_version, dl_device, copy)
 
@@ -339,7 +339,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `__dlpack__` does, and `AttributeError` on the simulator and for dtypes of ml_dtypes.
         """
-        from .interop import array_interface
+        from .sharing.protocols import array_interface
 
         return array_interface(self)
 

@@ -25,7 +25,7 @@ from .arrays import ArrayTransfers, DeviceArray, Storage, contiguous
 from .checked_memory import CheckedArena
 
 if TYPE_CHECKING:
-    from .interop import Interop
+    from .sharing.exports import Interop
 
 DEFAULT_MEMORY_SHARE = 0.95
 STANDBY_BYTES = 768 << 20
@@ -157,7 +157,7 @@ class DeviceMemory(DevicePart):
         """Return what shares arrays with other libraries. Once it is made, every generation keeps order with them."""
         self.device.check_open()
         if self.interop is None:
-            from .interop import Interop
+            from .sharing.exports import Interop
 
             self.interop = Interop(self, cuda=self.device.backend == "cuda")
             for generation in self.device.all_generations():

@@ -19,7 +19,8 @@ from .._generation.requests import CommandRequest
 from .._generation.timeline import LaneBook, Launch, the_lane
 from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
-from .._transfers.copies import THREAD_BYTES, take_by_helpers
+from .._transfers.copies import take_by_helpers
+from .._transfers.copy_plan import THREAD_BYTES
 from .._transfers.memory import tear_halves
 from .._transfers.transfers import Transfers
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh

@@ -519,7 +519,7 @@ class Library:
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of `source` to `target`, before the calls that follow."""
-        from .._transfers.copies import plan_copy
+        from .._transfers.copy_plan import plan_copy
 
         requests = plan_copy(source, target, self._lane, most=_MOST_BOXES)
         if requests is None:

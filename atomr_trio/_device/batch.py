@@ -26,7 +26,7 @@ from .._calls.batch_sender import BatchSender
 from .._calls.launching import Launcher
 from .._generation.core import DeviceCore
 from .._generation.requests import CommandRequest
-from .._transfers.copies import plan_copy, plan_copy_in, plan_copy_out
+from .._transfers.copy_plan import plan_copy, plan_copy_in, plan_copy_out
 from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
 from .._values.parameters import Dimensions

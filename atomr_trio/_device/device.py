@@ -33,7 +33,7 @@ from ..libraries.nvrtc.verbs import Nvrtc
 from .libraries import DeviceLibraries
 
 if TYPE_CHECKING:
-    from .._arrays.dlpack import SupportsCudaArray, SupportsDLPack
+    from .._arrays.sharing.dlpack import SupportsCudaArray, SupportsDLPack
     from ..libraries.graphs.graph import Graph, GraphRecorder
     from .batch import Batch
 
@@ -342,7 +342,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         if isinstance(source, DeviceArray):
             check_usable(self._core, source)
         elif not isinstance(source, np.ndarray):
-            from .._arrays.interop import copy_foreign, from_host, is_foreign
+            from .._arrays.sharing.foreign import copy_foreign, from_host, is_foreign
 
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
             if is_foreign(source):
@@ -369,7 +369,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the context is lost meanwhile, and
         `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
         """
-        from .._arrays.interop import share
+        from .._arrays.sharing.protocols import share
 
         self._core.home.check_task()
         await share(self._memory, array)

@@ -30,7 +30,8 @@ _TO_OPEN = ("_device.lifetime", "libraries.lanes.verbs", "libraries.modules.modu
 _TO_USE = (
     "_device.batch",
     "_compiling.linker",
-    "_arrays.interop",
+    "_arrays.sharing.foreign",
+    "_arrays.sharing.protocols",
     "libraries.blas.verbs",
     "libraries.blaslt.verbs",
     "_transfers.copies",

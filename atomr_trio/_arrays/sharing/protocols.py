@@ -1,0 +1,116 @@
+"""What an array says when another library asks for it: `Device.share`, ``__dlpack__``, ``__cuda_array_interface__``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..._generation.requests import CommandRequest
+from ..._values.dtypes import dlpack_type, is_of_ml_dtypes
+from ..._values.errors import InvalidArgument
+from ..._values.shortage import host_limits
+from ..._values.util import shown
+from ..._wire.protocol import LANE_COMPUTE, Role
+from ..._wire.records.interop import SETTLE
+from ..arrays import DeviceArray, check_usable
+from . import dlpack as _dlpack
+from .exports import _last_uses
+from .fences import LEGACY_STREAM, NO_ORDER
+
+if TYPE_CHECKING:
+    from ..._generation.generation import Generation
+    from ..memory import DeviceMemory
+
+
+class _Settle(CommandRequest):
+    """A request that creates an array's memory, and is answered when all work submitted on it is done."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, array: DeviceArray) -> None:
+        super().__init__(SETTLE, b"", ((array._block, Role.READ),), keep=array, operation="interop.share")
+        self._block = array._block
+
+    def _publish(self, generation: Generation, requires: Any = ()) -> None:
+        # Reading waits for the last writer; another library may write, so the readers count as well.
+        after = tuple(_last_uses(self._block, generation.number))
+        generation.publish(
+            LANE_COMPUTE, SETTLE, b"", self.operands, self, requires=requires, after=after, operation=self.operation
+        )
+
+
+@trio.lowlevel.enable_ki_protection
+async def share(memory: DeviceMemory, array: DeviceArray) -> None:
+    """Make an array ready to be exported. See `Device.share`."""
+    device = memory.device
+    check_usable(device, array)
+    array._storage.check_shareable()
+    await device.memory_actor.mailbox.ask(_Settle(array))
+    interop = memory.shared()
+    if not interop.opened:
+        with host_limits("the GPU cannot be opened in this process", device=device.index, operation="interop.open"):
+            await trio.to_thread.run_sync(lambda: interop.consumer)
+
+
+def give_dlpack(
+    array: DeviceArray,
+    stream: int | None,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> object:
+    """Return a capsule of an array's memory. See `DeviceArray.__dlpack__`."""
+    interop = array._storage.memory.shared()
+    place = interop.place
+    if copy:
+        raise BufferError("the array is shared without a copy: copy it with `await array.to_host()` or `copy_from`")
+    if dl_device is not None and tuple(dl_device) != place:
+        raise BufferError(f"the array is on the device that DLPack calls {place}, not on {tuple(dl_device)}")
+    address, release = 0, _nothing
+    if array.size:
+        address, use = interop.export(array, _checked_stream(stream), owned=True)
+        release = use.release
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    tensor = _dlpack.Tensor(address, place, array.shape, strides, *dlpack_type(array.dtype))
+    return _dlpack.give(tensor, release, versioned=max_version is not None and max_version[0] >= 1)
+
+
+def _nothing() -> None:
+    """Do nothing: there is no memory to release."""
+
+
+def _checked_stream(stream: object) -> int:
+    if stream is None:
+        return LEGACY_STREAM
+    if isinstance(stream, bool) or not isinstance(stream, int) or stream == 0 or stream < NO_ORDER:
+        raise InvalidArgument(
+            f"a stream is -1 for no order, 1 for the default stream, 2 for that of the thread, or a handle, "
+            f"not {shown(stream)}"
+        )
+    return stream
+
+
+def array_interface(array: DeviceArray) -> dict[str, Any]:
+    """Return the dictionary of `DeviceArray.__cuda_array_interface__`."""
+    memory = array._storage.memory
+    if memory.device.backend == "sim" and (memory.interop is None or not memory.interop._cuda):
+        raise AttributeError("memory of the simulator is not CUDA memory: use np.from_dlpack(array)")
+    if is_of_ml_dtypes(array.dtype):
+        raise AttributeError(f"the interface does not support {array.dtype.name}: use DLPack")
+    address, storage = 0, array._storage
+    if array.size:
+        address, use = memory.shared().export(array, LEGACY_STREAM, owned=False)
+        # One use is enough, and it must last: a consumer keeps the array, not this dictionary.
+        if storage.use is None:
+            storage.use = use
+        else:
+            use.release()
+    return {
+        "shape": array.shape,
+        "typestr": array.dtype.str,
+        "data": (address, False),
+        "strides": None if array.contiguous else array.strides,
+        "version": 3,
+        "stream": LEGACY_STREAM,
+    }
