@@ -17,7 +17,7 @@ import trio
 from .._arrays.layout import Piece
 from .._values.events import CopyProgress
 from .._values.util import known
-from .copy_plan import THREAD_BYTES, CopyRequest, _Plan
+from .copy_plan import THREAD_BYTES, CopyRequest, _drop_all, _Plan
 from .staging import Slot
 from .transfers import Transfers
 
@@ -30,11 +30,6 @@ PROGRESS_AFTER = 1.0
 
 PROGRESS_EVERY = 0.5
 """Seconds of real time between two reports of progress."""
-
-
-def _drop_all(requests: list[CopyRequest]) -> None:
-    for request in requests:
-        request.drop()
 
 
 class _Progress:

@@ -34,7 +34,6 @@ from .._wire.records.memory import (
     SLOT,
 )
 from .._wire.ring import ORDERED_STORES
-from .copy_flow import _drop_all
 from .memory import overlap
 from .pinned import PinnedArea
 from .staging import LARGE_SLOT, Slot
@@ -328,3 +327,8 @@ def plan_copy(
         keep = (source, target)
         requests.append(CommandRequest(verb, payload, operands, keep=keep, lane=lane, operation="memory.copy"))
     return requests
+
+
+def _drop_all(requests: list[CopyRequest]) -> None:
+    for request in requests:
+        request.drop()

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
+from ctypes import addressof, c_char, c_int, c_void_p
 from typing import Any, NoReturn
 
 from .._wire import channel
@@ -64,9 +64,9 @@ from . import registry as engines
 from .base.giving_back import GivingBack
 from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .base.memory import MemoryEngine
+from .context import Context
 from .parent import die_with_parent
 
-_CU_MEMHOSTREGISTER_DEVICEMAP = 2
 _NOT_READY = 600
 _ASSERT = 710
 
@@ -93,29 +93,6 @@ _READ_MASK = 15
 LINGER_SECONDS = 2.0
 """A worker that has said that its context is lost is killed, unless the user's process stands still: it may be waiting,
 in another library, for just this worker."""
-
-_ATTRIBUTES = {
-    "max_threads_per_block": 1,
-    "max_block_x": 2,
-    "max_block_y": 3,
-    "max_block_z": 4,
-    "max_grid_x": 5,
-    "max_grid_y": 6,
-    "max_grid_z": 7,
-    "max_shared_bytes": 97,
-    "max_threads_per_multiprocessor": 39,
-    "warp_size": 10,
-    "multiprocessors": 16,
-    "compute_mode": 20,
-    "capability_major": 75,
-    "capability_minor": 76,
-    "posix_descriptors": 103,
-}
-"""``CUdevice_attribute`` numbers of what the user's process wants to know about the device."""
-
-
-class StartFailed(Exception):
-    """The worker cannot serve; the parent is told why and the process ends."""
 
 
 class Worker:
@@ -186,7 +163,7 @@ class Worker:
 
     def bind_thread(self) -> None:
         """Make the context current in the calling thread."""
-        self._driver.cuCtxSetCurrent(self._context)
+        self._context.bind_thread()
 
     def synchronize(self) -> None:
         """Wait until every stream is idle."""
@@ -216,7 +193,7 @@ class Worker:
     # Start.
 
     def open_context(self) -> None:
-        """Load the driver, retain the primary context, and reserve the range before anything else claims it."""
+        """Load the driver and retain the primary context."""
         from atomr_cuda import driver
         from atomr_cuda._library import CudaError, LibraryMissing
 
@@ -224,24 +201,11 @@ class Worker:
             import atomr_sim
 
             atomr_sim.install()
-        self._driver = driver
         self.cuda_error = CudaError
         self._giving_back = GivingBack(CudaError)
         self.library_missing = LibraryMissing
-        driver.cuInit(0)
-        device = driver.CUdevice()
-        driver.cuDeviceGet(byref(device), self.device)
-        self._device = device.value
-        context = driver.CUcontext()
-        driver.cuDevicePrimaryCtxRetain(byref(context), self._device)
-        self._context = context
-        driver.cuCtxSetCurrent(context)
-        reserved = driver.CUdeviceptr()
-        driver.cuMemAddressReserve(byref(reserved), self.extent, 0, self.base, 0)
-        if reserved.value != self.base:
-            raise StartFailed(
-                f"the address range {self.base:#x} + {self.extent:#x} is taken: the driver gave {reserved.value:#x}"
-            )
+        self._driver = driver
+        self._context = Context(driver, self.device, self.base, self.extent)
 
     def adopt(self) -> bool:
         """Receive what this generation works on; false when the parent closed the channel instead."""
@@ -255,10 +219,10 @@ class Worker:
         self._page = TimelinePage(page)
         self._ring = Ring(ring[0]) if ring else None
         self._spin_seconds = config["spin_seconds"]
-        page_address = self._register(self._page)
+        page_address = self._context.register(self._page)
         self._staging = SharedMemory(staging, config["staging_bytes"])
-        self.staging_address = self._register(self._staging)
-        self.durable = bool(self._attribute(_ATTRIBUTES["posix_descriptors"])) and config["durable"]
+        self.staging_address = self._context.register(self._staging)
+        self.durable = config["durable"] and self._context.shares_memory
         self._page_address = page_address
         self._lanes = {}
         for index in range(LANES):
@@ -273,9 +237,10 @@ class Worker:
         self._ready = {}
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
-        self._self_test(page_address)
+        self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
         self._start_threads()
-        self.post({"kind": "ready", **self._facts()})
+        free, _ = self._memory.memory_info()
+        self.post({"kind": "ready", **self._context.facts(), "free_memory": free, "durable": self.durable})
         return True
 
     def _add_lane(self, index: int, priority: int = 0) -> Lane:
@@ -283,53 +248,6 @@ class Worker:
         lane = Lane(index, self._page, self._page_address, groups, self, priority)
         self._lanes = {**self._lanes, index: lane}  # other threads go through the one that was there
         return lane
-
-    def _register(self, memory: SharedMemory) -> int:
-        """Let the device see shared memory; returns its device address."""
-        host = _host_address(memory)
-        self._driver.cuMemHostRegister(host, memory.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
-        address = self._driver.CUdeviceptr()
-        self._driver.cuMemHostGetDevicePointer(byref(address), host, 0)
-        return address.value
-
-    def _self_test(self, page_address: int) -> None:
-        """The device must write what it is told before anybody relies on it."""
-        word = 0x5EED_0000_0000_0000 | os.getpid()
-        stream = self._lanes[LANE_COMPUTE].stream
-        self._driver.cuStreamWriteValue64(stream, page_address + SELF_TEST_WORD * 8, word, 0)
-        self._driver.cuStreamSynchronize(stream)
-        seen = self._page.words[SELF_TEST_WORD]
-        if seen != word:
-            raise StartFailed(f"the self-test of the device failed: it wrote {seen:#x} instead of {word:#x}")
-
-    def _attribute(self, number: int) -> int:
-        value = c_int()
-        self._driver.cuDeviceGetAttribute(byref(value), number, self._device)
-        return value.value
-
-    def _facts(self) -> dict[str, Any]:
-        driver = self._driver
-        name = create_string_buffer(256)
-        driver.cuDeviceGetName(name, len(name), self._device)
-        bus = create_string_buffer(32)
-        driver.cuDeviceGetPCIBusId(bus, len(bus), self._device)
-        version, total = c_int(), c_size_t()
-        driver.cuDriverGetVersion(byref(version))
-        driver.cuDeviceTotalMem(byref(total), self._device)
-        least, greatest = c_int(), c_int()
-        driver.cuCtxGetStreamPriorityRange(byref(least), byref(greatest))
-        free, _ = self._memory.memory_info()
-        return {
-            "name": name.value.decode(),
-            "pci_bus_id": bus.value.decode(),
-            "driver_version": version.value,
-            "total_memory": total.value,
-            "free_memory": free,
-            "durable": self.durable,
-            "lowest_priority": least.value,
-            "highest_priority": greatest.value,
-            **{key: self._attribute(number) for key, number in _ATTRIBUTES.items()},
-        }
 
     # Threads.
 
@@ -713,7 +631,7 @@ class Worker:
             for call in lane.close():
                 call()
         for memory in (self._page, self._staging):
-            self._driver.cuMemHostUnregister(_host_address(memory))
+            self._context.unregister(memory)
             memory.close()
         if self._ring is not None:
             self._ring.close()
@@ -733,14 +651,10 @@ class Worker:
     def close(self) -> None:
         """Give the context back as well."""
         self.release()
-        self._driver.cuDevicePrimaryCtxRelease(self._device)
+        self._context.release()
 
 
 _ENDS = (context_records.CLOSE, context_records.RESET)
-
-
-def _host_address(memory: SharedMemory) -> c_void_p:
-    return c_void_p(addressof(c_char.from_buffer(memory.map)))
 
 
 def exit_by(bug: BaseException) -> NoReturn:

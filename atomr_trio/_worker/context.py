@@ -1,0 +1,124 @@
+"""The primary context of the worker's device: retained, asked for facts, and shown the memory of both processes."""
+
+from __future__ import annotations
+
+import os
+from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
+from typing import Any
+
+from .._wire.channel import SharedMemory
+
+_CU_MEMHOSTREGISTER_DEVICEMAP = 2
+
+_ATTRIBUTES = {
+    "max_threads_per_block": 1,
+    "max_block_x": 2,
+    "max_block_y": 3,
+    "max_block_z": 4,
+    "max_grid_x": 5,
+    "max_grid_y": 6,
+    "max_grid_z": 7,
+    "max_shared_bytes": 97,
+    "max_threads_per_multiprocessor": 39,
+    "warp_size": 10,
+    "multiprocessors": 16,
+    "compute_mode": 20,
+    "capability_major": 75,
+    "capability_minor": 76,
+    "posix_descriptors": 103,
+}
+"""``CUdevice_attribute`` numbers of what the user's process wants to know about the device."""
+
+
+class StartFailed(Exception):
+    """The worker cannot serve; the parent is told why and the process ends."""
+
+
+class Context:
+    """The device's primary context, current in the thread that makes this."""
+
+    def __init__(self, driver: Any, device: int, base: int, extent: int) -> None:
+        """Retain it, and reserve the range of addresses before anything else claims that. Raises `StartFailed`."""
+        self.driver: Any = driver
+        driver.cuInit(0)
+        found = driver.CUdevice()
+        driver.cuDeviceGet(byref(found), device)
+        self._device = found.value
+        context = driver.CUcontext()
+        driver.cuDevicePrimaryCtxRetain(byref(context), self._device)
+        self._context = context
+        driver.cuCtxSetCurrent(context)
+        reserved = driver.CUdeviceptr()
+        driver.cuMemAddressReserve(byref(reserved), extent, 0, base, 0)
+        if reserved.value != base:
+            raise StartFailed(
+                f"the address range {base:#x} + {extent:#x} is taken: the driver gave {reserved.value:#x}"
+            )
+
+    def bind_thread(self) -> None:
+        """Make it current in the calling thread."""
+        self.driver.cuCtxSetCurrent(self._context)
+
+    def register(self, memory: SharedMemory) -> int:
+        """Let the device see shared memory; returns its device address."""
+        host = _host_address(memory)
+        self.driver.cuMemHostRegister(host, memory.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        address = self.driver.CUdeviceptr()
+        self.driver.cuMemHostGetDevicePointer(byref(address), host, 0)
+        return int(address.value)
+
+    def unregister(self, memory: SharedMemory) -> None:
+        """End that."""
+        self.driver.cuMemHostUnregister(_host_address(memory))
+
+    def test(self, stream: Any, address: int, words: Any, index: int) -> None:
+        """Check that the device writes what it is told before anybody relies on it. Raises `StartFailed`.
+
+        `address` is that of the `words` on the device, and `index` the word to write.
+        """
+        word = 0x5EED_0000_0000_0000 | os.getpid()
+        self.driver.cuStreamWriteValue64(stream, address + index * 8, word, 0)
+        self.driver.cuStreamSynchronize(stream)
+        seen = words[index]
+        if seen != word:
+            raise StartFailed(f"the self-test of the device failed: it wrote {seen:#x} instead of {word:#x}")
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if device memory can be given to other processes by descriptors."""
+        return bool(self._attribute(_ATTRIBUTES["posix_descriptors"]))
+
+    def _attribute(self, number: int) -> int:
+        value = c_int()
+        self.driver.cuDeviceGetAttribute(byref(value), number, self._device)
+        return value.value
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the user's process wants to know about the device."""
+        driver = self.driver
+        name = create_string_buffer(256)
+        driver.cuDeviceGetName(name, len(name), self._device)
+        bus = create_string_buffer(32)
+        driver.cuDeviceGetPCIBusId(bus, len(bus), self._device)
+        version, total = c_int(), c_size_t()
+        driver.cuDriverGetVersion(byref(version))
+        driver.cuDeviceTotalMem(byref(total), self._device)
+        least, greatest = c_int(), c_int()
+        driver.cuCtxGetStreamPriorityRange(byref(least), byref(greatest))
+        return {
+            "name": name.value.decode(),
+            "pci_bus_id": bus.value.decode(),
+            "driver_version": version.value,
+            "total_memory": total.value,
+            "lowest_priority": least.value,
+            "highest_priority": greatest.value,
+            **{key: self._attribute(number) for key, number in _ATTRIBUTES.items()},
+        }
+
+    def release(self) -> None:
+        """Give it back."""
+        self.driver.cuDevicePrimaryCtxRelease(self._device)
+
+
+def _host_address(memory: SharedMemory) -> c_void_p:
+    return c_void_p(addressof(c_char.from_buffer(memory.map)))
