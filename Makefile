@@ -16,6 +16,7 @@
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
+#   make registered   the file that lists the libraries and has their properties, from their registrations
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
@@ -53,7 +54,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint registered abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -132,6 +133,10 @@ lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_sim --ignoreexternal
+
+registered: $(VENV)/.dev-ready
+	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/registered.py
+	$(RUN) -m ruff format --quiet atomr_trio/libraries/registered.py
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
 	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers $(ABI_ARGS)

@@ -24,6 +24,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .libraries.registered import HOMES as _LIBRARIES
+
 if TYPE_CHECKING:
     from ._arrays.access import (
         Overwrites as Overwrites,
@@ -105,14 +107,12 @@ if TYPE_CHECKING:
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
-    from .libraries.blas.verbs import BatchBlas as BatchBlas, Blas as Blas
-    from .libraries.blaslt.verbs import BatchBlasLt as BatchBlasLt, BlasLt as BlasLt
     from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
     from .libraries.lanes.verbs import Event as Event, Lane as Lane
     from .libraries.modules.kernel import Kernel as Kernel, PreparedLaunch as PreparedLaunch
     from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
-    from .libraries.solver.verbs import BatchSolver as BatchSolver, Solver as Solver
+    from .libraries.registered import *
 
 __version__ = "0.1.0"
 
@@ -175,16 +175,13 @@ _HOMES = {
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),
-    "libraries.blas.verbs": ("BatchBlas", "Blas"),
-    "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt"),
     "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
-    "libraries.solver.verbs": ("BatchSolver", "Solver"),
 }
 
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in (_HOMES | _LIBRARIES).items() for name in names}
 
 __all__ = sorted(_HOME_OF)
 

@@ -16,8 +16,8 @@ from abi.libraries import LIBRARIES as WITH_HEADERS
 from atomr_cuda import __main__ as facts
 from atomr_cuda.injection import SIMULATED
 from atomr_trio._calls.verbs import Awaited, Batched
-from atomr_trio._device.libraries import LIBRARIES, BatchLibraries, DeviceLibraries
 from atomr_trio._wire import status
+from atomr_trio.libraries.registered import ACTORS as LIBRARIES, BatchLibraries, DeviceLibraries
 
 MODULES = {
     each.name: importlib.import_module(f"atomr_cuda.{each.name}")

@@ -41,7 +41,7 @@ from ..libraries.modules.kernel import (
     names_nothing,
     options_of,
 )
-from .libraries import BatchLibraries
+from ..libraries.registered import BatchLibraries
 
 if TYPE_CHECKING:
     from ..libraries.lanes.verbs import Event, Lane

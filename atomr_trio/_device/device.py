@@ -30,7 +30,7 @@ from .._wire.protocol import LANE_NAMES
 from ..libraries.lanes.verbs import Lane, Lanes
 from ..libraries.modules.module import ModuleLoader
 from ..libraries.nvrtc.verbs import Nvrtc
-from .libraries import DeviceLibraries
+from ..libraries.registered import DeviceLibraries
 
 if TYPE_CHECKING:
     from .._arrays.sharing.dlpack import SupportsCudaArray, SupportsDLPack

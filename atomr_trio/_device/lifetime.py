@@ -42,13 +42,13 @@ from .._values.findings import Check, chosen_checks
 from .._values.util import Living, check_seconds, shown
 from .._wire.backends import Backend, BackendName
 from .._wire.limits import raise_descriptor_limit, reason_of
+from ..libraries.registered import ACTORS as LIBRARY_ACTORS
 from .device import Device
-from .libraries import LIBRARIES
 from .supervisor import Supervisor
 
 OnFault = Literal["survive", "stale"]
 
-ACTORS = ("memory", "module", "nvrtc", *LIBRARIES)
+ACTORS = ("memory", "module", "nvrtc", *LIBRARY_ACTORS)
 MAILBOX_CAPACITY = 256
 MAX_DEVICES = 14
 MAX_STANDBYS = 4

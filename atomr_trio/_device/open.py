@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from .._wire.limits import occupy_standard_streams
+from ..libraries.registered import HOMES
 
 if TYPE_CHECKING:
     from .._generation.core import WorkerSource
@@ -32,12 +33,10 @@ _TO_USE = (
     "_compiling.linker",
     "_arrays.sharing.foreign",
     "_arrays.sharing.protocols",
-    "libraries.blas.verbs",
-    "libraries.blaslt.verbs",
     "_transfers.copies",
     "libraries.graphs.graph",
     "_transfers.memory",
-    "libraries.solver.verbs",
+    *HOMES,
 )
 _importing = threading.Lock()
 _imported: set[tuple[str, ...]] = set()

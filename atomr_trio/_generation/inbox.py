@@ -14,6 +14,7 @@ from .._values.findings import in_short, read_findings
 from .._wire import channel
 from .._wire.channel import NO_DESCRIPTOR
 from .._wire.records import context as context_records
+from .._wire.status import StatusClass
 from .chunks import Chunks
 from .life import Event, Life, State
 from .loss import Loss, LossKind, start_failure
@@ -119,6 +120,7 @@ class Inbox:
             LossKind.FAULT,
             reason,
             status=message["status"],
+            status_class=StatusClass(message["class"]),
             status_name=message["name"],
             library=message["library"],
             operation=message["operation"],

@@ -11,7 +11,7 @@ import attrs
 from .._values.errors import ContextLost, DeviceError, DeviceFailed, LibraryNotFound
 from .._values.findings import Finding
 from .._wire.limits import low_limits
-from .._wire.status import StatusClass, classify
+from .._wire.status import StatusClass
 
 BEING_REBUILT = "the device is being rebuilt: use the awaited form, which waits for that, or `dev.wait_generation`"
 
@@ -36,6 +36,7 @@ class Loss:
     reported_by: str
     """The source of the report: a call of the driver, or a task that watches the worker."""
     status: int | None = None
+    status_class: StatusClass | None = None
     status_name: str | None = None
     library: str | None = None
     operation: str | None = None
@@ -44,7 +45,7 @@ class Loss:
     @property
     def gone(self) -> bool:
         """True if no restart can help."""
-        return self.status is not None and classify(self.status, self.library or "cuda") is StatusClass.GONE
+        return self.status_class is StatusClass.GONE
 
     def error(self, device: int, generation: int) -> ContextLost:
         """Return a fresh exception for one request that was started."""
@@ -92,7 +93,7 @@ def start_failure(device: int, message: dict[str, Any], last_words: str) -> Star
     low = low_limits()
     if low:
         text += f" (a low limit may be the cause: {low})"
-    gone = not low and status is not None and classify(status, library) is StatusClass.GONE
+    gone = not low and message.get("class") == StatusClass.GONE.value
     error = DeviceFailed(
         f"a worker for the device could not be started: {text}",
         device=device,

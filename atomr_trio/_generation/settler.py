@@ -20,6 +20,7 @@ from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHo
 from .._wire.channel import TimelinePage
 from .._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LANE_COMPUTE, LIBRARY_MISSING, Role
 from .._wire.ring import fence
+from .._wire.status import StatusClass
 from .admission import Admission
 from .inbox import Inbox
 from .life import Life
@@ -223,6 +224,7 @@ class Settler:
         failure = self._inbox.failures.pop(key, None)
         if failure is None:
             failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
+            failure["class"] = StatusClass.REQUEST.value
         command.owner.command_finished(command, error_of(self._life, command.operation, failure), None)
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -291,4 +293,5 @@ def error_of(life: Life, operation: str, failure: dict[str, Any]) -> DeviceError
         device=device,
         generation=generation,
         library=failure["library"],
+        status_class=StatusClass(failure["class"]),
     )

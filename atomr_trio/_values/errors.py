@@ -556,10 +556,12 @@ def error_from_status(
     device: int | None,
     generation: int | None,
     library: str = "cuda",
+    status_class: StatusClass | None = None,
 ) -> DeviceError:
     """Return the exception for a failing status; this is the only place where a status is mapped to a type.
 
-    `name` and `text` are the library's own, as the worker sent them. The exception is returned, not raised.
+    `name`, `text` and `status_class` are the library's own, as the worker sent them; without a class it is that of the
+    driver's table. The exception is returned, not raised.
     """
     context: ErrorContext = {
         "device": device,
@@ -570,7 +572,7 @@ def error_from_status(
         "operation": operation,
     }
     reason = text or name or f"status {status}"
-    return _BY_CLASS[classify(status, library)](reason, reason, context)
+    return _BY_CLASS[status_class or classify(status, library)](reason, reason, context)
 
 
 _ErrorT = TypeVar("_ErrorT", bound=BaseException)

@@ -1,8 +1,9 @@
 """CUDA status codes and what they mean for the device, as data.
 
 Both sides of the process boundary import this file: the worker to decide whether it may go on after a failing call, the
-trio side to choose the exception and to inform the supervision. This file has numbers only. The worker sends the name
-and the driver's text of a status with it, so there is no table of names here. Imports the standard library alone.
+trio side to choose the exception and to inform the supervision. This file has the driver's numbers only. The worker
+sends the class, the name and the text of a status with it, so the trio side needs no table of any other library, and
+nobody one of names. Imports the standard library alone.
 
 Sources: `enum cudaError_enum` of cuda.h, CUDA 12.0 to 13.3, and what was measured on hardware.
 """
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["CUDA_SUCCESS", "STATUS_CLASSES", "StatusClass", "classify"]
+__all__ = ["CUDA_SUCCESS", "STATUS_CLASSES", "StatusClass", "classify", "describe"]
 
 CUDA_SUCCESS: Final = 0
 
@@ -93,36 +94,13 @@ STATUS_CLASSES: Final[Mapping[int, StatusClass]] = MappingProxyType(
 """The class of every known status of the CUDA driver API, by its number."""
 
 
-_CUBLAS: Final[Mapping[StatusClass, tuple[int, ...]]] = {
-    StatusClass.REQUEST: (
-        1,  # NOT_INITIALIZED: the library could not start
-        *(7, 8, 15, 16),  # INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED, LICENSE_ERROR
-    ),
-    StatusClass.OUT_OF_MEMORY: (3,),  # ALLOC_FAILED
-    StatusClass.POISONS: (11, 13, 14),  # MAPPING_ERROR, EXECUTION_FAILED, INTERNAL_ERROR
-}
-_CUSOLVER: Final[Mapping[StatusClass, tuple[int, ...]]] = {
-    StatusClass.REQUEST: (
-        1,  # NOT_INITIALIZED: the library could not start
-        *(3, 4, 8, 9, 10, 11),  # INVALID_VALUE, ARCH_MISMATCH, *_NOT_SUPPORTED, ZERO_PIVOT, INVALID_LICENSE
-    ),
-    StatusClass.OUT_OF_MEMORY: (2,),  # ALLOC_FAILED
-    StatusClass.POISONS: (5, 6, 7),  # MAPPING_ERROR, EXECUTION_FAILED, INTERNAL_ERROR
-}
+_TABLES: Final[dict[str, Mapping[int, StatusClass]]] = {"cuda": STATUS_CLASSES}
 
 
-def _by_code(codes_of: Mapping[StatusClass, tuple[int, ...]]) -> Mapping[int, StatusClass]:
-    return MappingProxyType({code: status_class for status_class, codes in codes_of.items() for code in codes})
+def describe(library: str, codes_of: Mapping[StatusClass, tuple[int, ...]]) -> None:
+    """Say what the statuses of a library mean. The worker does so for each that is registered."""
+    _TABLES[library] = {code: status_class for status_class, codes in codes_of.items() for code in codes}
 
-
-_TABLES: Final[Mapping[str, Mapping[int, StatusClass]]] = MappingProxyType(
-    {
-        "cuda": STATUS_CLASSES,
-        "cublas": _by_code(_CUBLAS),
-        "cublaslt": _by_code(_CUBLAS),
-        "cusolver": _by_code(_CUSOLVER),
-    }
-)
 
 # These compile on the host and use no context, so only the request can have failed.
 _HOST_ONLY: Final = frozenset({"nvrtc", "nvjitlink"})

@@ -183,6 +183,7 @@ class Worker:
             {
                 "kind": "lost",
                 "status": error.status,
+                "class": classify(error.status, error.library).value,
                 "name": error.name,
                 "text": channel.clip(error.text),
                 "library": error.library,
@@ -694,6 +695,8 @@ def _report_failure(sock: socket.socket, error: BaseException, advice: str | Non
             message[field] = getattr(error, field)
     if hasattr(error, "text"):
         message["text"] = channel.clip(error.text)
+    if "status" in message and "library" in message:
+        message["class"] = classify(message["status"], message["library"]).value
     if advice is not None:
         message["advice"] = advice
     channel.send_message(sock, message)

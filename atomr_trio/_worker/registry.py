@@ -1,39 +1,33 @@
 """The engines of a worker: each turns the records of its library into calls of the C library.
 
-Only ``main`` imports this file, and only this file imports the engines of libraries.
+Only ``main`` imports this file. The engines of libraries are found by their registrations.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from ..libraries.blas.engine import blas_engine
-from ..libraries.blaslt.engine import BlasLtEngine
-from ..libraries.graphs.engine import GraphEngine
-from ..libraries.lanes.engine import EventEngine
-from ..libraries.modules.engine import ModuleEngine
-from ..libraries.solver.engine import solver_engine
+from .._wire import status
+from ..libraries.registered import FOLDERS
 from .base.interop import InteropEngine
 from .base.memory import MemoryEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from .._wire.registration import Registration
     from .base.lanes import Engine, WorkerServices
 
-ENGINES: tuple[Callable[[WorkerServices], Engine], ...] = (
-    MemoryEngine,
-    EventEngine,
-    InteropEngine,
-    blas_engine,
-    BlasLtEngine,
-    solver_engine,
-)
-"""The functions that make the engines. To add a library, add one line here."""
+_LIBRARIES = "atomr_trio.libraries"
 
 
 def build(services: WorkerServices) -> dict[int, Engine]:
-    """Every engine by its number."""
-    modules = ModuleEngine(services)
-    engines = (*(make(services) for make in ENGINES), modules, GraphEngine(services, modules))
-    return {engine.table.number: engine for engine in engines}
+    """Make every engine; by its number."""
+    base: tuple[Engine, ...] = (MemoryEngine(services), InteropEngine(services))
+    built: dict[str, Engine] = {}
+    for folder in FOLDERS:
+        registration: Registration = importlib.import_module(f"{_LIBRARIES}.{folder}.registration").REGISTRATION
+        if registration.statuses is not None:
+            status.describe(registration.library, registration.statuses)
+        make = getattr(importlib.import_module(f"{_LIBRARIES}.{folder}.engine"), registration.engine)
+        built[folder] = make(services, *(built[required] for required in registration.requires))
+    return {engine.table.number: engine for engine in (*base, *built.values())}

@@ -442,12 +442,14 @@ class Lane:
             short = no_descriptor_left() if _may_want_descriptors(error) else None
             text = f"{error.function}: {error.text}"
             if short is None:
-                self._fail(ticket, error.status, error.name, text, error.library)
+                kind = classify(error.status, error.library)
+                self._fail(ticket, error.status, error.name, text, error.library, kind)
             else:
                 self._fail(ticket, HOST_SHORTAGE, error.name, f"{text}; {shortage(short)}", error.library)
         elif isinstance(error, RequiredCommandFailed):
             failure = error.failure
-            self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"])
+            kind = StatusClass(failure["class"])
+            self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"], kind)
         elif isinstance(error, self._services.library_missing):
             self._fail(ticket, LIBRARY_MISSING, type(error).__name__, str(error), error.library)
         elif isinstance(error, MemoryError):
@@ -508,9 +510,17 @@ class Lane:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def _fail(self, ticket: int, status: int, name: str, text: str, library: str) -> None:
+    def _fail(
+        self,
+        ticket: int,
+        status: int,
+        name: str,
+        text: str,
+        library: str,
+        kind: StatusClass = StatusClass.REQUEST,
+    ) -> None:
         """Only this command failed: its words go by message, its status into the page, both before its ticket."""
-        failure = {"status": status, "name": name, "text": clip(text), "library": library}
+        failure = {"status": status, "class": kind.value, "name": name, "text": clip(text), "library": library}
         self.failures[ticket] = failure
         while next(iter(self.failures)) < ticket - STATUSES_PER_LANE:
             del self.failures[next(iter(self.failures))]  # nobody can require that one any more

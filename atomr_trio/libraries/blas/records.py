@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..._wire.records.calls import DEVICE_SCALARS, CallTable
+from .registration import REGISTRATION
 
 LETTERS = ("S", "D", "C", "Z")
 """The element types that the letters in function names stand for: single and double precision, real and complex."""
@@ -32,7 +33,7 @@ _FUNCTIONS = (
     *_of("C Z", "geru", "gerc", "hemv", "hbmv", "her", "her2"),
     *_of("S D C Z", "getrfBatched", "getrsBatched", suffix=""),
 )
-BLAS = CallTable("blas", 6, _FUNCTIONS)
+BLAS = CallTable(REGISTRATION.name, REGISTRATION.number, _FUNCTIONS)
 
 ATOMICS = 2
 """A flag: sums may use atomics. This is faster, and the bits may differ from run to run (`cublasSetAtomicsMode`)."""

@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from ..._wire.protocol import Mode, VerbTable
+from .registration import REGISTRATION
 
 _LAYOUT = struct.Struct("<HQQQQ")
 _PROBLEM = struct.Struct("<HHBBHHIQQQ")
@@ -96,7 +97,7 @@ def plan_key(problem: bytes, addresses: Addresses) -> Key:
     return (problem, addresses.c == addresses.d, *map(alignment, addresses))
 
 
-BLASLT = VerbTable("blaslt", 8)
+BLASLT = VerbTable(REGISTRATION.name, REGISTRATION.number)
 
 PLACE_OF_ADDRESSES = _PROBLEM.size + len(MATRICES) * _LAYOUT.size
 """The offset of the addresses, which are 64-bit words, in the tail of a product's record."""

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from ..._wire.protocol import Mode, Verb, VerbTable
 from ..._wire.records.memory import COPY, FILL
 from ..._wire.records.module import LAUNCH
+from .registration import REGISTRATION
 
-GRAPH = VerbTable("graph", 16)
+GRAPH = VerbTable(REGISTRATION.name, REGISTRATION.number)
 
 BUILD = GRAPH.verb("build", Mode.BLOCKS, {"graph": "Q"})
 """Build a graph of the steps in the record's descriptor. It replaces an older graph with the same number."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..._wire.protocol import Mode
 from ..._wire.records.calls import SIZE, CallTable, Option, Workspace
 from . import records_finite as finite
+from .registration import REGISTRATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,12 @@ def _options() -> dict[str, Option]:
 
 
 SOLVER = CallTable(
-    "solver", 7, (*FUNCTIONS, *finite.WORDS), mode=Mode.BLOCKS, workspaces=_workspaces(), options=_options()
+    REGISTRATION.name,
+    REGISTRATION.number,
+    (*FUNCTIONS, *finite.WORDS),
+    mode=Mode.BLOCKS,
+    workspaces=_workspaces(),
+    options=_options(),
 )
 
 PART = struct.Struct("<I")

@@ -1,4 +1,7 @@
-"""The mathematical libraries of a device and of a batch: one line of `LIBRARIES` and two properties for each."""
+"""The registered libraries. Made by `make registered` from ``libraries/*/registration.py``: not to be edited.
+
+Only names and strings are loaded with this file, on either side of the process boundary.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,24 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .._calls.batch_sender import BatchSender
     from .._generation.core import DeviceCore
-    from ..libraries.blas.verbs import BatchBlas, Blas
-    from ..libraries.blaslt.verbs import BatchBlasLt, BlasLt
-    from ..libraries.solver.verbs import BatchSolver, Solver
+    from .blas.verbs import BatchBlas, Blas
+    from .blaslt.verbs import BatchBlasLt, BlasLt
+    from .solver.verbs import BatchSolver, Solver
 
-LIBRARIES: Final = ("blas", "blaslt", "solver")
-"""The names of their actors, which are also those of their engines."""
+__all__ = ["BatchBlas", "BatchBlasLt", "BatchSolver", "Blas", "BlasLt", "Solver"]
+
+FOLDERS: Final = ("blas", "blaslt", "lanes", "modules", "graphs", "solver")
+"""The folders of the libraries that have engines, each behind those that it requires."""
+
+ACTORS: Final = ("blas", "blaslt", "solver")
+"""The names of the actors of libraries, which are also those of their engines and of their properties."""
+
+HOMES: Final = {
+    "libraries.blas.verbs": ("BatchBlas", "Blas"),
+    "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt"),
+    "libraries.solver.verbs": ("BatchSolver", "Solver"),
+}
+"""The module of each public name."""
 
 
 class DeviceLibraries:
@@ -25,21 +40,21 @@ class DeviceLibraries:
     @functools.cached_property
     def blas(self) -> Blas:
         """Dense linear algebra (cuBLAS): `await dev.blas.gemm(a, b)`."""
-        from ..libraries.blas.verbs import Blas
+        from .blas.verbs import Blas
 
         return Blas(self._core)
 
     @functools.cached_property
     def blaslt(self) -> BlasLt:
         """Products of matrices with epilogues (cuBLASLt): `await dev.blaslt.matmul(a, b, ...)`."""
-        from ..libraries.blaslt.verbs import BlasLt
+        from .blaslt.verbs import BlasLt
 
         return BlasLt(self._core)
 
     @functools.cached_property
     def solver(self) -> Solver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `await dev.solver.solve(a, b)`."""
-        from ..libraries.solver.verbs import Solver
+        from .solver.verbs import Solver
 
         return Solver(self._core)
 
@@ -53,9 +68,9 @@ class BatchLibraries:
         self._library_arguments = device, sender
         self._libraries: dict[str, Any] = {}
 
-    def _make(self, name: str, form: str) -> Any:
-        verbs = importlib.import_module(f"..libraries.{name}.verbs", __package__)
-        library = self._libraries[name] = getattr(verbs, form)(*self._library_arguments)
+    def _make(self, folder: str, form: str) -> Any:
+        verbs = importlib.import_module(f".{folder}.verbs", __package__)
+        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
         return library
 
     @property
@@ -66,12 +81,12 @@ class BatchLibraries:
 
     @property
     def blaslt(self) -> BatchBlasLt:
-        """Products of matrices with epilogues (cuBLASLt): `batch.blaslt.matmul(a, b, ...)`."""
+        """Products of matrices with epilogues (cuBLASLt): `batch.blaslt.matmul(a, b, ...)`, done at the end of the batch."""
         library: BatchBlasLt = self._libraries.get("blaslt") or self._make("blaslt", "BatchBlasLt")
         return library
 
     @property
     def solver(self) -> BatchSolver:
-        """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `batch.solver.solve(a, b)`."""
+        """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `batch.solver.solve(a, b)`, done at the end of the batch."""
         library: BatchSolver = self._libraries.get("solver") or self._make("solver", "BatchSolver")
         return library
