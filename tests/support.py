@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib
 import inspect
 import math
 import os
@@ -143,6 +144,17 @@ def set_constant_in(monkeypatch: pytest.MonkeyPatch, modules: Sequence[ModuleTyp
     assert having, f"none of these modules has {name}"
     for module in having:
         set_constant(monkeypatch, module, name, value)
+
+
+def describe_registered_statuses() -> None:
+    """Say what the statuses of all libraries mean, as a worker does."""
+    from atomr_trio._wire import status
+    from atomr_trio.libraries.registered import FOLDERS
+
+    for folder in FOLDERS:
+        registration = importlib.import_module(f"atomr_trio.libraries.{folder}.registration").REGISTRATION
+        if registration.statuses is not None:
+            status.describe(registration.library, registration.statuses)
 
 
 def supervisor_of(dev: Device) -> Supervisor:

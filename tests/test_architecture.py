@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from registered import TARGET, registrations, text_of
 from support import child_environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,8 +162,9 @@ WIRE, WORKER = TRIO_SIDE / "_wire", TRIO_SIDE / "_worker"
 WORKER_BASE = WORKER / "base"
 ENGINES = sorted((TRIO_SIDE / "libraries").glob("*/engine*.py"))
 RECORDS = sorted((TRIO_SIDE / "libraries").glob("*/records*.py"))
-DEPENDENCIES = {"solver": {"blas"}, "graphs": {"modules"}}
-"""Libraries whose engines and records need those of others."""
+REGISTERED = registrations()
+DEPENDENCIES = {folder: {*each.requires, *each.uses} for folder, each in REGISTERED.items()}
+"""Libraries that need others: their engines, their records or their types."""
 
 
 def test_the_worker_side_has_neither_trio_nor_numpy_nor_attrs():
@@ -278,7 +280,7 @@ def test_an_engine_rests_on_the_base_of_the_worker_and_its_own_library():
             parts = module.split(".")[1:]
             is_base = parts[:2] == ["_worker", "base"] and path in ENGINES
             is_library = parts[0] == "libraries" and (len(parts) < 3 or parts[1] in known)
-            is_worker_side = len(parts) < 3 or parts[2].startswith(("records", "engine"))
+            is_worker_side = len(parts) < 3 or parts[2].startswith(("records", "engine", "registration"))
             if parts != ["_worker"] and not (is_base or (is_library and is_worker_side)):
                 found.append(line)
     assert found == []
@@ -297,6 +299,30 @@ def test_only_the_registry_and_the_main_module_know_the_engines():
     ]
     assert engines == []
     assert [line for line in of_the_package([*outside, *ENGINES]) if "_worker.registry" in line] == []
+
+
+def test_the_list_of_libraries_is_what_their_registrations_say():
+    """`make registered` writes it."""
+    assert ast.dump(ast.parse(TARGET.read_text(encoding="utf-8"))) == ast.dump(ast.parse(text_of(REGISTERED)))
+
+
+def test_no_two_libraries_have_the_same_number():
+    numbers = [each.number for each in REGISTERED.values()]
+    assert len(numbers) == len(set(numbers))
+    assert not {0, 1, 20} & set(numbers), "they are those of the base"
+
+
+def test_a_library_uses_only_those_that_it_names():
+    """What several of them share lies in ``_calls``."""
+    found = []
+    for path in sources(TRIO_SIDE / "libraries"):
+        folder = path.relative_to(TRIO_SIDE / "libraries").parts[0]
+        known = {folder, *DEPENDENCIES.get(folder, ())} if folder != "nvrtc" else {"nvrtc", "modules"}
+        for line in of_the_package([path]):
+            parts = line.split(": ")[1].split(".")[1:]
+            if parts[0] == "libraries" and len(parts) > 1 and parts[1] not in known and folder != "registered.py":
+                found.append(line)
+    assert found == []
 
 
 def test_the_folder_of_a_library_is_empty_but_for_its_modules():

@@ -341,6 +341,7 @@ PROGRAM = """
 import sys
 import numpy as np, trio
 import atomr_trio
+from atomr_trio.testing import worker_pid
 async def main():
     async with atomr_trio.open_device(0, backend={backend!r}) as dev:
         array = dev.full(3, 1.5, "float16")
@@ -352,7 +353,7 @@ async def main():
         print(await array.to_host(), "ml_dtypes" in sys.modules)
         array = dev.full(3, 1.5, "bfloat16")
         print(await array.to_host(), "ml_dtypes" in sys.modules)
-        libraries = open(f"/proc/{{core_of(dev).current.process.pid}}/maps").read()
+        libraries = open(f"/proc/{{worker_pid(dev)}}/maps").read()
         print("python" in libraries, "ml_dtypes" in libraries)
 trio.run(main)
 """

@@ -822,7 +822,7 @@ async def test_what_a_product_does_to_each_array(dev):
         planner = dev.blaslt._planner()
         type(planner).matmul.plan(planner, first, second, **keywords)
         (request,) = planner._requests
-        assert dict(request._operands) == {array._block: role for array, role in roles.items()}
+        assert dict(request.operands) == {array._block: role for array, role in roles.items()}
 
 
 # --- records and plans ------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from atomr_trio._worker.base.calls import _shift
 from atomr_trio.libraries.blas.records import BLAS
 from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from rogue import compile_rogue, gated, until, until_full
-from support import open_test_device, set_constant
+from support import describe_registered_statuses, open_test_device, set_constant
 
 N = 100
 
@@ -282,6 +282,7 @@ async def test_a_library_that_is_not_installed_is_an_error_that_names_it(dev):
     ],
 )
 def test_a_status_is_judged_by_its_library(library, status, expected):
+    describe_registered_statuses()
     assert classify(status, library) is expected
 
 
@@ -420,7 +421,7 @@ async def test_a_command_of_an_actor_that_is_busy_keeps_those_behind_it_waiting(
     memory = actor_of(dev, "memory")
     (held,) = plan_fill(touched, 5)
     async with dev.lane() as lane, trio.open_nursery() as nursery, gated(dev, lane) as gate:
-        held._lane = held.lane = lane._number
+        held.lane = lane._number
         (spin,) = await compile_rogue(dev, "touch")
         until_full(lambda: spin.launch_nowait(1, 1, touched, 0, lane=lane))
         nursery.start_soon(memory.mailbox.ask, held)
@@ -541,7 +542,7 @@ async def test_nothing_goes_in_circles_that_keep_arrays_alive(dev, batched):
 
 async def test_more_large_uploads_than_there_are_slots(dev):
     numbers = np.arange((LARGE_SLOTS + 3) * LARGE_SLOT // 8, dtype=np.int64)
-    array = await Uploading(dev).upload(numbers)
+    array = await Uploading(core_of(dev)).upload(numbers)
     assert np.array_equal(await array.to_host(), numbers)
     assert core_of(dev).part(Transfers).staging.idle
 
@@ -549,7 +550,7 @@ async def test_more_large_uploads_than_there_are_slots(dev):
 async def test_a_batch_has_room_for_more_large_uploads_than_there_are_slots(dev):
     arrays = []
     async with dev.batch() as batch:
-        uploading = BatchUploading(dev, batch)
+        uploading = BatchUploading(core_of(dev), batch._sender)
         with pytest.raises(InvalidArgument, match="100,663,304 bytes"):
             uploading.upload(np.zeros(BATCH_BYTES // 8 + 1))
         assert core_of(dev).part(Transfers).staging.idle, "all of it or nothing"

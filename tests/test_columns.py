@@ -18,6 +18,7 @@ from atomr_cuda.injection import SIMULATED
 from atomr_trio._calls.verbs import Awaited, Batched
 from atomr_trio._wire import status
 from atomr_trio.libraries.registered import ACTORS as LIBRARIES, BatchLibraries, DeviceLibraries
+from support import describe_registered_statuses
 
 MODULES = {
     each.name: importlib.import_module(f"atomr_cuda.{each.name}")
@@ -39,6 +40,7 @@ def test_a_table_is_held_against_headers_and_its_library_can_be_asked_for(name):
 
 @pytest.mark.parametrize("name", SIMULATED)
 def test_a_simulated_library_has_the_name_of_its_table_and_statuses_of_its_own(name):
+    describe_registered_statuses()
     assert TABLES[name].library.name == name
     assert importlib.import_module(f"atomr_sim.libraries.{name}.functions").counterpart.library is TABLES[name].library
     assert name in status._TABLES

@@ -30,6 +30,8 @@ from atomr_trio._values.errors import (
     error_from_status,
     fresh,
 )
+from atomr_trio._wire.status import classify
+from support import describe_registered_statuses
 
 PARENTS = [
     (InvalidArgument, (RequestError, ValueError)),
@@ -184,7 +186,17 @@ MAPPED = [
 
 @pytest.mark.parametrize(("status", "library", "kind"), MAPPED)
 def test_a_status_becomes_the_error_of_its_class_with_its_context(status, library, kind):
-    error = error_from_status(status, "NAME", "the text", operation="a.b", device=1, generation=2, library=library)
+    describe_registered_statuses()  # as the worker does, which sends the class with the status
+    error = error_from_status(
+        status,
+        "NAME",
+        "the text",
+        operation="a.b",
+        device=1,
+        generation=2,
+        library=library,
+        status_class=classify(status, library),
+    )
     assert type(error) is kind
     assert "the text" in error.message
     context = (error.status, error.status_name, error.library, error.operation, error.device, error.generation)

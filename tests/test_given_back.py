@@ -22,11 +22,11 @@ import pytest
 import trio
 
 import held
-from atomr_trio import InvalidArgument, _device, link, read_only
+from atomr_trio import InvalidArgument, link, read_only
 from atomr_trio._calls import known as _known_calls
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.lanes import verbs as _lanes
+from atomr_trio._generation import core
 from link_helper import HELPER, KERNEL, ltoir
 from nvrtc_helper import compile_ptx
 from rogue import until, worker_pid
@@ -340,16 +340,15 @@ async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, 
                 await dev.blas.scal(x, alpha)
                 batch.blas.scal(x, alpha)
             await batch.flush()
-        assert len(batch._path.launchers) == len(core_of(dev).part(AwaitedLaunches).path.launchers) == 2
-        assert len(batch._path._watches) == len(core_of(dev).part(AwaitedLaunches).path._watches) == 2
+        assert len(batch._sender.path.launchers) == len(core_of(dev).part(AwaitedLaunches).path.launchers) == 2
+        assert len(batch._sender.path._watches) == len(core_of(dev).part(AwaitedLaunches).path._watches) == 2
 
 
 @pytest.mark.parametrize("kind", ["modules", "graphs", "events"])
 async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(pool, monkeypatch, kind):
     """Each is a command, and a lane has room for so many."""
     few = 8
-    for file in (_device, _lanes):
-        set_constant(monkeypatch, file, "ORPHANS_AT_ONCE", few)
+    set_constant(monkeypatch, core, "ORPHANS_AT_ONCE", few)
     async with open_test_device(workers=pool) as dev:
         ptx, x = compile_ptx(SOURCE), dev.zeros(4)
 
@@ -362,20 +361,15 @@ async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(poo
             await event.wait()
             return event
 
-        orphans = {
-            "modules": core_of(dev).dropped,
-            "graphs": core_of(dev).dropped,
-            "events": core_of(dev).dropped,
-        }
         dropped = [await make() for _ in range(3 * few)]
         dropped.clear()
         held.collect()
-        assert len(orphans[kind]) == 3 * few
+        assert len(core_of(dev).dropped) == 3 * few
         for left in (2, 1, 0):
             before = dev.statistics().lanes[0].submitted
             dropped.append(await make())
             assert dev.statistics().lanes[0].submitted - before <= few + 2
-            assert len(orphans[kind]) == left * few
+            assert len(core_of(dev).dropped) == left * few
 
 
 async def test_a_generation_that_was_lost_is_kept_by_nothing(dev):

@@ -474,8 +474,9 @@ def context() -> Iterator[None]:
 
 def play_library(dev: Any) -> Library:
     """Have a simulated device share its memory as a GPU does."""
-    core_of(dev).part(DeviceMemory).interop = core_of(dev).current.interop = Interop(dev, cuda=True)
-    return Library(core_of(dev).part(DeviceMemory).interop)
+    memory = core_of(dev).part(DeviceMemory)
+    memory.interop = core_of(dev).current.interop = Interop(memory, cuda=True)
+    return Library(memory.interop)
 
 
 @pytest.fixture
@@ -970,7 +971,7 @@ async def test_a_generation_that_ends_with_nothing_shared_leaves_nothing_registe
 
 async def test_without_descriptors_nothing_can_be_shared(dev, library, monkeypatch):
     (x,) = await numbers(dev, 0)
-    monkeypatch.setattr(dev, "_info", attrs.evolve(dev.info, durable=False))
+    monkeypatch.setattr(core_of(dev), "known_info", attrs.evolve(dev.info, durable=False))
     with pytest.raises(BufferError, match="cannot be shared"):
         library.take(x)
 
@@ -1091,7 +1092,7 @@ async def test_without_a_driver_the_libraries_name_says_what_is_missing(dev, mon
 
     (x,) = await numbers(dev, 0)
     monkeypatch.setattr(driver, "cuInit", missing)
-    core_of(dev).part(DeviceMemory).interop = Interop(dev, cuda=True)
+    core_of(dev).part(DeviceMemory).interop = Interop(core_of(dev).part(DeviceMemory), cuda=True)
     with pytest.raises(LibraryNotFound, match="nowhere"):
         np.from_dlpack(x)
     with pytest.raises(LibraryNotFound, match="nowhere"):

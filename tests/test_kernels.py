@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from atomr_trio import CommandFailed, Device, InvalidArgument, NvrtcOptions, compile_to_cubin, read_only
+from atomr_trio._device.device import core_of
 from atomr_trio.libraries.modules.module import load_program
 from kernel_bench import ARCHITECTURES, simulate_capability
 from kernels.case import FOLDER, Result
@@ -84,7 +85,7 @@ async def test_an_image_that_cannot_be_loaded_is_one_plain_error_and_harms_nothi
     x = await dev.to_device(np.arange(4, dtype=np.float32))
     for ptx in (b"", b"this is no PTX", b"\0\1\2\3" * 99, program.ptx[: program.ptx.index(b"ret;")], program.ptx[:200]):
         with pytest.raises(CommandFailed) as failed:
-            await load_program(dev, attrs.evolve(program, ptx=ptx))
+            await load_program(core_of(dev), attrs.evolve(program, ptx=ptx))
         assert failed.value.status in IMAGE_ERRORS
         assert failed.value.operation == "module.load"
     assert dev.generation == 1
@@ -115,7 +116,7 @@ async def test_the_simulator_says_why_it_refuses_an_image(dev: Device) -> None:
     program = saxpy._module._program
     for change, status, words in REFUSED:
         with pytest.raises(CommandFailed, match=words) as failed:
-            await load_program(dev, attrs.evolve(program, ptx=change(program.ptx)))
+            await load_program(core_of(dev), attrs.evolve(program, ptx=change(program.ptx)))
         assert failed.value.status == status
     for arch, words in (
         ("compute_90", "code for 9.0 and newer"),

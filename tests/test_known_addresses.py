@@ -19,6 +19,7 @@ import pytest
 from atomr_trio import DeviceArray, InvalidArgument
 from atomr_trio._calls.known import _repeatable
 from atomr_trio._calls.verbs import Address, Library, Scalar, verb
+from atomr_trio._device.device import core_of
 from atomr_trio._memory.arena import ALIGNMENT
 from atomr_trio._wire.protocol import LANE_COMPUTE
 from atomr_trio.libraries.blas.verbs import Blas
@@ -290,7 +291,7 @@ def arguments_of(stage: Stage, drawn: Drawn) -> tuple[list[Any], dict[str, Any]]
 
 def record(request: Any) -> tuple[Any, ...]:
     """All that is sent of a command, and what it is said to do to which memory."""
-    return (request.payload, dict(request._operands), request.operation, request.lane)
+    return (request.payload, dict(request.operands), request.operation, request.lane)
 
 
 def bytes_of_result(dev: Any, drawn: Drawn) -> int | None:
@@ -325,7 +326,7 @@ async def test_a_repeated_record_is_what_planning_it_anew_would_make(dev, drawn,
         first = Planned(dev, drawn, arguments, keywords)
         undo.callback(first.free)
         kept, arrays = first.known(arguments, keywords)
-        request, result = kept.again(dev, arrays, LANE_COMPUTE)
+        request, result = kept.again(core_of(dev), arrays, LANE_COMPUTE)
         address = result.address
         if size:
             assert first.result.address == seat.address
@@ -373,7 +374,7 @@ async def test_a_call_is_not_kept_if_it_has_another_word_that_points_into_its_re
             self._call("cublasDaxpy_64", *words, operation="strange", operands=operands)
             return out
 
-    planner = Strange(dev)
+    planner = Strange(core_of(dev))
     result = planner.plan()
     (request,) = planner._requests
     assert request.places_of(result) == ()

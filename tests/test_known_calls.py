@@ -110,7 +110,7 @@ class Form:
     @property
     def launchers(self) -> Any:
         """The calls that go the short way."""
-        path = core_of(self.dev).part(AwaitedLaunches).path if self.batch is None else self.batch._path
+        path = core_of(self.dev).part(AwaitedLaunches).path if self.batch is None else self.batch._sender.path
         return {} if path is None else path.launchers
 
 

@@ -18,6 +18,7 @@ import trio.testing
 import atomr_trio
 from atomr_trio import ContextLost, InvalidArgument, read_only
 from atomr_trio._calls import batch_sender
+from atomr_trio._device import supervisor, workers
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission
 from atomr_trio._transfers import batch_areas as _batch_areas
@@ -100,7 +101,7 @@ async def test_a_program_with_large_batches_goes_on_after_many_faults(open_test_
 
 async def test_a_batch_waits_at_its_beginning_for_a_lost_worker_to_be_gone(open_test_device, monkeypatch):
     """Its verbs could not wait for that."""
-    reap, go_on, entered = atomr_trio._device.reap, trio.Event(), trio.Event()
+    reap, go_on, entered = supervisor.reap, trio.Event(), trio.Event()
 
     async def reap_later(process: Any) -> None:
         await go_on.wait()
@@ -116,7 +117,8 @@ async def test_a_batch_waits_at_its_beginning_for_a_lost_worker_to_be_gone(open_
         add, (wild,) = await compiled(dev), await compile_rogue(dev, "wild")
         x = dev.zeros(1, np.int32)
         await add.launch(1, 1, x, 1)
-        monkeypatch.setattr(atomr_trio._device, "reap", reap_later)
+        monkeypatch.setattr(supervisor, "reap", reap_later)
+        monkeypatch.setattr(workers, "reap", reap_later)
         try:
             with trio.fail_after(DEADLINE):
                 with pytest.raises(ContextLost):

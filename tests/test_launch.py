@@ -22,6 +22,7 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._compiling.compiler import compile_program
+from atomr_trio._device.device import core_of
 from atomr_trio._wire.protocol import Role
 from atomr_trio.libraries.modules.module import load_program
 from rogue import endless_kernel, until
@@ -536,7 +537,7 @@ async def test_a_driver_that_sees_other_parameters_than_the_ptx_is_not_trusted(d
     program = compile_program(SOURCE, atomr_trio.NvrtcOptions(), "compute_80")
     wrong = {name: attrs.evolve(each, parameters=each.parameters[1:]) for name, each in program.entries.items()}
     with pytest.raises(AtomrInternalError, match=r"lays the parameters of \w+ out"):
-        await load_program(dev, attrs.evolve(program, entries=wrong))
+        await load_program(core_of(dev), attrs.evolve(program, entries=wrong))
 
 
 @pytest.mark.parametrize(

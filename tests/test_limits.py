@@ -30,10 +30,9 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
     StandbyLost,
-    _batch,
-    _device,
 )
 from atomr_trio._compiling import linker
+from atomr_trio._device import batch, lifetime
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation, process as launcher, watch as _watch
 from atomr_trio._generation.places import Places
@@ -44,7 +43,7 @@ from rogue import compile_rogue, gated, kill_worker, next_generation, until, wor
 from support import ON_GPU, child_environment, next_event
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01, backoff_max=0.02)
-LOADED_BEFORE = _batch, linker
+LOADED_BEFORE = batch, linker
 """Modules that the library imports when they are first needed, which takes a descriptor."""
 NOFILE = r"RLIMIT_NOFILE \(`ulimit -n`\) is [0-9,]+"
 MIB = 1 << 20
@@ -58,7 +57,7 @@ def soak(value: float) -> Any:
 @pytest.fixture
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `open_device` leave the limit where a test has put it."""
-    monkeypatch.setattr(_device, "raise_descriptor_limit", lambda: None)
+    monkeypatch.setattr(lifetime, "raise_descriptor_limit", lambda: None)
 
 
 def descriptors() -> int:

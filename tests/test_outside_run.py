@@ -27,7 +27,7 @@ import trio
 import atomr_trio
 from atomr_trio import Device, OutsideRun, testing
 from atomr_trio._calls.verbs import Library, verb
-from atomr_trio._libraries import LIBRARIES
+from atomr_trio.libraries.registered import ACTORS as LIBRARIES
 from public_interface import CALLABLES, FACES
 from support import ON_GPU, child_environment, open_test_device
 
@@ -534,6 +534,7 @@ ABANDONED = """
 import contextlib, select
 import trio
 from atomr_trio import DeviceClosed
+from atomr_trio.testing._workers import generation_of
 from support import open_test_device
 from test_outside_run import in_a_thread, on_stage, outcomes, steps
 
@@ -543,7 +544,7 @@ async def leave_it_open():
     stack = contextlib.AsyncExitStack()
     dev = await stack.enter_async_context(open_test_device())
     stages.append(await stack.enter_async_context(on_stage(dev)))
-    stages[0].stack, stages[0].process = stack, core_of(dev).current.process
+    stages[0].stack, stages[0].process = stack, generation_of(dev).process
 
 try:
     trio.run(leave_it_open)  # the device's nursery is left open, which trio does not forgive

@@ -277,6 +277,7 @@ def test_few_blocks_run_together_when_they_have_much_shared_or_local_memory(monk
 
 PROGRAM = """
     import atomr_trio, socket, trio
+    from atomr_trio._device.device import core_of
     from rogue import compile_rogue
 
     async def main():

@@ -28,12 +28,12 @@ from atomr_trio import (
     StandbyLost,
     StandbyReady,
     WorkerReaped,
-    _device,
     overwrites,
     read_only,
     testing,
 )
 from atomr_trio._arrays.memory import DeviceMemory
+from atomr_trio._device import supervisor, workers
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation, watch as _watch
 from atomr_trio._generation.adoption import reap
@@ -83,7 +83,8 @@ class HeldReap:
 @pytest.fixture
 def held_reap(monkeypatch: pytest.MonkeyPatch) -> HeldReap:
     held = HeldReap()
-    monkeypatch.setattr(_device, "reap", held)
+    monkeypatch.setattr(supervisor, "reap", held)
+    monkeypatch.setattr(workers, "reap", held)
     return held
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from atomr_trio._wire.status import CUDA_SUCCESS, STATUS_CLASSES, StatusClass, classify
+from support import describe_registered_statuses
 
 EXAMPLES = [
     (1, StatusClass.REQUEST),
@@ -53,6 +54,7 @@ def test_a_compiler_on_the_host_cannot_harm_the_context(library):
 
 
 def test_the_numbers_of_another_library_are_not_read_as_the_drivers():
+    describe_registered_statuses()
     assert classify(1, "cudnn") is StatusClass.POISONS
     assert classify(3, "cublas") is StatusClass.OUT_OF_MEMORY
     assert classify(2, "cublas") is StatusClass.POISONS

@@ -174,7 +174,7 @@ async def test_an_injection_that_cannot_be_is_refused_before_anything_is_sent(de
 
 
 async def test_nothing_is_injected_into_a_gpu(dev, monkeypatch):
-    monkeypatch.setattr(dev, "_backend", "cuda")
+    monkeypatch.setattr(core_of(dev), "backend", "cuda")
     with pytest.raises(InvalidArgument, match="cannot make cuLaunchKernelEx fail") as caught:
         inject(dev, "cuLaunchKernelEx", Hang())
     for fault in Fault:

@@ -343,7 +343,7 @@ async def test_a_worker_ignores_what_the_terminal_sends(dev):
 
 
 PARENT = """
-import sys, trio, numpy as np, atomr_trio
+import sys, trio, numpy as np, atomr_trio, atomr_trio.testing
 from rogue import compile_rogue
 
 async def main():
@@ -353,7 +353,7 @@ async def main():
         await word.to_host()
         if {busy!r}:
             spin.launch_nowait(1, 1, word.address)
-        print(core_of(dev).current.process.pid, flush=True)
+        print(atomr_trio.testing.worker_pid(dev), flush=True)
         await trio.sleep_forever()
 
 trio.run(main)

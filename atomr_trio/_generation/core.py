@@ -25,7 +25,7 @@ from .._values.errors import ContextLost, DeviceClosed, DeviceError, InvalidArgu
 from .._values.events import EventHub
 from .._values.info import DeviceInfo
 from .._values.state import DeviceState
-from .._values.util import known
+from .._values.util import known, refuse_to_copy
 from .._wire.backends import Backend
 from .._wire.protocol import LANE_COMPUTE, Verb
 from .actor import Actor
@@ -103,6 +103,8 @@ P = TypeVar("P", bound=DevicePart)
 @final
 class DeviceCore:
     """An open device, as the layers below its public face see it."""
+
+    __reduce_ex__ = refuse_to_copy
 
     def __init__(self, index: int, backend: Backend, options: DeviceOptions) -> None:
         self.index: int = index

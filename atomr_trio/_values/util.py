@@ -23,7 +23,8 @@ shown: Final = _ShortRepr().repr
 """Returns a short text for a caller's value in an error message; never raises."""
 
 
-def _refuse_to_copy(self: object, protocol: SupportsIndex) -> NoReturn:
+def refuse_to_copy(self: object, protocol: SupportsIndex) -> NoReturn:
+    """Stands for ``__reduce_ex__`` of what belongs to one device. Raises `TypeError`."""
     raise TypeError(
         f"a {type(self).__name__} belongs to its device, in this process: it cannot be copied by `copy`, "
         f"nor pickled for another process; send numpy arrays instead, `await array.to_host()`"
@@ -38,7 +39,7 @@ class NoPublicConstructor(type):
     """
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> NoPublicConstructor:
-        return super().__new__(mcs, name, bases, {"__reduce_ex__": _refuse_to_copy, **namespace})
+        return super().__new__(mcs, name, bases, {"__reduce_ex__": refuse_to_copy, **namespace})
 
     def __call__(cls, *_args: object, **_kwargs: object) -> None:
         made_by = getattr(cls, "_made_by", "the library")

@@ -18,7 +18,6 @@ from ..._values.errors import CommandFailed, LibraryNotFound
 from ..._values.shortage import host_limits
 from ..._wire.channel import SharedMemory
 from ..._wire.protocol import CELL
-from .fences import LEGACY_STREAM, PER_THREAD_STREAM
 
 if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
 
 STREAMS: Final = 1024
 """The most streams of other libraries that one device keeps order with."""
+
+LEGACY_STREAM: Final = 1
+
+PER_THREAD_STREAM: Final = 2
+
+NO_ORDER: Final = -1
+"""Numbers that stand for streams in DLPack; larger ones are handles."""
 
 _INVALID_HANDLE = 400
 

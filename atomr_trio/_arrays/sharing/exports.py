@@ -23,9 +23,9 @@ from ..._wire.protocol import LANE_COMPUTE
 from ..._wire.records.interop import ATTACH, SETTLE, WAIT
 from ..arrays import DeviceArray, Storage, check_usable
 from ..checked_memory import CheckedArena
-from .consumer import STREAMS, Consumer, CudaWindow, HostWindow, _refusals
+from .consumer import NO_ORDER, STREAMS, Consumer, CudaWindow, HostWindow, _refusals
 from .dlpack import DeviceType
-from .fences import _UNHEARD, NO_ORDER, WAIT_SECONDS, Counters, Fence
+from .fences import _UNHEARD, WAIT_SECONDS, Counters, Fence
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation

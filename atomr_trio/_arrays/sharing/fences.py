@@ -25,7 +25,7 @@ from ..._generation.timeline import Command
 from ..._values.errors import CommandFailed, DeviceError
 from ..._wire.channel import SharedMemory
 from ..._wire.protocol import CELL, MAX_LANES, counter_word
-from .consumer import _CONTEXT_IS_DESTROYED, _INVALID_HANDLE, Consumer
+from .consumer import _CONTEXT_IS_DESTROYED, _INVALID_HANDLE, PER_THREAD_STREAM, Consumer
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation
@@ -40,13 +40,6 @@ WAIT_SECONDS: Final = 60.0
 
 MARKS_AHEAD: Final = 256
 """The most pending marks of a stream: a driver blocks the caller at about a thousand pending operations."""
-
-LEGACY_STREAM: Final = 1
-
-PER_THREAD_STREAM: Final = 2
-
-NO_ORDER: Final = -1
-"""Numbers that stand for streams in DLPack; larger ones are handles."""
 
 
 class Fence:

@@ -17,9 +17,15 @@ from ..._values.shortage import host_limits
 from .. import layout as _layout
 from ..arrays import DeviceArray
 from . import dlpack as _dlpack
-from .consumer import _MEMORYTYPE_DEVICE, _POINTER_ATTRIBUTE_DEVICE_ORDINAL, Consumer, _refusals
+from .consumer import (
+    _MEMORYTYPE_DEVICE,
+    _POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+    LEGACY_STREAM,
+    NO_ORDER,
+    Consumer,
+    _refusals,
+)
 from .dlpack import DeviceType
-from .fences import LEGACY_STREAM, NO_ORDER
 from .protocols import share
 
 if TYPE_CHECKING:

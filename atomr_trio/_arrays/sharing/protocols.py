@@ -15,8 +15,8 @@ from ..._wire.protocol import LANE_COMPUTE, Role
 from ..._wire.records.interop import SETTLE
 from ..arrays import DeviceArray, check_usable
 from . import dlpack as _dlpack
+from .consumer import LEGACY_STREAM, NO_ORDER
 from .exports import _last_uses
-from .fences import LEGACY_STREAM, NO_ORDER
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation
