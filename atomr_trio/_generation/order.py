@@ -158,7 +158,9 @@ class Order:
         ordered = lane < LANES or self._lane_options[lane].ordered
         copies = self._sender.copies_of(descriptors, operation) if descriptors else ()
         batched = aside or self.for_batch
-        command = Command(lane, 0, verb.engine, operation, operands, owner, (), hang_timeout, batched=batched)
+        command = Command(
+            lane, 0, verb.engine, operation, operands, owner, (), hang_timeout, batched=batched, answers=verb.answers
+        )
         command.blocks = verb.mode is Mode.BLOCKS
         return Checked(command, book, verb, payload, required, waits, copies, ordered)
 

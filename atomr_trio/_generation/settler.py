@@ -32,11 +32,6 @@ log = logging.getLogger("atomr_trio._worker")
 SPIN_SECONDS = 200e-6
 """Seconds that a wait polls the counters between checkpoints before it blocks on the descriptor."""
 
-_WITH_RESULT = frozenset(
-    {"module.load", "module.occupancy", "module.suggest_block", "memory.create_chunk", "event.elapsed"}
-)
-"""Operations whose messages must be read before their ticket is settled."""
-
 
 class Settler:
     """Settles the commands of one generation."""
@@ -208,7 +203,7 @@ class Settler:
     def _settle(self, command: Command) -> None:
         key = (command.lane, command.ticket)
         status = self._page.status(*key)
-        if status or command.operation in _WITH_RESULT:
+        if status or command.answers:
             self._inbox.drain()
         if not status:
             command.owner.command_finished(command, None, self._inbox.results.pop(key, None))

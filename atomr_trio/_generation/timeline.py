@@ -59,6 +59,7 @@ class Command:
     """One published command."""
 
     __slots__ = (
+        "answers",
         "batched",
         "blocks",
         "engine",
@@ -85,8 +86,11 @@ class Command:
         hang_timeout: float | None = None,
         *,
         batched: bool = False,
+        answers: bool = False,
     ) -> None:
         self.lane: int = lane
+        self.answers: bool = answers
+        """True if its result comes in a message, which must be read before it is settled."""
         self.ticket: int = ticket
         self.engine: str = engine
         self.operation: str = operation

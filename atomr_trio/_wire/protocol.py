@@ -162,7 +162,19 @@ class Mode(enum.Enum):
 class Verb:
     """One verb of an engine: the form of its record, its effects on the operands, and how it runs."""
 
-    __slots__ = ("engine", "engine_number", "fields", "mode", "name", "number", "operation", "roles", "struct")
+    __slots__ = (
+        "answers",
+        "capturable",
+        "engine",
+        "engine_number",
+        "fields",
+        "mode",
+        "name",
+        "number",
+        "operation",
+        "roles",
+        "struct",
+    )
 
     def __init__(
         self,
@@ -173,6 +185,9 @@ class Verb:
         mode: Mode,
         fields: dict[str, str],
         roles: dict[str, Role],
+        *,
+        answers: bool,
+        capturable: bool,
     ) -> None:
         unknown = roles.keys() - fields.keys()
         if unknown:
@@ -184,6 +199,10 @@ class Verb:
         self.operation: str = f"{engine}.{name}"
         """The full name, for errors."""
         self.mode: Mode = mode
+        self.answers: bool = answers
+        """True if it has a result: its message must be read before its ticket is settled."""
+        self.capturable: bool = capturable
+        """True if it can be a step of a graph."""
         self.fields: tuple[str, ...] = tuple(fields)
         self.roles: tuple[Role, ...] = tuple(roles.values())
         self.struct: struct.Struct = struct.Struct("<" + "".join(fields.values()))
@@ -200,8 +219,20 @@ class VerbTable:
         self.number = number
         self.verbs: list[Verb] = []
 
-    def verb(self, name: str, mode: Mode, fields: dict[str, str], roles: dict[str, Role] | None = None) -> Verb:
+    def verb(
+        self,
+        name: str,
+        mode: Mode,
+        fields: dict[str, str],
+        roles: dict[str, Role] | None = None,
+        *,
+        answers: bool = False,
+        capturable: bool = False,
+    ) -> Verb:
         """Declare a verb. `fields` maps each field to its ``struct`` format; `roles` gives the operands among them."""
-        verb = Verb(self.engine, self.number, len(self.verbs), name, mode, fields, roles or {})
+        number = len(self.verbs)
+        verb = Verb(
+            self.engine, self.number, number, name, mode, fields, roles or {}, answers=answers, capturable=capturable
+        )
         self.verbs.append(verb)
         return verb

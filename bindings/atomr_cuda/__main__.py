@@ -10,10 +10,12 @@ import json
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint
 from functools import partial
+from importlib import import_module
 from typing import Any
 
-from . import cublas, cublaslt, cusolver, driver, nvjitlink, nvrtc
+from . import driver, nvjitlink, nvrtc
 from ._library import CudaError, Function, Library, LibraryMissing
+from ._tables import SIMULATED
 from .library_types import libraryPropertyType
 
 
@@ -50,13 +52,21 @@ def _property_facts(get_property: Function) -> dict[str, Any]:
     return {"version": ".".join(str(value.value) for value in values)}
 
 
+def _tables_of(names: tuple[str, ...]) -> list[Any]:
+    return [import_module(f".{name}", __package__) for name in names]
+
+
+def _get_property(table: Any) -> Function:
+    """Return the function of a library that tells a part of its version, such as ``cublasGetProperty``."""
+    found: Function = next(value for name, value in vars(table).items() if name.endswith("GetProperty"))
+    return found
+
+
 _KNOWN: tuple[tuple[Library, Callable[[], dict[str, Any]]], ...] = (
     (driver.library, _driver_facts),
     (nvrtc.library, _nvrtc_facts),
     (nvjitlink.library, _nvjitlink_facts),
-    (cublas.library, partial(_property_facts, cublas.cublasGetProperty)),
-    (cublaslt.library, partial(_property_facts, cublaslt.cublasLtGetProperty)),
-    (cusolver.library, partial(_property_facts, cusolver.cusolverGetProperty)),
+    *((table.library, partial(_property_facts, _get_property(table))) for table in _tables_of(SIMULATED)),
 )
 
 

@@ -31,10 +31,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ._library import Function
+from ._tables import SIMULATED
 
 __all__ = [
     "ANY",
     "FAULTS_VARIABLE",
+    "SIMULATED",
     "WATCHING",
     "WORKER_VARIABLE",
     "Action",
@@ -49,9 +51,6 @@ __all__ = [
     "asked_for",
     "parse",
 ]
-
-SIMULATED = ("cublas", "cublaslt", "cusolver")
-"""The simulated libraries besides libcuda: modules here, and packages of the same names in ``atomr_sim.libraries``."""
 
 ANY = "*"
 """The name for every function that is not in `WATCHING`."""

@@ -12,7 +12,7 @@ MARK = EVENT.verb("mark", Mode.ENQUEUES, {})
 RECORD = EVENT.verb("record", Mode.ENQUEUES, {"event": "Q"})
 """Record the time on the GPU when the lane gets here."""
 
-ELAPSED = EVENT.verb("elapsed", Mode.ENQUEUES, {"earlier": "Q", "later": "Q"})
+ELAPSED = EVENT.verb("elapsed", Mode.ENQUEUES, {"earlier": "Q", "later": "Q"}, answers=True)
 """Answer with the milliseconds between two recorded times; the tickets of both events have been reached."""
 
 DROP = EVENT.verb("drop", Mode.ENQUEUES, {"event": "Q"})

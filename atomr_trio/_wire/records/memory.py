@@ -8,7 +8,7 @@ from ..protocol import Mode, Role, VerbTable
 
 MEMORY = VerbTable("memory", 1)
 
-CREATE_CHUNK = MEMORY.verb("create_chunk", Mode.BLOCKS, {"address": "Q", "size": "Q"})
+CREATE_CHUNK = MEMORY.verb("create_chunk", Mode.BLOCKS, {"address": "Q", "size": "Q"}, answers=True)
 """Make physical memory and map it. The tail lists chunks (as 64-bit words) that may be released if memory is short."""
 
 RELEASE_CHUNK = MEMORY.verb("release_chunk", Mode.BLOCKS, {"address": "Q"})
@@ -22,7 +22,7 @@ COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
 was registered."""
 
 COPY_OUT_BOX = MEMORY.verb("copy_out_box", Mode.ENQUEUES, {"area": "Q"})
-COPY = MEMORY.verb("copy", Mode.ENQUEUES, {})
+COPY = MEMORY.verb("copy", Mode.ENQUEUES, {}, capturable=True)
 """Copy inside device memory. The tail is one `BOX`."""
 
 COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
@@ -48,6 +48,7 @@ FILL = MEMORY.verb(
     Mode.ENQUEUES,
     {"destination": "Q", "pitch": "Q", "itemsize": "Q", "width": "Q", "height": "Q", "pattern": "16s"},
     {"destination": Role.OVERWRITE},
+    capturable=True,
 )
 """Fill `height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 bytes)."""
 

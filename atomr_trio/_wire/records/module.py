@@ -8,7 +8,7 @@ from ..protocol import Mode, VerbTable
 
 MODULE = VerbTable("module", 2)
 
-LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q", "image_bytes": "Q"})
+LOAD = MODULE.verb("load", Mode.BLOCKS, {"module": "Q", "image_bytes": "Q"}, answers=True)
 """Load the image in the record's descriptor. The descriptor also holds JSON. `kernels` is a list of names, or null for
 all that the driver can list; `globals` is a list of variables. The answer has the attributes of each kernel by its
 name. It has the address and bytes of each variable by its name after an ampersand. A variable that does not exist has
@@ -30,6 +30,7 @@ LAUNCH = MODULE.verb(
         "shared": "I",
         "options": "I",
     },
+    capturable=True,
 )
 """Launch a kernel of a loaded module. The tail is the parameter block; each launch names the roles of its arrays.
 
@@ -37,10 +38,10 @@ LAUNCH = MODULE.verb(
 the worker decodes it once.
 """
 
-OCCUPANCY = MODULE.verb("occupancy", Mode.BLOCKS, {"kernel": "Q", "threads": "I", "shared": "I"})
+OCCUPANCY = MODULE.verb("occupancy", Mode.BLOCKS, {"kernel": "Q", "threads": "I", "shared": "I"}, answers=True)
 """Answer with the number of blocks of this size that a multiprocessor holds at a time."""
 
-SUGGEST_BLOCK = MODULE.verb("suggest_block", Mode.BLOCKS, {"kernel": "Q", "shared": "I"})
+SUGGEST_BLOCK = MODULE.verb("suggest_block", Mode.BLOCKS, {"kernel": "Q", "shared": "I"}, answers=True)
 """Answer with the number of threads of a block that gives the most warps on a multiprocessor."""
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..._wire.protocol import Mode, Verb, VerbTable
-from ..._wire.records.memory import COPY, FILL
-from ..._wire.records.module import LAUNCH
+from ..._wire.records.memory import MEMORY
+from ..._wire.records.module import MODULE
 from .registration import REGISTRATION
 
 GRAPH = VerbTable(REGISTRATION.name, REGISTRATION.number)
@@ -22,9 +22,6 @@ UPDATE = GRAPH.verb("update", Mode.ENQUEUES, {"graph": "Q"})
 """Replace steps by those of the tail that have the same numbers. The edges stay."""
 
 DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})
-
-CAPTURABLE = (LAUNCH, COPY, FILL)
-"""The verbs that a step can have."""
 
 _STEP = struct.Struct("<III")
 """The step's number, the number of steps that it comes after, and the number of its records."""
@@ -82,4 +79,6 @@ def decode_steps(data: bytes) -> Iterator[Step]:
         yield Step(number, after, tuple(records))
 
 
-_VERBS = {(verb.engine_number, verb.number): verb for verb in CAPTURABLE}
+_VERBS = {
+    (verb.engine_number, verb.number): verb for table in (MEMORY, MODULE) for verb in table.verbs if verb.capturable
+}

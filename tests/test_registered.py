@@ -1,4 +1,4 @@
-"""A library that is there in one layer is in every table that docs/adding-a-library.md lists.
+"""A library that is registered has all seven parts that docs/adding-a-library.md lists.
 
 What a verb cannot work without shows in its own tests; here is what would be missed by nobody.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import tomllib
 
 import pytest
 
@@ -18,7 +19,8 @@ from atomr_cuda.injection import SIMULATED
 from atomr_trio._calls.verbs import Awaited, Batched
 from atomr_trio._wire import status
 from atomr_trio.libraries.registered import ACTORS as LIBRARIES, BatchLibraries, DeviceLibraries
-from support import describe_registered_statuses
+from registered import FOLDER, registrations
+from support import ROOT, describe_registered_statuses
 
 MODULES = {
     each.name: importlib.import_module(f"atomr_cuda.{each.name}")
@@ -56,3 +58,25 @@ def test_the_verbs_of_a_library_are_public_in_both_forms(word):
         assert name in atomr_trio.__all__
         assert issubclass(getattr(atomr_trio, name), form)
         assert getattr(atomr_trio, name)._table.engine == word
+
+
+REGISTERED = {folder: each for folder, each in registrations().items() if each.verbs}
+
+
+@pytest.mark.parametrize("folder", REGISTERED)
+def test_a_registered_library_has_every_part(folder):
+    each = REGISTERED[folder]
+    parts = {path.stem for path in (FOLDER / folder).glob("*.py")}
+    assert parts >= {"__init__", "records", "engine", "verbs", "registration"}, "its folder"
+    assert each.library in TABLES, "its table"
+    assert (ROOT / "bindings" / "atomr_sim" / "libraries" / each.library).is_dir(), "its counterpart"
+    tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    assert any(f"dev.{each.name}." in text for text in tests), "tests of its verbs"
+    assert any(f"atomr_cuda import {each.library}" in text or f'"{each.library}"' in text for text in tests)
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
+    for name in (each.verbs, each.batch_verbs):
+        assert any(f"autoclass:: atomr_trio.{name}" in text for text in pages), "its page of the reference"
+    guide = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "guide").glob("*.md")]
+    assert any(f"dev.{each.name}." in text for text in guide), "its page of the guide"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras[TABLES[each.library].library.extra], "its line of extras"
