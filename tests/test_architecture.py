@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import atomr_trio
 from registered import TARGET, registrations, text_of
 from support import child_environment
 
@@ -264,6 +265,61 @@ def test_no_file_and_no_class_is_too_large():
                 methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
                 large += [f"{path.name}: {node.name} has {methods} methods"] if methods > MOST_METHODS else []
     assert large == []
+
+
+# -- private members ---------------------------------------------------------------------------------------------------
+
+
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(TRIO_SIDE).parts
+    return "/".join(parts[: 2 if parts[0] == "libraries" else 1])
+
+
+def members(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
+    """Each class of a file: its name, the names of its bases, and its private members."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        names = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                names |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
+            elif isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                names.add(inner.target.id)
+            elif isinstance(inner, ast.Assign):
+                names |= {target.id for target in inner.targets if isinstance(target, ast.Name)}
+        bases = {ast.unparse(base).split("[")[0] for base in node.bases}
+        yield node.name, bases, {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def test_no_private_member_is_used_from_another_folder():
+    """But for those of the objects that users hold: there an underscore keeps a name from the user, not from us."""
+    classes = [(path, *each) for path in sources(TRIO_SIDE) for each in members(path)]
+    held = {*atomr_trio.__all__, "NoPublicConstructor"}
+    for _ in range(4):  # the classes that those are made of
+        held |= {base for _, name, bases, _ in classes if name in held for base in bases}
+    of_users = {member for _, name, _, found in classes if name in held for member in found}
+    owners: dict[str, set[str]] = {}
+    for path, _, _, found in classes:
+        for member in found:
+            owners.setdefault(member, set()).add(folder_of(path))
+    offences = []
+    for path in sources(TRIO_SIDE):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in owners
+                and ast.unparse(node.value) not in ("self", "cls")
+            ):
+                if node.attr not in of_users and folder_of(path) not in owners[node.attr]:
+                    offences.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.attr}")
+            elif isinstance(node, ast.ImportFrom) and node.level:
+                package = package_of(path)
+                home = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")][1:]
+                same = "/".join(home).startswith(folder_of(path))
+                private = [alias.name for alias in node.names if alias.name.startswith("_") and alias.asname is None]
+                offences += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in private if not same]
+    assert offences == []
 
 
 def test_the_base_of_the_worker_rests_on_what_both_processes_know():
