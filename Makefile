@@ -16,6 +16,7 @@
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
+#   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
@@ -54,7 +55,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint registered abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint structure registered abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -133,6 +134,9 @@ lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_sim --ignoreexternal
+
+structure: $(VENV)/.dev-ready
+	PYTHONPATH="$(SOURCES)" $(RUN) -P docs/structure.py
 
 registered: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/registered.py

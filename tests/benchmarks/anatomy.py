@@ -2,7 +2,7 @@
 
 Everything is measured in one run, so the parts can be compared: the caller's part by calling its pieces, the way to the
 worker and back by looking at the lane's counter without any scheduler, and the driver's part by the same calls made in
-this process. Run on a machine with a GPU: ``make anatomy`` prints the table of docs/design.md.
+this process. Run on a machine with a GPU: ``make anatomy`` prints the table of docs/architecture/short-way.md.
 """
 
 from __future__ import annotations
