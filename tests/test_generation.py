@@ -50,6 +50,7 @@ from atomr_trio._wire.protocol import (
 from atomr_trio._wire.records.context import CONTEXT, MAP_CHUNK, UNMAP_CHUNK
 from atomr_trio._wire.records.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LAUNCH, LOAD, MODULE
+from atomr_trio._wire.status import StatusClass, classify
 from rogue import compile_rogue, endless_kernel, until
 from support import set_constant
 
@@ -163,7 +164,7 @@ class Stage:
         """The worker says that one command failed; its ticket still has to be reached."""
         self.generation.page.set_status(lane, ticket, status)
         message = {"kind": "error", "lane": lane, "ticket": ticket}
-        message |= {"status": status, "name": name, "text": text, "library": "cuda"}
+        message |= {"status": status, "class": classify(status).value, "name": name, "text": text, "library": "cuda"}
         self.tell(message)
 
     def tell(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
@@ -558,7 +559,13 @@ async def test_probes_of_two_actors_at_once_are_both_answered(stage):
 
 def test_a_fault_report_is_a_loss_with_everything_the_worker_said(stage):
     stage.tell(
-        {"kind": "lost", "status": 700, "name": "CUDA_ERROR_ILLEGAL_ADDRESS", "text": "an illegal memory access"}
+        {
+            "kind": "lost",
+            "status": 700,
+            "class": "poisons",
+            "name": "CUDA_ERROR_ILLEGAL_ADDRESS",
+            "text": "an illegal memory access",
+        }
         | {"library": "cuda", "operation": "stream query"}
     )
     stage.generation.inbox.drain()
@@ -570,16 +577,26 @@ def test_a_fault_report_is_a_loss_with_everything_the_worker_said(stage):
 
 
 def test_hardware_that_is_gone_is_a_loss_that_no_restart_helps(stage):
-    assert Loss(LossKind.FAULT, "ecc", "the driver", status=214, library="cuda").gone
-    assert not Loss(LossKind.FAULT, "trap", "the driver", status=719, library="cuda").gone
+    assert Loss(LossKind.FAULT, "ecc", "the driver", status=214, status_class=StatusClass.GONE).gone
+    assert not Loss(LossKind.FAULT, "trap", "the driver", status=719, status_class=StatusClass.POISONS).gone
     assert not Loss(LossKind.EXIT, "killed", "the system").gone
 
 
 @pytest.mark.parametrize(
     ("message", "gone"),
     [
-        ({"text": "no device", "type": "CudaError", "status": 100, "library": "cuda", "function": "cuInit"}, True),
-        ({"text": "no memory", "type": "CudaError", "status": 2, "library": "cuda"}, False),
+        (
+            {
+                "text": "no device",
+                "type": "CudaError",
+                "status": 100,
+                "class": "gone",
+                "library": "cuda",
+                "function": "cuInit",
+            },
+            True,
+        ),
+        ({"text": "no memory", "type": "CudaError", "status": 2, "class": "out of memory", "library": "cuda"}, False),
         ({"text": "no libcuda", "type": "LibraryMissing", "looked": ["/here", "/there"]}, True),
         ({"text": "the range is taken", "type": "StartFailed"}, False),
     ],
@@ -638,7 +655,13 @@ async def test_a_worker_that_says_nothing_is_a_failed_start(stage, monkeypatch):
 
 @pytest.mark.parametrize(("status", "gone"), [(719, False), (214, True)])
 async def test_a_context_that_is_lost_in_the_self_test_is_a_failed_start(stage, status, gone):
-    told = {"kind": "lost", "status": status, "name": "CUDA_ERROR", "text": "the first kernel trapped"}
+    told = {
+        "kind": "lost",
+        "status": status,
+        "class": classify(status).value,
+        "name": "CUDA_ERROR",
+        "text": "the first kernel trapped",
+    }
     stage.tell({"kind": "hello"})
     stage.tell({**told, "library": "cuda", "operation": "self-test"})
     with pytest.raises(StartFailed) as caught:
@@ -788,7 +811,14 @@ async def test_a_worker_that_does_not_greet_again_is_not_reset(stage, end):
     if end == "channel":
         stage.process.worker_end.close()
     else:
-        more = {"status": 719, "name": "CUDA_ERROR", "text": "no", "library": "cuda", "operation": "reset"}
+        more = {
+            "status": 719,
+            "class": "poisons",
+            "name": "CUDA_ERROR",
+            "text": "no",
+            "library": "cuda",
+            "operation": "reset",
+        }
         stage.tell({"kind": end, **more})
     assert not await stage.generation.adoption.reset(time.monotonic() + 10)
 

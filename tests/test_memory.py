@@ -32,6 +32,7 @@ from atomr_trio._wire import channel
 from atomr_trio._wire.channel import SharedMemory
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANES, Role, counter_word
 from atomr_trio._wire.records.memory import COPY
+from atomr_trio._wire.status import classify
 
 BASE = 16 << 40
 EXTENT = 1 << 40
@@ -718,6 +719,7 @@ class Desk:
         """The GPU has reached the command's ticket, and it failed if there is a status."""
         if status:
             message = {"lane": command.lane, "ticket": command.ticket, "status": status}
+            message["class"] = classify(status).value
             message |= {"kind": "error", "name": "CUDA_ERROR", "text": "a test", "library": "cuda"}
             channel.send_message(self.worker.other_end, message)
             self.generation.page.set_status(command.lane, command.ticket, status)

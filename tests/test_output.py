@@ -178,7 +178,7 @@ async def test_a_worker_that_is_not_ready_in_time_is_told_with_its_last_words(st
 async def test_a_context_that_is_lost_in_the_self_test_is_told_with_the_last_words(stage):
     os.write(stage.process.output_end, b"NVRM: something\n")
     stage.tell({"kind": "hello"})
-    told = {"kind": "lost", "status": 719, "name": "CUDA_ERROR", "text": "the first kernel trapped"}
+    told = {"kind": "lost", "status": 719, "class": "poisons", "name": "CUDA_ERROR", "text": "the first kernel trapped"}
     stage.tell({**told, "library": "cuda", "operation": "self-test"})
     with pytest.raises(StartFailed, match=r"trapped; its last words: NVRM: something"):
         await stage.generation.start()
@@ -223,7 +223,7 @@ async def test_what_a_worker_says_of_its_end_before_it_is_handed_anything_is_the
 async def test_what_a_worker_said_last_is_heard_although_it_left_records_unread(stage):
     """The kernel reports the unread records first, as a reset connection."""
     stage.generation.request_faults("")
-    told = {"kind": "lost", "status": 700, "name": "CUDA_ERROR", "text": "the kernel ran wild"}
+    told = {"kind": "lost", "status": 700, "class": "poisons", "name": "CUDA_ERROR", "text": "the kernel ran wild"}
     stage.tell({**told, "library": "cuda", "operation": "module.launch"})
     stage.process.worker_end.close()
     stage.generation.inbox.drain()
