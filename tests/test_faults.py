@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,7 @@ from atomr_trio import (
 )
 from atomr_trio._device import workers as process_starter
 from atomr_trio._device.device import core_of
+from atomr_trio._generation import process as launcher, watch as _watch
 from atomr_trio._transfers import copy_stream, staging as _staging
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_LIMIT, Role
@@ -489,6 +494,35 @@ async def test_a_worker_killed_while_it_starts_is_a_failed_start_and_the_next_at
             await until(lambda: dev.state.value == "running" and core_of(dev).current.process not in killed)
             assert (await array.to_host() == host).all()
             assert doomed == []
+
+
+@pytest.mark.parametrize(("patience", "words"), [(60.0, "SIGKILL"), (0.0, "no sign of life")])
+async def test_a_worker_that_takes_long_to_end_is_lost_by_its_end(open_test_device, monkeypatch, patience, words):
+    """The system may need seconds to take a context of a busy GPU apart; here the process stands for one."""
+    looks: list[Any] = []
+    monkeypatch.setattr(launcher.WorkerProcess, "ending", property(lambda process: looks.append(process) or True))
+    set_constant(monkeypatch, _watch, "STOPPED_SECONDS", 0.2)
+    set_constant(monkeypatch, _watch, "ENDING_SECONDS", patience)
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev:
+            pid = worker_pid(dev)
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: len(looks) > 3 or dev.generation > 1)
+            if patience:
+                os.kill(pid, signal.SIGKILL)
+            await next_generation(dev, after=1)
+            assert words in dev.statistics().last_error
+
+
+def test_a_process_that_has_been_killed_is_ending_until_it_is_reaped():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    stat = Path(f"/proc/{child.pid}/stat")
+    assert not launcher.is_ending(stat.read_text())
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert launcher.is_ending(stat.read_text())
+    child.communicate()
+    assert not launcher.is_ending("1 (a name) with (many) S 1")
 
 
 async def test_a_worker_killed_while_the_device_is_opened_is_an_error_of_the_opening(open_test_device, monkeypatch):

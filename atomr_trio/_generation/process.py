@@ -136,6 +136,15 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):  # it has, and somebody else has reaped it
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
+    @property
+    def ending(self) -> bool:
+        """True while the system takes the process apart: with a context of a busy GPU that may take seconds."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
+                return is_ending(file.read())
+        except OSError:
+            return False
+
     def reap(self) -> bool:
         """Tell whether the process has ended. Reads its exit status, unless other code has reaped it."""
         if self._ended:
@@ -189,6 +198,16 @@ class WorkerProcess:
             folder.forget()
         self.close()
         self._ended = True
+
+
+_EXITING, _DUMPING, _SIGNALED = 0x4, 0x200, 0x400
+"""``PF_EXITING``, ``PF_DUMPCORE`` and ``PF_SIGNALED`` of Linux's ``sched.h``."""
+
+
+def is_ending(stat: str) -> bool:
+    """Return whether a process is on its way out, by the text of its ``/proc/<pid>/stat`` (proc(5), field 9)."""
+    fields = stat.rpartition(")")[2].split()
+    return len(fields) > 6 and bool(int(fields[6]) & (_EXITING | _DUMPING | _SIGNALED))
 
 
 def _set_pipe_size(pipe: int, size: int) -> None:

@@ -20,6 +20,8 @@ from .timeline import Timeline
 WATCH_PERIOD = 0.1
 STOPPED_SECONDS = 2.0
 """A heartbeat that stands still this long means a stopped worker."""
+ENDING_SECONDS = 30.0
+"""So much longer a worker may stand still that the system is taking apart: its end says why, and must be waited for."""
 DEAF_SECONDS = 10.0
 """A worker that leaves records unread this long is stuck inside a call, even if its heartbeat goes on."""
 
@@ -69,6 +71,7 @@ class Watch:
         heart = _Pulse(STOPPED_SECONDS, "the worker gave no sign of life for {seconds:.1f} s")
         ears = _Pulse(DEAF_SECONDS, "the worker has read nothing of what it was sent for {seconds:.1f} s")
         awake = _AwakeClock(period)
+        ending_since: float | None = None
         page, sender = self._timeline.page, self._sender
         with RealTimer(period) as timer:
             while True:
@@ -81,6 +84,9 @@ class Watch:
                 read = page.records_read()
                 # A worker that has read everything is not deaf, so its time starts again.
                 still = heart.still(page.heartbeat(), now) or ears.still(read if read < sender.sent else -now, now)
+                if still is not None and self._process.ending:
+                    ending_since = now if ending_since is None else ending_since
+                    still = still if now - ending_since > ENDING_SECONDS else None
                 if still is not None:
                     self._life.lose(Loss(LossKind.STOPPED, still, reported_by="the watchdog"))
                 self.check_hang(awake.look(now))

@@ -297,7 +297,7 @@ async def test_memory_of_another_gpu_is_refused(dev, consumer):
             return (place[0], place[1] + 1)
 
         def __dlpack__(self, **arguments: Any) -> Any:
-            from atomr_trio._arrays import dlpack as _dlpack
+            from atomr_trio._arrays.sharing import dlpack as _dlpack
 
             tensor = _dlpack.Tensor(4096, self.__dlpack_device__(), (1,), (1,), 0, 32)
             return _dlpack.give(tensor, lambda: None, versioned=True)
