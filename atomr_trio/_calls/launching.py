@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .._generation.actor import Actor
     from .._generation.generation import Generation
     from .._generation.requests import CommandRequest
+    from .._generation.sender import Sender
 
 
 class Launched(Launchable, Protocol):
@@ -106,15 +107,15 @@ class LaunchPath:
     """The short way to one lane of one generation."""
 
     def __init__(self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool) -> None:
-        self.generation = generation
-        self.sender = generation.sender
-        self.book = book
-        self.here = this_thread()
-        self.limit = limit
+        self.generation: Generation = generation
+        self.sender: Sender = generation.sender
+        self.book: LaneBook = book
+        self.here: Callable[[], bool] = this_thread()
+        self.limit: int = limit
         """The most unfinished commands of the lane."""
-        self.token = generation.token + book.index
-        self.verb = LAUNCH.number | (UNSIGNED if unsigned else 0)
-        self.last_record = 0
+        self.token: int = generation.token + book.index
+        self.verb: int = LAUNCH.number | (UNSIGNED if unsigned else 0)
+        self.last_record: int = 0
         """Records up to this one may be sent without further checks: they have slots, and tickets, each of which
         takes a record. `Sender.close_short_ways` revokes it."""
         self.counter: int = counter_word(book.index)

@@ -14,7 +14,7 @@ import collections
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar, final
 
 import attrs
 import trio
@@ -104,7 +104,8 @@ P = TypeVar("P", bound=DevicePart)
 class DeviceCore:
     """An open device, as the layers below its public face see it."""
 
-    __reduce_ex__ = refuse_to_copy
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        refuse_to_copy(self, protocol)
 
     def __init__(self, index: int, backend: Backend, options: DeviceOptions) -> None:
         self.index: int = index

@@ -180,7 +180,7 @@ class Mailbox:
         self._closed: Callable[[], DeviceError] | None = None
         self.restarts = 0
         self.shortcut: Shortcut | None = None
-        self.posted = 0
+        self.posted: int = 0
         """The number of requests that were put into the channel, or are being put."""
         self.taken = 0
         """The number of those that an actor has taken out of it."""
