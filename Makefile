@@ -42,14 +42,14 @@ BENCHMARKS := $(CURDIR)/tests/benchmarks
 WHEEL = $$(echo $(abspath $(VENV))/wheel/*.whl)
 # The folders too, so that a file that is deleted makes a new wheel.
 PACKAGED := pyproject.toml README.md LICENSE $(shell find atomr_trio bindings -name __pycache__ -prune -o -print)
-# The tests run on the installed package: the current folder is on nobody's path, and tests/test_wheel.py checks that.
+# The tests run on the installed package: the current folder is on nobody's path, and tests/repository/test_wheel.py checks that.
 TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12="$(abspath $(VENV))/cuda12" \
   ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
 # The real device needs no environment of ours.
 GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
 FUZZ_KERNELS ?= 2500
 FUZZ = ATOMR_TRIO_FUZZ_KERNELS=$(FUZZ_KERNELS)
-FUZZED := pytest -s -o faulthandler_timeout=900 tests/test_sim_fuzz.py
+FUZZED := pytest -s -o faulthandler_timeout=900 tests/simulator/test_sim_fuzz.py
 SWEEP := ATOMR_TRIO_TEST_SWEEP=1
 SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
@@ -139,7 +139,7 @@ structure: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES)" $(RUN) -P docs/structure.py
 
 registered: $(VENV)/.dev-ready
-	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/registered.py
+	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/support/registered.py
 	$(RUN) -m ruff format --quiet atomr_trio/libraries/registered.py
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
@@ -178,7 +178,7 @@ $(VENV)/.demo-ready $(VENV)/.dev-ready $(VENV)/.docs-ready $(VENV)/.abi-ready: p
 	$(PIP) install --quiet "$(WHEEL)[$(EXTRAS)]"
 	@touch $@
 
-# The compiler and the linker of CUDA 12, beside those of 13 and out of their way: tests/test_cuda12.py says where.
+# The compiler and the linker of CUDA 12, beside those of 13 and out of their way: tests/compiling/test_cuda12.py says where.
 $(VENV)/.cuda12-ready: pyproject.toml | $(VENV)/bin/python
 	rm -rf $(VENV)/cuda12
 	$(PIP) install --quiet --no-deps --target $(VENV)/cuda12 'nvidia-cuda-nvrtc-cu12==12.9.*' 'nvidia-nvjitlink-cu12==12.9.*'

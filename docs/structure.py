@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_values",),
     ("_wire",),
 )
-"""The folders of the user's side, the highest first; ``tests/test_architecture.py`` holds the imports against them."""
+"""The folders of the user's side, the highest first. ``tests/repository/test_architecture.py`` checks the imports."""
 WORKER = ("_worker", "libraries/*/engine", "_worker/base")
 
 

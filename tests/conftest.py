@@ -29,7 +29,7 @@ hypothesis.settings.register_profile("deterministic", derandomize=True)
 hypothesis.settings.register_profile("thorough", max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
-collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["test_wheel.py"])]
+collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["repository/test_wheel.py"])]
 
 
 # What a test compiles is neither taken from the user's disk nor left there; tests of the cache name a folder.

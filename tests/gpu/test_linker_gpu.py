@@ -9,7 +9,7 @@ import pytest
 
 from atomr_trio import LinkInput, LinkOptions, link
 from atomr_trio._compiling.linker import bridge_ptx, cubin_from_ptx, link_program
-from link_helper import HELPER, KERNEL, cubin, device_runtime, fatbin, ltoir, ptx
+from support.linking import HELPER, KERNEL, cubin, device_runtime, fatbin, ltoir, ptx
 
 TABLE = '__device__ int table[4] = {1, 2, 3, 4};\nextern "C" __global__ void bump(int n) { table[threadIdx.x] += n; }'
 PARENT = """

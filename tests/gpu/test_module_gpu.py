@@ -17,7 +17,7 @@ from atomr_trio import (
     StaleKernel,
     compile_to_cubin,
 )
-from link_helper import fatbin_of
+from support.linking import fatbin_of
 
 SOURCE = r"""
 __device__ int counter = 5;

@@ -1,0 +1,79 @@
+"""docs/adding-a-library.md is followed to the letter: its library is added to a copy of the package, and works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import ROOT, child_environment
+
+pytestmark = pytest.mark.sim_only
+
+PAGE = ROOT / "docs" / "adding-a-library.md"
+BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+PROGRAM = """
+import numpy as np, trio
+import atomr_trio
+from atomr_trio.testing import Fault, cause
+
+async def main():
+    async with atomr_trio.open_device(backend="sim", hang_timeout=5) as dev:
+        x, y = [await dev.to_device(np.arange(4, dtype=np.float64)) for _ in range(2)]
+        assert await dev.vector.axpby(x, y, 2, 1) is y
+        print((await y.to_host()).tolist(), float(await dev.vector.sum(y)))
+        try:
+            await cause(dev, Fault.TRAP)
+        except atomr_trio.ContextLost:
+            pass
+        async with dev.batch() as batch:
+            for _ in range(3):
+                batch.vector.axpby(x, y)
+            total = batch.vector.sum(y)
+        print(dev.generation, float(total), type(dev.vector) is atomr_trio.Vectors)
+        try:
+            await dev.vector.sum(dev.zeros(3, np.int32))
+        except atomr_trio.InvalidArgument as error:
+            print(error.message)
+
+trio.run(main)
+"""
+
+
+def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) -> None:
+    parts = dict(BLOCK.findall(PAGE.read_text(encoding="utf-8")))
+    assert {Path(name).name for name in parts} == {
+        "cuvector.py",
+        "functions.py",
+        "registration.py",
+        "records.py",
+        "engine.py",
+        "verbs.py",
+    }
+    no_caches = shutil.ignore_patterns("__pycache__")
+    for folder in ("atomr_trio", "bindings"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=no_caches)
+    (tmp_path / "tests" / "support").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "support" / "registered.py", tmp_path / "tests" / "support")
+    for name, text in parts.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        if path.parent.name in ("vector", "cuvector"):
+            (path.parent / "__init__.py").write_text('"""Vectors by cuVector."""\n')
+        path.write_text(f"from __future__ import annotations\n\n{text}", encoding="utf-8")
+    environment = child_environment(PYTHONPATH=f"{tmp_path}:{tmp_path / 'bindings'}")
+    for command in (["tests/support/registered.py"], ["-c", PROGRAM]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[0.0, 3.0, 6.0, 9.0] 18.0",
+        "2 6.0 True",
+        "vectors are all of float32, or all of float64, not of int32",
+    ]

@@ -1,0 +1,354 @@
+"""The benchmarks of speed, products and recovery: that they run to the end, what they judge, and what they draw."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import support
+from support import ROOT
+
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+report = importlib.import_module("speed_report")
+blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
+recovery = importlib.import_module("recovery")
+
+
+def table(*measures: tuple[str, str, float]) -> report.Table:
+    return report.Table([report.Measure(what, who, [value]) for what, who, value in measures])
+
+
+def verdict(name: str, *measures: tuple[str, str, float]) -> report.Verdict:
+    (found,) = [each for each in report.judged(table(*measures)) if each.name == name]
+    return found
+
+
+@pytest.mark.sim_only
+def test_the_benchmark_runs_on_the_simulator_and_writes_its_figures_and_its_picture(tmp_path):
+    figures, picture = tmp_path / "speed.json", tmp_path / "speed.svg"
+    command = [sys.executable, str(BENCHMARKS / "speed.py"), "--backend", "sim", "--repetitions", "1"]
+    done = subprocess.run(
+        [*command, "--json", str(figures), "--svg", str(picture)],
+        env=support.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(figures.read_text(encoding="utf-8"))
+    assert told.keys() == {"backend", "device", "python", "plan", "measurements", "absent", "ratios", "must_hold"}
+    assert (told["backend"], told["plan"]["repetitions"]) == ("sim", 1)
+    for measure in told["measurements"]:
+        assert measure.keys() == {"what", "who", "unit", "min", "median", "p90", "values"}
+        assert 0 <= measure["min"] <= measure["median"] <= measure["p90"]
+        assert len(measure["values"]) == 1
+    rows = {(measure["what"], measure["who"]) for measure in told["measurements"]}
+    assert rows >= {(what, report.OURS) for what in (report.AWAITED_ROW, report.TASKS_ROW, report.ALLOCATION_ROW)}
+    assert rows >= {(report.GRAPH, report.OURS), (report.GRAPH, report.RAW), (report.AWAITED_ROW, report.RAW_THREAD)}
+    assert rows >= {(report.START_ROW, report.OURS), (report.IMPORT_ROW, report.OURS), (report.IDLE_ROW, report.OURS)}
+    assert (report.copy_row("in", "pageable", 4096), report.OURS) in rows
+    assert [each for each in told["absent"] if not each["reason"].startswith("not available: AttributeError")] == []
+    assert [each["name"] for each in told["must_hold"]] == [rule.name for rule in report.RULES]
+    assert {each["held"] for each in told["must_hold"]} == {None}
+    ElementTree.parse(picture)
+    assert f"{report.AWAITED_ROW} " in done.stdout
+    assert "[4/4, " in done.stdout
+
+
+@pytest.mark.sim_only
+def test_the_benchmark_of_the_simulator_runs_kernels_in_both_ways_and_draws_what_they_cost(tmp_path):
+    picture = tmp_path / "simulator.svg"
+    command = [sys.executable, str(BENCHMARKS / "simulator.py"), "--kernels", "saxpy", "histogram"]
+    done = subprocess.run(
+        [*command, "--repetitions", "1", "--svg", str(picture)],
+        env=support.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    loads, runs = ["engine"], ["engine", report.OURS]
+    for row, who in {"saxpy, 1e6: load": loads, "saxpy, 1e6": runs, "histogram, 1e6": runs}.items():
+        assert [text[48:80].strip() for text in lines if text[2:46].strip() == row] == who
+    judged = [text[12:].rsplit(": ", 1)[0] for text in lines if text.startswith(("held ", "MISSED "))]
+    assert judged == ["saxpy, 1e6", "saxpy, 1e6: load", "histogram, 1e6: load"]
+    ElementTree.parse(picture)
+
+
+def test_the_spread_is_the_least_the_median_and_the_value_that_nine_in_ten_do_not_exceed():
+    measure = report.Measure("what", "who", [7, 1, 5, 3, 9, 2, 4, 10, 8, 6])
+    facts = measure.facts()
+    assert (facts["min"], facts["median"], facts["p90"]) == (1, 5.5, 9)
+    assert report.Measure("what", "who", [3]).p90 == 3
+
+
+def test_a_rule_compares_with_the_fastest_peer_and_not_with_the_bare_driver():
+    row, name = report.CALLER, report.RULES[0].name
+    measures = [(row, report.CUPY, 4.0), (row, report.CORE, 3.0), (row, report.RAW, 0.1)]
+    held = verdict(name, *measures, (row, report.BATCH, 1.5))
+    assert (held.held, held.figure, held.limit) == (True, 1.5, 1.5)
+    assert verdict(name, *measures, (row, report.BATCH, 1.6)).held is False
+    assert str(held).startswith("held ")
+
+
+@pytest.mark.parametrize(
+    ("what", "who", "limit"),
+    [
+        (report.CALLER, report.PREPARED, 0.8e-6),
+        (report.AWAITED_ROW, report.OURS, 20e-6),
+        (report.TASKS_ROW, report.OURS, 8e-6),
+        (report.ALLOCATION_ROW, report.OURS, 3e-6),
+        (report.IDLE_ROW, report.OURS, 0.005),
+    ],
+)
+def test_a_figure_of_its_own_is_held_up_to_its_limit(what, who, limit):
+    for factor, held in ((1.0, True), (1.01, False)):
+        judged = report.judged(table((what, who, factor * limit)))
+        assert [each.held for each in judged if each.held is not None] == [held]
+
+
+def test_copies_are_compared_with_the_bare_driver_and_new_arrays_with_pytorch():
+    measures = []
+    for direction in ("in", "out"):
+        for host, factor in (("pageable", 0.5), ("pinned", 1.05)):
+            row = report.copy_row(direction, host, 256 << 20)
+            measures += [(row, report.RAW, 2.0), (row, report.OURS, 2.0 * factor)]
+    measures += [(report.NEW_ARRAY, report.TORCH, 4.0), (report.NEW_ARRAY, report.OURS, 1.0)]
+    judged = [each for each in report.judged(table(*measures)) if each.held is not None]
+    assert [each.held for each in judged] == [True] * 5
+    slower = [(what, who, 1.001 * value if who == report.OURS else value) for what, who, value in measures]
+    assert [each.held for each in report.judged(table(*slower)) if each.held is not None] == [False] * 5
+
+
+def test_ratios_are_to_the_best_of_ours():
+    row = report.CALLER
+    measured = table(
+        (row, report.OURS, 4.0), (row, report.BATCH, 2.0), (row, report.CORE, 6.0), ("else", report.RAW, 1.0)
+    )
+    rows = measured.rows()
+    assert report.ratios(rows[row]) == {report.OURS: 2.0, report.BATCH: 1.0, report.CORE: 3.0}
+    assert report.ratios(rows["else"]) == {}
+    (told,) = report.comparisons(measured)
+    assert told.split("  ")[-1].strip() == "atomr_trio 2; atomr_trio, batch 1; cuda.core 3"
+
+
+def test_a_rule_whose_figures_are_missing_is_not_judged_and_says_which():
+    missing = verdict(report.RULES[0].name, (report.CALLER, report.BATCH, 1.0))
+    assert (missing.held, missing.missing) == (None, f"not measured: any peer: {report.CALLER}")
+    assert json.loads(json.dumps(missing.facts(), allow_nan=False))["held"] is None
+    assert "not judged" in str(missing)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (2.5e-9, "s", "2 ns"),
+        (3.04e-6, "s", "3.04 µs"),
+        (0.000_999_4, "s", "999 µs"),
+        (0.000_999_9, "s", "1 ms"),
+        (0.0123, "s", "12.3 ms"),
+        (75.25, "s", "75.2 s"),
+        (0.004, "share", "0.40 %"),
+    ],
+)
+def test_a_value_is_shown_in_the_unit_that_suits_it(value, unit, text):
+    assert report.shown(value, unit) == text
+
+
+@pytest.mark.parametrize(("nbytes", "text"), [(4096, "4 KiB"), (256 << 20, "256 MiB"), (1 << 30, "1 GiB"), (3, "3 B")])
+def test_sizes_are_whole_numbers_of_a_unit(nbytes, text):
+    assert report.size(nbytes) == text
+
+
+def test_bars_are_as_long_as_what_they_show_and_tell_the_ratio_to_ours():
+    row = report.AWAITED_ROW
+    shown = table((row, report.OURS, 10e-6), (row, report.RAW_THREAD, 40e-6))
+    drawing = ElementTree.fromstring("\n".join(report.picture(shown, "a & b", report.judged(shown))))
+    bars = {bar.get("class"): float(bar.get("width")) for bar in drawing.iter("{http://www.w3.org/2000/svg}rect")}
+    assert bars["peer"] == pytest.approx(4 * bars["ours"], rel=0.01)
+    texts = [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a & b", row, report.OURS, "10 µs, 1 x", "40 µs, 4 x"} <= set(texts)
+
+
+# --- the benchmark of products ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("with_standby", "without", "bare"), [(2e-3, 0.35, 0.3), (1e-3, 0.2, 0.3)])
+def test_recoveries_within_their_limits_are_held(with_standby, without, bare):
+    ours = [recovery.Recovery(name, [seconds], [5e-3]) for name, seconds in (("one", with_standby), ("no", without))]
+    assert [verdict.held for verdict in recovery.judged(*ours, bare)] == [True] * 4
+
+
+def test_a_recovery_is_missed_that_takes_longer_than_it_may_or_holds_the_loop_up():
+    ours = [recovery.Recovery("one", [2.1e-3], [6e-3]), recovery.Recovery("no", [0.36], [5e-3])]
+    assert [verdict.held for verdict in recovery.judged(*ours, 0.3)] == [False, False, False, True]
+
+
+def test_a_start_without_a_standby_is_not_judged_where_nothing_can_be_compared():
+    ours = [recovery.Recovery(name, [1e-3], [1e-3]) for name in ("one", "no")]
+    assert [verdict.held for verdict in recovery.judged(*ours, None)] == [True, None, True, True]
+
+
+@pytest.mark.sim_only
+def test_the_benchmark_of_products_checks_and_times_all_of_them_by_both_and_draws_them(tmp_path):
+    picture = tmp_path / "blas.svg"
+    command = [sys.executable, str(BENCHMARKS / "blas.py"), "--backend", "sim", "--svg", str(picture), "--strict"]
+    done = subprocess.run(
+        command, env=support.child_environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    products = [product.name for product in blas_subjects.PLANS["sim"].products]
+    assert {"gemm float8, 32 x 32", "gemm float32, 8 of 16 x 16"} <= set(products)
+    found = [line.split("  ")[1:] for line in done.stdout.splitlines() if line.startswith("  gemm")]
+    told = [(name, next(filter(None, rest)).strip()) for name, *rest in found]
+    assert told == [(name, who) for name in products for who in (report.OURS, report.RAW)]
+    assert "not measured" not in done.stdout
+    assert f"[{len(products)}/{len(products)}, " in done.stderr
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert set(products) <= set(texts)
+
+
+class Multiplier:
+    """A subject of numpy, whose results are wrong by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.computed = 0
+
+    async def take(self, _product, factors):
+        self.out = (factors.a.astype(np.float64) @ factors.b.astype(np.float64) * self.factor).astype(factors.output)
+
+    async def compute(self, count):
+        self.computed += count
+
+    async def result(self):
+        return self.out
+
+
+@pytest.mark.parametrize("number", range(len(blas_subjects.PLANS["sim"].products)))
+async def test_a_product_that_is_wrong_is_not_timed(number):
+    plan = blas_subjects.PLANS["sim"]
+    error = plan.products[number].arithmetic.error
+    assert await blas_subjects.take(Multiplier(1), plan, number) is None
+    for factor in (1 + 2 * error, 1 - 2 * error, np.nan):
+        told = await blas_subjects.take(Multiplier(factor), plan, number)
+        assert told is not None
+        assert told.startswith("wrong by ")
+
+
+async def test_a_subject_says_what_it_does_not_have():
+    class Without(Multiplier):
+        async def take(self, product, factors):
+            raise blas_subjects.Missing("there is no such product")
+
+    class Failing(Multiplier):
+        async def compute(self, count):
+            raise ValueError("first\nsecond")
+
+    plan = blas_subjects.PLANS["sim"]
+    assert await blas_subjects.take(Without(1), plan, 0) == "there is no such product"
+    assert await blas_subjects.take(Failing(1), plan, 0) == "ValueError: first"
+
+
+async def test_a_turn_warms_up_before_it_is_timed():
+    subject = Multiplier(1)
+    assert await blas_subjects.turn(subject, 30) >= 0
+    assert subject.computed == 11 + 30
+
+
+class Scripted:
+    """A subject's process, which answers from a list and ends when there is no more in it."""
+
+    def __init__(self, who: str, log: list[tuple[str, str]], answers: list[object]) -> None:
+        self.who, self.log, self.answers = who, log, answers
+
+    def ask(self, question: str) -> None:
+        self.log.append((self.who, question))
+
+    def answer(self) -> object:
+        if not self.answers:
+            raise blas.Gone(self.who, "ended")
+        return self.answers.pop(0)
+
+    turn = blas.Subject.turn
+
+
+def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orders():
+    plan = blas_subjects.Plan(sizes=(), stack=(2, 16), seconds=1.0, repetitions=3)
+    log: list[tuple[str, str]] = []
+    subjects = [
+        Scripted("a", log, [None, 0.3, 1.0, 2.0, 3.0]),
+        Scripted("without", log, ["it has none"]),
+        Scripted("b", log, [None, 0.1, 4.0, 5.0, 6.0]),
+    ]
+    ((product, measures, absent),) = blas.measured(subjects, plan)
+    assert measures == [report.Measure(product.name, "a", [1, 2, 3]), report.Measure(product.name, "b", [4, 5, 6])]
+    assert absent == [report.Absent(product.name, "without", "it has none")]
+    asked = [f"{who} {question}" for who, question in log]
+    assert asked[:3] == ["a take 0", "without take 0", "b take 0"]
+    assert asked[3:5] == ["a turn 3", "b turn 3"]
+    assert asked[5:] == [f"{who} turn 10" for who in "abbaab"]
+
+
+def test_a_subject_that_ends_is_told_and_not_asked_again():
+    plan = blas_subjects.Plan(sizes=(16,), stack=(2, 16), seconds=0.0, repetitions=1)
+    log: list[tuple[str, str]] = []
+    whole, part = [None, 1.0, 1.0], [None, 1.0]  # the other one ends in the second product, in the middle of the turns
+    subjects = [Scripted("a", log, [*whole, *part, *whole * 5]), Scripted("b", log, [*whole, None])]
+    found = list(blas.measured(subjects, plan))
+    assert [len(measures) for _, measures, _ in found] == [2, 0, 1, 1, 1, 1, 1]
+    told = [(product.name, absent) for product, _, absent in found if absent]
+    names = [product.name for product in plan.products[1:3]]
+    assert told == [(name, [report.Absent(name, "b", "ended")]) for name in names]
+    assert [question for who, question in log if who == "b"][-1] == "take 2"
+
+
+def test_what_a_process_said_last_is_why_it_is_gone(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", support.child_environment()["PYTHONPATH"])
+    with blas.started("nobody", "sim") as subject:
+        subject.ask("take 0")
+        with pytest.raises(blas.Gone) as gone:
+            subject.answer()
+    assert (gone.value.who, gone.value.reason) == ("nobody", "its process ended with 1: KeyError: 'nobody'")
+
+
+def test_products_are_judged_by_pairs_and_not_by_medians_of_each():
+    large = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 2048)
+    small = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 1024)
+    bare, slower = np.array([1.0, 2.0, 3.0]), np.array([1.019, 1.0, 1.5])
+    for factor, held in ((1.0, True), (1.002, False)):
+        ours = bare * slower * factor
+        measured = report.Table(
+            [
+                report.Measure(each.name, who, values)
+                for each in (small, large)
+                for who, values in ((report.OURS, ours), (report.RAW, bare))
+            ]
+        )
+        (verdict,) = blas.verdicts(measured, [small, large])
+        assert (verdict.name, verdict.held) == (f"{large.name}, over the bare call", held)
+        assert verdict.figure == pytest.approx(1.019 * factor - 1)
+    (missing,) = blas.verdicts(table((large.name, report.OURS, 1.0)), [small, large])
+    assert (missing.held, missing.missing) == (None, f"not measured: {report.RAW}")
+
+
+def test_a_line_tells_the_rate_and_the_ratio_to_ours():
+    product = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 1000, 3)
+    measures = [report.Measure(product.name, who, [value]) for who, value in ((report.OURS, 1e-3), (report.RAW, 5e-4))]
+    ends = [text.split()[-2:] for text in blas.shown(product, measures)]
+    assert ends == [["6", "1.000"], ["12", "0.500"]]
+
+
+def test_what_is_missing_is_told_once_for_each_reason():
+    absent = [report.Absent(what, who, "no") for what, who in (("x", "a"), ("y", "a"), ("x", "b"))]
+    assert list(blas.not_measured(absent)) == ["not measured: a: no: x; y", "not measured: b: no: x"]

@@ -1,0 +1,369 @@
+"""The pytest plugin: what its fixtures give, and how a test whose kernel faults fails alone.
+
+The suites in here are run by a pytest of their own, in a process of its own, on the backend of this run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from atomr_trio import pytest_plugin
+from atomr_trio._cli import doctor
+from support import ROOT, child_environment, chosen_backend, coverage_environment
+from support.programs import programs
+
+pytest_plugins = ["pytester"]
+
+SETTINGS = """
+[pytest]
+trio_mode = true
+filterwarnings = error
+addopts = --strict-markers --strict-config --tb=short
+"""
+
+HEADER = r'''
+import math
+
+import atomr_trio
+import numpy as np
+import pytest
+import trio
+
+SOURCE = r"""
+extern "C" __global__ void scale(float *x, float by, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= by;
+}
+extern "C" __global__ void wild(unsigned long long where) { *(volatile int *)where = 1; }
+extern "C" __global__ void one_too_many(int *x, int n) { for (int i = 0; i <= n; i++) x[i] = i; }
+extern "C" __global__ void misaligned(char *x) { *(volatile float *)(x + 1) = 1.0f; }
+extern "C" __global__ void trap(int *x) { x[0] = 77; __trap(); }
+extern "C" __global__ void refuse(int n) { assert(n == 42); }
+extern "C" __global__ void spin(int *word) { while (*(volatile int *)word == 0) { } }
+extern "C" __global__ void say(int n) { printf("said %d\n", n); }
+"""
+'''
+
+TWENTY = (
+    HEADER
+    + r"""
+async def scaled(device, n):
+    scale = await device.nvrtc.compile(SOURCE, "scale")
+    x = await device.to_device(np.arange(n, dtype=np.float32))
+    await scale.launch(-(-n // 128), 128, x, 2.0, n)
+    assert device.generation == 1
+    np.testing.assert_array_equal(await x.to_host(), 2 * np.arange(n, dtype=np.float32))
+
+
+@pytest.mark.parametrize("n", [1, 100, 128, 129])
+async def test_scale(gpu_device, n):
+    await scaled(gpu_device, n)
+
+
+async def test_overrun(gpu_device):
+    overrun = await gpu_device.nvrtc.compile(SOURCE, "one_too_many")
+    await overrun.launch(1, 1, gpu_device.empty(1000, np.int32), 1000)
+
+
+async def test_after_overrun(gpu_device):
+    await scaled(gpu_device, 1000)
+
+
+async def test_misaligned_and_silent(gpu_device):
+    misaligned = await gpu_device.nvrtc.compile(SOURCE, "misaligned")
+    with pytest.raises(atomr_trio.ContextLost):
+        await misaligned.launch(1, 1, gpu_device.zeros(8, np.int8))
+
+
+async def test_after_misaligned(gpu_device):
+    await scaled(gpu_device, 1000)
+
+
+async def test_trap_and_leave(gpu_device):
+    trap = await gpu_device.nvrtc.compile(SOURCE, "trap")
+    trap.launch_nowait(1, 1, gpu_device.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("n", [10, 20])
+async def test_after_trap(gpu_device, n):
+    await scaled(gpu_device, n)
+
+
+async def test_device_assert(gpu_device):
+    refuse = await gpu_device.nvrtc.compile(SOURCE, "refuse")
+    await refuse.launch(1, 1, 41)
+
+
+async def test_after_device_assert(gpu_device):
+    await scaled(gpu_device, 1000)
+
+
+async def test_endless(gpu_device):
+    spin = await gpu_device.nvrtc.compile(SOURCE, "spin")
+    await spin.launch(1, 1, gpu_device.zeros(1, np.int32), hang_timeout=0.5)
+
+
+async def test_after_endless(gpu_device):
+    await scaled(gpu_device, 1000)
+
+
+@pytest.mark.gpu_faults
+async def test_a_fault_that_is_meant(gpu_device):
+    wild = await gpu_device.nvrtc.compile(SOURCE, "wild")
+    with pytest.raises(atomr_trio.ContextLost) as caught:
+        await wild.launch(1, 1, 0x10)
+    await gpu_device.wait_generation(after=caught.value.generation)
+    assert gpu_device.generation == 2
+
+
+def test_a_run_of_its_own(gpu_worker_pool):
+    async def main():
+        pool = gpu_worker_pool
+        async with atomr_trio.open_device(pool.index, backend=pool.backend, workers=pool) as device:
+            await scaled(device, 500)
+
+    trio.run(main)
+
+
+async def test_on_device_beside_another(gpu_device, gpu_worker_pool):
+    pool = gpu_worker_pool
+    async with atomr_trio.open_device(pool.index, backend=pool.backend, workers=pool) as device:
+        await scaled(device, 300)
+    await scaled(gpu_device, 300)
+
+
+def test_without_a_device():
+    assert math.isqrt(9) == 3
+
+
+async def test_what_the_device_is_like(gpu_device):
+    await gpu_device.restart("the test wants to")
+    assert gpu_device.statistics().restarts_left == math.inf
+    one, two = gpu_device.empty(10), gpu_device.empty(10)
+    assert abs(one.address - two.address) >= 2 << 20
+"""
+)
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a suite with the plugin, which the source tree has without an entry point."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # other plugins look at it, and may warn
+
+    def run_suite(source: str, *arguments: str, settings: str = SETTINGS) -> pytest.RunResult:
+        for name, value in child_environment(**coverage_environment()).items():
+            monkeypatch.setenv(name, value)
+        pytester.makefile(".ini", pytest=settings)
+        pytester.makepyfile(source)
+        backend = f"--gpu-backend={chosen_backend()}"
+        return pytester.runpytest_subprocess("-p", "atomr_trio.pytest_plugin", backend, *arguments, timeout=300)
+
+    return run_suite
+
+
+def failures(result: pytest.RunResult) -> dict[str, str]:
+    """The report of each test that failed, by its name."""
+    parts = re.split(r"^_{3,} (?:ERROR at \w+ of )?(\S+) _{3,}$", result.stdout.str(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_of_twenty_tests_the_five_that_fault_fail_each_with_its_own_words_and_cost_one_process_each(run):
+    result = run(TWENTY)
+    result.assert_outcomes(passed=15, failed=5)
+    told = failures(result)
+    assert list(told) == [
+        "test_overrun",
+        "test_misaligned_and_silent",
+        "test_trap_and_leave",
+        "test_device_assert",
+        "test_endless",
+    ]
+    overrun, misaligned, trap, refused, endless = told.values()
+    assert "ContextLost: an illegal memory access" in overrun
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in overrun
+    assert "the test passed, but its device did not" in misaligned
+    assert re.search(r"was lost: .*misaligned address.* \(in flight: .*launch of misaligned\)", misaligned)
+    assert "the test passed, but its device did not" in trap
+    assert re.search(r"was lost: .*launch fail.* \(in flight: .*launch of trap\)", trap)
+    assert "CUDA_ERROR_ASSERT (710)" in refused
+    assert re.search(r"- Captured gpu output call -+\n.*Assertion `n == 42. failed", refused)
+    assert "ContextLost: launch of spin ran longer than hang_timeout=0.5 s" in endless
+    for report in told.values():
+        assert re.search(r"- Captured gpu faults call -+\ngeneration 1 was lost: ", report)
+    # Two processes to begin with, one more for each of six faults, and one for the restart.
+    result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, 19 reused; devices that waited for a start: 1"])
+
+
+def test_the_example_of_the_guide_behaves_as_the_guide_says(run):
+    (example,) = [code for code, _ in programs(ROOT / "docs" / "guide" / "testing.md") if "gpu_device" in code]
+    result = run(example)
+    result.assert_outcomes(passed=2, failed=1)
+    assert list(failures(result)) == ["test_square[100]"]
+
+
+def test_what_a_kernel_prints_stands_in_the_report_of_its_test_and_in_the_log_if_it_is_wanted(run):
+    result = run(
+        HEADER
+        + r"""
+import logging
+
+async def say(device, n):
+    kernel = await device.nvrtc.compile(SOURCE, "say")
+    await kernel.launch(1, 1, n)
+
+async def test_says(gpu_device):
+    await say(gpu_device, 1)
+
+async def test_says_and_fails(gpu_device):
+    await say(gpu_device, 2)
+    raise ZeroDivisionError
+
+async def test_reads_the_log(gpu_device, caplog):
+    caplog.set_level(logging.INFO, "atomr_trio.device")
+    await say(gpu_device, 3)
+    with trio.fail_after(30):
+        while "said 3" not in caplog.messages:
+            await trio.sleep(0.001)
+
+async def test_does_not_want_the_log(gpu_device, caplog):
+    await say(gpu_device, 4)
+
+def test_the_log_is_as_it_was():
+    assert not logging.getLogger("atomr_trio.device").isEnabledFor(logging.INFO)
+    raise ZeroDivisionError
+"""
+    )
+    result.assert_outcomes(passed=3, failed=2)
+    told = failures(result)
+    assert list(told) == ["test_says_and_fails", "test_the_log_is_as_it_was"]
+    report = told["test_says_and_fails"]
+    assert re.search(r"- Captured gpu output call -+\nsaid 2\n", report)
+    assert report.count("said 2") == 1
+    assert "said" not in told["test_the_log_is_as_it_was"]
+
+
+@pytest.mark.parametrize("settings", ["[pytest]", SETTINGS], ids=["without trio_mode", "with trio_mode"])
+def test_a_marked_test_gets_a_device_and_one_that_is_not_async_is_told_what_is_missing(run, settings):
+    result = run(
+        HEADER
+        + """
+@pytest.mark.trio
+async def test_marked(gpu_device):
+    assert gpu_device.generation == 1
+
+def test_not_async(gpu_device):
+    raise AssertionError("the body must not run")
+""",
+        settings=settings,
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    assert "gpu_device is for async tests that pytest-trio runs" in failures(result)["test_not_async"]
+
+
+def test_a_hang_ends_by_the_limit_of_the_command_line_also_when_nobody_waits_for_it(run):
+    result = run(
+        HEADER
+        + """
+async def test_leaves_a_kernel_that_never_ends(gpu_device):
+    spin = await gpu_device.nvrtc.compile(SOURCE, "spin")
+    spin.launch_nowait(1, 1, gpu_device.zeros(1, np.int32))
+""",
+        "--gpu-hang-timeout=0.5",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*launch of spin ran longer than hang_timeout=0.5 s (in flight: *launch of spin)"])
+
+
+def test_a_failure_that_has_a_fault_behind_it_shows_both(run):
+    result = run(
+        HEADER
+        + """
+async def test_reads_what_is_torn(gpu_device):
+    trap = await gpu_device.nvrtc.compile(SOURCE, "trap")
+    x = gpu_device.zeros(1, np.int32)
+    await x.to_host()
+    trap.launch_nowait(1, 1, x)
+    await gpu_device.wait_generation(after=1)
+    await x.to_host()
+"""
+    )
+    result.assert_outcomes(failed=1)
+    report = failures(result)["test_reads_what_is_torn"]
+    assert "StaleArray: the array is torn" in report
+    assert "generation 1 was lost: " in report
+    assert "the test passed" not in report
+
+
+@pytest.mark.sim_only
+def test_the_processes_of_a_distributed_run_are_spread_over_the_devices(run, monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
+    suite = "async def test_index(gpu_device):\n    assert gpu_device.index == 1"
+    run(suite, "--gpu-index=auto").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("worker", "index"), [("gw0", 0), ("gw1", 1), ("gw2", 0), ("gw11", 1), (None, 0)])
+def test_auto_is_the_number_of_the_process_modulo_the_number_of_devices(monkeypatch, worker, index):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    if worker is not None:
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+    assert pytest_plugin._device_index("auto", "sim") == index
+
+
+def test_the_gpus_are_counted_by_another_process(monkeypatch):
+    monkeypatch.setattr(doctor, "ask_libraries", lambda: [{"name": "driver", "devices": 3}, {"name": "nvrtc"}])
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw5")
+    assert pytest_plugin._device_index("auto", "cuda") == 2
+    assert pytest_plugin._device_index(7, "cuda") == 7
+    monkeypatch.setattr(doctor, "ask_libraries", lambda: [{"name": "driver", "missing": "libcuda.so.1"}])
+    assert pytest_plugin._device_index("auto", "cuda") == 0, "and opening it says what is missing"
+
+
+@pytest.mark.sim_only
+def test_without_a_gpu_the_error_names_the_option_that_works_here(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("ATOMR_TRIO_CUDA_PATH", str(tmp_path / "libcuda.so.1"))
+    result = run("async def test_it(gpu_device): pass", "--gpu-backend=gpu")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    printed = result.stdout.str()
+    assert "the library 'cuda' was not found" in printed
+    assert "pytest --gpu-backend=sim" in printed
+    assert "open_device(0" not in printed
+
+
+def test_a_number_of_simulated_devices_that_is_none_is_refused_by_its_variable(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "many")
+    with pytest.raises(pytest.UsageError, match="ATOMR_TRIO_SIM_DEVICES is 'many'"):
+        pytest_plugin._device_index("auto", "sim")
+
+
+def test_an_index_that_cannot_be_is_refused(run):
+    assert run("def test_nothing(): pass", "--gpu-index=first").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_loading_the_plugin_imports_nothing_heavy():
+    code = "import pytest; print('-- the plugin --', file=__import__('sys').stderr); import atomr_trio.pytest_plugin"
+    command = [sys.executable, "-X", "importtime", "-c", code]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=60, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "import time:" in line}
+    assert "_pytest.fixtures" in imported, "the list is there"
+    heavy = {"trio", "numpy", "attr", "attrs", "outcome", "cuda", "atomr_cuda", "atomr_sim"}
+    assert {name for name in imported if name.partition(".")[0] in heavy} == set()
+    ours = {name for name in imported if name.startswith("atomr_trio")}
+    names = {"atomr_trio.libraries", "atomr_trio.libraries.registered"}  # of which the public ones are
+    assert ours == {"atomr_trio", "atomr_trio.pytest_plugin", *names}
+
+
+def test_a_suite_that_asks_for_no_device_does_not_notice_the_plugin(run):
+    result = run("def test_nothing(): pass")
+    result.assert_outcomes(passed=1)
+    assert "gpu" not in result.stdout.str().replace(f"--gpu-backend={chosen_backend()}", "").replace(os.getcwd(), "")
