@@ -32,6 +32,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "determini
 collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["repository/test_wheel.py"])]
 
 
+# Arrays of tests are small, and a thread for each core would cost every worker a tenth of a second of them all.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # What a test compiles is neither taken from the user's disk nor left there; tests of the cache name a folder.
 os.environ["ATOMR_TRIO_CACHE_DIR"] = ""
 
