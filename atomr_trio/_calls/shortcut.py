@@ -26,7 +26,7 @@ class Shortcut:
     def begin(self, request: Request) -> Looker | None:
         """Begin the request; return None if it has to wait for something. Raises the error that refuses it."""
         generation = self._device.serving
-        if generation is None or self._actor.current is not None or not generation.admission.takes(request):
+        if generation is None or not self._actor.would_begin(request, generation):
             return None
         looks = generation.settler.begin_looking()
         try:
@@ -68,10 +68,7 @@ def begin_in_turn(
 
 def _begins(device: DeviceCore, request: CommandRequest, generation: Generation) -> bool:
     actor = device.actor_of(request.verb)
-    mailbox = actor.mailbox
-    if mailbox.posted != mailbox.taken or actor.current is not None or not generation.admission.takes(request):
-        return False
-    if not request.is_ready(device):
+    if not actor.would_begin(request, generation) or not request.is_ready(device):
         return False
     try:
         actor.begin_nowait(request, generation)

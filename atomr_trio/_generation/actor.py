@@ -100,6 +100,11 @@ class Actor:
         crash.__cause__ = bug
         return crash
 
+    def would_begin(self, request: Request, generation: Generation) -> bool:
+        """Whether `request` would be begun next if it were posted now: then its caller may begin it itself."""
+        mailbox = self.mailbox
+        return self.current is None and mailbox.posted == mailbox.taken and generation.admission.takes(request)
+
     @trio.lowlevel.enable_ki_protection
     def begin_nowait(self, request: Request, generation: Generation | None) -> None:
         """Begin a request in the caller's task, past the queue, so that it is in order with what the caller does next.

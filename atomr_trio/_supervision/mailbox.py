@@ -198,7 +198,7 @@ class Mailbox:
         the scheduler. Raises the request's own error, or that of `close` when the mailbox is closed.
         """
         self._check_open()
-        if self.shortcut is not None and self.posted == self.taken:
+        if self.shortcut is not None:
             await trio.lowlevel.checkpoint_if_cancelled()
             looker = self.shortcut.begin(request)
             if looker is not None:

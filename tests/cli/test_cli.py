@@ -27,7 +27,8 @@ import atomr_trio
 import support
 from atomr_cuda import _library
 from atomr_trio.__main__ import main
-from atomr_trio._cli import cache, choice, demo, doctor, png, progress, run
+from atomr_trio._cli import cache, choice, doctor, progress, run
+from atomr_trio._cli.demo import png, program as demo
 from atomr_trio._compiling.compiler import compile_program
 from atomr_trio._wire import limits as worker_limits, machine
 from support import set_constant

@@ -94,7 +94,9 @@ def test_what_is_installed_is_the_wheel(wheel):
     assert {name: (INSTALLED / name).read_bytes() for name in packaged_files(wheel)} == packaged_files(wheel)
 
 
-@pytest.mark.parametrize("name", [*(f"{package}/py.typed" for package in SOURCES), "atomr_trio/_cli/gray_scott.cu"])
+@pytest.mark.parametrize(
+    "name", [*(f"{package}/py.typed" for package in SOURCES), "atomr_trio/_cli/demo/gray_scott.cu"]
+)
 def test_the_wheel_holds_what_is_no_python(wheel, name):
     assert name in wheel.namelist()
 

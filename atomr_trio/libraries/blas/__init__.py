@@ -1,1 +1,4 @@
-"""Dense linear algebra by cuBLAS."""
+"""Dense linear algebra by cuBLAS.
+
+What the solver and cuBLASLt need too, of matrices, scalars and stacks, is in ``_calls/linear.py``.
+"""

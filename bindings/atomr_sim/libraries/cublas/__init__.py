@@ -1,1 +1,1 @@
-"""The simulated cuBLAS."""
+"""The simulated cuBLAS: its functions by family. How operands are read lies beside this folder."""

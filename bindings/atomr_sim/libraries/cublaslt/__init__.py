@@ -1,1 +1,1 @@
-"""The simulated cuBLASLt."""
+"""The simulated cuBLASLt. How operands are read, and the formats of numbers, lie beside this folder."""

@@ -1,1 +1,1 @@
-"""The simulated cuSOLVER."""
+"""The simulated cuSOLVER: its functions by family. How operands are read lies beside this folder."""

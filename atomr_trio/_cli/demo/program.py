@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 import atomr_trio
-from atomr_trio._cli import png
 from atomr_trio._cli.choice import Choice, choose, device_argument
+from atomr_trio._cli.demo import png
 from atomr_trio._cli.output import what_hinders_writing
 from atomr_trio._cli.progress import Progress
 
@@ -81,7 +81,7 @@ class Simulation:
     @classmethod
     async def start(cls, dev: Device, plan: Plan) -> Simulation:
         """Compile the kernels and put the first state on the device."""
-        source = importlib.resources.files("atomr_trio._cli").joinpath("gray_scott.cu").read_text(encoding="utf-8")
+        source = importlib.resources.files("atomr_trio._cli.demo").joinpath("gray_scott.cu").read_text(encoding="utf-8")
         step = await dev.nvrtc.compile(source, "step")
         rogue = await dev.nvrtc.compile(source, "rogue")
         fields = [await dev.to_device(field) for field in seeded(plan.size)]

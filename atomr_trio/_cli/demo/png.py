@@ -38,12 +38,12 @@ def side_by_side(pictures: list[Picture], gap: int = 8) -> Picture:
     """Join pictures of equal height in a row, with white between them and around them."""
     height = pictures[0].shape[0] + 2 * gap
     width = sum(picture.shape[1] + gap for picture in pictures) + gap
-    wall = np.full((height, width, 3), 255, np.uint8)
+    joined = np.full((height, width, 3), 255, np.uint8)
     left = gap
     for picture in pictures:
-        wall[gap : gap + picture.shape[0], left : left + picture.shape[1]] = picture
+        joined[gap : gap + picture.shape[0], left : left + picture.shape[1]] = picture
         left += picture.shape[1] + gap
-    return wall
+    return joined
 
 
 def write_png(path: Path, picture: Picture) -> None:
