@@ -18,6 +18,7 @@
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
+#   make constants   the numbers of the tables' enumerations, for code that must start fast
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
@@ -55,7 +56,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint structure registered abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint structure registered constants abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -141,6 +142,9 @@ structure: $(VENV)/.dev-ready
 registered: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/support/registered.py
 	$(RUN) -m ruff format --quiet atomr_trio/libraries/registered.py
+
+constants: $(VENV)/.dev-ready
+	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/support/constants.py
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
 	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers $(ABI_ARGS)

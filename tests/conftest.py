@@ -16,8 +16,10 @@ import pytest
 import trio
 
 import support
+from atomr_trio._generation import process
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._supervision.states import RequestState, check_change
+from support import template
 
 if TYPE_CHECKING:
     from atomr_trio import Device
@@ -133,6 +135,18 @@ async def dev(pool: WorkerPool) -> AsyncIterator[Device]:
     """
     async with support.open_test_device(workers=None if support.FRESH else pool) as device:
         yield device
+
+
+@pytest.fixture(autouse=True)
+def started_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make the simulator's workers as copies of one process, but for a test with the mark ``program_starts``."""
+    copied = None if support.ON_GPU or support.FRESH else template.template()
+    if copied is None or request.node.get_closest_marker("program_starts"):
+        yield
+        return
+    process.start_child = copied.start_child
+    yield
+    process.start_child = template.start_program
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from atomr_cuda.constants import library_types
+
 from .._arrays.arrays import DeviceArray
 from .._values.dtypes import check_dtype
 from .._values.errors import InvalidArgument
@@ -21,16 +23,16 @@ LETTERS: Final[Mapping[str, str]] = MappingProxyType(
 
 DATA_TYPES: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "float32": 0,
-        "float64": 1,
-        "float16": 2,
-        "int8": 3,
-        "complex64": 4,
-        "complex128": 5,
-        "int32": 10,
-        "bfloat16": 14,
-        "float8_e4m3fn": 28,
-        "float8_e5m2": 29,
+        "float32": library_types.CUDA_R_32F,
+        "float64": library_types.CUDA_R_64F,
+        "float16": library_types.CUDA_R_16F,
+        "int8": library_types.CUDA_R_8I,
+        "complex64": library_types.CUDA_C_32F,
+        "complex128": library_types.CUDA_C_64F,
+        "int32": library_types.CUDA_R_32I,
+        "bfloat16": library_types.CUDA_R_16BF,
+        "float8_e4m3fn": library_types.CUDA_R_8F_E4M3,
+        "float8_e5m2": library_types.CUDA_R_8F_E5M2,
     }
 )
 """``cudaDataType`` by the name of a dtype."""

@@ -17,7 +17,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from .._wire import channel
@@ -78,15 +78,8 @@ class WorkerProcess:
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             WorkerProcess.started += 1
             _set_pipe_size(output_end, OUTPUT_BYTES)
-            child = subprocess.Popen(
-                command("atomr_trio._worker.main", *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=output_end,
-                stderr=output_end,
-                pass_fds=[theirs.fileno()],
-                env=environment(**{NUMBER_VARIABLE: str(WorkerProcess.started)}, **self._check_variables()),
-                process_group=0,  # the terminal's Ctrl-C is for the parent alone
-            )
+            variables = {NUMBER_VARIABLE: str(WorkerProcess.started)}
+            child = start_child(arguments, output_end, environment(**variables, **self._check_variables()))
         except BaseException:
             ours.close()
             os.close(output)
@@ -198,6 +191,19 @@ class WorkerProcess:
             folder.forget()
         self.close()
         self._ended = True
+
+
+def start_child(arguments: Sequence[str], output: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the program of a worker, whose first argument is a descriptor that it inherits. Raises `OSError`."""
+    return subprocess.Popen(
+        command("atomr_trio._worker.main", *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[int(arguments[0])],
+        env=variables,
+        process_group=0,  # the terminal's Ctrl-C is for the parent alone
+    )
 
 
 _EXITING, _DUMPING, _SIGNALED = 0x4, 0x200, 0x400

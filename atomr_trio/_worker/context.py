@@ -6,26 +6,26 @@ import os
 from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p, create_string_buffer
 from typing import Any
 
+from atomr_cuda.constants import driver as cuda
+
 from .._wire.channel import SharedMemory
 
-_CU_MEMHOSTREGISTER_DEVICEMAP = 2
-
 _ATTRIBUTES = {
-    "max_threads_per_block": 1,
-    "max_block_x": 2,
-    "max_block_y": 3,
-    "max_block_z": 4,
-    "max_grid_x": 5,
-    "max_grid_y": 6,
-    "max_grid_z": 7,
-    "max_shared_bytes": 97,
-    "max_threads_per_multiprocessor": 39,
-    "warp_size": 10,
-    "multiprocessors": 16,
-    "compute_mode": 20,
-    "capability_major": 75,
-    "capability_minor": 76,
-    "posix_descriptors": 103,
+    "max_threads_per_block": cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+    "max_block_x": cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+    "max_block_y": cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+    "max_block_z": cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+    "max_grid_x": cuda.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+    "max_grid_y": cuda.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+    "max_grid_z": cuda.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+    "max_shared_bytes": cuda.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+    "max_threads_per_multiprocessor": cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+    "warp_size": cuda.CU_DEVICE_ATTRIBUTE_WARP_SIZE,
+    "multiprocessors": cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    "compute_mode": cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE,
+    "capability_major": cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+    "capability_minor": cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    "posix_descriptors": cuda.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
 }
 """``CUdevice_attribute`` numbers of what the user's process wants to know about the device."""
 
@@ -62,7 +62,7 @@ class Context:
     def register(self, memory: SharedMemory) -> int:
         """Let the device see shared memory; returns its device address."""
         host = _host_address(memory)
-        self.driver.cuMemHostRegister(host, memory.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        self.driver.cuMemHostRegister(host, memory.size, cuda.CU_MEMHOSTREGISTER_DEVICEMAP)
         address = self.driver.CUdeviceptr()
         self.driver.cuMemHostGetDevicePointer(byref(address), host, 0)
         return int(address.value)

@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_char, c_int, c_void_p
 from typing import Any, NoReturn
 
+from atomr_cuda.constants.driver import CUDA_ERROR_ASSERT, CUDA_ERROR_NOT_READY
+
 from .._wire import channel
 from .._wire.channel import SharedMemory, TimelinePage
 from .._wire.limits import raise_descriptor_limit, reason_of, shortage
@@ -66,9 +68,6 @@ from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .base.memory import MemoryEngine
 from .context import Context
 from .parent import die_with_parent
-
-_NOT_READY = 600
-_ASSERT = 710
 
 HEARTBEAT_PERIOD = 0.2
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
@@ -176,7 +175,7 @@ class Worker:
                 return
             self.poisoned = True
             self._lost_at = time.monotonic()  # whatever holds up what follows, the process ends
-        if error.status == _ASSERT:
+        if error.status == CUDA_ERROR_ASSERT:
             self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
         self._libc.fflush(None)
         self.post(
@@ -326,7 +325,7 @@ class Worker:
     def _query(self, lane: Lane) -> None:
         query = self._driver.cuStreamQuery
         status = lane.query(query.status)
-        if status not in (0, _NOT_READY) and classify(status) in (StatusClass.POISONS, StatusClass.GONE):
+        if status not in (0, CUDA_ERROR_NOT_READY) and classify(status) in (StatusClass.POISONS, StatusClass.GONE):
             self.lost(query.library.error(status, query.symbol), "stream query")
 
     def _flush_printf(self) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 COMPILERS: Final = ("nvrtc", "nvjitlink")
 """Libraries that work on the host alone, without a context: nothing of them is simulated."""
-_NO_TABLES: Final = frozenset({"__main__", "injection", "library_types"})
+_NO_TABLES: Final = frozenset({"__main__", "constants", "injection", "library_types"})
 
 
 def _found() -> tuple[str, ...]:

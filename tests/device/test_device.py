@@ -40,6 +40,7 @@ from atomr_trio._wire import machine
 from atomr_trio.libraries.modules import kernel as kernel_actor, module as module_actor
 from atomr_trio.libraries.nvrtc.verbs import Compiling
 from support import child_environment, next_event, open_test_device, set_constant, supervisor_of
+from support.rogue import children
 
 GATE = """
 extern "C" __global__ void gate(unsigned long long flag) {
@@ -72,16 +73,6 @@ def is_gone(pid):
 def lose(device):
     """End the worker from outside, as the system does when memory is short."""
     os.kill(worker(device).pid, signal.SIGKILL)
-
-
-def children():
-    """The child processes of this one."""
-    me = os.getpid()
-    found = set()
-    for task in os.listdir(f"/proc/{me}/task"):
-        with open(f"/proc/{me}/task/{task}/children") as file:
-            found.update(map(int, file.read().split()))
-    return found
 
 
 def newest_child(but_not):

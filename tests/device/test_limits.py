@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,9 @@ from atomr_trio._generation.sender import Sender
 from atomr_trio._wire import channel, checking, limits
 from support import ON_GPU, child_environment, next_event
 from support.limits import Table, full_table
-from support.rogue import compile_rogue, gated, kill_worker, next_generation, until, worker_pid
+from support.rogue import children, compile_rogue, gated, kill_worker, next_generation, until, worker_pid
+
+pytestmark = pytest.mark.program_starts
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01, backoff_max=0.02)
 LOADED_BEFORE = batch, linker
@@ -62,11 +63,6 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-def children() -> set[str]:
-    threads = Path("/proc/self/task").iterdir()
-    return {child for thread in threads for child in (thread / "children").read_text().split()}
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

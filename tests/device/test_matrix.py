@@ -59,10 +59,10 @@ from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio.testing import Poison, ReturnStatus, WorkerPool, hold_rebuild, inject_at_start
 from atomr_trio.testing._faults import WILD, _by_exhausting
 from atomr_trio.testing._pool import pooled_processes
-from atomr_trio.testing._workers import children, replaced
+from atomr_trio.testing._workers import replaced
 from support import ON_GPU, chosen_backend, open_test_device, supervisor_of
 from support.matrix import NUMBERS, ONE, Scene, Standing
-from support.rogue import until
+from support.rogue import children, until
 from support.strategies import until_idle
 
 DEADLINE = 90

@@ -37,9 +37,8 @@ from atomr_trio.testing import (
     kill_worker,
     worker_pid,
 )
-from atomr_trio.testing._workers import children
 from support import ON_GPU, chosen_backend, gpu_memory, open_test_device
-from support.rogue import WILD, compile_rogue, next_generation, process_exists
+from support.rogue import WILD, children, compile_rogue, next_generation, process_exists
 
 DEADLINE = 60
 PATIENCE = 30.0
@@ -460,6 +459,7 @@ def wait_for_end(pidfd: int) -> None:
     assert poll.poll(DEADLINE * 1000)
 
 
+@pytest.mark.program_starts
 def test_a_worker_that_a_thread_has_started_ends_with_it_and_the_pool_goes_on(pool):
     thread = threading.Thread(target=use, args=(pool, work))
     thread.start()

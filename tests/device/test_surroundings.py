@@ -28,6 +28,8 @@ from atomr_trio.testing import WorkerPool
 from support import chosen_backend, open_test_device
 from support.rogue import compile_rogue, kill_worker, next_generation, until, worker_pid
 
+pytestmark = pytest.mark.program_starts
+
 DEADLINE = 60
 HOST = np.arange(5)
 UNKNOWN = "unknown status"

@@ -16,8 +16,9 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceClosed
-from atomr_trio.testing import endless_kernel, kill_worker, worker_pid
+from atomr_trio.testing import _workers, endless_kernel, kill_worker, worker_pid
 from atomr_trio.testing._faults import SOURCE as FAULTY, WILD
+from support import template
 
 if TYPE_CHECKING:
     from atomr_trio import Device, DeviceArray, Kernel, Lane
@@ -96,6 +97,11 @@ async def gated(dev: Device, lane: Lane | None = None) -> AsyncIterator[Gate]:
         finally:
             with trio.CancelScope(shield=True), contextlib.suppress(ContextLost, DeviceClosed):
                 await gate.open()
+
+
+def children() -> set[int]:
+    """The child processes of this one, but for the template of workers (see ``support/template.py``)."""
+    return {*_workers.children()} - template.own()
 
 
 def process_exists(pid: int) -> bool:

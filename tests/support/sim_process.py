@@ -153,7 +153,7 @@ def until(condition, seconds: float = 20.0) -> None:
 
 def _command(code: str) -> list[str]:
     """A Python process for code that sees this module's names."""
-    prelude = "from sim_process import *\nfrom atomr_cuda.driver import *\nimport ctypes, os, sys\n"
+    prelude = "from support.sim_process import *\nfrom atomr_cuda.driver import *\nimport ctypes, os, sys\n"
     return [sys.executable, "-c", prelude + textwrap.dedent(code)]
 
 

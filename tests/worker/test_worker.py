@@ -30,7 +30,9 @@ from atomr_trio._wire.protocol import HEADER, LANES, MAX_LANES, Mode, Role, Verb
 from atomr_trio._wire.records.memory import COPY_IN, MEMORY
 from atomr_trio._wire.records.module import MODULE
 from support import child_environment, next_event, open_test_device, set_constant
-from support.rogue import compile_rogue, next_generation, process_exists, until, worker_pid
+from support.rogue import children, compile_rogue, next_generation, process_exists, until, worker_pid
+
+pytestmark = pytest.mark.program_starts
 
 DEADLINE = 60
 
@@ -397,13 +399,6 @@ def open_descriptors() -> dict[str, int]:
 
 def our_mappings() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "atomr-trio" in line]
-
-
-def children() -> set[int]:
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= {int(pid) for pid in (task / "children").read_text().split()}
-    return found
 
 
 async def test_closing_leaves_no_descriptor_no_mapping_and_no_process_behind(open_test_device):

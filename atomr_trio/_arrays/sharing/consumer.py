@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from ctypes import byref, c_char
 from typing import TYPE_CHECKING, Final
 
+from atomr_cuda.constants import driver as constants
+
 from ..._memory.arena import Chunk
 from ..._values.errors import CommandFailed, LibraryNotFound
 from ..._values.shortage import host_limits
@@ -32,22 +34,6 @@ PER_THREAD_STREAM: Final = 2
 
 NO_ORDER: Final = -1
 """Numbers that stand for streams in DLPack; larger ones are handles."""
-
-_INVALID_HANDLE = 400
-
-_CONTEXT_IS_DESTROYED = 709
-
-_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
-
-_ACCESS_READWRITE = 3
-
-_LOCATION_DEVICE = 1
-
-_MEMHOSTREGISTER_PORTABLE_DEVICEMAP = 3
-
-_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9
-
-_MEMORYTYPE_DEVICE = 2
 
 
 @contextlib.contextmanager
@@ -126,7 +112,9 @@ class Consumer:
         host = _host_address(memory.map)
         address = self.driver.CUdeviceptr()
         with self.bound():
-            self.driver.cuMemHostRegister(host, memory.size, _MEMHOSTREGISTER_PORTABLE_DEVICEMAP)
+            self.driver.cuMemHostRegister(
+                host, memory.size, constants.CU_MEMHOSTREGISTER_PORTABLE | constants.CU_MEMHOSTREGISTER_DEVICEMAP
+            )
             try:
                 self.driver.cuMemHostGetDevicePointer(byref(address), host, 0)
             except BaseException:
@@ -157,7 +145,7 @@ class CudaWindow:
         with contextlib.ExitStack() as undo, consumer.bound():
             handle = driver.CUmemGenericAllocationHandle()
             driver.cuMemImportFromShareableHandle(
-                byref(handle), chunk.descriptor, _MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                byref(handle), chunk.descriptor, constants.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
             )
             # The mapping keeps the memory: nothing needs the handle afterwards, however this ends.
             undo.callback(driver.cuMemRelease.status, handle.value)
@@ -169,9 +157,9 @@ class CudaWindow:
                 driver.cuMemMap(self.address, self._size, 0, handle.value, 0)
                 failed.callback(driver.cuMemUnmap.status, self.address, self._size)
                 access = driver.CUmemAccessDesc()
-                access.location.type = _LOCATION_DEVICE
+                access.location.type = constants.CU_MEM_LOCATION_TYPE_DEVICE
                 access.location.id = consumer.ordinal
-                access.flags = _ACCESS_READWRITE
+                access.flags = constants.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                 driver.cuMemSetAccess(self.address, self._size, byref(access), 1)
                 failed.pop_all()
 

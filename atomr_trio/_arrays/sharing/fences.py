@@ -21,11 +21,13 @@ import threading
 from ctypes import byref, c_int
 from typing import TYPE_CHECKING, Any, Final
 
+from atomr_cuda.constants.driver import CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_HANDLE
+
 from ..._generation.timeline import Command
 from ..._values.errors import CommandFailed, DeviceError
 from ..._wire.channel import SharedMemory
 from ..._wire.protocol import CELL, MAX_LANES, counter_word
-from .consumer import _CONTEXT_IS_DESTROYED, _INVALID_HANDLE, PER_THREAD_STREAM, Consumer
+from .consumer import PER_THREAD_STREAM, Consumer
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation
@@ -97,7 +99,7 @@ class Fence:
                     )
                 call(self.stream, address, value, 0)
         except CudaError as error:
-            if error.status not in (_INVALID_HANDLE, _CONTEXT_IS_DESTROYED):
+            if error.status not in (CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_CONTEXT_IS_DESTROYED):
                 raise
             return False
         return True

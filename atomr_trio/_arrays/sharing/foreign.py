@@ -11,6 +11,8 @@ import attrs
 import numpy as np
 import trio
 
+from atomr_cuda.constants.driver import CU_MEMORYTYPE_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+
 from ..._values.dtypes import check_dtype, of_dlpack
 from ..._values.errors import InvalidArgument, OutOfHostMemory
 from ..._values.shortage import host_limits
@@ -18,8 +20,6 @@ from .. import layout as _layout
 from ..arrays import DeviceArray
 from . import dlpack as _dlpack
 from .consumer import (
-    _MEMORYTYPE_DEVICE,
-    _POINTER_ATTRIBUTE_DEVICE_ORDINAL,
     LEGACY_STREAM,
     NO_ORDER,
     Consumer,
@@ -124,7 +124,7 @@ async def copy_foreign(memory: DeviceMemory, source: Any) -> DeviceArray:
 
 def _copy_box(driver: Any, stream: Any, target: int, origin: int, box: _layout.Box) -> None:
     shape = driver.CUDA_MEMCPY2D()
-    shape.dstMemoryType = shape.srcMemoryType = _MEMORYTYPE_DEVICE
+    shape.dstMemoryType = shape.srcMemoryType = CU_MEMORYTYPE_DEVICE
     shape.dstPitch, shape.srcPitch = box.pitch, box.other_pitch
     shape.WidthInBytes, shape.Height = box.width, box.height
     for plane in range(box.depth):
@@ -170,7 +170,7 @@ def _of_interface(source: Any, stream: int, consumer: Consumer) -> _Foreign:
     address = interface["data"][0]
     if address:
         ordinal = c_int()
-        attribute = _POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        attribute = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         consumer.driver.cuPointerGetAttribute(ctypes.addressof(ordinal), attribute, address)
         if ordinal.value != consumer.ordinal:
             raise ValueError(f"it is on GPU {ordinal.value} and the device is GPU {consumer.ordinal}")

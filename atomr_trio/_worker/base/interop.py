@@ -10,6 +10,8 @@ import contextlib
 from ctypes import addressof, byref, c_char, c_void_p
 from typing import TYPE_CHECKING, Any
 
+from atomr_cuda.constants.driver import CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_WAIT_VALUE_GEQ
+
 from ..._wire.channel import SharedMemory
 from ..._wire.records.interop import ATTACH, INTEROP, SETTLE, WAIT
 
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .lanes import Command, Lane, WorkerServices
-
-_CU_MEMHOSTREGISTER_DEVICEMAP = 2
-_CU_STREAM_WAIT_VALUE_GEQ = 0
 
 
 class InteropEngine:
@@ -48,7 +47,7 @@ class InteropEngine:
 
     def _registered(self, page: SharedMemory) -> int:
         driver, host, address = self._driver, _host_address(page), self._driver.CUdeviceptr()
-        driver.cuMemHostRegister(host, page.size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+        driver.cuMemHostRegister(host, page.size, CU_MEMHOSTREGISTER_DEVICEMAP)
         try:
             driver.cuMemHostGetDevicePointer(byref(address), host, 0)
         except BaseException:
@@ -62,7 +61,7 @@ class InteropEngine:
             if self._page is not None and not self._address:
                 self._address = self._registered(self._page)
             offset, value = WAIT.struct.unpack(command.payload)
-            self._driver.cuStreamWaitValue64(lane.stream, self._address + offset, value, _CU_STREAM_WAIT_VALUE_GEQ)
+            self._driver.cuStreamWaitValue64(lane.stream, self._address + offset, value, CU_STREAM_WAIT_VALUE_GEQ)
         except self._services.cuda_error as error:
             # Later work would run too early: it is better that nothing runs any more.
             self._services.lost(error, command.verb.operation)

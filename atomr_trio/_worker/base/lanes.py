@@ -33,6 +33,8 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
+from atomr_cuda.constants.driver import CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUDA_ERROR_OPERATING_SYSTEM
+
 from ..._wire.channel import TimelinePage, check_all_came, clip
 from ..._wire.limits import no_descriptor_left, shortage
 from ..._wire.protocol import (
@@ -53,11 +55,8 @@ from ..._wire.protocol import (
 from ..._wire.ring import group_index
 from ..._wire.status import StatusClass, classify
 
-_CU_STREAM_NON_BLOCKING = 1
-_OPERATING_SYSTEM = 304
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
-_CU_EVENT_DISABLE_TIMING = 2
 _FATAL = (StatusClass.POISONS, StatusClass.GONE)
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
@@ -139,7 +138,7 @@ Wait = tuple["Lane", int, bool]
 def _may_want_descriptors(error: Any) -> bool:
     """Return whether a library may have been refused a descriptor: it then reports no memory, or nothing specific."""
     no_memory = classify(error.status, error.library) is StatusClass.OUT_OF_MEMORY
-    return no_memory or (error.library == "cuda" and error.status == _OPERATING_SYSTEM)
+    return no_memory or (error.library == "cuda" and error.status == CUDA_ERROR_OPERATING_SYSTEM)
 
 
 class Command:
@@ -262,9 +261,9 @@ class Lane:
         """Make its stream. Until that has succeeded each command tries it, and fails if it is refused."""
         driver = self._driver
         event, stream = driver.CUevent(), driver.CUstream()
-        driver.cuEventCreate(byref(event), _CU_EVENT_DISABLE_TIMING)
+        driver.cuEventCreate(byref(event), CU_EVENT_DISABLE_TIMING)
         try:
-            driver.cuStreamCreateWithPriority(byref(stream), _CU_STREAM_NON_BLOCKING, self._priority)
+            driver.cuStreamCreateWithPriority(byref(stream), CU_STREAM_NON_BLOCKING, self._priority)
         except BaseException:
             driver.cuEventDestroy.status(event)
             raise

@@ -11,6 +11,8 @@ from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atomr_cuda.constants import driver as cuda
+
 from ..._wire.channel import SharedMemory
 from ..._wire.protocol import CELL, DRIVER_LIMIT
 from ..._wire.records.memory import (
@@ -43,16 +45,6 @@ if TYPE_CHECKING:
 
     from .lanes import Command, Lane, WorkerServices
 
-_CU_MEM_ALLOCATION_TYPE_PINNED = 1
-_CU_MEM_LOCATION_TYPE_DEVICE = 1
-_CU_MEM_HANDLE_TYPE_NONE = 0
-_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
-_CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3
-_CU_MEMORYTYPE_HOST = 1
-_CU_MEMORYTYPE_DEVICE = 2
-_CU_MEMHOSTREGISTER_DEVICEMAP = 2
-_CU_STREAM_WAIT_VALUE_GEQ = 0
-_OUT_OF_MEMORY = 2
 _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 SEED_BYTES = 64 * 1024
@@ -69,10 +61,10 @@ class _Way(NamedTuple):
     run: str
 
 
-_IN = _Way(_CU_MEMORYTYPE_DEVICE, _CU_MEMORYTYPE_HOST, "cuMemcpyHtoDAsync")
-_OUT = _Way(_CU_MEMORYTYPE_HOST, _CU_MEMORYTYPE_DEVICE, "cuMemcpyDtoHAsync")
-_ON_DEVICE = _Way(_CU_MEMORYTYPE_DEVICE, _CU_MEMORYTYPE_DEVICE, "cuMemcpyDtoDAsync")
-_ADDRESS_FIELDS = {_CU_MEMORYTYPE_HOST: "Host", _CU_MEMORYTYPE_DEVICE: "Device"}
+_IN = _Way(cuda.CU_MEMORYTYPE_DEVICE, cuda.CU_MEMORYTYPE_HOST, "cuMemcpyHtoDAsync")
+_OUT = _Way(cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_DEVICE, "cuMemcpyDtoHAsync")
+_ON_DEVICE = _Way(cuda.CU_MEMORYTYPE_DEVICE, cuda.CU_MEMORYTYPE_DEVICE, "cuMemcpyDtoDAsync")
+_ADDRESS_FIELDS = {cuda.CU_MEMORYTYPE_HOST: "Host", cuda.CU_MEMORYTYPE_DEVICE: "Device"}
 
 
 def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple[int, int]) -> None:
@@ -140,7 +132,7 @@ class MemoryEngine:
         handle = driver.CUmemGenericAllocationHandle()
         try:
             driver.cuMemImportFromShareableHandle(
-                byref(handle), c_void_p(descriptor), _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                byref(handle), c_void_p(descriptor), cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
             )
         finally:
             os.close(descriptor)
@@ -154,9 +146,9 @@ class MemoryEngine:
             driver.cuMemMap(address, size, 0, handle, 0)
             chunk.mapped = True
             access = driver.CUmemAccessDesc()
-            access.location.type = _CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.type = cuda.CU_MEM_LOCATION_TYPE_DEVICE
             access.location.id = self._services.device
-            access.flags = _CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            access.flags = cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
             driver.cuMemSetAccess(address, size, byref(access), 1)
         except BaseException:
             self._undo_chunk(address)
@@ -190,16 +182,16 @@ class MemoryEngine:
         driver = self._driver
         self._make_way(address, size)
         properties = driver.CUmemAllocationProp()
-        properties.type = _CU_MEM_ALLOCATION_TYPE_PINNED
-        properties.location.type = _CU_MEM_LOCATION_TYPE_DEVICE
+        properties.type = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = cuda.CU_MEM_LOCATION_TYPE_DEVICE
         properties.location.id = self._services.device
         durable = self._services.durable
         properties.requestedHandleTypes = (
-            _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if durable else _CU_MEM_HANDLE_TYPE_NONE
+            cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if durable else cuda.CU_MEM_HANDLE_TYPE_NONE
         )
         handle = driver.CUmemGenericAllocationHandle()
         status = driver.cuMemCreate.status(byref(handle), size, byref(properties), 0)
-        if status == _OUT_OF_MEMORY and spare:
+        if status == cuda.CUDA_ERROR_OUT_OF_MEMORY and spare:
             self._release(spare)
             status = self._create_when_released(handle, size, properties)
         if status:
@@ -209,7 +201,7 @@ class MemoryEngine:
             descriptor = c_int(-1)
             export = driver.cuMemExportToShareableHandle
             try:
-                export(byref(descriptor), handle, _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+                export(byref(descriptor), handle, cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
             except BaseException:
                 self._undo_chunk(address)
                 raise
@@ -234,7 +226,7 @@ class MemoryEngine:
         descriptor = c_int(-1)
         if address in self._chunks:
             handle = self._chunks[address].handle
-            kind = _CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+            kind = cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
             with contextlib.suppress(OSError, self._services.cuda_error):
                 self._driver.cuMemExportToShareableHandle(byref(descriptor), handle, kind, 0)
         if descriptor.value < 0:
@@ -249,7 +241,7 @@ class MemoryEngine:
         deadline = time.monotonic() + _RELEASE_SECONDS
         while True:
             status: int = self._driver.cuMemCreate.status(byref(handle), size, byref(properties), 0)
-            if status != _OUT_OF_MEMORY or time.monotonic() > deadline:
+            if status != cuda.CUDA_ERROR_OUT_OF_MEMORY or time.monotonic() > deadline:
                 return status
             time.sleep(0.005)
 
@@ -281,7 +273,7 @@ class MemoryEngine:
             slot, gate = slots[number % len(slots)]
             if number >= behind:
                 awaited = first + number - behind
-                driver.cuStreamWaitValue64(lane.stream, base + gate, awaited, _CU_STREAM_WAIT_VALUE_GEQ)
+                driver.cuStreamWaitValue64(lane.stream, base + gate, awaited, cuda.CU_STREAM_WAIT_VALUE_GEQ)
             host, device = base + slot, address + number * piece
             destination, source = (device, host) if way is _IN else (host, device)
             getattr(driver, way.run)(destination, source, min(piece, size - number * piece), lane.stream)
@@ -293,8 +285,8 @@ class MemoryEngine:
         boxes = list(BOX.iter_unpack(memoryview(command.payload)[head:]))
         if len(boxes) > 1:
             self._await_room(command, lane, len(boxes))
-        to_base = base if way.destination == _CU_MEMORYTYPE_HOST else 0
-        source_base = base if way.source == _CU_MEMORYTYPE_HOST else 0
+        to_base = base if way.destination == cuda.CU_MEMORYTYPE_HOST else 0
+        source_base = base if way.source == cuda.CU_MEMORYTYPE_HOST else 0
         for to, to_pitch, to_rows, source, source_pitch, source_rows, width, height, depth in boxes:
             destination, origin = (to_base + to, to_pitch), (source_base + source, source_pitch)
             if depth > 1:
@@ -363,7 +355,7 @@ class MemoryEngine:
         memory = SharedMemory.adopt(descriptor, size)
         address = addressof(c_char.from_buffer(memory.map))
         try:
-            self._driver.cuMemHostRegister(address, size, _CU_MEMHOSTREGISTER_DEVICEMAP)
+            self._driver.cuMemHostRegister(address, size, cuda.CU_MEMHOSTREGISTER_DEVICEMAP)
         except BaseException:
             memory.close()
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from atomr_cuda.constants.cublas import CUBLAS_DEFAULT_MATH, CUBLAS_PEDANTIC_MATH, CUBLAS_TF32_TENSOR_OP_MATH
+
 from ..._wire.records.calls import DEVICE_SCALARS, CallTable
 from .registration import REGISTRATION
 
@@ -39,7 +41,7 @@ ATOMICS = 2
 """A flag: sums may use atomics. This is faster, and the bits may differ from run to run (`cublasSetAtomicsMode`)."""
 MATH = 0b1100
 """The bits of the flags that select how products are computed (`cublasSetMathMode`)."""
-MATH_MODES = {"default": 0, "pedantic": 2, "tf32": 3}
+MATH_MODES = {"default": CUBLAS_DEFAULT_MATH, "pedantic": CUBLAS_PEDANTIC_MATH, "tf32": CUBLAS_TF32_TENSOR_OP_MATH}
 """The values of `cublasMath_t` for these bits."""
 
 MODES = {

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 import attrs
 import numpy as np
 
+from atomr_cuda.constants.cublas import CUBLAS_GEMM_DEFAULT
+
 from ..._arrays.arrays import DeviceArray
 from ..._calls.library_types import name_of
 from ..._calls.linear import Vector
@@ -66,8 +68,8 @@ _MATH_MODES: Final[Mapping[str, tuple[str | None, ...]]] = MappingProxyType(
 OUTPUTS: Final[Mapping[str, str]] = MappingProxyType({"int8": "int32"})
 """The dtype of a new output, where it is not that of the inputs."""
 
-DEFAULT_ALGORITHM: Final = -1
-"""``CUBLAS_GEMM_DEFAULT``: there has been no other choice since the Ampere generation."""
+DEFAULT_ALGORITHM: Final = CUBLAS_GEMM_DEFAULT
+"""There has been no other choice since the Ampere generation."""
 
 
 def check_lengths(first: Vector, second: Vector) -> None:

@@ -13,6 +13,9 @@ import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p, sizeof
 from typing import TYPE_CHECKING, Any
 
+from atomr_cuda.constants import cublaslt as lt
+from atomr_cuda.constants.cublas import CUBLAS_STATUS_NOT_SUPPORTED
+
 from ..._worker.base.calls import ENTRIES_OF_A_CALL, made_ready, refusal
 from .records import (
     BLASLT,
@@ -38,16 +41,30 @@ if TYPE_CHECKING:
 
     from ..._worker.base.lanes import Command, Lane, Ready, WorkerServices
 
-_LAYOUT_BATCH, _LAYOUT_DISTANCE = 5, 6
-_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)
-_POINTERS = {"bias": 8, "aux": 11, "scale_a": 17, "scale_b": 18, "scale_c": 19, "scale_d": 20, "amax": 21}
+_POINTERS = {
+    "bias": lt.CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+    "aux": lt.CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+    "scale_a": lt.CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+    "scale_b": lt.CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+    "scale_c": lt.CUBLASLT_MATMUL_DESC_C_SCALE_POINTER,
+    "scale_d": lt.CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
+    "amax": lt.CUBLASLT_MATMUL_DESC_AMAX_D_POINTER,
+}
 """The attributes of ``cublasLtMatmulDescAttributes_t`` that are addresses."""
 _FIRST_POINTER = len(Addresses._fields) - len(_POINTERS)
-_BIAS_BITS, _AUX_BIT = 4 | 16 | 256 | 512, 128
-_BIAS_DISTANCE, _AUX_LEADING, _AUX_DISTANCE, _BIAS_TYPE = 10, 12, 13, 26
-_TRANSA, _TRANSB, _EPILOGUE = 3, 4, 7
-_TRANSFORM_TRANSA = 2
-_NOT_SUPPORTED = 15
+_ALIGNMENTS = (
+    lt.CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+    lt.CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+    lt.CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+    lt.CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+)
+_BIAS_BITS = (
+    lt.CUBLASLT_EPILOGUE_BIAS
+    | (lt.CUBLASLT_EPILOGUE_DRELU_BGRAD & ~lt.CUBLASLT_EPILOGUE_DRELU)
+    | lt.CUBLASLT_EPILOGUE_BGRADA
+    | lt.CUBLASLT_EPILOGUE_BGRADB
+)
+_AUX_BIT = lt.CUBLASLT_EPILOGUE_RELU_AUX & ~lt.CUBLASLT_EPILOGUE_RELU
 _ZERO = bytes(SCALAR_BYTES)
 
 
@@ -74,16 +91,16 @@ class _Plan:
     def _describe_product(self) -> None:
         problem = self._problem
         values: dict[int, Any] = {
-            _TRANSA: c_int32(problem.operation_a),
-            _TRANSB: c_int32(problem.operation_b),
-            _EPILOGUE: c_uint32(problem.epilogue),
+            lt.CUBLASLT_MATMUL_DESC_TRANSA: c_int32(problem.operation_a),
+            lt.CUBLASLT_MATMUL_DESC_TRANSB: c_int32(problem.operation_b),
+            lt.CUBLASLT_MATMUL_DESC_EPILOGUE: c_uint32(problem.epilogue),
         }
         if problem.epilogue & _BIAS_BITS:
-            values[_BIAS_TYPE] = c_int32(problem.bias_type)
-            values[_BIAS_DISTANCE] = c_int64(problem.bias_distance)
+            values[lt.CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE] = c_int32(problem.bias_type)
+            values[lt.CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE] = c_int64(problem.bias_distance)
         if problem.epilogue & _AUX_BIT:
-            values[_AUX_LEADING] = c_int64(problem.aux_leading)
-            values[_AUX_DISTANCE] = c_int64(problem.aux_distance)
+            values[lt.CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD] = c_int64(problem.aux_leading)
+            values[lt.CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE] = c_int64(problem.aux_distance)
         _set_all(self._library.cublasLtMatmulDescSetAttribute, self.product, values)
 
     def point(self, addresses: Addresses) -> None:
@@ -105,7 +122,7 @@ class _Plan:
             a, b, c, d, *_ = addresses
             matrices = zip(_ALIGNMENTS, (a, b, c or d, d), strict=True)  # when C is not read, it may have no address
             values: dict[int, Any] = {number: c_uint32(alignment(address)) for number, address in matrices}
-            values[_WORKSPACE] = c_uint64(WORKSPACE_BYTES)
+            values[lt.CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES] = c_uint64(WORKSPACE_BYTES)
             _set_all(library.cublasLtMatmulPreferenceSetAttribute, preference, values)
             status: int = library.cublasLtMatmulAlgoGetHeuristic.status(
                 handle, self.product, *self.layouts, preference, 1, byref(result), byref(count)
@@ -113,7 +130,7 @@ class _Plan:
         finally:
             library.cublasLtMatmulPreferenceDestroy.status(preference)
         if status or not count.value or result.state:
-            return status or result.state or _NOT_SUPPORTED
+            return status or result.state or CUBLAS_STATUS_NOT_SUPPORTED
         self.algorithm, self.workspace_bytes = result.algo, result.workspaceSize
         return 0
 
@@ -129,7 +146,10 @@ def _describe_matrices(library: Any, layouts: tuple[Layout, ...], batch: int, ma
         matrix = c_void_p()
         library.cublasLtMatrixLayoutCreate(byref(matrix), *layout[:-1])
         made.append(matrix)
-        values = {_LAYOUT_BATCH: c_int32(batch), _LAYOUT_DISTANCE: c_int64(layout.distance)}
+        values = {
+            lt.CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: c_int32(batch),
+            lt.CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: c_int64(layout.distance),
+        }
         _set_all(library.cublasLtMatrixLayoutSetAttribute, matrix, values)
 
 
@@ -240,7 +260,7 @@ class BlasLtEngine:
         transform, made = c_void_p(), list[Any]()
         library.cublasLtMatrixTransformDescCreate(byref(transform), scale)
         try:
-            values = {_TRANSFORM_TRANSA: c_int32(operation)}
+            values = {lt.CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSA: c_int32(operation)}
             _set_all(library.cublasLtMatrixTransformDescSetAttribute, transform, values)
             _describe_matrices(library, unpack_layouts(content), batch, made)
             function, (given, wanted) = library.cublasLtMatrixTransform, made
@@ -281,7 +301,7 @@ class BlasLtEngine:
 
     def _refusal(self, function: Any, status: int, problem: Problem, lane: Lane) -> Exception:
         """Return the text of a status, with the problem where the status says that there is no algorithm."""
-        if status != _NOT_SUPPORTED:
+        if status != CUBLAS_STATUS_NOT_SUPPORTED:
             return refusal(self._driver, function.library, status, function.symbol, lane)
         plain = function.library.error(status, function.symbol)
         text = f"{plain.text}: cuBLASLt has no algorithm for {self._words(problem)}"

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import attrs
 
+from atomr_cuda.constants import cublas, cublaslt as lt
+
 from ..._values.errors import InvalidArgument
 from ..._values.util import named, shown
 from ..blas import types as blas
@@ -75,22 +77,35 @@ def _computes(scale: str, **numbers: int) -> dict[str | None, tuple[int, str]]:
 
 
 def _single(scale: str) -> dict[str | None, tuple[int, str]]:
-    return _computes(scale, default=68, pedantic=69)
+    return _computes(scale, default=cublas.CUBLAS_COMPUTE_32F, pedantic=cublas.CUBLAS_COMPUTE_32F_PEDANTIC)
 
 
 def _fast(scale: str) -> dict[str | None, tuple[int, str]]:
-    return _computes(scale, default=68, pedantic=69, fast_float16=74, fast_bfloat16=75, tf32=77, emulated=78)
+    return _computes(
+        scale,
+        default=cublas.CUBLAS_COMPUTE_32F,
+        pedantic=cublas.CUBLAS_COMPUTE_32F_PEDANTIC,
+        fast_float16=cublas.CUBLAS_COMPUTE_32F_FAST_16F,
+        fast_bfloat16=cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
+        tf32=cublas.CUBLAS_COMPUTE_32F_FAST_TF32,
+        emulated=cublas.CUBLAS_COMPUTE_32F_EMULATED_16BFX9,
+    )
 
 
 def _double(scale: str) -> dict[str | None, tuple[int, str]]:
-    return _computes(scale, default=70, pedantic=71, emulated=79)
+    return _computes(
+        scale,
+        default=cublas.CUBLAS_COMPUTE_64F,
+        pedantic=cublas.CUBLAS_COMPUTE_64F_PEDANTIC,
+        emulated=cublas.CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT,
+    )
 
 
 def _integer(scale: str) -> dict[str | None, tuple[int, str]]:
-    return _computes(scale, default=72, pedantic=73)
+    return _computes(scale, default=cublas.CUBLAS_COMPUTE_32I, pedantic=cublas.CUBLAS_COMPUTE_32I_PEDANTIC)
 
 
-_HALF: Final = {**_single("float32"), "float16": (64, "float16")}
+_HALF: Final = {**_single("float32"), "float16": (cublas.CUBLAS_COMPUTE_16F, "float16")}
 
 _Row = tuple[str, str, Product]
 _REGULAR: Final[tuple[_Row, ...]] = (
@@ -123,7 +138,9 @@ def _products() -> Iterator[tuple[Dtypes, Product]]:
         yield (inputs, inputs, output, output), product
     for a, b, outputs in _NARROW:
         for bias, addend in (("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16")):
-            product = Product(_computes("float32", default=68), bias, granule=16, granule_in_bytes=True)
+            product = Product(
+                _computes("float32", default=cublas.CUBLAS_COMPUTE_32F), bias, granule=16, granule_in_bytes=True
+            )
             yield (a, b, addend, addend), product
             if addend != "float32":
                 yield from (((a, b, addend, output), product) for output in outputs)
@@ -161,26 +178,26 @@ def compute_of(product: Product, dtypes: Dtypes, compute: object) -> tuple[int, 
 
 RELU, BIAS, DRELU, BGRAD, DGELU, AUX, BGRADA, BGRADB = 2, 4, 8, 16, 64, 128, 256, 512
 """The bits of ``cublasLtEpilogue_t``."""
-NOTHING: Final = 1
+NOTHING: Final = lt.CUBLASLT_EPILOGUE_DEFAULT
 
 EPILOGUES: Final[Mapping[str | None, int]] = MappingProxyType(
     {
         None: NOTHING,
-        "relu": 2,
-        "gelu": 32,
-        "bias": 4,
-        "relu_bias": 6,
-        "gelu_bias": 36,
-        "relu_aux": 130,
-        "gelu_aux": 160,
-        "relu_aux_bias": 134,
-        "gelu_aux_bias": 164,
-        "drelu": 136,
-        "dgelu": 192,
-        "drelu_bgrad": 152,
-        "dgelu_bgrad": 208,
-        "bgrada": 256,
-        "bgradb": 512,
+        "relu": lt.CUBLASLT_EPILOGUE_RELU,
+        "gelu": lt.CUBLASLT_EPILOGUE_GELU,
+        "bias": lt.CUBLASLT_EPILOGUE_BIAS,
+        "relu_bias": lt.CUBLASLT_EPILOGUE_RELU_BIAS,
+        "gelu_bias": lt.CUBLASLT_EPILOGUE_GELU_BIAS,
+        "relu_aux": lt.CUBLASLT_EPILOGUE_RELU_AUX,
+        "gelu_aux": lt.CUBLASLT_EPILOGUE_GELU_AUX,
+        "relu_aux_bias": lt.CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
+        "gelu_aux_bias": lt.CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        "drelu": lt.CUBLASLT_EPILOGUE_DRELU,
+        "dgelu": lt.CUBLASLT_EPILOGUE_DGELU,
+        "drelu_bgrad": lt.CUBLASLT_EPILOGUE_DRELU_BGRAD,
+        "dgelu_bgrad": lt.CUBLASLT_EPILOGUE_DGELU_BGRAD,
+        "bgrada": lt.CUBLASLT_EPILOGUE_BGRADA,
+        "bgradb": lt.CUBLASLT_EPILOGUE_BGRADB,
     }
 )
 """``cublasLtEpilogue_t`` by name."""

@@ -13,6 +13,14 @@ from ctypes import addressof, byref, c_void_p, create_string_buffer
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atomr_cuda.constants.driver import (
+    CU_LAUNCH_ATTRIBUTE_PRIORITY,
+    CU_MEMORYTYPE_DEVICE,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+    CUDA_ERROR_INVALID_VALUE,
+    CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY,
+)
+
 from ..._wire.protocol import Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
@@ -26,11 +34,6 @@ if TYPE_CHECKING:
     from ..modules.engine import ModuleEngine
 from .records import BUILD, DESTROY, GRAPH, LAUNCH_GRAPH, UPDATE, Step, decode_steps
 
-_CU_MEMORYTYPE_DEVICE = 2
-_INVALID_VALUE = 1
-_GRAPH_EXEC_UPDATE_FAILURE = 910
-_CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
-_USE_NODE_PRIORITY = 8
 _LONGEST_ROW = 1 << 30
 _MOST_ENTRIES = 64
 """Of a stream's queue that a launch is taken to make, however many steps its graph has."""
@@ -166,7 +169,9 @@ class GraphEngine:
             for step in steps:
                 built.nodes.append(self._add_step(built, step))
             executable = driver.CUgraphExec()
-            driver.cuGraphInstantiate(byref(executable), graph, _USE_NODE_PRIORITY if built.has_priorities else 0)
+            driver.cuGraphInstantiate(
+                byref(executable), graph, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY if built.has_priorities else 0
+            )
             built.executable = executable
             driver.cuGraphUpload(executable, lane.stream)  # otherwise the first launch would take the time
         except BaseException:
@@ -184,7 +189,7 @@ class GraphEngine:
             nodes.append(self._add(built.graph, part.kind.add, before, byref(part.parameters), *context))
             for attribute in part.attributes:
                 self._driver.cuGraphKernelNodeSetAttribute(nodes[-1], attribute.id, byref(attribute.value))
-                built.has_priorities |= attribute.id == _CU_LAUNCH_ATTRIBUTE_PRIORITY
+                built.has_priorities |= attribute.id == CU_LAUNCH_ATTRIBUTE_PRIORITY
             before = nodes[-1:]
         # A copy of no elements moves nothing, and keeps its place in the order.
         return nodes or [self._add(built.graph, self._driver.cuGraphAddEmptyNode, before)]
@@ -206,7 +211,7 @@ class GraphEngine:
                 part.kind.change(built.executable, node, byref(part.parameters), *context)
         except self._services.cuda_error as error:
             # Copies of rows cannot be changed, nor can the kind of a node or the size of a fill.
-            if error.status not in (_INVALID_VALUE, _GRAPH_EXEC_UPDATE_FAILURE):
+            if error.status not in (CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE):
                 raise
             return False
         return True
@@ -250,7 +255,7 @@ class GraphEngine:
     def _copied(self, destination: _Triple, source: _Triple, extent: _Triple) -> _Part:
         """Copy planes of rows. Each side is an address, a pitch, and the number of rows from one plane to the next."""
         box = self._driver.CUDA_MEMCPY3D()
-        box.dstMemoryType = box.srcMemoryType = _CU_MEMORYTYPE_DEVICE
+        box.dstMemoryType = box.srcMemoryType = CU_MEMORYTYPE_DEVICE
         box.dstDevice, box.dstPitch, box.dstHeight = destination
         box.srcDevice, box.srcPitch, box.srcHeight = source
         box.WidthInBytes, box.Height, box.Depth = extent

@@ -6,6 +6,8 @@ from ctypes import byref, c_float
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atomr_cuda.constants.driver import CU_EVENT_DEFAULT
+
 from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
 from ..._worker.base.giving_back import GivingBack
 
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._worker.base.lanes import Command, Lane, WorkerServices
-
-_CU_EVENT_DEFAULT = 0
 
 
 class EventEngine:
@@ -41,7 +41,7 @@ class EventEngine:
     def _record(self, command: Command, lane: Lane) -> None:
         (number,) = RECORD.struct.unpack(command.payload)
         event = self._driver.CUevent()
-        self._driver.cuEventCreate(byref(event), _CU_EVENT_DEFAULT)
+        self._driver.cuEventCreate(byref(event), CU_EVENT_DEFAULT)
         self._events[number] = event
         self._driver.cuEventRecord(event, lane.stream)
 

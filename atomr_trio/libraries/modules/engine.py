@@ -10,6 +10,8 @@ import struct
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, cast, create_string_buffer
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from atomr_cuda.constants import driver as cuda
+
 from ..._wire.records.module import (
     LAUNCH,
     LOAD,
@@ -28,32 +30,23 @@ if TYPE_CHECKING:
 
     from ..._worker.base.lanes import Command, Lane, WorkerServices
 
-_CU_JIT_ERROR_LOG_BUFFER = 5
-_CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
 _LOG_BYTES = 8192
 
 _FUNCTION_ATTRIBUTES = {
-    "max_threads_per_block": 0,
-    "static_shared_bytes": 1,
-    "constant_bytes": 2,
-    "local_bytes": 3,
-    "registers": 4,
-    "ptx_version": 5,
-    "binary_version": 6,
-    "cache_mode_ca": 7,
-    "cluster_x": 11,
-    "cluster_y": 12,
-    "cluster_z": 13,
+    "max_threads_per_block": cuda.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+    "static_shared_bytes": cuda.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+    "constant_bytes": cuda.CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES,
+    "local_bytes": cuda.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+    "registers": cuda.CU_FUNC_ATTRIBUTE_NUM_REGS,
+    "ptx_version": cuda.CU_FUNC_ATTRIBUTE_PTX_VERSION,
+    "binary_version": cuda.CU_FUNC_ATTRIBUTE_BINARY_VERSION,
+    "cache_mode_ca": cuda.CU_FUNC_ATTRIBUTE_CACHE_MODE_CA,
+    "cluster_x": cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+    "cluster_y": cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+    "cluster_z": cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
 }
 """The ``CUfunction_attribute`` numbers of a kernel's attributes."""
 
-_CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-_CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
-_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
-_INVALID_VALUE = 1
-_NOT_FOUND = 500
-_COOPERATIVE_LAUNCH_TOO_LARGE = 720
-_INVALID_CLUSTER_SIZE = 912
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024
 
 
@@ -61,8 +54,6 @@ _DIMENSIONS = struct.Struct("<6I")
 _LAUNCH_FIELDS = struct.Struct(f"<Q{_DIMENSIONS.size}sII")
 """A launch's fields, with the dimensions as one piece of bytes."""
 
-_CU_LAUNCH_PARAM_BUFFER_POINTER = 1
-_CU_LAUNCH_PARAM_BUFFER_SIZE = 2
 _MOST_PREPARED = 4096
 
 
@@ -124,7 +115,7 @@ class _PreparedLaunch:
         self.config: Any = config
         self.attributes: Any = attributes
         self._size = c_size_t(kernel.parameter_bytes)
-        marks = (_CU_LAUNCH_PARAM_BUFFER_POINTER, 0, _CU_LAUNCH_PARAM_BUFFER_SIZE, addressof(self._size), 0)
+        marks = (cuda.CU_LAUNCH_PARAM_BUFFER_POINTER, 0, cuda.CU_LAUNCH_PARAM_BUFFER_SIZE, addressof(self._size), 0)
         self._extra = (c_uint64 * len(marks))(*marks)
         self.config_address: int = addressof(config)
         self.extra: memoryview = memoryview(self._extra).cast("B").cast("Q")
@@ -199,7 +190,7 @@ class ModuleEngine:
         found = {}
         for name in names:
             arguments = byref(address), byref(size), module, name.encode()
-            if _unless(_NOT_FOUND, self._driver.cuModuleGetGlobal, *arguments):
+            if _unless(cuda.CUDA_ERROR_NOT_FOUND, self._driver.cuModuleGetGlobal, *arguments):
                 found[f"&{name}"] = (address.value or 0, size.value)
         return found
 
@@ -215,7 +206,7 @@ class ModuleEngine:
         """Load the image with ``cuModuleLoadDataEx``; a refusal carries the log of the driver's own compiler."""
         driver = self._driver
         log = create_string_buffer(_LOG_BYTES)
-        options = (c_int * 2)(_CU_JIT_ERROR_LOG_BUFFER, _CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+        options = (c_int * 2)(cuda.CU_JIT_ERROR_LOG_BUFFER, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
         values = (c_void_p * 2)(addressof(log), _LOG_BYTES)
         module = driver.CUmodule()
         data = create_string_buffer(image, len(image) + 1)
@@ -233,7 +224,7 @@ class ModuleEngine:
         layout: list[tuple[int, int]] = []
         offset, size = c_size_t(), c_size_t()
         call = self._driver.cuFuncGetParamInfo
-        while _unless(_INVALID_VALUE, call, function, len(layout), byref(offset), byref(size)):
+        while _unless(cuda.CUDA_ERROR_INVALID_VALUE, call, function, len(layout), byref(offset), byref(size)):
             layout.append((offset.value, size.value))
         return layout
 
@@ -318,13 +309,15 @@ class ModuleEngine:
         if blocks <= PORTABLE_CLUSTER:
             return
         if not kernel.non_portable:
-            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+            self._driver.cuFuncSetAttribute(
+                kernel.function, cuda.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1
+            )
             kernel.non_portable = True
         most = c_int()
         self._driver.cuOccupancyMaxPotentialClusterSize(byref(most), kernel.function, byref(config))
         if blocks > most.value:
             self._refuse(
-                _INVALID_CLUSTER_SIZE,
+                cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE,
                 f"a cluster has {blocks} blocks; the device allows at most {most.value} for this kernel and launch",
             )
 
@@ -334,10 +327,10 @@ class ModuleEngine:
         threads = config.blockDimX * config.blockDimY * config.blockDimZ
         each, device, multiprocessors = self._resident(kernel, threads, config.sharedMemBytes), c_int(), c_int()
         self._driver.cuCtxGetDevice(byref(device))
-        self._driver.cuDeviceGetAttribute(byref(multiprocessors), _CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
+        self._driver.cuDeviceGetAttribute(byref(multiprocessors), cuda.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
         if blocks > each * multiprocessors.value:
             self._refuse(
-                _COOPERATIVE_LAUNCH_TOO_LARGE,
+                cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
                 f"the grid has {blocks} blocks; a cooperative one has at most {each * multiprocessors.value}, "
                 f"{each} on each of {multiprocessors.value} multiprocessors",
             )
@@ -407,7 +400,9 @@ class ModuleEngine:
 
     def _grant_shared(self, kernel: _LoadedKernel, shared: int) -> None:
         if shared > kernel.shared_granted:
-            self._driver.cuFuncSetAttribute(kernel.function, _CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            self._driver.cuFuncSetAttribute(
+                kernel.function, cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+            )
             kernel.shared_granted = shared
 
     def for_graph(self, payload: bytes) -> tuple[int | None, list[int], Any]:

@@ -25,6 +25,8 @@ import numpy.typing as npt
 import outcome
 import trio
 
+from atomr_cuda.constants.driver import CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+
 from ..._arrays.arrays import DeviceArray, Storage
 from ..._arrays.memory import DeviceMemory
 from ..._calls.launching import AwaitedLaunches
@@ -61,7 +63,6 @@ T = TypeVar("T")
 _VARIABLE_MARK = "&"
 """The mark before a variable's name, in the answer to a load and in the name expressions of CUDA C++."""
 
-_UNSUPPORTED_PTX_VERSION = 222
 
 _LARGE_IMAGE = 1 << 18
 """An image of at least this many bytes is read and stored in another thread."""
@@ -784,7 +785,7 @@ class ModuleLoader:
         try:
             return await self._load(read, name, variables)
         except CommandFailed as refused:
-            if refused.status != _UNSUPPORTED_PTX_VERSION or device.backend == "sim":
+            if refused.status != CUDA_ERROR_UNSUPPORTED_PTX_VERSION or device.backend == "sim":
                 raise
             text, info = read.data.rstrip(b"\0"), device.info
             with host_limits("the PTX cannot be made a cubin", device=device.index, operation=LOAD.operation):

@@ -10,6 +10,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from atomr_cuda.constants import cublas
+from atomr_cuda.constants.cusolver import CUSOLVER_EIG_RANGE_I
+
 from ..._arrays.arrays import DeviceArray
 from ..._calls.library_types import DATA_TYPES
 from ..._calls.verbs import Answer, Argument, CallRequest
@@ -39,11 +42,11 @@ REAL: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The dtype of singular values and eigenvalues, by the name of the matrix's."""
 
-LOWER, UPPER = 0, 1
+LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
 """``cublasFillMode_t``."""
-LEFT, RIGHT = 0, 1
+LEFT, RIGHT = cublas.CUBLAS_SIDE_LEFT, cublas.CUBLAS_SIDE_RIGHT
 """``cublasSideMode_t``."""
-INDEX_RANGE: Final = 1002
+INDEX_RANGE: Final = CUSOLVER_EIG_RANGE_I
 """``CUSOLVER_EIG_RANGE_I``."""
 
 INFOS: Final = 1024
