@@ -1,12 +1,15 @@
-"""Draws the folders of the package, and walks calls through them: `structure.svg` and `walk.txt` of docs/architecture.
+"""Draws the folders of the package, walks calls through them, and lists the records that they send.
 
-``make structure`` writes both from the code; a test fails while they are not what the code says.
+``make structure`` writes ``structure.svg``, ``walk.txt`` and ``records.md`` of ``docs/architecture`` from the code. A
+test fails while they are not what the code says.
 """
 
 from __future__ import annotations
 
 import ast
 import html
+import importlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Generator, Iterator
@@ -197,8 +200,87 @@ def _stages(entered: list[tuple[str, str]]) -> Iterator[str]:
     return (f"{path:32}{', '.join(functions)}" for path, functions in found.items())
 
 
+# --- the records ------------------------------------------------------------------------------------------------------
+
+RECORDS_HEAD = """# The records
+
+What the two processes say to each other; `make structure` makes this page from the declarations in the code.
+Your process writes a record by them, and the worker reads it by them.
+
+A record is a header, the tickets that it waits for, the fields, and a tail whose meaning stands beside it.
+The header (`_wire/protocol.py`) holds the ticket, the lane, the numbers of the engine and the verb, and two lengths.
+A verb that *enqueues* only gives the GPU work, and one that *blocks* may hold up its lane's thread.
+The role of an operand says what becomes of its array: it is read, written, or overwritten whole.
+"""
+FORMATS = {
+    "Q": "u64",
+    "q": "i64",
+    "I": "u32",
+    "i": "i32",
+    "H": "u16",
+    "h": "i16",
+    "B": "u8",
+    "b": "i8",
+    "d": "f64",
+    "f": "f32",
+}
+
+
+def declared(path: Path) -> dict[str, str]:
+    """The names of the tables and verbs of a file, with the first line of what is said of each."""
+    found = {}
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for node, behind in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant) and behind.value.value
+            found[node.targets[0].id] = str(said or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+    return found
+
+
+def layout(verb: Any) -> str:
+    """The fields of a record, with their formats and roles."""
+    formats = re.findall(r"\d*[a-zA-Z]", verb.struct.format.lstrip("<"))
+    roles = {name: role.name.lower() for name, role in verb.roles.items()}
+    shown = [
+        f"{name} {FORMATS.get(form, f'{form[:-1]} bytes')}{f' ({roles[name]})' if name in roles else ''}"
+        for name, form in zip(verb.fields, formats, strict=True)
+    ]
+    return ", ".join(shown)
+
+
+def records() -> str:
+    """The page of all records."""
+    from atomr_trio._wire.protocol import Verb, VerbTable
+
+    parts = [RECORDS_HEAD]
+    files = [*(PACKAGE / "_wire" / "records").glob("*.py"), *(PACKAGE / "libraries").glob("*/records*.py")]
+    tables: dict[int, tuple[VerbTable, dict[str, str]]] = {}
+    said_of: dict[str, str] = {}
+    for path in sorted(files):
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        said = declared(path)
+        for name in said:
+            value = vars(module).get(name)
+            if isinstance(value, VerbTable):
+                tables[value.number] = (value, said)
+            if isinstance(value, Verb):
+                said_of[value.operation] = said[name]
+    for number, (table, _) in sorted(tables.items()):
+        parts.append(f"\n## {table.engine}\n\nEngine {number}.\n")
+        functions = getattr(table, "functions", ())
+        if functions:
+            parts.append(f"A call names one of {len(functions)} functions by its number; the tail has its arguments.\n")
+        parts.append("\n| verb | how | fields | meaning |\n|---|---|---|---|\n")
+        for verb in table.verbs:
+            does = [verb.mode.value, *["answers"] * verb.answers, *["in graphs"] * verb.capturable]
+            parts.append(f"| {verb.name} | {', '.join(does)} | {layout(verb)} | {said_of.get(verb.operation, '')} |\n")
+    return "".join(parts)
+
+
 if __name__ == "__main__":
     import trio
+
+    (TARGET / "records.md").write_text(records(), encoding="utf-8")
 
     (TARGET / "structure.svg").write_text(drawing(), encoding="utf-8")
     (TARGET / "walk.txt").write_text(trio.run(walk), encoding="utf-8")

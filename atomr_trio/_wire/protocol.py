@@ -204,7 +204,8 @@ class Verb:
         self.capturable: bool = capturable
         """True if it can be a step of a graph."""
         self.fields: tuple[str, ...] = tuple(fields)
-        self.roles: tuple[Role, ...] = tuple(roles.values())
+        self.roles: dict[str, Role] = roles
+        """What becomes of the arrays at addresses among the fields, if the array is no view of a part."""
         self.struct: struct.Struct = struct.Struct("<" + "".join(fields.values()))
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ def test_every_verb_has_a_number_of_its_own_and_a_record_of_fixed_size():
         assert [verb.number for verb in table.verbs] == list(range(len(table.verbs)))
         assert {verb.engine for verb in table.verbs} == {table.engine}
     assert COPY_IN.struct.size == 24
-    assert COPY_IN.roles == (Role.OVERWRITE,)
+    assert COPY_IN.roles == {"destination": Role.OVERWRITE}
     assert repr(COPY_IN) == "<Verb memory.copy_in enqueues>"
 
 
