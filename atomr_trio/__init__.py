@@ -28,10 +28,15 @@ from .libraries.registered import HOMES as _LIBRARIES
 
 if TYPE_CHECKING:
     from ._arrays.access import (
+        Marked as Marked,
         Overwrites as Overwrites,
         ReadOnly as ReadOnly,
+        Strided as Strided,
+        Writes as Writes,
         overwrites as overwrites,
         read_only as read_only,
+        strided as strided,
+        writes as writes,
     )
     from ._arrays.arrays import DeviceArray as DeviceArray
     from ._compiling.architectures import SmArch as SmArch
@@ -96,10 +101,11 @@ if TYPE_CHECKING:
     )
     from ._values.info import DeviceInfo as DeviceInfo, KernelAttributes as KernelAttributes, Occupancy as Occupancy
     from ._values.parameters import (
-        KernelSignature as KernelSignature,
+        Elements as Elements,
         Parameter as Parameter,
         ParameterKind as ParameterKind,
     )
+    from ._values.signatures import KernelSignature as KernelSignature
     from ._values.state import DeviceState as DeviceState
     from ._values.statistics import (
         ActorStatistics as ActorStatistics,
@@ -117,7 +123,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "_arrays.access": ("Overwrites", "ReadOnly", "overwrites", "read_only"),
+    "_arrays.access": (
+        *("Marked", "Overwrites", "ReadOnly", "Strided", "Writes"),
+        *("overwrites", "read_only", "strided", "writes"),
+    ),
     "_arrays.arrays": ("DeviceArray",),
     "_device.batch": ("Batch",),
     "_compiling.architectures": ("SmArch",),
@@ -171,7 +180,8 @@ _HOMES = {
     "libraries.lanes.verbs": ("Event", "Lane"),
     "_memory.map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
     "_device.open": ("open_device",),
-    "_values.parameters": ("KernelSignature", "Parameter", "ParameterKind"),
+    "_values.parameters": ("Elements", "Parameter", "ParameterKind"),
+    "_values.signatures": ("KernelSignature",),
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),

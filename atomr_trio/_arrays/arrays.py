@@ -19,7 +19,7 @@ import numpy.typing as npt
 import trio
 
 from .._memory.arena import Block
-from .._values.dtypes import spelling
+from .._values.dtypes import check_dtype, spelling
 from .._values.errors import InvalidArgument
 from .._values.util import NoPublicConstructor, shown
 from . import layout as _layout
@@ -163,7 +163,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     neither is used, it goes back when the last array that shares it is collected.
     """
 
-    __slots__ = ("__weakref__", "_offset", "_storage", "dtype", "shape", "strides")
+    __slots__ = ("__weakref__", "_offset", "_plain", "_storage", "dtype", "shape", "strides")
 
     shape: tuple[int, ...]
     """Lengths of the axes."""
@@ -181,12 +181,15 @@ class DeviceArray(metaclass=NoPublicConstructor):
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         dtype: np.dtype[Any],
+        contiguous: bool = False,
     ) -> None:
         self._storage = storage
         self._offset = offset
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
+        self._plain = dtype if contiguous or _layout.is_contiguous(shape, strides, dtype.itemsize) else None
+        """Its dtype if it is C-contiguous; what a launch looks at."""
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -234,7 +237,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     @property
     def contiguous(self) -> bool:
         """True if the elements are contiguous in C order, as a kernel that takes a pointer expects."""
-        return _layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
+        return self._plain is not None
 
     def __len__(self) -> int:
         if not self.shape:
@@ -388,6 +391,33 @@ class DeviceArray(metaclass=NoPublicConstructor):
                 f"an array of shape {self.shape} has no axes in the order {shown(axes)}: {error}"
             ) from None
         return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, self.dtype)
+
+    def view(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """Return the same bytes as elements of another `dtype`, with numpy's meaning (``numpy.ndarray.view``). No copy.
+
+        If an element has another size, the elements along the last axis must be contiguous, and the length of that axis
+        changes: the shape (3, 8) of float32 becomes (3, 4) of float64. An array without axes keeps its size.
+
+        Raises `InvalidArgument` where numpy would, for a dtype that arrays cannot have, and for a view whose elements
+        would not lie at multiples of their size, which a GPU cannot read; `LibraryNotFound` for a dtype of ml_dtypes
+        that is not installed.
+        """
+        checked = check_dtype(dtype)
+        shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
+        try:
+            view = shadow.view(f"V{checked.itemsize}")
+        except ValueError as error:
+            raise InvalidArgument(
+                f"an array of shape {self.shape} and dtype {self.dtype.name} cannot be seen as {checked.name}: {error}"
+            ) from None
+        steps = (stride for stride, length in zip(view.strides, view.shape, strict=True) if length > 1)
+        if any(each % checked.itemsize for each in (self._offset, *steps)) and view.size:
+            raise InvalidArgument(
+                f"elements of {checked.name} lie at multiples of {checked.itemsize} bytes; the array begins at byte "
+                f"{self._offset} of its memory and has strides {self.strides}",
+                advice="copy the elements into an array of their own: `await y.copy_from(x)`.",
+            )
+        return DeviceArray._create(self._storage, self._offset, view.shape, view.strides, checked)
 
     @property
     def T(self) -> DeviceArray:

@@ -46,7 +46,14 @@ class MakeArray(Protocol):
     """Makes an array of memory that is held for it."""
 
     def __call__(
-        self, storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], /
+        self,
+        storage: Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+        contiguous: bool,
+        /,
     ) -> DeviceArray:
         """Return the array."""
 
@@ -95,7 +102,7 @@ class DeviceMemory(DevicePart):
             block = arena.allocate(nbytes, guarded=self._guarded if guarded is None else guarded)
         except ArenaFull as full:
             raise self._full(full) from None
-        return self._make_array(Storage(self, block), 0, checked_shape, strides, checked_dtype)
+        return self._make_array(Storage(self, block), 0, checked_shape, strides, checked_dtype, True)
 
     def zeros(
         self,
@@ -122,12 +129,19 @@ class DeviceMemory(DevicePart):
         return array
 
     def _make_checked(
-        self, storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], /
+        self,
+        storage: Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+        contiguous: bool,
+        /,
     ) -> DeviceArray:
         """Return a new array of a checked device, and tell the worker of it."""
         assert isinstance(self.arena, CheckedArena)  # the device was opened with `check`
         self.arena.describe(storage.block, shape, dtype)
-        return DeviceArray._create(storage, offset, shape, strides, dtype)
+        return DeviceArray._create(storage, offset, shape, strides, dtype, contiguous)
 
     def _full(self, full: ArenaFull) -> OutOfDeviceMemory:
         text, advice = _SHORT_OF[full.bound]

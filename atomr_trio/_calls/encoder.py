@@ -9,11 +9,18 @@ contains only the numbers of the parameters; it contains no name from a user or 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from typing import Any
 
-from .._arrays.access import ReadOnly
+import numpy as np
+
+from .._arrays.access import ReadOnly, Strided, Writes
 from .._arrays.arrays import DeviceArray
-from .._values.parameters import KernelSignature, ParameterKind
+from .._values.dtypes import NARROW_FLOATS
+from .._values.packing import integer_limits
+from .._values.parameters import Parameter, ParameterKind, item_bytes
+from .._values.signatures import KernelSignature
 
 Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
 """A function of the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and
@@ -30,28 +37,50 @@ _NARROW = """
 """
 _LARGEST = {2: 65504.0, 4: (2 - 2**-23) * 2.0**127}
 """The largest float by its size in bytes. A number that does not fit must be found before a block is changed."""
-_INTEGER = """
-    if type(a{i}) is not int or not {low} <= a{i} <= {mask}:
+_BOOL = """
+    if a{i} is not True and a{i} is not False:
         return None
-    a{i} &= {mask}
 """
-_ADDRESS = """
-    block{i} = None
+_TYPED = """
+    if type(a{i}) is not int or not {low} <= a{i} <= {high}:
+        return None
+"""
+_INTEGER = (
+    _TYPED
+    + """\
+    a{i} &= {high}
+"""
+)
+_ARRAY = """
     kind = type(a{i})
     if kind is DeviceArray:
-        block{i}, reads{i}, offset = a{i}._storage.block, False, a{i}._offset
-    elif kind is ReadOnly:
-        a{i} = a{i}.array
-        block{i}, reads{i}, offset = a{i}._storage.block, True, a{i}._offset
-    elif kind is not int or not {low} <= a{i} <= {mask}:
-        return None
-    if block{i} is None:
+        {unless_plain}
+        block{i} = a{i}._storage.block
+        if block{i}.fast != token:
+            return None
+        reads{i} = {reads}
+        a{i} = block{i}.address + a{i}._offset
+    elif kind is int:
+        if not {low} <= a{i} <= {high_address}:
+            return None
+        block{i} = None
         a{i} &= {mask}
-    elif block{i}.fast != token:
-        return None
+    elif kind is ReadOnly or kind is Writes or kind is Strided:
+        role, strided, a{i} = a{i}.role, a{i}.strided, a{i}.array
+        {unless_fits}
+        block{i} = a{i}._storage.block
+        if block{i}.fast != token:
+            return None
+        reads{i} = {reads} if role is None else kind is ReadOnly
+        a{i} = block{i}.address + a{i}._offset
     else:
-        a{i} = block{i}.address + offset
+        return None
 """
+_PLAIN = "if a{i}._plain is not D{i}: return None"
+_PLAIN_OF_TWO = "if a{i}._plain is not D{i} and a{i}._plain is not E{i}: return None"
+_PLAIN_OF_ANY = "if a{i}._plain is None: return None"
+_FITS = "if a{i}.dtype is not D{i} or (a{i}._plain is None and not strided): return None"
+_FITS_ANY = "if a{i}._plain is None and not strided: return None"
 _STRUCT = """
     if type(a{i}) is not bytes or len(a{i}) != {size}:
         return None
@@ -62,40 +91,99 @@ _UNKNOWN = """
 _CLAIM = """
     if block{i} is not None:
         if reads{i}:
-            block{i}.readers[me[0]] = me[1]
+            block{i}.reader = me
         else:
             block{i}.writer = me
             if block{i}.readers:
                 block{i}.readers = {{}}
 """
 _PARTS = {
+    ParameterKind.BOOL: _BOOL,
+    ParameterKind.SIGNED: _TYPED,
+    ParameterKind.UNSIGNED: _TYPED,
     ParameterKind.FLOAT: _FLOAT,
-    ParameterKind.INTEGER: _INTEGER,
-    ParameterKind.POINTER_OR_INTEGER: _ADDRESS,
+    ParameterKind.POINTER: _ARRAY,
     ParameterKind.STRUCT: _STRUCT,
+    ParameterKind.INTEGER: _INTEGER,
+    ParameterKind.POINTER_OR_INTEGER: _ARRAY,
     ParameterKind.BYTES: _UNKNOWN,
 }
+_OF_ARRAYS = (ParameterKind.POINTER, ParameterKind.POINTER_OR_INTEGER)
 
 
 def encoder(signature: KernelSignature) -> Encode:
-    """Return the function for the parameters of a kernel; kernels with the same kinds of parameters share one."""
-    return _written(tuple((parameter.kind, parameter.size) for parameter in signature.parameters))
+    """Return the function for the parameters of a kernel; kernels that take the same share one."""
+    return _written(tuple(map(_without_names, signature.parameters)))
+
+
+def _without_names(parameter: Parameter) -> Parameter:
+    """Return what decides the text of the function alone."""
+    kind, size, elements, reads = parameter.kind, parameter.size, parameter.elements, parameter.reads
+    return Parameter(parameter.index, kind, size, 0, 0, "", elements=elements, reads=reads)
 
 
 @functools.lru_cache(maxsize=1024)
-def _written(parameters: tuple[tuple[ParameterKind, int], ...]) -> Encode:
+def _written(parameters: tuple[Parameter, ...]) -> Encode:
     names = [f"a{index}" for index in range(len(parameters))]
     listed = "".join(f"{name}, " for name in names)
     text = f"def encode(arguments, token, me):\n    if len(arguments) != {len(names)}:\n        return None\n"
     if names:
         text += f"    {listed} = arguments\n"
-    addresses = [i for i, (kind, _) in enumerate(parameters) if kind is ParameterKind.POINTER_OR_INTEGER]
-    for i, (kind, size) in enumerate(parameters):
-        part = _NARROW if kind is ParameterKind.FLOAT and size in _LARGEST else _PARTS[kind]
-        numbers = {"low": -(1 << 8 * size - 1), "mask": (1 << 8 * size) - 1, "largest": _LARGEST.get(size)}
-        text += part.format(i=i, size=size, **numbers)
-    text += "".join(_CLAIM.format(i=i) for i in addresses)
+    known: dict[str, Any] = {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly, "Writes": Writes, "Strided": Strided}
+    proven = any(parameter.reads for parameter in parameters)
+    for i, parameter in enumerate(parameters):
+        text += _part(i, parameter, known, proven=proven)
+    text += "".join(_CLAIM.format(i=i) for i, each in enumerate(parameters) if each.kind in _OF_ARRAYS)
     text += f"    return ({listed})\n"
     names_of_function: dict[str, Encode] = {}
-    exec(text, {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly}, names_of_function)
+    exec(text, known, names_of_function)
     return names_of_function["encode"]
+
+
+def _part(i: int, parameter: Parameter, known: dict[str, Any], *, proven: bool) -> str:
+    """Return the lines for one parameter, and add the dtypes that they name to `known`."""
+    kind, size = parameter.kind, parameter.size
+    part = _NARROW if kind is ParameterKind.FLOAT and size in _LARGEST else _PARTS[kind]
+    if kind in (ParameterKind.SIGNED, ParameterKind.UNSIGNED) and size > 8:
+        part = _UNKNOWN
+    low, high = integer_limits(parameter)
+    # A number may be the address of any array, so then nothing that is proven of the others counts.
+    high_address = 0 if proven and not parameter.reads else high
+    plain, fits = _checks(i, parameter, known)
+    return part.format(
+        i=i,
+        size=size,
+        low=0 if high_address == 0 and kind in _OF_ARRAYS else low,
+        high=high,
+        mask=(1 << 8 * size) - 1,
+        high_address=high_address,
+        largest=_LARGEST.get(size),
+        reads=parameter.reads,
+        unless_plain=plain,
+        unless_fits=fits,
+    )
+
+
+def _checks(i: int, parameter: Parameter, known: dict[str, Any]) -> tuple[str, str]:
+    """Return the lines that leave for an array that a parameter does not take: without a mark, and with one."""
+    elements = parameter.elements
+    if parameter.kind is ParameterKind.POINTER_OR_INTEGER or elements is None:
+        return "pass", "pass"
+    dtypes = [_dtype(name) for name in elements.dtypes]
+    if not dtypes:
+        return _PLAIN_OF_ANY.format(i=i), _FITS_ANY.format(i=i)
+    known |= dict(zip((f"D{i}", f"E{i}"), dtypes, strict=False))
+    plain, fits = (_PLAIN if len(dtypes) == 1 else _PLAIN_OF_TWO).format(i=i), _FITS.format(i=i)
+    if elements.size != item_bytes(elements.dtypes[0]):
+        more = f" if a{i}.address % {elements.alignment} or a{i}.nbytes % {elements.size}: return None"
+        plain, fits = f"{plain}\n       {more}", f"{fits}\n       {more}"
+    return plain, fits
+
+
+def _dtype(name: str) -> object:
+    """Return the dtype of this name; another object if its package is not imported, since no array has it then."""
+    package = NARROW_FLOATS[name].package if name in NARROW_FLOATS else "numpy"
+    if package == "numpy":
+        return np.dtype(name)
+    module = sys.modules.get(package)
+    return object() if module is None else np.dtype(getattr(module, name))

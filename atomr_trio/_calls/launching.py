@@ -28,7 +28,8 @@ from .._memory.arena import Block
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
-from .._values.parameters import Dimensions, KernelSignature
+from .._values.parameters import Dimensions
+from .._values.signatures import KernelSignature
 from .._values.statistics import Outcome
 from .._wire.protocol import (
     HEADER,
@@ -269,7 +270,7 @@ class LaunchPath:
                 if used.readers:
                     used.readers = {}
             for used in prepared._reads:
-                used.readers[lane] = ticket
+                used.reader = me
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
             launches.append((ticket, owner, prepared, arguments or prepared._arguments))

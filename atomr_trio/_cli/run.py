@@ -242,6 +242,7 @@ async def launch(
     await kernel.launch(arguments.grid, arguments.block, *bound, shared_bytes=arguments.shared)
     seconds = time.perf_counter() - started
     choice = Choice(dev.index, dev.backend)
+    print(kernel.signature.described(arguments.kernel))
     print(f"{arguments.kernel} on {choice} ({dev.info.name}): {seconds * 1e3:.3f} ms, launch to result")
     for operand, value in zip(operands, bound, strict=True):
         if isinstance(value, atomr_trio.DeviceArray):

@@ -29,12 +29,14 @@ import attrs
 from atomr_trio._compiling.cache_folder import SUPPORTED, CacheFolder, Unusable, warn_once
 from atomr_trio._compiling.compiler import CompiledProgram, CompressedText
 from atomr_trio._compiling.options import NvrtcOptions
+from atomr_trio._compiling.told import of_plain, plain
 from atomr_trio._values.errors import InvalidArgument
-from atomr_trio._values.parameters import KernelSignature, Parameter, ParameterKind
+from atomr_trio._values.parameters import Elements, Parameter, ParameterKind
+from atomr_trio._values.signatures import KernelSignature
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 """Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
 
 _DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
@@ -126,6 +128,7 @@ def _encode(program: CompiledProgram, created: float) -> list[bytes]:
         "missing": [name for name, image in zip(_IMAGES, images, strict=True) if image is None],
         "lowered_names": dict(program.lowered_names),
         "entries": {name: _plain_signature(signature) for name, signature in program.entries.items()},
+        "told": plain(program.told),
         "log": program.log,
         "target": program.target,
         "nvrtc_version": program.nvrtc_version,
@@ -143,6 +146,7 @@ def _decode(key: NvrtcCacheKey, parts: list[bytes]) -> CachedKernel:
         **images,
         lowered_names=MappingProxyType(table["lowered_names"]),
         entries=MappingProxyType({name: _signature(fields) for name, fields in table["entries"].items()}),
+        told=MappingProxyType(of_plain(table["told"])),
         log=table["log"],
         target=table["target"],
         nvrtc_version=tuple(table["nvrtc_version"]),
@@ -159,8 +163,19 @@ def _plain(value: object) -> object:
 
 
 def _signature(fields: dict[str, Any]) -> KernelSignature:
-    parameters = (Parameter(**{**each, "kind": ParameterKind(each["kind"])}) for each in fields["parameters"])
-    return KernelSignature(**{**fields, "parameters": tuple(parameters)})
+    return KernelSignature(**{**fields, "parameters": tuple(map(_parameter, fields["parameters"]))})
+
+
+def _parameter(fields: dict[str, Any]) -> Parameter:
+    elements, scalars = fields["elements"], fields["scalars"]
+    return Parameter(
+        **{
+            **fields,
+            "kind": ParameterKind(fields["kind"]),
+            "elements": elements and Elements(**{**elements, "dtypes": tuple(elements["dtypes"])}),
+            "scalars": scalars if scalars is None else tuple(scalars),
+        }
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- the cache

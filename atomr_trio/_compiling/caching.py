@@ -7,7 +7,6 @@ when nothing is found. This file does not depend on tasks or trio.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -22,18 +21,20 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
-from atomr_cuda import LibraryMissing, nvrtc
 from atomr_trio._compiling import headers as _headers
 from atomr_trio._compiling.bundled_headers import is_kept
 from atomr_trio._compiling.cache import CachedKernel, NvrtcCache, NvrtcCacheKey
+from atomr_trio._compiling.cancellation import Cancellation
 from atomr_trio._compiling.compiler import CompiledProgram, check_include_paths, compile_program
 from atomr_trio._compiling.headers import Dependence, Snapshot
 from atomr_trio._compiling.identity import NvrtcIdentity, installed_nvrtc
 from atomr_trio._compiling.listing import Listing, Unknowable
 from atomr_trio._compiling.options import NvrtcOptions
+from atomr_trio._compiling.probe import probe
+from atomr_trio._compiling.probing import Probe, Probing
 from atomr_trio._values.errors import CompileError
 
-__all__ = ["Answer", "CachingCompiler", "Cancellation", "Job", "Origin", "shared_cache"]
+__all__ = ["Answer", "CachingCompiler", "Job", "Origin", "shared_cache"]
 
 _log = logging.getLogger("atomr_trio.nvrtc")
 
@@ -62,38 +63,6 @@ class Identify(Protocol):
     """The function that identifies the NVRTC: `installed_nvrtc`, or its replacement in a test."""
 
     def __call__(self, cache: NvrtcCache, *, headers: bool = False) -> NvrtcIdentity: ...
-
-
-class Cancellation:
-    """Ends a compile from another thread, if NVRTC supports it.
-
-    NVRTC calls a C function some ten thousand times in a compile, from its own threads, to ask whether to stop. A
-    Python function would need the interpreter's lock for each call, and would slow down the program's loop. So the
-    function is `atoi`, and it reads a text in this object: "0", or "1" to stop.
-    """
-
-    def __init__(self) -> None:
-        self._text = ctypes.create_string_buffer(b"0")
-
-    @property
-    def requested(self) -> bool:
-        return self._text.value != b"0"
-
-    def request(self) -> None:
-        """Have the compile end soon. May be called from any thread, at any time."""
-        self._text.value = b"1"
-
-    def attach(self, program: ctypes.c_void_p) -> None:
-        """Use it for an NVRTC program, if this NVRTC supports it; `self` must live as long as the program."""
-        with contextlib.suppress(LibraryMissing):
-            nvrtc.nvrtcSetFlowCallback(program, _atoi(), ctypes.addressof(self._text))
-
-
-@functools.cache
-def _atoi() -> Callable[..., int]:
-    address = ctypes.cast(ctypes.CDLL(None).atoi, ctypes.c_void_p).value
-    assert address is not None
-    return nvrtc.nvrtcFlowCallback(address)
 
 
 @attrs.define(eq=False)
@@ -138,10 +107,12 @@ class CachingCompiler:
         cache: Callable[[], NvrtcCache] = shared_cache,
         compile_with: Compile = compile_program,
         identify: Identify = installed_nvrtc,
+        probe: Probe = probe,
     ) -> None:
         self._cache = cache
         self._compile = compile_with
         self._identify = identify
+        self._probe = probe
         self._lock = threading.Lock()
         self._snapshots: OrderedDict[NvrtcCacheKey, tuple[Snapshot, ...]] = OrderedDict()
         self._handed_out: weakref.WeakSet[CachedKernel] = weakref.WeakSet()
@@ -213,7 +184,9 @@ class CachingCompiler:
         if job.cancellation.requested:
             raise CompileError("the compile was cancelled", log="")
         attach = job.cancellation.attach
-        return self._compile(job.source, job.options, job.target, extra_flags=flags, prepare=attach)
+        with Probing(job.source, job.options, job.target, self._probe) as probing:
+            program = self._compile(job.source, job.options, job.target, extra_flags=flags, prepare=attach)
+            return probing.applied(program)
 
     def _found(self, cache: NvrtcCache, key: NvrtcCacheKey) -> Answer | None:
         kernel = cache.get(key)

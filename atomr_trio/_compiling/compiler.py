@@ -16,9 +16,9 @@ import difflib
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -28,19 +28,25 @@ from atomr_trio._compiling.bundled_headers import headers_in_use
 from atomr_trio._compiling.flags import parse_flags, refuse
 from atomr_trio._compiling.nvrtc_library import error_context, nvrtc_errors, nvrtc_version, supported_architectures
 from atomr_trio._compiling.options import NvrtcOptions, check_options
+from atomr_trio._compiling.told import Told
 from atomr_trio._values.errors import CompileError, InvalidArgument
-from atomr_trio._values.parameters import KernelSignature, parse_signatures
+from atomr_trio._values.signatures import KernelSignature, parse_signatures
 
 __all__ = [
     "NOWHERE",
     "CompiledProgram",
+    "Prepare",
     "check_include_paths",
     "check_source",
+    "compile_names",
     "compile_program",
     "compile_to_cubin",
     "compile_to_ltoir",
     "compile_to_ptx",
 ]
+
+Prepare: TypeAlias = Callable[[ctypes.c_void_p], None]
+"""A function that gets an NVRTC program before it is compiled."""
 
 NOWHERE: Final = "/proc/0/"
 """The folder of the names of source and headers in memory: there is no process 0, so this folder has no files."""
@@ -83,6 +89,8 @@ class CompiledProgram:
     """The compiler's version."""
     ltoir: bytes | None = None
     """The intermediate code for the linker; None unless it was asked for, and then there are no other images."""
+    told: Mapping[str, Told] = MappingProxyType({})
+    """What the compiler told of the types of kernels that are not linked yet, by their names in the image."""
 
     @property
     def ptx(self) -> bytes:
@@ -169,7 +177,7 @@ def compile_program(
     target: str,
     *,
     extra_flags: tuple[str, ...] = (),
-    prepare: Callable[[ctypes.c_void_p], None] | None = None,
+    prepare: Prepare | None = None,
 ) -> CompiledProgram:
     """Compile `source` for `target` and return the result. Blocks the calling thread, and needs no GPU.
 
@@ -210,10 +218,10 @@ def _compiled(
     target: str,
     version: tuple[int, int],
     extra_flags: tuple[str, ...],
-    prepare: Callable[[ctypes.c_void_p], None] | None,
+    prepare: Prepare | None,
 ) -> CompiledProgram:
     flags = options.flags(target)
-    with _program(source, options) as program:
+    with _program(source, options, options.name_expressions) as program:
         if prepare is not None:
             prepare(program)
         log = _compile(program, (*flags, *extra_flags), options.name)
@@ -245,18 +253,43 @@ def _check_target(target: str, version: tuple[int, int]) -> None:
     refuse("arch", problem, advice if match and int(match[2]) > supported[-1] else None)
 
 
+def compile_names(
+    source: str,
+    options: NvrtcOptions,
+    flags: Sequence[str],
+    expressions: Sequence[str],
+    *,
+    headers: Mapping[str, str],
+    prepare: Prepare,
+) -> tuple[Mapping[str, str] | None, str]:
+    """Compile `source` for the lowered names of `expressions` alone; return them, or None, and the log.
+
+    `flags` are all options that NVRTC gets, and `headers` further ones in memory, by the names that find them.
+
+    Raises what the functions of NVRTC raise, but for the compile itself.
+    """
+    with _program(source, options, expressions, headers) as program:
+        prepare(program)
+        status = nvrtc.nvrtcCompileProgram.status(program, len(flags), _strings(flags))
+        if status:
+            return None, _output(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        return {name: _lowered_name(program, name) for name in expressions}, ""
+
+
 @contextlib.contextmanager
-def _program(source: str, options: NvrtcOptions) -> Iterator[ctypes.c_void_p]:
+def _program(
+    source: str, options: NvrtcOptions, expressions: Sequence[str], more_headers: Mapping[str, str] | None = None
+) -> Iterator[ctypes.c_void_p]:
     """Create an NVRTC program, and destroy it in any case."""
     program = nvrtc.nvrtcProgram()
     titled = _plain if _precompiles_headers(options) else _titled
-    headers = dict(_placed(options.headers, titled))
+    headers = dict(_placed(options.headers, titled)) | dict(more_headers or {})
     nvrtc.nvrtcCreateProgram(
         *(ctypes.byref(program), titled(options.name, source).encode(), f"{NOWHERE}source".encode()),
         *(len(headers), _strings(headers.values()), _strings(headers)),
     )
     try:
-        for name in options.name_expressions:
+        for name in expressions:
             nvrtc.nvrtcAddNameExpression(program, name.encode())
         yield program
     finally:

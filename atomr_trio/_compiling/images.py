@@ -18,7 +18,8 @@ from typing import Any, Final, NoReturn
 import attrs
 
 from .._values.errors import InvalidArgument
-from .._values.parameters import KernelSignature, code_of, parse_signatures
+from .._values.signatures import KernelSignature, code_of, parse_signatures
+from .told import with_reads, with_types
 
 __all__ = ["Image", "ImageKind", "read_image", "variables_of"]
 
@@ -99,7 +100,9 @@ def _read_ptx(data: bytes) -> Image:
         _refuse("it is neither PTX nor a cubin, a fatbin or LTO-IR, by its first bytes")
     if code.count("{") != code.count("}"):
         _refuse("it is PTX that ends in the middle of a function, or of a list of values")
-    entries = MappingProxyType(parse_signatures(text.decode()))
+    ptx = text.decode()
+    signatures = {name: with_types(each, None) for name, each in parse_signatures(ptx).items()}
+    entries = with_reads(signatures, ptx)
     target = header[3].replace("sm_", "compute_")
     definitions = tuple(dict.fromkeys(_VISIBLE.findall(code)))
     return Image(ImageKind.PTX, text + b"\0", target, entries, tuple(entries), _variables_in(code), definitions)

@@ -28,7 +28,7 @@ from atomr_cuda import CudaError, LibraryMissing, nvjitlink
 from atomr_cuda.nvjitlink import nvJitLinkInputType
 
 from .._values.errors import CompileError, ErrorContext, InvalidArgument, LibraryNotFound
-from .._values.parameters import parse_signatures
+from .._values.signatures import parse_signatures
 from .._wire.starting import command, end_of, environment
 from .architectures import ARCH, SmArch, dotted, virtual
 from .compiler import CompiledProgram

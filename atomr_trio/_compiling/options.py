@@ -252,6 +252,9 @@ class NvrtcOptions:
     """Debug information for the device code, and no optimisation."""
     lineinfo: bool = attrs.field(default=False, validator=_check_switch)
     """Line numbers for profilers and sanitizers."""
+    signatures: bool = attrs.field(default=True, validator=_check_switch)
+    """Ask the compiler for the types of the kernels' parameters, by a second compile of the syntax alone beside the
+    first; launches are checked by them. The image is the same without."""
     headers: tuple[Header, ...] = attrs.field(default=(), converter=_headers)
     """Headers in memory: the name as `#include` spells it, and the text. Found before any on disk."""
     bundled_headers: bool = attrs.field(default=False, validator=_check_switch)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from .._values.errors import InvalidArgument
-from .._values.parameters import code_of
+from .._values.signatures import code_of
 from .architectures import dotted
 
 __all__ = ["Version", "newest_ptx", "ptx_version", "reads_ptx", "too_new"]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.access import Overwrites, ReadOnly
+from .._arrays.access import Marked
 from .._arrays.arrays import DeviceArray, as_host, check_host, check_like, check_usable
 from .._arrays.memory import DeviceMemory
 from .._arrays.ownership import own
@@ -161,7 +161,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         arguments: tuple[object, ...],
         shared_bytes: int,
         *,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        touches: Iterable[DeviceArray | Marked] = (),
         hang_timeout: float | None = None,
         **attributes: Unpack[AttributeKeywords],
     ) -> None:

@@ -214,7 +214,7 @@ class Order:
         This is revoked by work of another lane, by an error, and by freeing, filling or sharing the block.
         """
         reached = self._timeline.reached
-        for reader in [reader for reader in block.readers.items() if reader[0] != lane and reached(reader)]:
+        for reader in [reader for reader in block.all_readers.items() if reader[0] != lane and reached(reader)]:
             del block.readers[reader[0]]
         writer = block.writer
         if (

@@ -151,6 +151,7 @@ class Block:
         "freed",
         "lost",
         "nbytes",
+        "reader",
         "readers",
         "recipe",
         "size",
@@ -168,12 +169,16 @@ class Block:
         """The requested bytes; `size` is that, rounded up."""
         self.chunk: Chunk = chunk
         self.epoch: int = epoch
-        """The generation whose tickets `writer` and `readers` are."""
+        """The generation whose tickets `writer`, `reader` and `readers` are."""
         self.fast: int = 0
         """The token of a generation and a lane in which the block may be used without further checks: it is intact,
         and only that lane has used it in that generation. 0 when that is not known."""
         self.writer: Ticket | None = None
+        self.reader: Ticket | None = None
+        """The last reader that went the short way, which notes it here at less cost; perhaps older than a writer of its
+        own lane."""
         self.readers: dict[int, int] = {} if waits is None else waits
+        """The last readers since the writer, apart from `reader`, by their lanes."""
         self.recipe: Recipe | None = None
         self.written: bool = False
         self.freed: bool = False
@@ -210,10 +215,26 @@ class Block:
 
     def last_uses(self) -> dict[int, int]:
         """Return the tickets that the memory's next owner must wait for: the last of each lane that has touched it."""
-        if self.writer is None:
-            return self.readers
-        lane, ticket = self.writer
-        return {**self.readers, lane: max(ticket, self.readers.get(lane, 0))}
+        uses = self.readers
+        for use in (self.reader, self.writer):
+            if use is not None:
+                lane, ticket = use
+                uses = {**uses, lane: max(ticket, uses.get(lane, 0))}
+        return uses
+
+    @property
+    def all_readers(self) -> dict[int, int]:
+        """The last readers since the writer, by their lanes."""
+        if self.reader is not None:
+            self._take_in_reader()
+        return self.readers
+
+    def _take_in_reader(self) -> None:
+        """Put the reader that went the short way among the others."""
+        reader, self.reader = self.reader, None
+        if reader is not None and (self.writer is None or self.writer[0] != reader[0] or self.writer[1] < reader[1]):
+            lane, ticket = reader
+            self.readers[lane] = max(ticket, self.readers.get(lane, 0))
 
     def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
         """Note that command (`lane`, `ticket`) touches the block, and add the tickets that it must wait for to `waits`.
@@ -222,9 +243,11 @@ class Block:
         """
         if self.epoch != epoch:
             self.epoch = epoch
-            self.writer = None
+            self.writer = self.reader = None
             if self.readers:
                 self.readers = {}
+        if self.reader is not None:
+            self._take_in_reader()
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)
@@ -437,7 +460,7 @@ class Arena:
         if reached is None:
             return False
         writer = block.writer
-        return (writer is not None and writer[1] > reached[writer[0]]) or _unreached(block.readers, reached)
+        return (writer is not None and writer[1] > reached[writer[0]]) or _unreached(block.all_readers, reached)
 
     def _span_quarantined(self, span: _Span) -> bool:
         reached = self.quarantine.get(span.epoch)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 SOURCE = r"""
 extern "C" __global__ void wild(unsigned long long where) { *(volatile int *)where = 1; }
-extern "C" __global__ void misaligned(char *x) { *(volatile float *)(x + 1) = 1.0f; }
-extern "C" __global__ void trap(int *x) { x[0] = 77; __trap(); }
+extern "C" __global__ void misaligned(void *x) { *(volatile float *)((char *)x + 1) = 1.0f; }
+extern "C" __global__ void trap(void *x) { *(int *)x = 77; __trap(); }
 extern "C" __global__ void refuse(int n) { assert(n == 42); }
 extern "C" __global__ void hang(unsigned long long word) { while (*(volatile int *)word == 0) { } }
 extern "C" __global__ void spin(unsigned long long word) { while (*(volatile int *)word == 0) { } }

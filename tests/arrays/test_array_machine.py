@@ -24,7 +24,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from atomr_trio import ContextLost, Device, DeviceArray, InvalidArgument, Kernel, NvrtcOptions, overwrites, read_only
+from atomr_trio import (
+    ContextLost,
+    Device,
+    DeviceArray,
+    InvalidArgument,
+    Kernel,
+    NvrtcOptions,
+    overwrites,
+    read_only,
+    strided,
+)
 from atomr_trio._arrays.memory import DeviceMemory
 from atomr_trio._device.device import core_of
 from atomr_trio._memory.arena import ALIGNMENT
@@ -65,18 +75,18 @@ __device__ long long offset_of(const Walk &walk, long long index)
     return offset;
 }
 
-template <class T> __global__ void scale(char *x, Walk walk, long long size, T factor, T summand)
+template <class T> __global__ void scale(void *x, Walk walk, long long size, T factor, T summand)
 {
     for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < size; i += gridDim.x * blockDim.x) {
-        T &element = *(T *)(x + offset_of(walk, i));
+        T &element = *(T *)((char *)x + offset_of(walk, i));
         element = element * factor + summand;
     }
 }
 
-template <class T> __global__ void increment(char *y, Walk to, const char *x, Walk from, long long size)
+template <class T> __global__ void increment(void *y, Walk to, const void *x, Walk from, long long size)
 {
     for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < size; i += gridDim.x * blockDim.x)
-        *(T *)(y + offset_of(to, i)) = *(const T *)(x + offset_of(from, i)) + 1;
+        *(T *)((char *)y + offset_of(to, i)) = *(const T *)((const char *)x + offset_of(from, i)) + 1;
 }
 """
 
@@ -281,7 +291,7 @@ class ArrayMachine(RuleBasedStateMachine):
     async def _scale(self, piece: Piece, factor: int, summand: int, wait: bool = True) -> None:
         elements = words(piece.host)
         kernel = self.kernels[f"scale<{WORDS[elements.itemsize]}>"]
-        arguments = (BLOCKS, THREADS, piece.array, walk(piece.array), piece.array.size, factor, summand)
+        arguments = (BLOCKS, THREADS, strided(piece.array), walk(piece.array), piece.array.size, factor, summand)
         if wait:
             await kernel.launch(*arguments)
         else:
@@ -299,9 +309,11 @@ class ArrayMachine(RuleBasedStateMachine):
     async def _increment(self, piece: Piece, to: Way, source: Piece, origin: Way, overwriting: bool) -> None:
         target, values = follow(to, piece.array), follow(origin, source.array)
         elements = words(follow(to, piece.host))
-        marked = overwrites(target) if overwriting else target
+        marked = overwrites(strided(target)) if overwriting else strided(target)
         kernel = self.kernels[f"increment<{WORDS[elements.itemsize]}>"]
-        await kernel.launch(BLOCKS, THREADS, marked, walk(target), read_only(values), walk(values), target.size)
+        await kernel.launch(
+            BLOCKS, THREADS, marked, walk(target), strided(read_only(values)), walk(values), target.size
+        )
         np.add(words(follow(origin, source.host)), 1, out=elements)
 
     # Several tasks at a time, each with memory of its own.

@@ -50,10 +50,10 @@ async def scenario(**options):
 
 
 GATE = r"""
-extern "C" __global__ void gate(unsigned long long flag, int *held, int count, int value)
+extern "C" __global__ void gate(unsigned long long flag, void *held, int count, int value)
 {
     while (*(volatile int *)flag == 0) { }
-    for (int i = 0; i < count; ++i) held[i] = value;
+    for (int i = 0; i < count; ++i) ((int *)held)[i] = value;
 }
 """
 

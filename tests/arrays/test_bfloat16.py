@@ -19,7 +19,7 @@ from atomr_cuda import nvrtc
 from atomr_trio import InvalidArgument, LibraryNotFound, NvrtcOptions, overwrites, read_only
 from atomr_trio._transfers.memory import pattern_of
 from atomr_trio._values.dtypes import NARROW_FLOATS, check_dtype, is_of_ml_dtypes, number_kind
-from atomr_trio._values.parameters import parse_signatures
+from atomr_trio._values.signatures import parse_signatures
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 NAMES = sorted(name for name, each in NARROW_FLOATS.items() if each.package == "ml_dtypes")
@@ -285,7 +285,7 @@ async def test_narrow_floats_go_by_value(dev, options):
 
 
 def pack(declared: str, value: object) -> bytes:
-    return bytes(parse_signatures(f".entry k(.param {declared})")["k"].pack((value,), lambda each: None))
+    return bytes(parse_signatures(f".entry k(.param {declared})")["k"].pack((value,), lambda each, parameter: None))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "float16"])

@@ -22,13 +22,13 @@ ANY_NUMBER = RestartPolicy(intensity=math.inf)
 DEADLINE = 60
 
 SOURCE = """
-extern "C" __global__ void poke(unsigned char *x, long long at) { *(volatile unsigned char *)(x + at) = 77; }
-extern "C" __global__ void peek(const unsigned char *x, long long at, int *out) {
-    *out = *(const volatile unsigned char *)(x + at);
+extern "C" __global__ void poke(void *x, long long at) { ((volatile unsigned char *)x)[at] = 77; }
+extern "C" __global__ void peek(const void *x, long long at, int *out) {
+    *out = ((const volatile unsigned char *)x)[at];
 }
 extern "C" __global__ void poke_there(unsigned long long where) { *(volatile unsigned char *)where = 77; }
-extern "C" __global__ void copy_wide(const uint4 *from, uint4 *to, int n) {
-    for (int i = 0; i < n; i++) to[i] = from[i];
+extern "C" __global__ void copy_wide(const void *from, void *to, int n) {
+    for (int i = 0; i < n; i++) ((uint4 *)to)[i] = ((const uint4 *)from)[i];
 }
 """
 

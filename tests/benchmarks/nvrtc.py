@@ -1,9 +1,10 @@
 """What compiling costs, cold and from the disk cache: `make bench-nvrtc`.
 
-Two translation units, a small one and one with CUB's radix sort, are compiled into an empty cache and then found in it,
-each time in a fresh process: from the request to the image in memory, which is what the cache adds to loading it. On a
-GPU the image is loaded as well, and another fresh process loads the same image by a bare `cuModuleLoadData`; without
-one, the other process reads the image from a file.
+Three translation units, a small one, one with CUB's radix sort and one with many kernels, are compiled into an empty
+cache and then found in it, each time in a fresh process: from the request to the image in memory, which is what the
+cache adds to loading it. Once more they are compiled without the types of the parameters (`NvrtcOptions.signatures`).
+On a GPU the image is loaded as well, and another fresh process loads the same image by a bare `cuModuleLoadData`;
+without one, the other process reads the image from a file.
 
 Then 64 programs are compiled at once while kernels that are ready are launched, and every step of trio's loop is timed.
 
@@ -35,7 +36,8 @@ from atomr_trio._cli.progress import Progress
 from atomr_trio._compiling.caching import CachingCompiler, Job
 
 Backend = Literal["cuda", "sim"]
-Phase = Literal["cold", "hot", "bare"]
+Phase = Literal["cold", "untyped", "hot", "bare"]
+PHASES: Final[tuple[Phase, ...]] = ("cold", "untyped", "hot", "bare")
 
 SMALL: Final = r"""
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n)
@@ -73,7 +75,8 @@ extern "C" __global__ void sort_u32(unsigned* keys) { sort<unsigned, 256, 16>(ke
 extern "C" __global__ void sort_u64(unsigned long long* keys) { sort<unsigned long long, 256, 8>(keys); }
 extern "C" __global__ void sort_f32(float* keys) { sort<float, 128, 16>(keys); }
 """
-UNITS: Final = {"small": (SMALL, False), "radix sort": (RADIX_SORT, True)}
+MANY: Final = "".join(SMALL.replace("saxpy", f"saxpy_{number}") for number in range(60))
+UNITS: Final = {"small": (SMALL, False), "radix sort": (RADIX_SORT, True), "60 kernels": (MANY, False)}
 """The source by its name, and whether it needs CUDA's own headers."""
 
 PROGRAMS: Final = 64
@@ -85,9 +88,9 @@ ADD = 'extern "C" __global__ void add(int* x) { x[threadIdx.x] += N; }'
 # ---------------------------------------------------------------------------------------------------- one process
 
 
-def job(unit: str, target: str) -> Job:
+def job(unit: str, target: str, *, signatures: bool) -> Job:
     source, headers = UNITS[unit]
-    return Job(source, NvrtcOptions(bundled_headers=headers, name=f"{unit}.cu"), target)
+    return Job(source, NvrtcOptions(bundled_headers=headers, name=f"{unit}.cu", signatures=signatures), target)
 
 
 def loader(backend: Backend) -> Callable[[bytes], object]:
@@ -107,7 +110,7 @@ def measure(phase: Phase, unit: str, target: str, backend: Backend, image: Path)
     """In a fresh process: seconds from the request to the image, and until it is loaded."""
     load = loader(backend)
     compiler = CachingCompiler()
-    wanted = job(unit, target)
+    wanted = job(unit, target, signatures=phase != "untyped")
     started = time.perf_counter()
     if phase == "bare":
         content, origin = image.read_bytes(), None
@@ -126,7 +129,8 @@ def measure(phase: Phase, unit: str, target: str, backend: Backend, image: Path)
 
 def in_fresh_process(phase: Phase, unit: str, target: str, backend: Backend, folder: Path) -> dict[str, Any]:
     arguments = ["--measure", phase, unit, target, str(folder / f"{unit}.image"), "--backend", backend]
-    environment = {**os.environ, "ATOMR_TRIO_CACHE_DIR": str(folder / "cache")}
+    cache = folder / ("untyped" if phase == "untyped" else "cache")
+    environment = {**os.environ, "ATOMR_TRIO_CACHE_DIR": str(cache)}
     answer = subprocess.run(
         [sys.executable, __file__, *arguments], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -144,6 +148,7 @@ class Row:
     unit: str
     nbytes: int = 0
     cold: list[float] = attrs.Factory(list)
+    untyped: list[float] = attrs.Factory(list)
     hot_image: list[float] = attrs.Factory(list)
     hot_loaded: list[float] = attrs.Factory(list)
     bare: list[float] = attrs.Factory(list)
@@ -155,13 +160,13 @@ class Row:
 
 
 def cold_and_hot(backend: Backend, target: str, repetitions: int) -> Iterator[Row]:
-    progress = Progress("compiling", len(UNITS) * 3 * repetitions, sys.stderr, unit="process")
+    progress = Progress("compiling", len(UNITS) * len(PHASES) * repetitions, sys.stderr, unit="process")
     done = 0
     for unit in UNITS:
         row = Row(unit)
         for _ in range(repetitions):
             with tempfile.TemporaryDirectory(prefix="atomr-trio-bench-") as name:
-                for phase in ("cold", "hot", "bare"):
+                for phase in PHASES:
                     result = in_fresh_process(phase, unit, target, backend, Path(name))
                     note(row, phase, result)
                     done += 1
@@ -174,6 +179,8 @@ def note(row: Row, phase: str, result: dict[str, Any]) -> None:
     if phase == "cold":
         row.cold.append(result["loaded"])
         row.nbytes = result["bytes"]
+    elif phase == "untyped":
+        row.untyped.append(result["loaded"])
     elif phase == "hot":
         if result["origin"] != "disk":
             raise SystemExit(f"{row.unit}: expected a hit on the disk, got {result['origin']}")
@@ -185,11 +192,13 @@ def note(row: Row, phase: str, result: dict[str, Any]) -> None:
 
 def show(rows: list[Row], backend: Backend) -> None:
     bare = "bare cuModuleLoadData" if backend == "cuda" else "bare read of a file"
-    print(f"\n{'':12}{'image':>10}{'cold':>13}{'hot: found in':>16}{'and loaded in':>16}{bare:>24}")
+    print(
+        f"\n{'':12}{'image':>10}{'cold':>13}{'without types':>16}{'hot: found in':>16}{'and loaded in':>16}{bare:>24}"
+    )
     for row in rows:
-        seconds = (row.cold, row.hot_image, row.hot_load, row.bare)
-        cold, found, load, alone = (f"{statistics.median(each) * 1e3:.2f} ms" for each in seconds)
-        print(f"{row.unit:12}{row.nbytes / 1024:>7.0f} KiB{cold:>13}{found:>16}{load:>16}{alone:>24}")
+        seconds = (row.cold, row.untyped, row.hot_image, row.hot_load, row.bare)
+        cold, untyped, found, load, alone = (f"{statistics.median(each) * 1e3:.2f} ms" for each in seconds)
+        print(f"{row.unit:12}{row.nbytes / 1024:>7.0f} KiB{cold:>13}{untyped:>16}{found:>16}{load:>16}{alone:>24}")
     print(f"medians of {len(rows[0].cold)} fresh processes each; 'found in' is what comes on top of a bare load")
 
 

@@ -409,7 +409,7 @@ def test_run_finds_before_the_kernel_runs_that_a_result_cannot_be_written(
 
 def test_run_makes_arrays_of_bfloat16_and_says_how_to_read_them(workplace, capsys):
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    halves = 'extern "C" __global__ void halves(unsigned short *x) { x[threadIdx.x] = 0x3F00 + threadIdx.x; }'
+    halves = 'extern "C" __global__ void halves(void *x) { ((unsigned short *)x)[threadIdx.x] = 0x3F00 + threadIdx.x; }'
     (workplace / "k.cu").write_text(halves)
     assert run_kernel("--kernel", "halves", "--grid", "1", "--block", "2", "--out", "my q = bfloat16 [2]") == 0
     result = np.load("my q.npy").view(ml_dtypes.bfloat16)

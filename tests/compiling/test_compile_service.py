@@ -17,7 +17,8 @@ import trio
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling.cache import NvrtcCache
-from atomr_trio._compiling.caching import Answer, CachingCompiler, Cancellation, Identify
+from atomr_trio._compiling.caching import Answer, CachingCompiler, Identify
+from atomr_trio._compiling.cancellation import Cancellation
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.identity import NvrtcIdentity
 from atomr_trio._compiling.options import NvrtcOptions

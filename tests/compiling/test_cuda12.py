@@ -28,7 +28,7 @@ def libraries() -> dict[str, str]:
     return {variable: str(path) for variable, path in paths.items()}
 
 
-@pytest.mark.parametrize("name", ["nvrtc_options", "compiler", "linker"])
+@pytest.mark.parametrize("name", ["nvrtc_options", "compiler", "linker", "signatures", "reads"])
 def test_the_same_tests_pass_with_cuda_12(libraries: dict[str, str], name: str) -> None:
     tests = Path(__file__).with_name(f"test_{name}.py")
     done = subprocess.run(

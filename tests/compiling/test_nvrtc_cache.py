@@ -21,7 +21,8 @@ import support
 from atomr_trio import InvalidArgument, NvrtcCache, NvrtcCacheKey, NvrtcOptions
 from atomr_trio._compiling import cache as _nvrtc_cache, cache_folder
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
-from atomr_trio._values.parameters import KernelSignature, ParameterKind, parse_signatures
+from atomr_trio._values.parameters import ParameterKind
+from atomr_trio._values.signatures import KernelSignature, parse_signatures
 from support import set_constant
 
 PTX = """

@@ -212,11 +212,12 @@ FIELDS = {
     "headers": st.dictionaries(st.sampled_from(["x.h", "y.h"]), TEXTS, max_size=2),
     "extra_options": st.lists(st.sampled_from(EXTRAS), unique=True, max_size=2),
 }
-"""All fields but the architecture, which flags are given, and `bundled_headers`, which asks the compiler."""
+"""All fields but the architecture, which flags are given, `bundled_headers`, which asks the compiler, and `signatures`,
+which is for another compile."""
 
 
 def test_every_field_is_drawn() -> None:
-    assert {field.name for field in attrs.fields(NvrtcOptions)} == {*FIELDS, "arch", "bundled_headers"}
+    assert {field.name for field in attrs.fields(NvrtcOptions)} == {*FIELDS, "arch", "bundled_headers", "signatures"}
 
 
 @st.composite

@@ -44,6 +44,8 @@ from atomr_trio import (
     RequestError,
     overwrites,
     read_only,
+    strided,
+    writes,
 )
 from atomr_trio._calls.verbs import verb
 from atomr_trio._values.util import NoPublicConstructor
@@ -90,7 +92,9 @@ BELONGS_TO_NONE = {
     "Program.__contains__(name)": "anything may be asked for",
     "link(inputs)": "images, which are for every device",
     "overwrites(array)": "the launch that it is given to refuses it",
-    "read_only(array)": "the launch that it is given to refuses it",
+    **dict.fromkeys(
+        ("read_only(array)", "strided(array)", "writes(array)"), "the launch that it is given to refuses it"
+    ),
 }
 """Parameters that any object may be given to as far as their annotations say, and why they are of no device."""
 
@@ -176,7 +180,7 @@ class World:
     def in_place_of(self, thing: object) -> list[Any]:
         """What takes the place of an argument of this device, or of another one."""
         views = [self.x, self.x[1:], self.spare]
-        marked = [read_only(self.x), overwrites(self.x), read_only(self.x[1:]), read_only(self.spare)]
+        marked = [read_only(self.x), overwrites(self.x), strided(writes(self.x[1:])), read_only(self.spare)]
         stand_ins: dict[type, list[Any]] = {
             DeviceArray: views,
             ReadOnly: views + marked,
@@ -519,13 +523,24 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
     "Program.function": lambda w: {"name": "add"},
     "Program.global_": lambda w: {"name": "&spare", "dtype": np.float32},
     "overwrites": lambda w: {"array": w.x},
+    "DeviceArray.view": lambda w: {"dtype": np.int32},
     "read_only": lambda w: {"array": w.x},
+    "strided": lambda w: {"array": w.x},
+    "writes": lambda w: {"array": w.x},
 }
 """Right calls of the verbs that are given nothing of a device."""
 
 CALLED_ELSEWHERE = {
     *("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "link"),
-    *("Device.restart", "Graph.update", "KernelSignature.pack", "LinkInput.read", "LinkOptions.flags", "open_device"),
+    *(
+        "Device.restart",
+        "Graph.update",
+        "KernelSignature.pack",
+        "KernelSignature.described",
+        "LinkInput.read",
+        "LinkOptions.flags",
+        "open_device",
+    ),
 }
 """What knows no device, or costs a generation."""
 

@@ -37,10 +37,12 @@ from atomr_trio import (
     DeviceError,
     InvalidArgument,
     Kernel,
+    Marked,
     RestartPolicy,
     StaleArray,
     overwrites,
     read_only,
+    strided,
 )
 from atomr_trio._memory.arena import ALIGNMENT, GUARDED_ALIGNMENT
 from atomr_trio.testing import Fault, ReturnStatus, cause, inject
@@ -111,9 +113,9 @@ class Piece:
         return Piece(self.array[index], self.host[index], self.memory)
 
     @property
-    def walk(self) -> tuple[DeviceArray, int, int]:
+    def walk(self) -> tuple[Marked, int, int]:
         """What a kernel needs to know of it: its first element, the way to the next, and how many there are."""
-        return self.array, self.array.strides[0] // self.array.itemsize, self.array.size
+        return strided(self.array), self.array.strides[0] // self.array.itemsize, self.array.size
 
 
 @attrs.frozen

@@ -193,7 +193,7 @@ async def test_a_command_longer_than_hang_timeout_costs_its_worker_and_names_its
         array, word = await dev.to_device(host), dev.zeros(1, np.int32)
         await word.to_host()
         with trio.fail_after(DEADLINE):
-            lost = await lose_by(dev, spin, read_only(word))
+            lost = await lose_by(dev, spin, word.address)
             assert lost.status is None
             assert "launch of spin" in lost.reason
             assert "hang_timeout=0.4" in lost.reason

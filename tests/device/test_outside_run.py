@@ -180,6 +180,7 @@ ANYWHERE = {
     "DeviceArray.__len__",
     "DeviceArray.reshape",
     "DeviceArray.transpose",
+    "DeviceArray.view",
     "Graph.__len__",
     "Kernel.grid_for",
     "Module.__contains__",
@@ -192,6 +193,8 @@ ANYWHERE = {
     "open_device",  # in another run and in another thread: that is another device
     "overwrites",
     "read_only",
+    "strided",
+    "writes",
     "testing.check_actor",  # which opens a device of its own
     "testing.inject_at_start",
 } | ({"testing.inject"} if ON_GPU else {"DeviceArray.__cuda_array_interface__"})

@@ -157,7 +157,7 @@ def test_a_number_has_a_unit():
 # ---------------------------------------------------------------------------------------------------- arrays
 
 ARRAYS = re.compile(r"npt\.|DeviceArray\b")
-AS_THEY_ARE = {"read_only", "overwrites", "Kernel.launch", "Kernel.launch_nowait", "Batch.launch"}
+AS_THEY_ARE = {"read_only", "writes", "overwrites", "strided", "Kernel.launch", "Kernel.launch_nowait", "Batch.launch"}
 """They take arrays of every shape and dtype."""
 
 

@@ -312,7 +312,7 @@ async def test_leaving_a_device_ends_the_launch_as_soon_as_close_timeout_is_over
         async with open_test_device(close_timeout=close_timeout) as dev:
             word = dev.zeros(1, np.int32)
             (spin,) = await compile_rogue(dev, "spin")
-            spin.launch_nowait(1, 1, word)
+            spin.launch_nowait(1, 1, word.address, touches=[word])
             pidfd = os.dup(core_of(dev).current.process.pidfd)
             began = time.monotonic()
         took = time.monotonic() - began - close_timeout

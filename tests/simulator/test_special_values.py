@@ -307,7 +307,7 @@ async def test_atomic_sums_make_the_same_nan(dev: Device, form: str) -> None:
     sums = await dev.nvrtc.compile(source, "sums")
     nan = await dev.to_device(F32[:7].astype(np.uint32))
     out = dev.zeros(7, np.uint32)
-    await sums.launch(1, 7, nan, out)
+    await sums.launch(1, 7, nan.view(np.float32), out.view(np.float32))
     assert (await nan.to_host()).tolist() == [0x7FFFFFFF] * 7
     if form == "kept":
         assert (await out.to_host()).tolist() == [0x7FFFFFFF] * 7

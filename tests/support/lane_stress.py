@@ -139,7 +139,8 @@ class Player:
         self.model = self.model + np.float32(1)
         if self.rng.random() < 0.5:
             await third.wait()
-            assert await second.elapsed_since(first) >= 0
+            if second.generation == first.generation:  # there may have been a loss between them
+                assert await second.elapsed_since(first) >= 0
 
     async def module(self) -> None:
         """A module that comes and goes, by itself or on purpose."""

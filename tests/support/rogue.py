@@ -41,10 +41,10 @@ __all__ = [
 SOURCE = (
     FAULTY
     + r"""
-extern "C" __global__ void touch(int *x, int n)
+extern "C" __global__ void touch(void *x, int n)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] += 1;
+    if (i < n) ((int *)x)[i] += 1;
 }
 extern "C" __global__ void say(int first) { printf("line %d\n", first + (int)threadIdx.x); }
 """

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from atomr_trio._values.errors import InvalidArgument
-from atomr_trio._values.parameters import KernelSignature, ParameterKind, parse_signatures
+from atomr_trio._values.parameters import Parameter, ParameterKind
+from atomr_trio._values.signatures import KernelSignature, parse_signatures
 from support.nvrtc import compile_ptx
 
 KINDS = """
@@ -37,7 +38,7 @@ class Array:
         self.address = address
 
 
-def address_of(value: object) -> int | None:
+def address_of(value: object, parameter: Parameter) -> int | None:
     return value.address if isinstance(value, Array) else None
 
 
@@ -350,7 +351,7 @@ def test_the_argument_that_is_wrong_is_the_one_named() -> None:
 
 
 def test_what_the_address_function_raises_passes_through() -> None:
-    def freed(value: object) -> int | None:
+    def freed(value: object, parameter: Parameter) -> int | None:
         raise InvalidArgument("the array was freed")
 
     with pytest.raises(InvalidArgument, match=r"^the array was freed$"):

@@ -393,6 +393,6 @@ _REMEDY = "`await dev.share(array)` first, which waits for that"
 def _last_uses(block: Block, generation: int) -> Iterator[Ticket]:
     """Yield the last writer of a block and its readers since, in this generation."""
     if block.epoch == generation:
-        yield from block.readers.items()
+        yield from block.all_readers.items()
         if block.writer is not None:
             yield block.writer

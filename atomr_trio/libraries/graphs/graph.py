@@ -24,7 +24,7 @@ import outcome
 import trio
 
 from ..._arrays import layout as _layout
-from ..._arrays.access import Overwrites, ReadOnly
+from ..._arrays.access import Marked
 from ..._arrays.arrays import DeviceArray, check_like, check_usable
 from ..._arrays.ownership import own
 from ..._generation.core import DeviceCore, DevicePart
@@ -410,7 +410,7 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         block: Dimensions,
         *arguments: object,
         shared_bytes: int = 0,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        touches: Iterable[DeviceArray | Marked] = (),
         cooperative: bool = False,
         cluster: Dimensions | None = None,
         programmatic: bool = False,

@@ -8,9 +8,10 @@ import struct
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, final
 
+import numpy as np
 import trio
 
-from ..._arrays.access import Marked, Overwrites, ReadOnly
+from ..._arrays.access import Marked
 from ..._arrays.arrays import DeviceArray, placed
 from ..._arrays.ownership import foreign
 from ..._generation.requests import CommandRequest
@@ -18,12 +19,14 @@ from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
 from ..._values.info import KernelAttributes, Occupancy
-from ..._values.parameters import Dimensions, KernelSignature, Parameter
+from ..._values.parameters import Dimensions, Parameter, ParameterKind
+from ..._values.signatures import KernelSignature
 from ..._values.util import NoPublicConstructor, check_seconds, shown
 from ..._wire.protocol import Role, Verb
 from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
 from ..._wire.ring import NUMBERED_HEADER
 from ..lanes.verbs import Lane, Lanes
+from .elements import check_elements, plain_dtype
 from .module import Module
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ _RECORD_FIELDS = NUMBERED_HEADER.format + "Q24sI4x"
 _SIX = struct.Struct("<6I")
 _MOST_CHECKED = 1024
 _LARGEST_CLUSTER = 16
+_ADDRESSES = (ParameterKind.POINTER, ParameterKind.POINTER_OR_INTEGER)
+_INTEGERS = (int, np.integer)
 _CLUSTER_CAPABILITY = _PROGRAMMATIC_CAPABILITY = (9, 0)
 
 
@@ -49,7 +54,7 @@ class AttributeKeywords(TypedDict, total=False):
 class LaunchKeywords(AttributeKeywords, total=False):
     """The further options of a launch in a batch."""
 
-    touches: Iterable[DeviceArray | ReadOnly | Overwrites]
+    touches: Iterable[DeviceArray | Marked]
     hang_timeout: float | None
 
 
@@ -119,9 +124,12 @@ class Kernel(metaclass=NoPublicConstructor):
         "_module",
         "_number",
         "_operation",
+        "_plain",
+        "_proves",
         "_record",
         "_record_bytes",
         "_resident",
+        "_written",
         "attributes",
         "name",
         "signature",
@@ -151,12 +159,18 @@ class Kernel(metaclass=NoPublicConstructor):
         """The results of `_check_dimensions`, for later launches with the same dimensions."""
         self._resident: dict[tuple[int, int], int] = {}
         """The number of blocks that fit on a multiprocessor, by their threads and bytes; filled on demand."""
+        self._plain = tuple(map(plain_dtype, self.parameters))
+        """For each parameter, the dtype of contiguous arrays that need no further check."""
+        self._proves = any(parameter.reads for parameter in self.parameters)
+        """Whether there is something that is proven to be read."""
+        self._written = tuple(each.index for each in self.parameters if each.kind in _ADDRESSES and not each.reads)
+        """The parameters that an address may be given for, through which it may be written."""
         self._record_bytes = LAUNCH.struct.size + self.signature.bytes
         self._record = struct.Struct(_RECORD_FIELDS + self.signature.layout)
         """A whole record of a launch, from its number in the ring on."""
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.name} with {len(self.signature.parameters)} parameters, {self._module.target}>"
+        return f"<Kernel {self.signature.described(self.name)}, {self._module.target}>"
 
     @property
     def _owner(self) -> DeviceCore:
@@ -193,7 +207,7 @@ class Kernel(metaclass=NoPublicConstructor):
         block: Dimensions,
         *arguments: object,
         shared_bytes: int = 0,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        touches: Iterable[DeviceArray | Marked] = (),
         hang_timeout: float | None = None,
         lane: Lane | None = None,
         cooperative: bool = False,
@@ -204,9 +218,12 @@ class Kernel(metaclass=NoPublicConstructor):
         """Launch the kernel and wait until it has run (``cuLaunchKernelEx``).
 
         `grid` (blocks) and `block` (threads) are an int or up to three; `shared_bytes` is each block's dynamic shared
-        memory, in bytes. `arguments` are checked against the kernel's real parameters: device arrays where it takes
-        pointers, Python and numpy numbers that fit, bytes for structs. Every array counts as written unless it is
-        wrapped in `read_only`; `touches` names arrays that the kernel reaches only through other memory.
+        memory, in bytes. `arguments` are checked against the kernel's parameters in C++, or by their sizes where those
+        are unknown: C-contiguous device arrays of the right dtype where it takes pointers (`DeviceArray.view` and
+        `strided` are the ways out), Python and numpy numbers that fit, bytes for structs. Every array counts as
+        written, unless the kernel's PTX proves that it is only read (`Parameter.reads`), or one of `read_only`,
+        `writes` and `overwrites` says what is done; `touches` names arrays that the kernel reaches only through other
+        memory.
         `hang_timeout` is the time in seconds that this launch may run before its worker is killed; by default that of
         `open_device`. `lane` is one of `Device.lane`; by default the compute lane, which all kernels share.
 
@@ -247,7 +264,7 @@ class Kernel(metaclass=NoPublicConstructor):
         block: Dimensions,
         *arguments: object,
         shared_bytes: int = 0,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites] = (),
+        touches: Iterable[DeviceArray | Marked] = (),
         hang_timeout: float | None = None,
         lane: Lane | None = None,
         cooperative: bool = False,
@@ -281,7 +298,7 @@ class Kernel(metaclass=NoPublicConstructor):
         block: Dimensions,
         arguments: Sequence[object],
         shared_bytes: int,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+        touches: Iterable[DeviceArray | Marked],
         hang_timeout: float | None,
         lane: int,
         options: GivenOptions,
@@ -297,18 +314,19 @@ class Kernel(metaclass=NoPublicConstructor):
         block: Dimensions,
         arguments: Sequence[object],
         shared_bytes: int,
-        touches: Iterable[DeviceArray | ReadOnly | Overwrites],
+        touches: Iterable[DeviceArray | Marked],
         options: GivenOptions,
     ) -> tuple[bytes, list[Operand], object]:
         """Return the payload of a launch's record, its access to memory, and the objects to keep alive meanwhile."""
         device = self._module._device
         operands: list[Operand] = []
+        proven, plain = self._proves and self._reads_hold(arguments), self._plain
 
-        def address_of(argument: object) -> int | None:
+        def address_of(argument: object, parameter: Parameter | None) -> int | None:
             if isinstance(argument, DeviceArray):
-                array, role = argument, Role.WRITE
+                array, role, strided = argument, None, False
             elif isinstance(argument, Marked):
-                array, role = argument.array, argument.role
+                array, role, strided = argument.array, argument.role, argument.strided
             else:
                 return None
             if array._storage.device is not device:
@@ -317,16 +335,22 @@ class Kernel(metaclass=NoPublicConstructor):
             if block.freed:
                 place = _place_of(argument, arguments)
                 raise InvalidArgument(f"{place} of {self.name} was freed, give another: {array!r}")
-            if role is Role.OVERWRITE and not array._covers_block:
-                role = Role.WRITE
-            operands.append((block, role))
+            if parameter is None:
+                operands.append((block, _role_of(array, role, False)))
+                return 0
+            if array._plain is not plain[parameter.index] and parameter.elements is not None:
+                check_elements(self.name, parameter, parameter.elements, array, strided=strided)
+            if role is None:
+                operands.append((block, Role.READ if proven and parameter.reads else Role.WRITE))
+            else:
+                operands.append((block, _role_of(array, role, False)))
             return block.address + array._offset
 
         device.check_open()
         block_of_parameters = self.signature.pack(arguments, address_of)
         touched_arrays = tuple_of_touched(touches)
         for touched in touched_arrays:
-            if address_of(touched) is None:
+            if address_of(touched, None) is None:
                 raise InvalidArgument(f"touches names device arrays, not {type(touched).__name__}")
         dimensions = self._check_dimensions(grid, block, shared_bytes)
         word = 0 if options is ORDINARY else self._check_options(options, dimensions)
@@ -342,13 +366,29 @@ class Kernel(metaclass=NoPublicConstructor):
 
     def _describe(self, arguments: Iterable[object]) -> tuple[str, list[Operand]]:
         """Return the name of a launch and its access to memory, from arguments that were checked."""
+        given = tuple(arguments)
         operands: list[Operand] = []
-        for argument in arguments:
+        proven = self._proves and self._reads_hold(given)
+        for argument, parameter in zip(given, self.signature.parameters, strict=False):
             if isinstance(argument, DeviceArray):
-                operands.append((argument._block, Role.WRITE))
+                operands.append((argument._block, _role_of(argument, None, proven and parameter.reads)))
             elif isinstance(argument, Marked):
-                operands.append((argument.array._block, argument.role))
+                array = argument.array
+                operands.append((array._block, _role_of(array, argument.role, proven and parameter.reads)))
         return self._operation, operands
+
+    def _reads_hold(self, arguments: Sequence[object]) -> bool:
+        """Return whether what is proven of the kernel's reads holds for these arguments.
+
+        An address that is given as a number may be that of any array. Where the kernel may write through it, each of
+        the others may be what it writes.
+        """
+        for index in self._written:
+            if index < len(arguments):
+                given = arguments[index]
+                if isinstance(given, _INTEGERS) and given != 0:
+                    return False
+        return True
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
         blocks = _three("grid", grid, self._module._device.info.max_grid, "blocks")
@@ -663,6 +703,15 @@ def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
     if all(type(each) is int for each in flat):
         return parts
     return None
+
+
+def _role_of(array: DeviceArray, given: Role | None, reads: bool) -> Role:
+    """Return the access of a kernel to an array: the one that the caller has given, or else what is proven."""
+    if given is None:
+        return Role.READ if reads else Role.WRITE
+    if given is Role.OVERWRITE and not array._covers_block:
+        return Role.WRITE
+    return given
 
 
 def _place_of(argument: object, arguments: Sequence[object]) -> str:

@@ -32,6 +32,7 @@ from ..._arrays.memory import DeviceMemory
 from ..._calls.launching import AwaitedLaunches
 from ..._compiling.compiler import CompiledProgram
 from ..._compiling.images import Image, ImageKind, read_image, variables_of
+from ..._compiling.told import Told, with_types
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.timeline import Command, CommandOwner, Operand, Unwatched
 from ..._memory.arena import Block, Chunk, ChunkState
@@ -46,8 +47,8 @@ from ..._values.errors import (
     OutOfHostMemory,
     StaleKernel,
 )
-from ..._values.parameters import KernelSignature, signature_of_layout
 from ..._values.shortage import host_limits
+from ..._values.signatures import KernelSignature, signature_of_layout
 from ..._values.util import Living, NoPublicConstructor, known, shown
 from ..._wire.protocol import LANE_COMPUTE
 from ..._wire.records.module import LOAD, UNLOAD, kernel_number
@@ -398,9 +399,14 @@ class Module(metaclass=NoPublicConstructor):
         raise InvalidArgument(f"{self.name} has no kernel {name!r}; it has: {kernels}")
 
     def _signature(self, lowered: str) -> KernelSignature:
-        if self._image.entries is not None:
-            return self._image.entries[lowered]
-        return signature_of_layout(lowered, self._facts[lowered]["parameters"])
+        entries, told = self._image.entries, self._told().get(lowered)
+        if entries is None:
+            return with_types(signature_of_layout(lowered, self._facts[lowered]["parameters"]), told)
+        return entries[lowered] if told is None else with_types(entries[lowered], told)
+
+    def _told(self) -> Mapping[str, Told]:
+        """Return what the compiler told of kernels that were linked since."""
+        return MappingProxyType({})
 
     def _check_loaded(self) -> None:
         if self._unloaded:
@@ -558,6 +564,9 @@ class Program(Module):
         if name.startswith(_VARIABLE_MARK):
             name = self._program.lowered_names.get(name, name[1:])
         return super().global_(name, dtype)
+
+    def _told(self) -> Mapping[str, Told]:
+        return self._program.told
 
     def _names(self) -> Sequence[str]:
         """Return the kernels' names in the source, if they were requested by those."""

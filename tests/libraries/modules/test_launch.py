@@ -63,8 +63,8 @@ extern "C" __global__ void scalars(double *floats, long long *ints, u8 *bytes, b
     bytes[0] = flag;
 }
 
-struct __align__(2) half_bits { unsigned short bits; };
-extern "C" __global__ void halves(unsigned short *out, struct half_bits h) { out[0] = h.bits; }
+struct __align__(2) __half { unsigned short bits; };
+extern "C" __global__ void halves(unsigned short *out, __half h) { out[0] = h.bits; }
 
 extern "C" __global__ void complexes(float2 *out, float2 z, double2 w)
 {
@@ -516,7 +516,8 @@ async def test_concurrent_launches_all_take_effect(dev):
 
 async def test_a_kernel_says_what_it_is(dev):
     add, reverse = await compiled(dev, "add", "reverse")
-    assert repr(add).startswith("<Kernel add with 3 parameters")
+    assert repr(add) == f"<Kernel {add.signature.described('add')}, {add.module.target}>"
+    assert add.signature.described("add") == "add(float *x, float a, int n)"
     assert [parameter.type_name for parameter in add.parameters][1:] == [".f32", ".u32"]
     assert add.attributes.static_shared_bytes == 0
     assert add.attributes.max_threads_per_block == dev.info.max_threads_per_block

@@ -17,7 +17,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from atomr_trio import DeviceArray, InvalidArgument, overwrites, read_only
+from atomr_trio import DeviceArray, InvalidArgument, overwrites, read_only, strided, writes
 from atomr_trio._values.dtypes import DTYPES
 from support.strategies import (
     FLOAT_CODES,
@@ -74,14 +74,13 @@ class Freed(OnDevice):
     """Stands for an array that was freed."""
 
 
-def no_mark(array: DeviceArray) -> DeviceArray:
-    return array
-
-
 SHARED = np.zeros((3, 4), np.int32)
 """The array that `OnDevice` takes views of."""
 
-marks = st.sampled_from([no_mark, read_only, overwrites])
+marks = st.sampled_from(
+    [strided, *(lambda array, mark=mark: mark(strided(array)) for mark in (read_only, writes, overwrites))]
+)
+"""The views are of all kinds, so each has a mark that says so."""
 on_device = st.builds(OnDevice, steps(SHARED), marks)
 freed = st.builds(Freed, st.just([]), marks)
 misfits = st.sampled_from([None, "1", b"", [1], (), object(), np.zeros(3), np.array(1), np.datetime64(1, "s")]) | freed
@@ -94,11 +93,16 @@ def scalars_of(kinds: str, most: int = 16) -> st.SearchStrategy[Any]:
 
 
 def integer_bytes(value: Any, dtype: np.dtype) -> bytes | None:
-    """Two's complement, of a signed number or of an unsigned one: PTX does not tell which it is to be."""
-    bits = 8 * dtype.itemsize
-    if not isinstance(value, int | np.integer | np.bool_) or not -(1 << bits - 1) <= int(value) < 1 << bits:
+    """The number that the type holds; C++ says whether it has a sign."""
+    limits = np.iinfo(dtype)
+    if not isinstance(value, int | np.integer | np.bool_) or not limits.min <= int(value) <= limits.max:
         return None
-    return (int(value) % (1 << bits)).to_bytes(dtype.itemsize, "little")
+    return int(value).to_bytes(dtype.itemsize, "little", signed=limits.min < 0)
+
+
+def bool_bytes(value: Any, dtype: np.dtype) -> bytes | None:
+    """A bool, or 0 or 1."""
+    return bytes([int(value)]) if isinstance(value, int | np.integer | np.bool_) and int(value) in (0, 1) else None
 
 
 def pointer_bytes(value: Any, dtype: np.dtype) -> bytes | OnDevice | None:
@@ -123,11 +127,11 @@ def float_bytes(value: Any, dtype: np.dtype) -> bytes | None:
 
 
 def struct_bytes(value: Any, dtype: np.dtype) -> bytes | None:
-    """Whatever has as many bytes and is no number, except complex ones."""
+    """Whatever has as many bytes and is no number, except a complex one for a vector of two floats."""
     if isinstance(value, np.generic):
-        raw = value.tobytes() if value.dtype.kind in "cV" else b""
+        raw = value.tobytes() if value.dtype.kind == "V" or value.dtype == COMPLEX_OF.get(dtype) else b""
     elif isinstance(value, complex):
-        raw = struct.pack("<dd", value.real, value.imag)
+        raw = struct.pack("<dd", value.real, value.imag) if COMPLEX_OF.get(dtype) == np.complex128 else b""
     else:
         raw = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
     return raw if len(raw) == dtype.itemsize else None
@@ -162,17 +166,21 @@ class Type:
 
 def integer(code: str) -> Type:
     dtype = np.dtype(code)
-    bits = 8 * dtype.itemsize
-    lowest, highest = -(1 << bits - 1), (1 << bits) - 1
+    lowest, highest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     fit = st.integers(lowest, highest) | st.sampled_from([lowest, highest, Level.HIGH, np.True_]) | st.booleans()
     beyond = st.integers(highest + 1) | st.integers(None, lowest - 1) | st.sampled_from([highest + 1, lowest - 1])
-    typed = scalars_of("iu", most=dtype.itemsize) | st.integers(-128, 127).map(np.int64)
+    same = st.builds(lambda seed: numbers((), dtype, seed)[()], seeds)
+    typed = same | st.integers(0, 127).map(np.int64)
     return Type(dtype, fit | typed, beyond | scalars_of("iufc") | complexes | on_device | misfits, integer_bytes)
 
 
-def pointer() -> Type:
+def pointer(*, arrays: bool = True) -> Type:
+    """A pointer, to what `SHARED` has or to anything; or to what it has not."""
     whole = integer("u8")
-    return Type(whole.dtype, whole.takes | on_device, whole.refuses | scalars_of("fc"), pointer_bytes)
+    if not arrays:
+        return whole
+    beyond = st.integers(1 << 64) | st.integers(None, -1)
+    return Type(whole.dtype, whole.takes | on_device, beyond | scalars_of("fc") | complexes | misfits, pointer_bytes)
 
 
 def floating(code: str) -> Type:
@@ -191,19 +199,32 @@ def structure(*fields: tuple[Any, ...]) -> Type:
     raw = st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize)
     scalar = raw.map(lambda data: np.frombuffer(data, dtype)[0])
     takes = raw | raw.map(bytearray) | raw.map(memoryview) | scalar
-    if dtype.itemsize in COMPLEX_OF_SIZE:
-        takes |= st.one_of(COMPLEX_OF_SIZE[dtype.itemsize])
-    every = [kind for kinds in COMPLEX_OF_SIZE.values() for kind in kinds]
+    every = [kind for kinds in COMPLEXES.values() for kind in kinds]
+    if dtype in COMPLEX_OF:
+        takes |= st.one_of(COMPLEXES[COMPLEX_OF[dtype]])
     other = st.one_of(st.binary(max_size=dtype.itemsize - 1), scalars_of("fiub"), *every, reals, on_device, misfits)
     return Type(dtype, takes, other, struct_bytes)
 
 
 small_complexes = st.builds(complex, st.floats(width=32), st.floats(width=32))
-COMPLEX_OF_SIZE = {8: [small_complexes.map(np.complex64)], 16: [complexes, complexes.map(np.complex128)]}
-"""Complex numbers by their bytes."""
+COMPLEXES = {
+    np.complex64: [small_complexes.map(np.complex64)],
+    np.complex128: [complexes, complexes.map(np.complex128)],
+}
+"""Complex numbers by their dtype."""
+COMPLEX_OF = {
+    np.dtype([("x", code), ("y", code)], align=True): kind
+    for code, kind in (("f4", np.complex64), ("f8", np.complex128))
+}
+"""The dtype of the complex number that has the layout of a vector type."""
 
 TYPES = {
-    "bool": Type(np.dtype("u1"), st.sampled_from([True, False, 0, 1, np.True_, np.uint64(1)]), misfits, integer_bytes),
+    "bool": Type(
+        np.dtype("u1"),
+        st.sampled_from([True, False, 0, 1, np.True_, np.uint64(1)]),
+        misfits | st.sampled_from([2, -1, 255]),
+        bool_bytes,
+    ),
     "char": integer("i1"),
     "signed char": integer("i1"),
     "unsigned char": integer("u1"),
@@ -212,13 +233,13 @@ TYPES = {
     "int": integer("i4"),
     "unsigned int": integer("u4"),
     "Level": integer("i4"),
-    "long": pointer(),
-    "unsigned long long": pointer(),
+    "long": integer("i8"),
+    "unsigned long long": integer("u8"),
     "float": floating("f4"),
     "double": floating("f8"),
     "void *": pointer(),
     "const int *": pointer(),
-    "struct Mixed **": pointer(),
+    "struct Mixed **": pointer(arrays=False),
     "float2": structure(("x", "f4"), ("y", "f4")),
     "double2": structure(("x", "f8"), ("y", "f8")),
     "float4": structure(*((name, "f4") for name in "xyzw")),
