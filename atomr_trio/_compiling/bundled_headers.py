@@ -33,7 +33,7 @@ from atomr_cuda import nvrtc
 from atomr_trio._compiling.architectures import dotted
 from atomr_trio._compiling.cache_folder import HEADERS, SUPPORTED, CacheFolder, Unusable, warn_once
 from atomr_trio._compiling.nvrtc_library import nvrtc_errors, nvrtc_version
-from atomr_trio._compiling.whole_folder import Fill, held, is_as_seen, make_whole
+from atomr_trio._compiling.whole_folder import Fill, held, is_as_seen, make_whole, seen
 from atomr_trio._values.errors import LibraryNotFound
 
 __all__ = [
@@ -106,10 +106,12 @@ class HeadersInUse:
     """The folder that holds the set; empty when none was asked for."""
     folders: tuple[str, ...]
     """What to search."""
+    _seen: object = None
+    """How the folder was found whole."""
 
     def intact(self) -> bool:
-        """Tell whether no header has vanished or appeared since."""
-        return not self.folder or is_as_seen(self.folder)
+        """Tell whether no header has vanished or appeared since, not even one that another thread has put back."""
+        return not self.folder or (is_as_seen(self.folder) and seen(self.folder) == self._seen)
 
 
 @contextlib.contextmanager
@@ -125,7 +127,8 @@ def headers_in_use(wanted: bool = True) -> Iterator[HeadersInUse]:
     with contextlib.ExitStack() as stack:
         with _lock:
             folder = _hold(headers, stack)
-        yield HeadersInUse(folder, tuple(os.path.join(folder, name).rstrip("/") for name in headers.folders))
+            found = seen(folder)
+        yield HeadersInUse(folder, tuple(os.path.join(folder, name).rstrip("/") for name in headers.folders), found)
 
 
 def bundled_header_folders() -> tuple[str, ...]:

@@ -182,11 +182,14 @@ class CachingCompiler:
 
     def _run(self, job: Job, *flags: str) -> CompiledProgram:
         if job.cancellation.requested:
-            raise CompileError("the compile was cancelled", log="")
+            raise _cancelled()
         attach = job.cancellation.attach
-        with Probing(job.source, job.options, job.target, self._probe) as probing:
+        with Probing(job.source, job.options, job.target, self._probe, job.cancellation) as probing:
             program = self._compile(job.source, job.options, job.target, extra_flags=flags, prepare=attach)
-            return probing.applied(program)
+            program = probing.applied(program)
+        if job.cancellation.may_have_ended:  # or a probe that was cut off would be kept as one that found nothing
+            raise _cancelled()
+        return program
 
     def _found(self, cache: NvrtcCache, key: NvrtcCacheKey) -> Answer | None:
         kernel = cache.get(key)
@@ -228,6 +231,10 @@ class CachingCompiler:
             while len(self._snapshots) > _MOST_SOURCES:
                 self._snapshots.popitem(last=False)
         cache.put_manifest(key.digest, _headers.pack(snapshots))
+
+
+def _cancelled() -> CompileError:
+    return CompileError("the compile was cancelled", log="")
 
 
 def _none_is_kept(path: str) -> bool:

@@ -22,10 +22,16 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(b"0")
+        self._attached = False
 
     @property
     def requested(self) -> bool:
         return self._text.value != b"0"
+
+    @property
+    def may_have_ended(self) -> bool:
+        """Whether a compile may have been cut short."""
+        return self._attached and self.requested
 
     def request(self) -> None:
         """Have the compile end soon. May be called from any thread, at any time."""
@@ -35,6 +41,7 @@ class Cancellation:
         """Use it for an NVRTC program, if this NVRTC supports it; `self` must live as long as the program."""
         with contextlib.suppress(LibraryMissing):
             nvrtc.nvrtcSetFlowCallback(program, _atoi(), ctypes.addressof(self._text))
+            self._attached = True
 
 
 @functools.cache

@@ -195,8 +195,8 @@ def compile_program(
         version = nvrtc_version()
         check_options(options, version)
         _check_target(target, version)
-        with headers_in_use(options.bundled_headers) as headers:
-            for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
+            with headers_in_use(options.bundled_headers) as headers:
                 try:
                     program = _compiled(source, options, target, version, extra_flags, prepare)
                 except CompileError:

@@ -37,14 +37,20 @@ class Probe(Protocol):
 
 
 class Probing:
-    """The probes of one compile; a context manager around it. If the compile fails, they end as soon as they can."""
+    """The probes of one compile; a context manager around it.
 
-    def __init__(self, source: str, options: NvrtcOptions, target: str, probe: Probe) -> None:
+    `cancellation` ends them with the compile. If the compile fails, no further one begins.
+    """
+
+    def __init__(
+        self, source: str, options: NvrtcOptions, target: str, probe: Probe, cancellation: Cancellation
+    ) -> None:
         self._source = source
         self._options = options
         self._target = target
         self._probe = probe
-        self._cancellation = Cancellation()
+        self._cancellation = cancellation
+        self._failed = False
         self._told: dict[str, Told] = {}
         self._thread: threading.Thread | None = None
 
@@ -58,8 +64,7 @@ class Probing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._cancellation.request()
+        self._failed = error is not None
 
     def _begin(self, kernels: Sequence[str]) -> None:
         thread = threading.Thread(target=self._ask, args=(kernels,), name="nvrtc types", daemon=True)
@@ -70,10 +75,8 @@ class Probing:
         self._thread = thread
 
     def _ask(self, kernels: Sequence[str]) -> None:
-        cancellation = self._cancellation
-        self._told |= self._probe(
-            self._source, self._options, self._target, kernels, cancellation.attach, lambda: cancellation.requested
-        )
+        attach = self._cancellation.attach
+        self._told |= self._probe(self._source, self._options, self._target, kernels, attach, lambda: self._failed)
 
     def applied(self, program: CompiledProgram) -> CompiledProgram:
         """Return the program with the types of its kernels, and with what is proven of their reads.

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
-__all__ = ["Fill", "held", "is_as_seen", "make_whole", "problem_of", "take_away"]
+__all__ = ["Fill", "held", "is_as_seen", "make_whole", "problem_of", "seen", "take_away"]
 
 _LIST: Final = ".whole"
 _LOCK: Final = ".filling"
@@ -91,6 +91,11 @@ def make_whole(folder: str, fill: Fill) -> str:
         return str(error)
     _seen[folder] = stamps
     return ""
+
+
+def seen(folder: str) -> object:
+    """Return how this process has found the folder whole; it is equal only as long as nobody had to repair it."""
+    return _seen.get(folder)
 
 
 def is_as_seen(folder: str) -> bool:

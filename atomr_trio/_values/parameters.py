@@ -95,7 +95,7 @@ class Parameter:
     type_name: str
     """The type as PTX spells it: ".f32", ".u64", ".b8[24]"."""
     declaration: str = ""
-    """The parameter as C++ declares it, with its name where that is known: "const float *x"; empty if it is untyped."""
+    """The parameter as C++ declares it, with its name if that is known: ``const float *x``; empty if it is untyped."""
     elements: Elements | None = None
     """What it points to, if it is a pointer of a known type."""
     scalars: tuple[str, ...] | None = None

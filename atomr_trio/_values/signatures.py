@@ -62,7 +62,7 @@ class KernelSignature:
         return all(parameter.declaration for parameter in self.parameters)
 
     def described(self, name: str) -> str:
-        """Return the signature as text, of a kernel called `name`: "saxpy(float a, const float *x, float *y, int n)".
+        """Return the signature of a kernel called `name` as text: ``saxpy(float a, const float *x, float *y, int n)``.
 
         `name` is only shown. Where the types in C++ are unknown, they are those of PTX. Raises nothing.
         """

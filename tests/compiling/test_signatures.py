@@ -12,6 +12,7 @@ import pytest
 from atomr_trio import CompileError, NvrtcCache, NvrtcOptions
 from atomr_trio._compiling.caching import CachingCompiler, Job
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
+from atomr_trio._compiling.nvrtc_library import nvrtc_version
 from atomr_trio._compiling.parameter_names import kernels_in, parameter_names
 from atomr_trio._compiling.probe import probe
 from atomr_trio._values.parameters import ParameterKind as K
@@ -290,6 +291,26 @@ def test_a_probe_that_finds_nothing_or_fails_costs_only_the_types() -> None:
         assert (
             not compiled(source, CachingCompiler(cache=lambda: NvrtcCache(max_bytes=0), probe=told)).entries["k"].typed
         )
+
+
+def test_a_compile_that_is_cancelled_in_its_probe_is_not_kept_without_types(tmp_path: Path) -> None:
+    if nvrtc_version() < (12, 8):
+        pytest.skip("this NVRTC ends no compile: it goes on, and all of it is kept")
+    source, options = 'extern "C" __global__ void k(float *x) { x[0] = 1; }', NvrtcOptions(arch=TARGET)
+    job = Job(source, options, TARGET)
+
+    def cut_off(*arguments: Any) -> Any:
+        job.cancellation.request()
+        return probe(*arguments)
+
+    # The compile is over by then, so what it has made must not count.
+    made = compile_program(source, options, TARGET)
+    cache = NvrtcCache(tmp_path)
+    compiler = CachingCompiler(cache=lambda: cache, compile_with=lambda *_, **__: made, probe=cut_off)
+    with pytest.raises(CompileError, match="cancelled"):
+        compiler.answer(job)
+    assert list(cache.entries()) == []
+    assert CachingCompiler(cache=lambda: cache).answer(Job(source, options, TARGET)).program.entries["k"].typed
 
 
 def test_without_a_thread_the_types_are_asked_for_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from atomr_trio._values.signatures import KernelSignature
 from kernels.case import Case, Family, Given, Result
 from kernels.collection import CASES
 from support import SWEEP
-from support.kernel_bench import Options, cuda_headers, curand
+from support.kernel_bench import ARCHITECTURES, Options, cuda_headers, curand
 from support.kernel_generator import random_kernel, translation_unit
 from support.sim import Machine
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.sim_only
 
 __all__ = ["curand"]
 
-ARCHITECTURE = "compute_80"
+EVERY = list(ARCHITECTURES) if SWEEP else ["compute_80"]
 RANDOM_KERNELS = 200 if SWEEP else 20
 
 
@@ -59,13 +59,14 @@ def unwritable(machine: Machine, arrays: list[np.ndarray]) -> Iterator[None]:
 class Runs:
     """A machine on which kernels run whose proven reads are held against it."""
 
-    def __init__(self) -> None:
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
         self._compiler = CachingCompiler()
         self.proven = 0
         self.arrays = 0
 
     def compiled(self, source: str, options: NvrtcOptions) -> CompiledProgram:
-        return self._compiler.answer(Job(source, options, ARCHITECTURE)).program
+        return self._compiler.answer(Job(source, options, self.arch)).program
 
     def launch(
         self, machine: Machine, module: LoadedModule, signature: KernelSignature, launch: tuple[Any, ...], **how: Any
@@ -95,17 +96,17 @@ def _alone(parameter: Parameter) -> Parameter:
     return Parameter(**{**fields, "index": 0, "offset": 0})
 
 
-def options_of(family: Family, curand: Options | None) -> NvrtcOptions | None:
+def options_of(family: Family, arch: str, curand: Options | None) -> NvrtcOptions | None:
     """The options that a family of cases is compiled with; None where its headers are missing."""
     if family.curand and curand is None:
         return None
     given = family.options | ((family.headers and cuda_headers()) or {}) | ((family.curand and curand) or {})
-    return NvrtcOptions(arch=ARCHITECTURE, name_expressions=family.expressions, **given)
+    return NvrtcOptions(arch=arch, name_expressions=family.expressions, **given)
 
 
 def hold(runs: Runs, case: Case, options: NvrtcOptions) -> None:
     """Run a case, and look at its results."""
-    machine, arrays, module = Machine(ARCHITECTURE), dict[Given | Result, np.ndarray](), None
+    machine, arrays, module = Machine(runs.arch), dict[Given | Result, np.ndarray](), None
     program = runs.compiled(case.family.source, options)
     for launch in case.launches():
         if module is None:
@@ -123,35 +124,37 @@ def hold(runs: Runs, case: Case, options: NvrtcOptions) -> None:
             item.check(array)
 
 
-def test_no_kernel_writes_what_it_provably_only_reads(curand: Options | None) -> None:
-    runs, names, typed = Runs(), set[str](), 0
+@pytest.mark.parametrize("arch", EVERY)
+def test_no_kernel_writes_what_it_provably_only_reads(arch: str, curand: Options | None) -> None:
+    runs, names, typed = Runs(arch), set[str](), 0
     for case in CASES if SWEEP else {case.family: case for case in CASES if not case.family.slow}.values():
-        options = options_of(case.family, curand)
-        if options is not None and case.since <= (8, 0):
+        options = options_of(case.family, arch, curand)
+        if options is not None and case.since <= ARCHITECTURES[arch]:
             hold(runs, case, options)
             for launch in case.launches():
                 signature = runs.compiled(case.family.source, options).signature(launch.kernel)
                 typed += signature.typed and signature.name not in names
                 names.add(signature.name)
-    print(f"{typed} of {len(names)} kernels are typed; {runs.proven} of {runs.arrays} arrays are proven reads")
+    print(f"{arch}: {typed} of {len(names)} kernels are typed; {runs.proven} of {runs.arrays} arrays are proven reads")
     assert typed == len(names) > 20
     assert runs.proven > 20
 
 
-def test_no_random_kernel_writes_what_it_provably_only_reads() -> None:
-    runs = Runs()
+@pytest.mark.parametrize("arch", EVERY)
+def test_no_random_kernel_writes_what_it_provably_only_reads(arch: str) -> None:
+    runs = Runs(arch)
     for at in range(0, RANDOM_KERNELS, 10):
         kernels = [random_kernel(seed) for seed in range(at, at + 10)]
-        options = NvrtcOptions(arch=ARCHITECTURE, fmad=False, bundled_headers=True)
+        options = NvrtcOptions(arch=arch, fmad=False, bundled_headers=True)
         program = runs.compiled(translation_unit(kernels), options)
         for kernel in kernels:
-            machine = Machine(ARCHITECTURE)
+            machine = Machine(arch)
             module = LoadedModule(program.ptx.decode(), machine.memory)
             inputs, out = machine.array(kernel.inputs), machine.array(kernel.start)
             arguments = (kernel.grid, kernel.block, inputs, out, *kernel.scalars)
             runs.launch(machine, module, program.signature(kernel.name), arguments)
             assert (out == kernel.expected).all()
-    print(f"{runs.proven} of {runs.arrays} arrays are proven reads")
+    print(f"{arch}: {runs.proven} of {runs.arrays} arrays are proven reads")
     assert runs.proven
 
 

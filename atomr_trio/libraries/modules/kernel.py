@@ -12,7 +12,7 @@ import numpy as np
 import trio
 
 from ..._arrays.access import Marked
-from ..._arrays.arrays import DeviceArray, placed
+from ..._arrays.arrays import DeviceArray, Storage, placed
 from ..._arrays.ownership import foreign
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
@@ -341,7 +341,9 @@ class Kernel(metaclass=NoPublicConstructor):
             if array._plain is not plain[parameter.index] and parameter.elements is not None:
                 check_elements(self.name, parameter, parameter.elements, array, strided=strided)
             if role is None:
-                operands.append((block, Role.READ if proven and parameter.reads else Role.WRITE))
+                # A variable of a module may be written by its own name as well.
+                reads = proven and parameter.reads and type(array._storage) is Storage
+                operands.append((block, Role.READ if reads else Role.WRITE))
             else:
                 operands.append((block, _role_of(array, role, False)))
             return block.address + array._offset
