@@ -74,6 +74,9 @@ _NUMBERED = re.compile(r"([\w$%]+)<(\d+)>")
 _NOT_GLOBAL = re.compile(r"\.(?:shared|local|param)\b")
 """Spaces in which no array lies."""
 _NO_ADDRESS: Final = "WARP_SZ"
+_OFFSET = re.compile(r"\+\s*(\w+)\s*\]")
+_WIDTH = re.compile(r"(?:\.v(\d))?\.[a-z]+(\d+)$")
+_POINTER_BYTES: Final = 8
 _CALLED = re.compile(r"(?:\([^)]*\)\s*,\s*)?([\w$%]+)")
 
 _BASE: Final = 1
@@ -254,6 +257,7 @@ class _Kernel:
             for name in _NAME.findall(operands[1]):
                 index = self._parameters.get(name)
                 if index is not None and index in self._pointers:
+                    _check_inside(opcode, operands[1])
                     taint |= 1 << index + _FIRST
         else:
             for name in self._names(" ".join(operands[1:])):
@@ -287,6 +291,16 @@ class _Kernel:
         match = _CALLED.match(rest)
         if match is None or match[1] not in _HARMLESS_CALLS:
             raise _Unprovable
+
+
+def _check_inside(opcode: str, place: str) -> None:
+    """Give up where more is loaded than the one pointer: another parameter may lie behind it."""
+    offset, width = _OFFSET.search(place), _WIDTH.search(opcode)
+    if width is None or (offset is None and re.search(r"[+-]", place)):
+        raise _Unprovable
+    count, bits = int(width[1] or 1), int(width[2])
+    if (int(offset[1], 0) if offset else 0) + count * bits // 8 > _POINTER_BYTES:
+        raise _Unprovable
 
 
 def _elsewhere(opcode: str) -> int:
