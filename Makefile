@@ -13,6 +13,7 @@
 #   make bench-holding   how long a call holds the event loop, on everything large; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-fft     Fourier transforms and their plans beside the bare cuFFT, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
@@ -33,8 +34,9 @@ BENCH_ARGS ?=
 ABI_ARGS ?=
 COVERAGE ?=
 JOBS ?= $(shell nproc)
-# A file stays in one process: its tests share what they set up.
-PARALLEL = --numprocesses $(JOBS) --dist loadfile
+# A file stays in one process: its tests share what they set up. Files are taken in their order: those with few tests
+# take longest in places, and would be left for the end.
+PARALLEL = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check
@@ -44,7 +46,8 @@ WHEEL = $$(echo $(abspath $(VENV))/wheel/*.whl)
 # The folders too, so that a file that is deleted makes a new wheel.
 PACKAGED := pyproject.toml README.md LICENSE $(shell find atomr_trio bindings -name __pycache__ -prune -o -print)
 # The tests run on the installed package: the current folder is on nobody's path, and tests/repository/test_wheel.py checks that.
-TEST = PYTHONSAFEPATH=1 ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12="$(abspath $(VENV))/cuda12" \
+# Bytecode is kept, whatever the environment says: to read the tests anew takes ten seconds in each process that runs them.
+TEST = PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE= ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12="$(abspath $(VENV))/cuda12" \
   ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
 # The real device needs no environment of ours.
 GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
@@ -56,7 +59,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-sim picture lint structure registered constants abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-fft bench-sim picture lint structure registered constants abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -100,6 +103,8 @@ bench-nvrtc:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/nvrtc.py $(BENCH_ARGS)
 bench-blas:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/blas.py $(BENCH_ARGS)
+bench-fft:
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/fft.py $(BENCH_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
@@ -119,6 +124,8 @@ bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P tests/benchmarks/nvrtc.py --backend sim $(BENCH_ARGS)
 bench-blas: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/blas.py --backend sim $(BENCH_ARGS)
+bench-fft: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/fft.py --backend sim $(BENCH_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif

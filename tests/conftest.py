@@ -5,6 +5,7 @@ On the GPU a missing device ends the run with a failure: a suite that skips ever
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 # The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
 # HYPOTHESIS_PROFILE=default draws other examples each time, and =thorough twenty times as many of them.
-hypothesis.settings.register_profile("deterministic", derandomize=True)
+# How fast they are drawn depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "deterministic", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("thorough", max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
@@ -91,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+def pytest_collection_finish() -> None:
+    """Have no collection of garbage look through what thousands of tests are, which stays to the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Open the GPU once before anything is collected, so that its absence is one clear failure."""
     if not support.ON_GPU or session.config.option.collectonly:
@@ -116,6 +126,15 @@ def backend() -> str:
 def open_test_device() -> Callable[..., AbstractAsyncContextManager[Device]]:
     """`open_device` with the backend filled in, for a test that needs options or several devices."""
     return support.open_test_device
+
+
+@pytest.fixture
+def kept_compiles(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test compiles is kept for the others of this run that ask for this: it is not about compiling.
+
+    Without a folder, a source that includes headers is compiled anew for each device.
+    """
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "kept-compiles"))
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,9 @@ Only ``main`` imports this file. The engines of libraries are found by their reg
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._wire import status
 from ..libraries.registered import FOLDERS
@@ -20,14 +21,23 @@ if TYPE_CHECKING:
 _LIBRARIES = "atomr_trio.libraries"
 
 
+@functools.cache
+def load() -> dict[str, tuple[Registration, Any]]:
+    """Import the code of every engine; by folder, the registration of the library and the maker of its engine."""
+    loaded: dict[str, tuple[Registration, Any]] = {}
+    for folder in FOLDERS:
+        registration: Registration = importlib.import_module(f"{_LIBRARIES}.{folder}.registration").REGISTRATION
+        make = getattr(importlib.import_module(f"{_LIBRARIES}.{folder}.engine"), registration.engine)
+        loaded[folder] = registration, make
+    return loaded
+
+
 def build(services: WorkerServices) -> dict[int, Engine]:
     """Make every engine; by its number."""
     base: tuple[Engine, ...] = (MemoryEngine(services), InteropEngine(services))
     built: dict[str, Engine] = {}
-    for folder in FOLDERS:
-        registration: Registration = importlib.import_module(f"{_LIBRARIES}.{folder}.registration").REGISTRATION
+    for folder, (registration, make) in load().items():
         if registration.statuses is not None:
             status.describe(registration.library, registration.statuses)
-        make = getattr(importlib.import_module(f"{_LIBRARIES}.{folder}.engine"), registration.engine)
         built[folder] = make(services, *(built[required] for required in registration.requires))
     return {engine.table.number: engine for engine in (*base, *built.values())}

@@ -186,6 +186,7 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if word)
 
 
+@pytest.mark.program_starts
 async def test_each_worker_has_a_folder_that_goes_with_it():
     with trio.fail_after(DEADLINE):
         async with open_checked(check=("initialised", "bounds"), standby=1) as dev:

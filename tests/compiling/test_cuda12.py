@@ -28,11 +28,11 @@ def libraries() -> dict[str, str]:
     return {variable: str(path) for variable, path in paths.items()}
 
 
-@pytest.mark.parametrize("name", ["nvrtc_options", "compiler", "linker", "signatures", "reads"])
-def test_the_same_tests_pass_with_cuda_12(libraries: dict[str, str], name: str) -> None:
-    tests = Path(__file__).with_name(f"test_{name}.py")
+def test_the_same_tests_pass_with_cuda_12(libraries: dict[str, str]) -> None:
+    names = ("nvrtc_options", "compiler", "linker", "signatures", "reads")
+    tests = [str(Path(__file__).with_name(f"test_{name}.py")) for name in names]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", str(tests)],
+        [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", *tests],
         env={**os.environ, **libraries},
         capture_output=True,
         text=True,

@@ -76,8 +76,13 @@ def lose(device):
 
 
 def newest_child(but_not):
-    """The youngest child process of this one, other than `but_not`."""
-    return max(children() - {but_not})
+    """The youngest child process of this one, other than `but_not`. Numbers of processes begin anew at times."""
+
+    def started(pid):
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+
+    return max(children() - {but_not}, key=started)
 
 
 async def until(condition, limit=20.0):

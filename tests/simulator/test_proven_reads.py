@@ -147,9 +147,9 @@ def test_no_random_kernel_writes_what_it_provably_only_reads(arch: str) -> None:
         kernels = [random_kernel(seed) for seed in range(at, at + 10)]
         options = NvrtcOptions(arch=arch, fmad=False, bundled_headers=True)
         program = runs.compiled(translation_unit(kernels), options)
+        machine = Machine(arch)
+        module = LoadedModule(program.ptx.decode(), machine.memory)
         for kernel in kernels:
-            machine = Machine(arch)
-            module = LoadedModule(program.ptx.decode(), machine.memory)
             inputs, out = machine.array(kernel.inputs), machine.array(kernel.start)
             arguments = (kernel.grid, kernel.block, inputs, out, *kernel.scalars)
             runs.launch(machine, module, program.signature(kernel.name), arguments)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, Device, NvrtcOptions, read_only
+from atomr_trio import ContextLost, Device, Kernel, NvrtcOptions, read_only
 from support import ON_GPU, SWEEP, open_test_device
 from support.kernel_bench import ARCHITECTURES, NO_HEADERS, cuda_headers, simulate_capability
 from support.kernel_generator import RandomKernel, random_kernel, translation_unit
@@ -52,9 +52,10 @@ async def differences(dev: Device, arch: str, kernels: list[RandomKernel]) -> li
     together, options = translation_unit(kernels), NvrtcOptions(arch=arch, fmad=False, bundled_headers=True)
     native = "sm_{}{}".format(*dev.info.capability)
     found, crash = [], ""
+    held: list[Kernel] = []  # a module stays loaded as long as somebody has a kernel of it
     for kernel in kernels:
         try:
-            text = crash or await found_wrong(dev, together, kernel, options)
+            text = crash or await found_wrong(dev, together, kernel, options, held)
         except ContextLost as lost:
             if not ON_GPU:
                 raise
@@ -64,15 +65,16 @@ async def differences(dev: Device, arch: str, kernels: list[RandomKernel]) -> li
         if text and ON_GPU:
             print(f"{kernel.name} is tried again without optimisation: {text.splitlines()[0]}")
             text = await found_wrong(
-                dev, translation_unit([kernel]), kernel, attrs.evolve(options, arch=native, debug=True)
+                dev, translation_unit([kernel]), kernel, attrs.evolve(options, arch=native, debug=True), []
             )
         found.append(text)
     return [text for text in found if text]
 
 
-async def found_wrong(dev: Device, source: str, kernel: RandomKernel, options: NvrtcOptions) -> str:
-    """Compile and run a kernel; where its result differs."""
+async def found_wrong(dev: Device, source: str, kernel: RandomKernel, options: NvrtcOptions, held: list[Kernel]) -> str:
+    """Compile and run a kernel; where its result differs. `held` gets what was compiled."""
     compiled = await dev.nvrtc.compile(source, kernel.name, options)
+    held.append(compiled)
     inputs, out = await dev.to_device(kernel.inputs), await dev.to_device(kernel.start)
     await compiled.launch(kernel.grid, kernel.block, read_only(inputs), out, *kernel.scalars)
     return difference(kernel, await out.to_host())

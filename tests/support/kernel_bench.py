@@ -21,7 +21,7 @@ from cuda import pathfinder
 
 from atomr_trio import Device, DeviceArray, Kernel, LibraryNotFound, NvrtcOptions, Parameter, read_only
 from kernels.case import Case, Family, Given, Launch, Result
-from kernels.collection import CASES
+from kernels.collection import CASES, FAMILIES
 from support import ON_GPU, WHEEL, open_test_device
 
 ARCHITECTURES = {"compute_75": (7, 5), "compute_80": (8, 0), "compute_90": (9, 0), "compute_100": (10, 0)}
@@ -208,20 +208,26 @@ def bench(request: pytest.FixtureRequest, headers: Options | None, curand: Optio
         yield Bench(thread, arch, headers, curand)
 
 
-ALL_FAMILIES = ("compute_75", "compute_100")
-"""The architectures for which every run has all families: the oldest and the newest.
+ENDS = ("compute_75", "compute_100")
+"""The oldest and the newest architecture, which share the slow families in every run.
 
-To compile the slow families takes longer than to run all the others. So they are left to `make sweep` for the
-architectures between.
+To compile those takes longer than to run all the others. So each is compiled for one of the two, and for all
+architectures by `make sweep`.
 """
+SLOW = tuple(family for family in FAMILIES if family.slow)
+
+
+def _is_rare(family: Family, arch: str) -> bool:
+    """Whether the cases of a family are left to `make sweep` for this architecture."""
+    return family.slow and (arch not in ENDS or SLOW.index(family) % len(ENDS) != ENDS.index(arch))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give the test of a file that imports this the cases of its architecture."""
     if "case" not in metafunc.fixturenames:
         return
-    rare = [] if metafunc.module.ARCHITECTURE in ALL_FAMILIES else [pytest.mark.sweep]
-    cases = [pytest.param(case, marks=rare if case.family.slow else []) for case in CASES]
+    arch = metafunc.module.ARCHITECTURE
+    cases = [pytest.param(case, marks=[pytest.mark.sweep] if _is_rare(case.family, arch) else []) for case in CASES]
     metafunc.parametrize("case", cases, ids=str)
 
 

@@ -15,8 +15,10 @@ import contextlib
 import ctypes
 import functools
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import platform
 import resource
 import signal
@@ -35,7 +37,8 @@ CLONES = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_GET_TID_ADDRESS = 40
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_AS, resource.RLIMIT_DATA)
-_OF_ONE_WORKER = (process.NUMBER_VARIABLE, "PYTEST_CURRENT_TEST")
+_OF_ONE_WORKER = ("ATOMR_TRIO_CACHE_DIR", "ATOMR_TRIO_CHECK", "ATOMR_TRIO_SIM_", "PYTEST_CURRENT_TEST")
+"""The beginnings of the names of variables that a copy is told; nothing that is loaded has read them."""
 _MOST_BYTES = 1 << 16
 
 start_program = process.start_child
@@ -44,7 +47,7 @@ start_program = process.start_child
 
 def _inherited(variables: Mapping[str, str]) -> tuple[object, ...]:
     """What a worker takes over from the process that starts it."""
-    common = {name: value for name, value in variables.items() if name not in _OF_ONE_WORKER}
+    common = {name: value for name, value in variables.items() if not name.startswith(_OF_ONE_WORKER)}
     limits = [resource.getrlimit(limit) for limit in _LIMITS]
     return (os.getcwd(), command("x"), common, limits, os.sched_getaffinity(0), os.getpid())
 
@@ -80,7 +83,7 @@ class Template:
         """Stands for `process.start_child`."""
         if _inherited(variables) != self._like:
             return start_program(arguments, output, variables)
-        own = {name: variables[name] for name in _OF_ONE_WORKER if name in variables}
+        own = {name: value for name, value in variables.items() if name.startswith(_OF_ONE_WORKER)}
         wanted = json.dumps({"arguments": arguments[1:], "variables": own}).encode()
         with self._lock:
             socket.send_fds(self._sock, [wanted], [int(arguments[0]), output])
@@ -115,12 +118,16 @@ def _tid_address() -> int | None:
 
 def serve(descriptor: int) -> None:
     """The template's program: copy this process for each request."""
-    import atomr_cuda.driver
+    import atomr_cuda
     import atomr_sim
     from atomr_trio._worker import main as worker, registry
 
-    loaded = (atomr_cuda.driver, atomr_sim, worker, registry)
-    assert all(loaded)
+    registry.load()
+    for package in (atomr_cuda, atomr_sim):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    for name in ("numpy.ctypeslib", "scipy.linalg.blas", "scipy.linalg.lapack"):  # the simulator imports them when used
+        importlib.import_module(name)
     sock = socket.socket(fileno=descriptor)
     clone, libc = CLONES[platform.machine()], ctypes.PyDLL(None)  # the interpreter's lock is not given up meanwhile
     flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
@@ -150,6 +157,8 @@ def _become(worker: Any, wanted: dict[str, Any], descriptor: int, output: int) -
         os.dup2(source, target)
     os.close(nothing)
     os.close(output)
+    for name in [name for name in os.environ if name.startswith(_OF_ONE_WORKER)]:
+        del os.environ[name]
     os.environ.update(wanted["variables"])
     sys.argv = [worker.__file__, str(descriptor), *wanted["arguments"]]
     try:

@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import ctypes
 import functools
+import operator
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -68,6 +69,9 @@ class Span:
         return found
 
 
+_end_of = operator.attrgetter("end")
+
+
 class AddressSpace:
     """The byte ranges of this process that a simulated GPU may access.
 
@@ -78,6 +82,8 @@ class AddressSpace:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._regions: dict[int, int] = {}
+        self._order: list[int] = []
+        """The addresses of the regions, sorted."""
         self._table: tuple[list[int], list[Span]] = ([], [])
         self.atomic_lock: threading.Lock = threading.Lock()
         """Held for each atomic instruction: launches on several streams may update one word."""
@@ -92,6 +98,7 @@ class AddressSpace:
             if after and self._table[1][after - 1].end > address:
                 raise ValueError(f"the region of {size} bytes at {address:#x} overlaps one that is already accessible")
             self._regions[address] = size
+            bisect.insort(self._order, address)
             self._replace(address, address + size)
 
     def remove(self, address: int) -> None:
@@ -100,16 +107,18 @@ class AddressSpace:
             if address not in self._regions:
                 raise KeyError(f"no region was added at {address:#x}")
             size = self._regions.pop(address)
+            del self._order[bisect.bisect_left(self._order, address)]
             self._replace(address, address + size)
 
     def _replace(self, start: int, end: int) -> None:
         """Build the spans again between the neighbours of [start, end); the rest of the table is kept."""
         starts, spans = self._table
-        first = bisect.bisect_left([span.end for span in spans], start)
+        first = bisect.bisect_left(spans, start, key=_end_of)
         last = bisect.bisect_right(starts, end)
         low = min([start, *starts[first:last]])
         high = max([end, *(span.end for span in spans[first:last])])
-        touched = sorted((at, size) for at, size in self._regions.items() if low <= at < high)
+        within = self._order[bisect.bisect_left(self._order, low) : bisect.bisect_left(self._order, high)]
+        touched = [(at, self._regions[at]) for at in within]
         fresh = [Span(*bounds) for bounds in _joined(touched)]
         self._table = (
             starts[:first] + [span.start for span in fresh] + starts[last:],

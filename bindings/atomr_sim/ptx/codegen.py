@@ -229,7 +229,7 @@ class BlockEmitter:
         self.touched_vector: bool = False
         self.counter: int = 0
         self.instruction: Instruction | None = None
-        self.wanted_names: set[str] = set()
+        self.wanted_names: set[str] | None = None
 
     # What handlers use
 
@@ -311,6 +311,7 @@ class BlockEmitter:
 
     def wanted(self, operand: Operand) -> bool:
         """Tell whether this result is read later."""
+        assert self.wanted_names is not None, "only instructions that touch memory ask"
         return isinstance(operand, Register) and operand.name in self.wanted_names
 
     def vector(self) -> None:
@@ -563,16 +564,16 @@ class BlockEmitter:
             # Handlers assume the form of an instruction; an instruction of another form is not PTX.
             raise PtxError(f"'{instruction.text}' is malformed", instruction.line) from error
 
-    def _needed(self) -> list[set[str]]:
-        """Return for each instruction the registers that are read after it."""
+    def _needed(self) -> list[set[str] | None]:
+        """Return for each instruction that does more than compute the registers that are read after it."""
         live = set(self.code.flow.live_out[self.block.number])
         assert self.block.end
         live.update(register.name for register in end_reads(self.block.end))
-        result = []
+        result: list[set[str] | None] = []
         for instruction in reversed(self.block.body):
-            result.append(set(live) if instruction.opcode == "atom" else live)
-            live = live - {register.name for register in writes(instruction)}
-            live.update(register.name for register in reads(instruction))
+            result.append(None if OPCODES[instruction.opcode].pure else set(live))
+            live.difference_update([register.name for register in writes(instruction)])
+            live.update([register.name for register in reads(instruction)])
         return result[::-1]
 
     def _repetition(self, end: End) -> list[str]:

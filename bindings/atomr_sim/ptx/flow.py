@@ -262,8 +262,21 @@ def _successors(block: Block) -> Iterator[int]:
     return iter(sorted(set(block.end.targets), reverse=True))
 
 
-def reads(instruction: Instruction) -> Iterator[Register]:
+def reads(instruction: Instruction) -> tuple[Register, ...]:
     """Return the registers whose values the instruction needs."""
+    if instruction.reading is None:
+        instruction.reading = tuple(_reads(instruction))
+    return instruction.reading
+
+
+def writes(instruction: Instruction) -> tuple[Register, ...]:
+    """Return the registers that the instruction gives a value."""
+    if instruction.writing is None:
+        instruction.writing = tuple(_writes(instruction))
+    return instruction.writing
+
+
+def _reads(instruction: Instruction) -> Iterator[Register]:
     operands = instruction.operands
     first = 1 if OPCODES[instruction.opcode].writes else 0
     for operand in operands[first:]:
@@ -274,8 +287,7 @@ def reads(instruction: Instruction) -> Iterator[Register]:
         yield CARRY
 
 
-def writes(instruction: Instruction) -> Iterator[Register]:
-    """Return the registers that the instruction gives a value."""
+def _writes(instruction: Instruction) -> Iterator[Register]:
     operands = instruction.operands
     if OPCODES[instruction.opcode].writes and operands and not isinstance(operands[0], Address):
         yield from registers(operands[0])
@@ -349,18 +361,22 @@ def _uniform(function: Function, blocks: list[Block]) -> set[str]:
                 writers[register.name] = writers.get(register.name, 0) + 1
             if OPCODES[instruction.opcode].pure or _reads_parameter(function, instruction):
                 candidates.append(instruction)
+    possible = [
+        instruction
+        for instruction in candidates
+        if writes(instruction) and all(writers[register.name] == 1 for register in writes(instruction))
+    ]
     found: set[str] = set()
-    changed = True
-    while changed:
-        changed = False
-        for instruction in candidates:
-            targets = [register.name for register in writes(instruction)]
-            if not targets or targets[0] in found or any(writers[name] != 1 for name in targets):
-                continue
+    while True:
+        waiting: list[Instruction] = []
+        for instruction in possible:
             if _all_uniform(function, instruction, found):
-                found.update(targets)
-                changed = True
-    return found
+                found.update(register.name for register in writes(instruction))
+            else:
+                waiting.append(instruction)
+        if len(waiting) == len(possible):
+            return found
+        possible = waiting
 
 
 def _computed(function: Function, blocks: list[Block]) -> dict[str, str]:

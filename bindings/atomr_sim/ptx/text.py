@@ -7,6 +7,7 @@ their function. So both dialects of the compiler (typed registers or not) give t
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Iterator
@@ -136,6 +137,9 @@ class Instruction:
     line: int
     text: str
     guard: Register | None = None
+    reading: tuple[Register, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    """The registers that it reads, and those that it writes, when `flow` has found them."""
+    writing: tuple[Register, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -527,6 +531,8 @@ class _Body:
         self.scopes: list[dict[str, str]] = [{}]
         self.labels: list[dict[str, str]] = [{}]
         self.families: dict[str, tuple[int, int]] = {}
+        self.known: dict[str, Register | None] = {}
+        """The meaning of names as registers, found since a declaration or the end of a scope last changed any."""
         self.used: set[str] = set()
         for parameter in (*function.parameters, *function.returns):
             function.variables[parameter.name] = parameter
@@ -537,6 +543,7 @@ class _Body:
         unique = f"{name}#{len(self.used)}" if taken else name
         self.used.add(unique)
         self.scopes[-1][name] = unique
+        self.known.clear()
         return unique
 
     def _find(self, name: str) -> str | None:
@@ -559,7 +566,8 @@ class _Body:
                 self.labels.append({})
             elif character == "}":
                 self.cursor.at += 1
-                self.scopes.pop()
+                if self.scopes.pop():
+                    self.known.clear()
                 if not self.scopes:
                     break
                 self.labels.pop()
@@ -603,6 +611,7 @@ class _Body:
             family = re.match(rf"({_NAME})\s*<\s*(\d+)\s*>", name.strip())
             if family:
                 self.families[family[1]] = (width, int(family[2]))
+                self.known.clear()
             else:
                 self.function.registers[self._declare(name.strip())] = width
 
@@ -631,12 +640,8 @@ class _Body:
             guard = Register(guard.name, True)
         if _COORDINATES.search(found[5]):
             raise UnsupportedPtx(f"instruction '{' '.join(text.split())}' is not simulated", line)
-        modifiers = tuple(part for part in re.split(r"\.|::", found[4]) if part)
-        if modifiers[-1:] == ("ftz",):  # after the type, which ptxas allows, and cuRAND's headers use
-            modifiers = (*modifiers[:-2], "ftz", *modifiers[-2:-1])
-        return Instruction(
-            found[3], modifiers, self._operands(found[5].strip(), line), line, " ".join(text.split()), guard
-        )
+        operands = self._operands(found[5].strip(), line)
+        return Instruction(found[3], _modifiers(found[4]), operands, line, " ".join(text.split()), guard)
 
     def _operands(self, text: str, line: int) -> list[Operand]:
         return [self._operand(part, line) for part in split(text)]
@@ -678,6 +683,11 @@ class _Body:
 
     def _register(self, text: str, line: int) -> Register | None:
         """Return the register of that name in the innermost scope, or of a numbered family such as `%r<9>`."""
+        if text not in self.known:
+            self.known[text] = self._named(text, line)
+        return self.known[text]
+
+    def _named(self, text: str, line: int) -> Register | None:
         declared = self._find(text)
         if declared is not None:
             return Register(declared) if declared in self.function.registers else None
@@ -710,6 +720,14 @@ class _Body:
                 instruction.operands[at] = Symbol(scope[target.name])
                 return
         raise PtxError(f"label {target.name} is not declared", instruction.line)
+
+
+@functools.lru_cache(maxsize=1024)
+def _modifiers(text: str) -> tuple[str, ...]:
+    modifiers = tuple(part for part in re.split(r"\.|::", text) if part)
+    if modifiers[-1:] == ("ftz",):  # after the type, which ptxas allows, and cuRAND's headers use
+        modifiers = (*modifiers[:-2], "ftz", *modifiers[-2:-1])
+    return modifiers
 
 
 def _unknown_special(text: str, line: int) -> LoadError:

@@ -17,6 +17,8 @@ from atomr_trio import CommandFailed, InvalidArgument, Kernel, KernelAttributes,
 from atomr_trio._wire.records.module import LAUNCH, LaunchOptions
 from support.rogue import gated
 
+pytestmark = pytest.mark.usefixtures("kept_compiles")
+
 CLUSTERS = (9, 0)
 """The compute capability that clusters and programmatic launches need."""
 
