@@ -34,6 +34,8 @@ class Registration(NamedTuple):
     """The class in its ``verbs.py`` that is the property of a device. One without has verbs of other kinds."""
     batch_verbs: str = ""
     """The class there that is the property of a batch."""
+    recorded_verbs: str = ""
+    """The class there that is the property of a recorder of graphs, for a library whose calls can be captured."""
     summary: str = ""
     """What it is for, in the words of the property's documentation."""
     example: str = ""

@@ -11,22 +11,40 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .._calls.batch_sender import BatchSender
+    from .._calls.verbs import CallRecorder
     from .._generation.core import DeviceCore
-    from .blas.verbs import BatchBlas, Blas
-    from .blaslt.verbs import BatchBlasLt, BlasLt
+    from .blas.verbs import BatchBlas, Blas, RecordedBlas
+    from .blaslt.verbs import BatchBlasLt, BlasLt, RecordedBlasLt
+    from .fft.verbs import BatchFft, Fft, RecordedFft
     from .solver.verbs import BatchSolver, Solver
 
-__all__ = ["BatchBlas", "BatchBlasLt", "BatchSolver", "Blas", "BlasLt", "Solver"]
+__all__ = [
+    "BatchBlas",
+    "BatchBlasLt",
+    "BatchFft",
+    "BatchSolver",
+    "Blas",
+    "BlasLt",
+    "Fft",
+    "RecordedBlas",
+    "RecordedBlasLt",
+    "RecordedFft",
+    "Solver",
+]
 
-FOLDERS: Final = ("blas", "blaslt", "lanes", "modules", "graphs", "solver")
+FOLDERS: Final = ("blas", "blaslt", "fft", "lanes", "modules", "graphs", "solver")
 """The folders of the libraries that have engines, each behind those that it requires."""
 
-ACTORS: Final = ("blas", "blaslt", "solver")
+ACTORS: Final = ("blas", "blaslt", "fft", "solver")
 """The names of the actors of libraries, which are also those of their engines and of their properties."""
 
+RECORDED: Final = ("blas", "blaslt", "fft")
+"""The names of the properties of a recorder of graphs: the libraries whose calls can be captured."""
+
 HOMES: Final = {
-    "libraries.blas.verbs": ("BatchBlas", "Blas"),
-    "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt"),
+    "libraries.blas.verbs": ("BatchBlas", "Blas", "RecordedBlas"),
+    "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt", "RecordedBlasLt"),
+    "libraries.fft.verbs": ("BatchFft", "Fft", "RecordedFft"),
     "libraries.solver.verbs": ("BatchSolver", "Solver"),
 }
 """The module of each public name."""
@@ -50,6 +68,13 @@ class DeviceLibraries:
         from .blaslt.verbs import BlasLt
 
         return BlasLt(self._core)
+
+    @functools.cached_property
+    def fft(self) -> Fft:
+        """Fourier transforms (cuFFT): `await dev.fft.rfft(x)`."""
+        from .fft.verbs import Fft
+
+        return Fft(self._core)
 
     @functools.cached_property
     def solver(self) -> Solver:
@@ -86,7 +111,46 @@ class BatchLibraries:
         return library
 
     @property
+    def fft(self) -> BatchFft:
+        """Fourier transforms (cuFFT): `batch.fft.rfft(x)`, done at the end of the batch."""
+        library: BatchFft = self._libraries.get("fft") or self._make("fft", "BatchFft")
+        return library
+
+    @property
     def solver(self) -> BatchSolver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `batch.solver.solve(a, b)`, done at the end of the batch."""
         library: BatchSolver = self._libraries.get("solver") or self._make("solver", "BatchSolver")
+        return library
+
+
+class RecorderLibraries:
+    """The properties of `GraphRecorder` for the libraries whose calls can be captured: the same verbs, recorded."""
+
+    __slots__ = ("_libraries", "_library_arguments")
+
+    def __init__(self, device: DeviceCore, recorder: CallRecorder) -> None:
+        self._library_arguments = device, recorder
+        self._libraries: dict[str, Any] = {}
+
+    def _make(self, folder: str, form: str) -> Any:
+        verbs = importlib.import_module(f".{folder}.verbs", __package__)
+        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
+        return library
+
+    @property
+    def blas(self) -> RecordedBlas:
+        """Dense linear algebra (cuBLAS): `graph.blas.gemm(a, b)`, done with each launch of the graph."""
+        library: RecordedBlas = self._libraries.get("blas") or self._make("blas", "RecordedBlas")
+        return library
+
+    @property
+    def blaslt(self) -> RecordedBlasLt:
+        """Products of matrices with epilogues (cuBLASLt): `graph.blaslt.matmul(a, b, ...)`, done with each launch of the graph."""
+        library: RecordedBlasLt = self._libraries.get("blaslt") or self._make("blaslt", "RecordedBlasLt")
+        return library
+
+    @property
+    def fft(self) -> RecordedFft:
+        """Fourier transforms (cuFFT): `graph.fft.rfft(x)`, done with each launch of the graph."""
+        library: RecordedFft = self._libraries.get("fft") or self._make("fft", "RecordedFft")
         return library

@@ -31,6 +31,7 @@ from atomr_trio import (
     Device,
     DeviceArray,
     Event,
+    FftPlan,
     Graph,
     GraphNode,
     GraphRecorder,
@@ -78,6 +79,9 @@ PLAIN = {
         "Compute",
         "MathMode",
         "Epilogue",
+        "FftKind",
+        "FftNorm",
+        "ConvolutionMode",
         "BackendName",
     ),
     *("OnFault", "Check", "Collection", "RestartPolicy", "WorkerSource", "SmArch", "LinkOptions", "Path"),
@@ -156,6 +160,8 @@ class World:
     graph: Graph
     lane: Lane
     event: Event
+    plan: FftPlan
+    """Of transforms from an array like x to one like y."""
     x: DeviceArray
     y: DeviceArray
     spare: DeviceArray
@@ -165,7 +171,7 @@ class World:
 
     def owner(self, cls: type) -> Any:
         """The object that a verb is called on."""
-        for each in (*attrs.astuple(self, recurse=False), self.dev.module, self.dev.nvrtc):
+        for each in (*attrs.astuple(self, recurse=False), self.dev.module, self.dev.nvrtc, self.dev.fft):
             if type(each) is cls:
                 return each
         raise AssertionError(f"a World has no {cls.__name__}: add one, to call the verbs of that on")
@@ -190,6 +196,7 @@ class World:
             GraphNode: [self.graph.nodes[0]],
             Lane: [self.lane, self.dev.compute_lane],
             Event: [self.event],
+            FftPlan: [self.plan],
         }
         return stand_ins.get(type(thing), [])
 
@@ -206,15 +213,16 @@ async def world(*, is_other: bool = False) -> AsyncIterator[World]:
             recorder.launch(kernel, 1, N, x, y, N)
             recorder.copy(y, x)
             recorder.fill(x, 0)
+            recorder.blas.axpy(x, y)
 
         graph = await dev.capture(record)
         await kernel.launch(1, N, x, y, N, lane=lane)
         event = lane.record()
         await event.wait()
+        plan = dev.fft.plan("hfft", N, np.float32, n=N)
         async with dev.batch() as batch:
-            yield World(
-                dev, batch, program, kernel, kernel.prepare(1, N, x, y, N), graph, lane, event, x, y, spare, is_other
-            )
+            prepared = kernel.prepare(1, N, x, y, N)
+            yield World(dev, batch, program, kernel, prepared, graph, lane, event, plan, x, y, spare, is_other)
 
 
 def launches(w: World) -> tuple[Any, ...]:
@@ -277,15 +285,18 @@ CALLS: dict[str, list[Callable[[World], Arguments]]] = {
         lambda w: {"node": w.graph.nodes[0], "arguments": launches(w)},
         lambda w: {"node": w.graph.nodes[1], "arguments": (w.y, w.x)},
         lambda w: {"node": w.graph.nodes[2], "arguments": (w.x, 1.0)},
+        lambda w: {"node": w.graph.nodes[3], "arguments": (w.x,), "keywords": {"y": w.y, "alpha": 2.0}},
     ],
     "GraphRecorder.launch": [
         lambda w: {"kernel": w.kernel, "grid": 1, "block": N, "arguments": launches(w), "touches": [read_only(w.y)]}
     ],
+    "FftPlan.__call__": [lambda w: {"x": w.x, "out": w.y}],
     "GraphRecorder.copy": [lambda w: {"source": w.x, "target": w.y}],
     "GraphRecorder.fill": [lambda w: {"array": w.x, "value": 1.0}],
 }
 
 VECTOR, MATRIX, COMPLEX = (4,), (4, 4), ((4, 4), "complex64")
+HALF = (4, 3), "complex64"
 BYTES = (16, 16), "float8_e4m3fn"
 PAIR, TRIPLE = {"out": [VECTOR, MATRIX]}, {"out": [MATRIX, VECTOR, MATRIX]}
 LINEAR: dict[str, tuple[Any, ...]] = {
@@ -308,6 +319,13 @@ LINEAR: dict[str, tuple[Any, ...]] = {
             **dict.fromkeys(("scale_c", "scale_out", "amax"), ()),
         },
     ),
+    **{f"fft.{name}": (MATRIX, {"out": COMPLEX}) for name in ("fft", "ifft", "fft2", "ifft2", "fftn", "ifftn")},
+    **{f"fft.{name}": (MATRIX, {"out": HALF}) for name in ("rfft", "rfft2", "rfftn", "ihfft")},
+    **{f"fft.{name}": (MATRIX, {"out": (4, 6)}) for name in ("irfft", "irfft2", "irfftn", "hfft")},
+    "fft.fftshift": (MATRIX,),
+    "fft.ifftshift": (MATRIX,),
+    "fft.fftconvolve": (MATRIX, MATRIX, "same"),
+    "fft.run": (lambda w: w.plan, (N,), {"out": (N,)}),
     "solver.getri with out": (MATRIX, (VECTOR, "int64"), {"out": MATRIX}),
     "solver.gels with out": (MATRIX, MATRIX, {"out": MATRIX}),
     "solver.solve with out": (MATRIX, MATRIX, {"out": MATRIX}),
@@ -391,6 +409,8 @@ def linear_calls(name: str, given: tuple[Any, ...]) -> Iterator[Call]:
     async def put(w: World, value: Any) -> Any:
         if isinstance(value, list):
             return tuple([await put(w, each) for each in value])
+        if callable(value):
+            return value(w)
         return await w.array(value) if isinstance(value, tuple) else value
 
     async def arguments(w: World) -> Arguments:
@@ -450,7 +470,8 @@ async def test_all_verbs_are_known_and_all_that_each_may_be_given():
         }
     for name, stand_ins in LINEAR.items():
         path = name.split()[0]
-        arrays = [place for place, each in by_name(path, stand_ins).items() if isinstance(each, tuple | list)]
+        by_place = by_name(path, stand_ins).items()
+        arrays = [place for place, each in by_place if isinstance(each, tuple | list) or callable(each)]
         given |= {(LIBRARY_VERBS[path].name, place) for place in arrays}
     assert {"Batch.fill", "Kernel.launch", "Blas.gemm", "PreparedLaunch.__setitem__"} <= places().keys()
     missing = [f"{name}({each})" for name, found in places().items() for each in found if (name, each) not in given]
@@ -510,6 +531,20 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
     "DeviceArray.fill": lambda w: {"value": 1.0},
     "DeviceArray.reshape": lambda w: {"shape": (N,)},
     "DeviceArray.transpose": lambda w: {"axes": (0,)},
+    "Fft.fftfreq": lambda w: {"n": 8, "d": 0.5},
+    "Fft.next_fast_len": lambda w: {"n": 11},
+    "Fft.plan": lambda w: {
+        "kind": "rfftn",
+        "shape": (4, 8),
+        "dtype": np.float32,
+        "s": (4, 8),
+        "axes": (0, 1),
+        "norm": "ortho",
+        "overwrite_x": False,
+        "strides": (64, 8),
+        "out_strides": (64, 8),
+    },
+    "Fft.rfftfreq": lambda w: {"n": 8, "d": 0.5},
     "Graph.launch": lambda w: {"hang_timeout": 60.0},
     "Graph.launch_nowait": lambda w: {"hang_timeout": 60.0},
     "Kernel.grid_for": lambda w: {"n": N, "block": N},

@@ -75,7 +75,7 @@ def test_a_registered_library_has_every_part(folder):
     tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
     assert any(f"atomr_cuda import {each.library}" in text or f'"{each.library}"' in text for text in tests)
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")]
-    for name in (each.verbs, each.batch_verbs):
+    for name in filter(None, (each.verbs, each.batch_verbs, each.recorded_verbs)):
         assert any(f"autoclass:: atomr_trio.{name}" in text for text in pages), "its page of the reference"
     guide = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "guide").glob("*.md")]
     assert any(f"dev.{each.name}." in text for text in guide), "its page of the guide"

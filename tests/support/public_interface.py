@@ -20,7 +20,7 @@ import trio
 
 import atomr_trio
 import atomr_trio.testing
-from atomr_trio._calls.verbs import Batched
+from atomr_trio._calls.verbs import Batched, Recorded
 
 FACES = (atomr_trio, atomr_trio.testing)
 MADE_BY_USERS = ("NvrtcCache", "NvrtcOptions", "RestartPolicy", "testing.WorkerPool")
@@ -174,7 +174,7 @@ def _public() -> Iterator[Member]:
             shown = f"{prefix}.{name}" if prefix else name
             if inspect.isclass(value):
                 yield Member(shown, value, inspect.getdoc(value) or "")
-                if not issubclass(value, Batched):  # which has the verbs of the other form, word for word
+                if not issubclass(value, Batched | Recorded):  # which have the verbs of the other form, word for word
                     yield from _members(shown, value)
             else:
                 doc = inspect.getdoc(value) if inspect.isfunction(value) else _doc_of_alias(name, value)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .._calls.batch_sender import BatchSender
+    from .._calls.verbs import CallRecorder
     from .._generation.core import DeviceCore
 {imports}
 
@@ -36,6 +37,9 @@ FOLDERS: Final = ({folders})
 
 ACTORS: Final = ({actors})
 """The names of the actors of libraries, which are also those of their engines and of their properties."""
+
+RECORDED: Final = {recorded}
+"""The names of the properties of a recorder of graphs: the libraries whose calls can be captured."""
 
 HOMES: Final = {{{homes}}}
 """The module of each public name."""
@@ -77,6 +81,29 @@ BATCH_PROPERTY = '''
         library: {batch_verbs} = self._libraries.get("{folder}") or self._make("{folder}", "{batch_verbs}")
         return library
 '''
+RECORDER_HEAD = '''
+
+class RecorderLibraries:
+    """The properties of `GraphRecorder` for the libraries whose calls can be captured: the same verbs, recorded."""
+
+    __slots__ = ("_libraries", "_library_arguments")
+
+    def __init__(self, device: DeviceCore, recorder: CallRecorder) -> None:
+        self._library_arguments = device, recorder
+        self._libraries: dict[str, Any] = {}
+
+    def _make(self, folder: str, form: str) -> Any:
+        verbs = importlib.import_module(f".{folder}.verbs", __package__)
+        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
+        return library
+'''
+RECORDER_PROPERTY = '''
+    @property
+    def {name}(self) -> {recorded_verbs}:
+        """{summary}: `graph.{name}.{example}`, done with each launch of the graph."""
+        library: {recorded_verbs} = self._libraries.get("{folder}") or self._make("{folder}", "{recorded_verbs}")
+        return library
+'''
 
 
 def registrations(folder: Path = FOLDER, package: str = "atomr_trio.libraries") -> dict[str, Registration]:
@@ -97,18 +124,23 @@ def registrations(folder: Path = FOLDER, package: str = "atomr_trio.libraries") 
 def text_of(libraries: dict[str, Registration]) -> str:
     """The file."""
     with_verbs = {folder: each for folder, each in sorted(libraries.items()) if each.verbs}
-    classes = {folder: sorted((each.verbs, each.batch_verbs)) for folder, each in with_verbs.items()}
+    classes = {
+        folder: sorted(filter(None, (each.verbs, each.batch_verbs, each.recorded_verbs)))
+        for folder, each in with_verbs.items()
+    }
     head = HEAD.format(
         imports="\n".join(f"    from .{folder}.verbs import {', '.join(names)}" for folder, names in classes.items()),
         public=_listed(sorted(name for names in classes.values() for name in names)),
         folders=_listed(libraries),
         actors=_listed(each.name for each in with_verbs.values()),
+        recorded=tuple(each.name for each in with_verbs.values() if each.recorded_verbs),
         homes=", ".join(f'"libraries.{folder}.verbs": ({_listed(names)})' for folder, names in classes.items()),
     )
     each_property = [(folder, each._asdict() | {"folder": folder}) for folder, each in with_verbs.items()]
     device = "".join(DEVICE_PROPERTY.format(**fields) for _, fields in each_property)
     batch = "".join(BATCH_PROPERTY.format(**fields) for _, fields in each_property)
-    return head + device + BATCH_HEAD + batch
+    recorder = "".join(RECORDER_PROPERTY.format(**fields) for _, fields in each_property if fields["recorded_verbs"])
+    return head + device + BATCH_HEAD + batch + RECORDER_HEAD + recorder
 
 
 def _listed(names: Iterable[str]) -> str:

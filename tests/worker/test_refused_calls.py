@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,14 +26,18 @@ import trio.testing
 import atomr_sim
 from atomr_cuda import CudaError, driver
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
+from atomr_trio._calls.verbs import CallRequest, Scalar
 from atomr_trio._device.device import core_of
-from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, RELEASE_CHUNK
+from atomr_trio._wire import status
+from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LOAD, UNLOAD
 from atomr_trio._worker.base.calls import CallEngine
 from atomr_trio._worker.base.giving_back import GivingBack
 from atomr_trio._worker.base.lanes import Command, Lane
 from atomr_trio._worker.base.memory import MemoryEngine
 from atomr_trio.libraries.blas.engine import blas_engine
+from atomr_trio.libraries.blas.records import BLAS
+from atomr_trio.libraries.blas.registration import REGISTRATION
 from atomr_trio.libraries.graphs.engine import GraphEngine
 from atomr_trio.libraries.graphs.records import BUILD, DESTROY, Step, encode_steps
 from atomr_trio.libraries.modules.engine import ModuleEngine
@@ -144,6 +150,41 @@ async def graph(dev: Any) -> AsyncIterator[Request]:
 
 
 @contextlib.asynccontextmanager
+async def graph_calls(dev: Any) -> AsyncIterator[Request]:
+    """Each time a graph with a handle and a workspace of its own."""
+    a, x = await dev.to_device(np.eye(N, dtype=np.float32) * 3), await dev.to_device(NUMBERS)
+    found = []
+
+    def record(graph: Any) -> None:
+        found[:] = graph.blas.gemv(a, x), graph.blas.gemm(a, a)
+
+    async def request() -> None:
+        built = await dev.capture(record)
+        await built.launch()
+        vector, matrix = found
+        assert (await vector.to_host() == NUMBERS * 3).all()
+        assert (await matrix.to_host() == np.eye(N) * 9).all()
+
+    yield request
+
+
+@contextlib.asynccontextmanager
+async def update_calls(dev: Any) -> AsyncIterator[Request]:
+    x, y = await dev.to_device(NUMBERS), dev.zeros(N, np.float32)
+    built = await dev.capture(lambda graph: graph.blas.axpy(x, y))
+    numbers = itertools.count(2)
+
+    async def request() -> None:
+        number = next(numbers)
+        await y.fill(0)
+        built.update(built.nodes[0], x, y, number)
+        await built.launch()
+        assert (await y.to_host() == NUMBERS * number).all()
+
+    yield request
+
+
+@contextlib.asynccontextmanager
 async def update(dev: Any) -> AsyncIterator[Request]:
     add = await dev.nvrtc.compile(SOURCE, "add")
     x = await dev.to_device(NUMBERS)
@@ -247,7 +288,7 @@ async def large_copies(dev: Any) -> AsyncIterator[Request]:
 
 
 OF_THE_DRIVER: list[Prepare] = [new_memory, load, launch, events, graph, update, pinned, copies, large_copies]
-OF_LIBRARIES: list[Prepare] = [blas, blaslt, solver]
+OF_LIBRARIES: list[Prepare] = [blas, blaslt, solver, graph_calls, update_calls]
 CASES = [
     *(pytest.param(prepare, REFUSED, id=prepare.__name__) for prepare in (*OF_THE_DRIVER, *OF_LIBRARIES)),
     *(
@@ -342,6 +383,17 @@ async def test_a_lane_that_gets_no_stream_fails_its_commands_in_order_until_it_g
 # --- what the driver has given, counted in this process ---------------------------------------------------------------
 
 
+class GivingBackQuietly(GivingBack):
+    """What is refused is tried again with the next, and nobody is told: as a worker does it in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__(CudaError)
+
+    def make(self, calls: Any) -> None:
+        with contextlib.suppress(CudaError):
+            super().make(calls)
+
+
 @pytest.fixture
 def services() -> Iterator[Any]:
     """What an engine asks of its worker, for the simulated driver of this process."""
@@ -353,6 +405,10 @@ def services() -> Iterator[Any]:
         poisoned=False,
         staging_address=0,
         cuda_error=CudaError,
+        engines={MEMORY.number: SimpleNamespace(table=MEMORY, forget_lane=lambda index: [])},
+        capturing=threading.Lock(),
+        give_back=GivingBackQuietly().make,
+        wait_given_back=lambda: None,
         synchronize=driver.cuCtxSynchronize,
         forget_hot=lambda: None,
         post=lambda message, descriptors=(): None,
@@ -404,6 +460,23 @@ def of_graphs(services: Any, lane: Any) -> tuple[Call, Call]:
     )
 
 
+def of_calls_in_graphs(services: Any, lane: Any) -> tuple[Call, Call]:
+    blas = services.engines[BLAS.number] = blas_engine(services)
+    engine, address = GraphEngine(services, ModuleEngine(services)), sim_process.allocate(4096)
+    status.describe("cublas", REGISTRATION.statuses or {})
+    words = (4, Scalar.of(2, "f4"), address, 1, address + 256, 1)
+    others: dict[str, Any] = {"lane": 0, "operation": "axpy", "flags": 0, **dict.fromkeys(("answer", "check", "keep"))}
+    axpy = CallRequest(BLAS, "cublasSaxpy_64", words, (), **others)
+    steps = encode_steps([Step(number, (), ((BLAS.call, axpy.payload),)) for number in range(2)])
+    build, destroy = BUILD.struct.pack(1), DESTROY.struct.pack(1)
+
+    def undo() -> None:
+        engine.calls[DESTROY.number](command(DESTROY, destroy), lane)
+        assert not blas._lanes, "the handle is no longer known"
+
+    return lambda: engine.calls[BUILD.number](command(BUILD, build, steps), lane), undo
+
+
 def of_lanes(services: Any, lane: Any) -> tuple[Call, Call]:
     page: Any = SimpleNamespace(finished=lambda lane: 0, words=[0] * 512)
     other, giving_back = Lane(3, page, 0, None, services), GivingBack(CudaError)
@@ -438,10 +511,12 @@ def command(verb: Any, payload: bytes, content: bytes = b"") -> Command:
 
 
 @pytest.mark.parametrize(
-    "make", [of_memory, of_modules, of_graphs, of_lanes, of_blas, of_solver, of_kernels_of_our_own]
+    "make",
+    [of_memory, of_modules, of_graphs, of_calls_in_graphs, of_lanes, of_blas, of_solver, of_kernels_of_our_own],
 )
 def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
-    lane: Any = SimpleNamespace(index=0, stream=sim_process.stream())
+    stream = sim_process.stream()
+    lane: Any = SimpleNamespace(index=0, stream=stream, ask=lambda call: call(stream))
     do, undo = make(services, lane)
     do()
     undo()

@@ -67,13 +67,16 @@ class CallTable(VerbTable):
         mode: Mode = Mode.ENQUEUES,
         workspaces: Mapping[str, Workspace] | None = None,
         options: Mapping[str, Option] | None = None,
+        capturable: bool = False,
     ) -> None:
         super().__init__(engine, number)
+        if capturable and (workspaces or mode is Mode.BLOCKS):
+            raise ValueError(f"calls of {engine} cannot be captured: they wait, or their workspaces grow")
         self.functions: tuple[str, ...] = functions
         self.workspaces: Mapping[str, Workspace] = workspaces or {}
         self.options: Mapping[str, Option] = options or {}
         self.numbers: Mapping[str, int] = {name: index for index, name in enumerate(functions)}
-        self.call: Verb = self.verb("call", mode, _FIELDS)
+        self.call: Verb = self.verb("call", mode, _FIELDS, capturable=capturable)
         self.first_call: Verb = self.verb("first_call", Mode.BLOCKS, _FIELDS)
         """The library makes its handle or loads the function's kernels: nothing for the thread that all lanes share."""
         self.open: Verb = self.verb("open", Mode.BLOCKS, {})

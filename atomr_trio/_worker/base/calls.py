@@ -80,7 +80,7 @@ def made_ready(prepare: Callable[[], None], call: Callable[[], int], error_of: C
 class LaneHandle:
     """The objects of a library for one lane: its handle, whose stream is always the lane's, and the results."""
 
-    __slots__ = ("answers", "flags", "host_room", "options", "room", "room_bytes", "settings", "value")
+    __slots__ = ("answers", "captured_room", "flags", "host_room", "options", "room", "room_bytes", "settings", "value")
 
     def __init__(self, value: Any, answers: int) -> None:
         self.value: Any = value
@@ -92,12 +92,17 @@ class LaneHandle:
         """The workspace on the device, which grows and is never given back before the lane is closed."""
         self.room_bytes: int = 0
         self.host_room: Any = None
+        self.captured_room: Any = None
+        """The library's own workspace for calls that are captured; None if none was captured."""
         self.flags: int | None = None
         """The present setting; None when it is unknown."""
 
 
 class Handles:
     """The functions that make, set and destroy a library's handles."""
+
+    captured_room_bytes: int = 0
+    """The size of the workspace that `lend` gives to a handle whose calls are captured."""
 
     def create(self, lane: Lane) -> Any:
         """A handle whose work goes to the lane's stream."""
@@ -109,6 +114,9 @@ class Handles:
 
     def configure(self, handle: Any, flags: int) -> None:
         """Set what a call asks for, for a library of which that can be asked."""
+
+    def lend(self, handle: Any, address: int, size: int) -> None:
+        """Give the library memory to work in, in place of what it would allocate during a call."""
 
     # For a library whose calls take objects of its own.
 
@@ -176,6 +184,21 @@ class CallEngine:
         if answer_bytes:
             target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
+
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+        """Make the lane's handle and its workspace; see `CapturableEngine`."""
+        number, _, _, answers, *_ = HEAD.unpack_from(payload)
+        if answers:
+            raise ValueError(f"a call of {self.table.functions[number]} with an answer cannot be captured")
+        if number not in self._bound:
+            self._bind(number)
+        handle = self._lanes.get(lane.index) or self._open(lane)
+        size = self._handles.captured_room_bytes
+        if size and handle.captured_room is None:
+            room = self._driver.CUdeviceptr()
+            self._driver.cuMemAlloc(byref(room), size)
+            handle.captured_room = room
+            self._handles.lend(handle.value, room.value, size)
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
         """Return a call whose words are the same each time, ready to be made; see `RepeatingEngine`."""
@@ -247,6 +270,11 @@ class CallEngine:
             self._driver.cuMemFree(handle.room)
             handle.room, handle.room_bytes = None, 0
 
+    def _give_captured_room_back(self, handle: LaneHandle) -> None:
+        if handle.captured_room is not None:
+            self._driver.cuMemFree(handle.captured_room)
+            handle.captured_room = None
+
     def _open_ahead(self, command: Command, lane: Lane) -> None:
         if lane.index not in self._lanes:
             self._open(lane)
@@ -272,6 +300,7 @@ class CallEngine:
             *(functools.partial(self._handles.destroy_option, kind, option) for kind, option in options),
             functools.partial(self._handles.destroy, handle.value),
             functools.partial(self._give_room_back, handle),
+            functools.partial(self._give_captured_room_back, handle),
             functools.partial(self._driver.cuMemFree, handle.answers),
         ]
 

@@ -7,7 +7,8 @@ the standard library alone.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 
 
 class GivingBack:
@@ -38,3 +39,37 @@ class GivingBack:
                 self._refused.append(call)
         if first is not None:
             raise first
+
+
+class GivingBackLater:
+    """Makes such calls in threads of their own, since the driver may let them wait for all that runs.
+
+    `start` starts a thread for a function; `make_now` makes the calls in the thread that it is called in.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Callable[[], None]], threading.Thread],
+        make_now: Callable[[Sequence[Callable[[], object]]], None],
+    ) -> None:
+        self._start = start
+        self._make_now = make_now
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def make(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Make the calls, soon."""
+        try:
+            thread = self._start(lambda: self._make_now(calls))
+        except RuntimeError:  # the system has no thread left: then here, though it may take long
+            self._make_now(calls)
+            return
+        with self._lock:
+            self._threads = [thread, *(other for other in self._threads if other.is_alive())]
+
+    def join(self) -> None:
+        """Wait until all calls were made that `make` was given so far."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join()

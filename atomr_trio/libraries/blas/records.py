@@ -35,7 +35,7 @@ _FUNCTIONS = (
     *_of("C Z", "geru", "gerc", "hemv", "hbmv", "her", "her2"),
     *_of("S D C Z", "getrfBatched", "getrsBatched", suffix=""),
 )
-BLAS = CallTable(REGISTRATION.name, REGISTRATION.number, _FUNCTIONS)
+BLAS = CallTable(REGISTRATION.name, REGISTRATION.number, _FUNCTIONS, capturable=True)
 
 ATOMICS = 2
 """A flag: sums may use atomics. This is faster, and the bits may differ from run to run (`cublasSetAtomicsMode`)."""

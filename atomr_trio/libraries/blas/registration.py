@@ -20,6 +20,7 @@ REGISTRATION = Registration(
     },
     verbs="Blas",
     batch_verbs="BatchBlas",
+    recorded_verbs="RecordedBlas",
     summary="Dense linear algebra (cuBLAS)",
     example="gemm(a, b)",
 )

@@ -6,7 +6,7 @@ prepare operands, and `types` has the shared tables.
 
 from __future__ import annotations
 
-from ..._calls.verbs import Awaited, Batched
+from ..._calls.verbs import Awaited, Batched, Recorded
 from .level1 import VectorVerbs
 from .level2 import MatrixVectorVerbs
 from .level3 import MatrixVerbs
@@ -15,7 +15,7 @@ from .records import BLAS
 from .triangular import TriangularVerbs
 from .types import Compute, MathMode
 
-__all__ = ["BatchBlas", "Blas", "Compute", "MathMode"]
+__all__ = ["BatchBlas", "Blas", "Compute", "MathMode", "RecordedBlas"]
 
 
 class _BlasVerbs(VectorVerbs, MatrixVectorVerbs, MatrixVerbs, ProductVerbs, TriangularVerbs):
@@ -32,5 +32,15 @@ class Blas(_BlasVerbs, Awaited):
 
 class BatchBlas(_BlasVerbs, Batched):
     """The verbs of `Blas` in a batch, without ``await``: `batch.blas`."""
+
+    __slots__ = ()
+
+
+class RecordedBlas(_BlasVerbs, Recorded):
+    """The verbs of `Blas` as nodes of a graph: `graph.blas` of a `GraphRecorder`.
+
+    Each is one node. It returns its result as in a batch: the arrays that it was given, or new ones. The graph writes
+    them anew with each launch, and keeps them alive.
+    """
 
     __slots__ = ()

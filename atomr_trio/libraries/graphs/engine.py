@@ -1,8 +1,12 @@
 """Graphs: commands that are described once, and launched together.
 
 A graph is described by steps. A step has one or several records of other engines, in order, and the steps that it comes
-after. Only the user's process knows which arrays a step uses, and has made the edges from that. The graph is built node
-by node, without capturing a stream: a capture forbids calls that other lanes may be making.
+after. Only the user's process knows which arrays a step uses, and has made the edges from that. Launches, copies and
+fills are added node by node.
+
+What a call of a library puts on the GPU is the library's business, so such a call is captured: on a lane that the graph
+has for itself (``_worker/base/captures.py``), into a graph that becomes a child of this one. Calls of one library use
+one handle and one workspace. So they run one after the other, whatever else orders them.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from atomr_cuda.constants.driver import (
 from ..._wire.protocol import Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
+from ..._wire.status import StatusClass, classify
+from ..._worker.base.captures import CaptureLane
 from ..._worker.base.giving_back import GivingBack
 from ..._worker.base.memory import SEED_BYTES
 
@@ -32,12 +38,12 @@ if TYPE_CHECKING:
 
     from ..._worker.base.lanes import Command, Lane, WorkerServices
     from ..modules.engine import ModuleEngine
-from .records import BUILD, DESTROY, GRAPH, LAUNCH_GRAPH, UPDATE, Step, decode_steps
+from .records import BUILD, DESTROY, GRAPH, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, Step, Verbs, capturable, decode_steps
 
 _LONGEST_ROW = 1 << 30
+"""A copy node is described by rows with a pitch, and a pitch has 31 bits."""
 _MOST_ENTRIES = 64
 """Of a stream's queue that a launch is taken to make, however many steps its graph has."""
-"""A copy node is described by rows with a pitch, and a pitch has 31 bits."""
 
 
 _Triple = tuple[int, int, int]
@@ -57,21 +63,40 @@ class _Part(NamedTuple):
 
     kind: _Kind
     parameters: Any
+    """A structure, or a child graph."""
     keep: object = None
     attributes: Sequence[Any] = ()
     """The ``CUlaunchAttribute`` array of a kernel. It stays with the node when its parameters change."""
+    engine: int = 0
+    """The number of the engine whose call a child graph is; 0 for what is no child graph."""
+
+    @property
+    def argument(self) -> Any:
+        """The parameters as the functions take them."""
+        return self.parameters if self.engine else byref(self.parameters)
+
+
+def _with(nodes: list[Any], another: Any) -> list[Any]:
+    """Return nodes to come after, with one more; the driver takes none twice."""
+    if another is None or any(node.value == another.value for node in nodes):
+        return nodes
+    return [*nodes, another]
 
 
 class _BuiltGraph:
     """A graph in the driver: the nodes of each step, and the graph that is launched."""
 
-    __slots__ = ("executable", "graph", "has_priorities", "nodes", "steps")
+    __slots__ = ("executable", "graph", "has_priorities", "lane", "last_calls", "nodes", "steps")
 
-    def __init__(self, steps: list[Step], graph: Any) -> None:
+    def __init__(self, steps: list[Step], graph: Any, lane: CaptureLane | None) -> None:
         self.steps = steps
         self.graph = graph
         self.nodes: list[list[Any]] = []
         self.executable: Any = None
+        self.lane: CaptureLane | None = lane
+        """The lane of its calls of libraries, if it has any."""
+        self.last_calls: dict[int, Any] = {}
+        """The last node that is a call of a library, by the number of its engine."""
         self.has_priorities = False
         """Tell whether a node has its own priority. The others then get the default priority of a stream."""
 
@@ -89,9 +114,12 @@ class GraphEngine:
         self._modules = modules
         self._graphs: dict[int, _BuiltGraph] = {}
         self._giving_back = GivingBack(services.cuda_error)
+        self._verbs: Verbs = {}
+        """Those that can be steps, of all engines, once they are needed."""
         self._kernel = _Kind(driver.cuGraphAddKernelNode, driver.cuGraphExecKernelNodeSetParams, False)
         self._memcpy = _Kind(driver.cuGraphAddMemcpyNode, driver.cuGraphExecMemcpyNodeSetParams, True)
         self._memset = _Kind(driver.cuGraphAddMemsetNode, driver.cuGraphExecMemsetNodeSetParams, True)
+        self._child = _Kind(driver.cuGraphAddChildGraphNode, driver.cuGraphExecChildGraphNodeSetParams, False)
         self._parts: dict[Verb, Callable[[bytes], Iterator[_Part]]] = {
             LAUNCH: self._launch_parts,
             COPY: self._copy_parts,
@@ -101,6 +129,7 @@ class GraphEngine:
             BUILD.number: self._build,
             LAUNCH_GRAPH.number: self._launch,
             UPDATE.number: self._update,
+            UPDATE_CALLS.number: self._update,
             DESTROY.number: self._destroy,
         }
 
@@ -110,10 +139,8 @@ class GraphEngine:
         (number,) = BUILD.struct.unpack_from(command.payload)
         with open(command.take_descriptor(), "rb") as file:
             file.seek(0)  # it was written through the same descriptor
-            steps = list(decode_steps(file.read()))
-        with contextlib.suppress(self._services.cuda_error):
-            self._drop(number)
-        self._graphs[number] = self._built(steps, lane)
+            steps = self._decoded(file.read())
+        self._rebuild(number, steps, lane)
 
     def _launch(self, command: Command, lane: Lane) -> None:
         (number,) = LAUNCH_GRAPH.struct.unpack(command.payload)
@@ -126,28 +153,57 @@ class GraphEngine:
         (number,) = UPDATE.struct.unpack_from(command.payload)
         built = self._graphs[number]
         fits = True
-        for step in decode_steps(command.payload[UPDATE.struct.size :]):
-            built.steps[step.number] = step._replace(after=built.steps[step.number].after)
-            fits = fits and self._change(built, step)
+        with contextlib.ExitStack() as captured:
+            for step in self._decoded(command.payload[UPDATE.struct.size :]):
+                built.steps[step.number] = step._replace(after=built.steps[step.number].after)
+                fits = fits and self._change(built, step, captured)
         if not fits:
-            with contextlib.suppress(self._services.cuda_error):
-                self._drop(number)
-            self._graphs[number] = self._built(built.steps, lane)
+            self._rebuild(number, built.steps, lane)
 
     def _destroy(self, command: Command, lane: Lane) -> None:
         (number,) = DESTROY.struct.unpack_from(command.payload)
-        self._drop(number)
-
-    def _drop(self, number: int) -> None:
-        """Give a graph back, if there is one. A launch that runs goes on; the driver waits for it."""
         built = self._graphs.pop(number, None)
         if built is not None:
-            self._give_back(built.graph, built.executable)
+            self._give_back(built, lane)
 
-    def _give_back(self, graph: Any, executable: Any) -> None:
+    def _rebuild(self, number: int, steps: list[Step], lane: Lane) -> None:
+        """Build a graph in the place of an older one, if there is one. It takes over the lane of the older one's calls.
+
+        Launches of the two never overlap, since all are in the order of one lane. So one workspace is enough.
+        """
+        older = self._graphs.pop(number, None)
+        calls_lane = None
+        if older is not None:
+            calls_lane, older.lane = older.lane, None
+            with contextlib.suppress(self._services.cuda_error):
+                self._give_back(older, lane)
+        self._graphs[number] = self._built(steps, lane, calls_lane)
+
+    def _decoded(self, content: bytes) -> list[Step]:
+        verbs = self._verbs = self._verbs or capturable(engine.table for engine in self._services.engines.values())
+        return list(decode_steps(content, verbs))
+
+    def _give_back(self, built: _BuiltGraph, lane: Lane) -> None:
+        """Give a graph back. A launch that runs on this lane goes on; the driver waits for it.
+
+        What its calls used is given back in a thread, which waits for the last launch.
+        """
+        try:
+            self._giving_back.make(self._calls_to_destroy(built))
+        finally:
+            if built.lane is not None:
+                wait = partial(lane.ask, self._driver.cuStreamSynchronize.status)
+                self._services.give_back([wait, *self._forgotten(built.lane)])
+
+    def _forgotten(self, lane: CaptureLane) -> list[Callable[[], object]]:
+        """Let every engine forget a lane of a graph, and return the calls that give all of it back."""
+        found = (engine.forget_lane(lane.index) for engine in self._services.engines.values())
+        return [*(call for calls in found for call in calls), lane.destroy]
+
+    def _calls_to_destroy(self, built: _BuiltGraph) -> list[Callable[[], object]]:
         driver = self._driver
-        calls = [partial(driver.cuGraphExecDestroy, executable)] if executable is not None else []
-        self._giving_back.make([*calls, partial(driver.cuGraphDestroy, graph)])
+        calls = [partial(driver.cuGraphExecDestroy, built.executable)] if built.executable is not None else []
+        return [*calls, partial(driver.cuGraphDestroy, built.graph)] if built.graph.value else []
 
     def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
@@ -155,38 +211,69 @@ class GraphEngine:
 
     def close(self) -> None:
         """Give every graph back."""
-        for number in list(self._graphs):
-            self._drop(number)
+        for built in self._graphs.values():
+            self._giving_back.make(self._calls_to_destroy(built))
+            if built.lane is not None:
+                self._giving_back.make(self._forgotten(built.lane))
+        self._graphs.clear()
 
     # Building.
 
-    def _built(self, steps: list[Step], lane: Lane) -> _BuiltGraph:
+    def _built(self, steps: list[Step], lane: Lane, calls_lane: CaptureLane | None) -> _BuiltGraph:
         driver = self._driver
-        graph = driver.CUgraph()
-        driver.cuGraphCreate(byref(graph), 0)
-        built = _BuiltGraph(steps, graph)
+        built = _BuiltGraph(steps, driver.CUgraph(), calls_lane)
         try:
-            for step in steps:
-                built.nodes.append(self._add_step(built, step))
+            driver.cuGraphCreate(byref(built.graph), 0)
+            self._prepare_all_calls(built, steps)
+            with contextlib.ExitStack() as captured:
+                for step in steps:
+                    built.nodes.append(self._add_step(built, step, captured))
             executable = driver.CUgraphExec()
             driver.cuGraphInstantiate(
-                byref(executable), graph, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY if built.has_priorities else 0
+                byref(executable),
+                built.graph,
+                CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY if built.has_priorities else 0,
             )
             built.executable = executable
             driver.cuGraphUpload(executable, lane.stream)  # otherwise the first launch would take the time
         except BaseException:
             with contextlib.suppress(self._services.cuda_error):
-                self._give_back(graph, built.executable)
+                self._give_back(built, lane)
             raise
         return built
 
-    def _add_step(self, built: _BuiltGraph, step: Step) -> list[Any]:
-        """Add the nodes of a step in order. The first one comes after the last node of every step before it."""
+    def _prepare_all_calls(self, built: _BuiltGraph, steps: Sequence[Step]) -> None:
+        """Do it again if there is too little memory while older graphs are about to give theirs back."""
+        try:
+            self._prepare_calls(built, steps)
+        except self._services.cuda_error as error:
+            if classify(error.status, error.library) is not StatusClass.OUT_OF_MEMORY:
+                raise
+            self._services.wait_given_back()
+            self._prepare_calls(built, steps)
+
+    def _prepare_calls(self, built: _BuiltGraph, steps: Sequence[Step]) -> None:
+        """Make all that the calls of libraries in these steps need, before the first of them is captured."""
+        for step in steps:
+            for verb, payload in step.records:
+                if verb not in self._parts:
+                    built.lane = built.lane or CaptureLane(self._services)
+                    built.lane.prepare(verb, payload)
+
+    def _add_step(self, built: _BuiltGraph, step: Step, captured: contextlib.ExitStack) -> list[Any]:
+        """Add the nodes of a step in order. The first one comes after the last node of every step before it.
+
+        What `captured` is given is destroyed once all steps were added.
+        """
         before = [built.nodes[number][-1] for number in step.after]
         nodes: list[Any] = []
-        for part in self._parts_of(step):
+        for part in self._parts_of(built, step, captured):
             context = (self._context(),) if part.kind.takes_context else ()
-            nodes.append(self._add(built.graph, part.kind.add, before, byref(part.parameters), *context))
+            if part.engine:
+                before = _with(before, built.last_calls.get(part.engine))
+            nodes.append(self._add(built.graph, part.kind.add, before, part.argument, *context))
+            if part.engine:
+                built.last_calls[part.engine] = nodes[-1]
             for attribute in part.attributes:
                 self._driver.cuGraphKernelNodeSetAttribute(nodes[-1], attribute.id, byref(attribute.value))
                 built.has_priorities |= attribute.id == CU_LAUNCH_ATTRIBUTE_PRIORITY
@@ -200,15 +287,16 @@ class GraphEngine:
         add(byref(node), graph, handles, len(before), *arguments)
         return node
 
-    def _change(self, built: _BuiltGraph, step: Step) -> bool:
+    def _change(self, built: _BuiltGraph, step: Step, captured: contextlib.ExitStack) -> bool:
         """Change the parameters of a step's nodes in place; return false when the driver refuses them."""
-        nodes, parts = built.nodes[step.number], list(self._parts_of(step))
+        self._prepare_calls(built, [step])
+        nodes, parts = built.nodes[step.number], list(self._parts_of(built, step, captured))
         if len(nodes) != len(parts):
             return False
         try:
             for node, part in zip(nodes, parts, strict=True):
                 context = (self._context(),) if part.kind.takes_context else ()
-                part.kind.change(built.executable, node, byref(part.parameters), *context)
+                part.kind.change(built.executable, node, part.argument, *context)
         except self._services.cuda_error as error:
             # Copies of rows cannot be changed, nor can the kind of a node or the size of a fill.
             if error.status not in (CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE):
@@ -223,9 +311,15 @@ class GraphEngine:
 
     # Nodes.
 
-    def _parts_of(self, step: Step) -> Iterator[_Part]:
+    def _parts_of(self, built: _BuiltGraph, step: Step, captured: contextlib.ExitStack) -> Iterator[_Part]:
         for verb, payload in step.records:
-            yield from self._parts[verb](payload)
+            make = self._parts.get(verb)
+            if make is not None:
+                yield from make(payload)
+            elif built.lane is not None:
+                graph = built.lane.capture(verb, payload)
+                captured.callback(self._driver.cuGraphDestroy, graph)  # its node has a copy
+                yield _Part(self._child, graph, engine=verb.engine_number)
 
     def _launch_parts(self, payload: bytes) -> Iterator[_Part]:
         _, gx, gy, gz, bx, by, bz, shared, _ = LAUNCH.struct.unpack_from(payload)

@@ -1,4 +1,4 @@
-"""Graphs: launches, copies and fills that are recorded once and launched together.
+"""Graphs: launches, copies, fills and calls of libraries that are recorded once and launched together.
 
 A recording becomes a *plan*: its steps, their order, and the whole graph's access to each block. A plan never changes;
 `update` makes another one. Each generation is told of a graph when a launch needs it. The plan that it was told is
@@ -27,6 +27,7 @@ from ..._arrays import layout as _layout
 from ..._arrays.access import Marked
 from ..._arrays.arrays import DeviceArray, check_like, check_usable
 from ..._arrays.ownership import own
+from ..._calls.plans import PlanKind, Plans
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Command, Operand, Unwatched
@@ -43,9 +44,12 @@ from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
 from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
 from ..modules.module import Module
-from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, encode_head, encode_records
+from ..registered import RECORDED, RecorderLibraries
+from .calls import call_records, plans_of
+from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, encode_head, encode_records
 
 if TYPE_CHECKING:
+    from ..._calls.verbs import Planned
     from ..._generation.generation import Generation
 
 LARGEST_UPDATE = 32 * 1024
@@ -63,11 +67,17 @@ class Records:
 
     count: int
     content: bytes
+    has_calls: bool = False
+    """True if calls of libraries may be among them."""
+    plans: tuple[PlanKind, ...] = ()
+    """The plans that those execute."""
 
     @classmethod
-    def of(cls, records: Sequence[tuple[Verb, bytes]]) -> Records:
+    def of(
+        cls, records: Sequence[tuple[Verb, bytes]], *, has_calls: bool = False, plans: tuple[PlanKind, ...] = ()
+    ) -> Records:
         """Return the records of verbs and payloads, as the worker is told them."""
-        return cls(len(records), encode_records(records))
+        return cls(len(records), encode_records(records), has_calls, plans)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -219,23 +229,31 @@ class _Plan:
         records = (each.content for row in self.records for each in row)
         return b"".join(itertools.chain.from_iterable(zip(self.order.heads, records, strict=True)))
 
-    def difference(self, known: Rows[Records], most: int) -> bytes | None:
-        """Return the changes for a worker that has the steps with other records; None for more bytes than `most`.
+    @property
+    def plans(self) -> tuple[PlanKind, ...]:
+        """The plans of libraries that its steps execute."""
+        return tuple(kind for row in self.records for each in row for kind in each.plans)
 
-        The edges stay. Rows that no update has touched are the same objects, and are skipped.
+    def difference(self, known: Rows[Records], most: int) -> tuple[Verb, bytes] | None:
+        """Return the verb and the changes for a worker that has the steps with other records.
+
+        Returns None for more bytes than `most`. The edges stay. Rows that no update has touched are the same objects,
+        and are skipped.
         """
         parts: list[bytes] = []
         size = 0
+        verb = UPDATE
         for first, (row, old_row) in enumerate(zip(self.records, known, strict=True)):
             if row is old_row:
                 continue
             for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * _ROW):
                 if records is not old:
                     parts += (encode_head(number, (), records.count), records.content)
+                    verb = UPDATE_CALLS if records.has_calls else verb
                     size += len(parts[-1]) + len(parts[-2])
                     if size > most:
                         return None
-        return b"".join(parts)
+        return verb, b"".join(parts)
 
     def check_freed(self) -> None:
         """Raise `InvalidArgument` if an array was freed."""
@@ -283,6 +301,18 @@ def _launch_step(
         functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches, options),
         (kernel, keep),
         kernel._module,
+    )
+
+
+def _call_step(planned: Planned) -> _Step:
+    records, roles = call_records(planned)
+    keep = (planned.made, planned.zeros, [request.keep for request in planned.requests])
+    return _Step(
+        planned.operation,
+        Records.of(records, has_calls=True, plans=plans_of(planned)),
+        roles,
+        lambda *arguments, **keywords: _call_step(planned.again(*arguments, **keywords)),
+        keep,
     )
 
 
@@ -366,7 +396,7 @@ class GraphNode:
     index: int
     """Its number, in the order of recording, from 0."""
     operation: str
-    """Its operation: `"launch of saxpy"`, `"copy"` or `"fill"`."""
+    """Its operation: `"launch of saxpy"`, `"copy"`, `"fill"` or, for example, `"blas.gemm"`."""
     after: tuple[int, ...]
     """The numbers of the nodes that must be done before it; those that follow from others are left out."""
     _recording: _Recording = attrs.field(repr=False)
@@ -377,20 +407,23 @@ class GraphNode:
 
 
 @final
-class GraphRecorder(metaclass=NoPublicConstructor):
+class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
     """Records the operations of a graph; `await dev.capture(record)` passes one to `record`.
 
-    It has the verbs that can be captured. Each checks its arguments, sends nothing, and returns its node. The name of
+    It has the verbs that can be captured. Each checks its arguments and sends nothing. Its own verbs return their node;
+    those of a library, such as ``graph.blas.gemm(a, b)``, return their result, and `last` is their node. The name of
     any other verb of a device or an array raises `InvalidArgument`.
     """
 
-    __slots__ = ("_device", "_open", "_order", "_recording", "_steps")
+    __slots__ = ("_device", "_last", "_open", "_order", "_recording", "_steps")
 
     _made_by = "`await dev.capture(record)`"
 
     def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device, self)
         self._device = device
         self._recording = _Recording(device)
+        self._last: GraphNode | None = None
         self._steps: list[_Step] = []
         self._order = _Order()
         self._open = True
@@ -401,7 +434,17 @@ class GraphRecorder(metaclass=NoPublicConstructor):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise InvalidArgument(f"{name} cannot be captured: a graph is made of launch, copy and fill")
+        raise InvalidArgument(
+            f"{name} cannot be captured: a graph is made of launch, copy and fill, and of the verbs of "
+            f"{' and '.join(RECORDED)}"
+        )
+
+    @property
+    def last(self) -> GraphNode:
+        """The node of the verb that was called last. Raises `InvalidArgument` if there was none."""
+        if self._last is None:
+            raise InvalidArgument("nothing was recorded yet")
+        return self._last
 
     def launch(
         self,
@@ -454,12 +497,26 @@ class GraphRecorder(metaclass=NoPublicConstructor):
         """
         return self._add(_fill_step(self._device, array, value))
 
-    def _add(self, step: _Step) -> GraphNode:
+    def _check_open(self) -> None:
+        """Raise `InvalidArgument` if the recording has ended."""
         if not self._open:
             raise InvalidArgument("the recording has ended: capture another graph")
+
+    def _add_call(self, planned: Planned) -> None:
+        """Record a call of a library. Raises `InvalidArgument` if it cannot be captured."""
+        self._add(_call_step(planned))
+
+    def _add(self, step: _Step) -> GraphNode:
+        self._check_open()
         number = len(self._steps)
         self._steps.append(step)
-        return GraphNode(number, step.operation, self._order.take_in(step), self._recording)
+        self._last = GraphNode(number, step.operation, self._order.take_in(step), self._recording)
+        return self._last
+
+    def _end(self) -> None:
+        """Take no more; and let go of the libraries, which refer to it in turn."""
+        self._open = False
+        self._libraries.clear()
 
     def _finished(self) -> _Plan:
         """Return the plan of the recording. Raises `InvalidArgument` if it is empty."""
@@ -484,7 +541,7 @@ async def _recorded(record: Callable[[GraphRecorder], object], recorder: GraphRe
 
 @final
 class Graph(metaclass=NoPublicConstructor):
-    """Launches, copies and fills that are launched together, made by `await dev.capture(record)`.
+    """Launches, copies, fills and calls of libraries that are launched together, made by `await dev.capture(record)`.
 
     It stays valid when a generation is lost: it is built again from the recording. It keeps its arrays and kernels
     alive. Nodes that touch the same array run in the order of the recording if one of them writes it; others may run
@@ -558,12 +615,14 @@ class Graph(metaclass=NoPublicConstructor):
         self._device.check_running()
         self._device.module_actor.begin_nowait(request, self._device.current)
 
-    def update(self, node: GraphNode, *arguments: object) -> None:
+    def update(self, node: GraphNode, *arguments: object, **keywords: object) -> None:
         """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.
 
         `node` comes from the recording or from `nodes`. `arguments` are those of the kernel for a launch, whose grid,
-        block and `touches` stay; the source and the target for a copy; the array and the value for a fill. Earlier
-        launches run with the arguments at that time. The change is made in place if the driver can do it
+        block and `touches` stay; the source and the target for a copy; the array and the value for a fill. A call of a
+        library takes all `arguments` and `keywords` of its verb anew; without an ``out`` its result goes to the array
+        that the recording has returned, and must be of that shape and dtype. Earlier launches run with the arguments
+        at that time. The change is made in place if the driver can do it
         (``cuGraphExecKernelNodeSetParams`` and its kin). If the arrays bring other dependencies, or a copy is not
         contiguous, the graph is built again. An update costs the same in a graph of any size. The next launch finds
         other dependencies, at some 3 us a node; `launch` lets other tasks run meanwhile.
@@ -574,7 +633,10 @@ class Graph(metaclass=NoPublicConstructor):
         if node._recording is not self._recording:
             raise InvalidArgument(f"the node belongs to another graph: {node!r}")
         self._device.check_open()
-        step = self._plan.step(node.index).change(*arguments)
+        step = self._plan.step(node.index)
+        if keywords and not step.records.has_calls:
+            raise InvalidArgument(f"a {step.operation} is updated by its arguments in order, without keywords")
+        step = step.change(*arguments, **keywords)
         self._plan = self._plan.with_step(node.index, step)
 
     def clone(self) -> Graph:
@@ -611,7 +673,7 @@ class Graph(metaclass=NoPublicConstructor):
         if built is not None and built.keeps_order_of(plan):
             changes = plan.difference(built.records, LARGEST_UPDATE)
             if changes is not None:
-                self._change(generation, built, plan, changes)
+                self._change(generation, built, plan, *changes)
                 return built
         return self._build(generation, plan)
 
@@ -625,6 +687,7 @@ class Graph(metaclass=NoPublicConstructor):
         owner = _Preparation(self, generation, built, request)
         payload = BUILD.struct.pack(self._number)
         with (
+            self._defined(generation, plan),
             host_limits(
                 "the graph cannot be described to the worker",
                 device=generation.device,
@@ -643,14 +706,22 @@ class Graph(metaclass=NoPublicConstructor):
         generation.graphs[self._number] = built
         return built
 
-    def _change(self, generation: Generation, built: BuiltGraph, plan: _Plan, changes: bytes) -> None:
+    def _change(self, generation: Generation, built: BuiltGraph, plan: _Plan, verb: Verb, changes: bytes) -> None:
         """Publish the changes. They fail if an earlier command of the graph failed, so the newest ticket is enough."""
         required = {built.ticket} if built.ticket else set()
         self._require_chunks(generation, plan, required)
         owner = _Preparation(self, generation, built)
-        payload = UPDATE.struct.pack(self._number) + changes
-        command = generation.publish(LANE_COMPUTE, UPDATE, payload, (), owner, requires=required)
+        payload = verb.struct.pack(self._number) + changes
+        with self._defined(generation, plan) if verb is UPDATE_CALLS else contextlib.nullcontext():
+            command = generation.publish(LANE_COMPUTE, verb, payload, (), owner, requires=required)
         built.records, built.ticket = plan.records, command.ticket
+
+    def _defined(self, generation: Generation, plan: _Plan) -> contextlib.AbstractContextManager[None]:
+        """Define the plans of libraries on the compute lane, and keep them there until the block is left.
+
+        The worker makes each of them once more for the graph, which keeps its own.
+        """
+        return self._device.part(Plans).defined(plan.plans, generation, LANE_COMPUTE)
 
     def _require_chunks(self, generation: Generation, plan: _Plan, required: set[int]) -> None:
         """Create the chunks of copies and fills, since the driver checks their addresses when the graph is built."""
@@ -794,7 +865,7 @@ async def capture(device: DeviceCore, record: Callable[[GraphRecorder], object])
         await _recorded(record, recorder)
     finally:
         device.recording.remove(task)
-        recorder._open = False
+        recorder._end()
     request = _CaptureRequest(device, recorder._finished(), recorder._recording)
     graph: Graph = await device.module_actor.mailbox.ask(request)
     return graph

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._wire.protocol import Mode, Verb, VerbTable
-from ..._wire.records.memory import MEMORY
-from ..._wire.records.module import MODULE
 from .registration import REGISTRATION
 
 GRAPH = VerbTable(REGISTRATION.name, REGISTRATION.number)
@@ -20,6 +18,9 @@ LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"})
 
 UPDATE = GRAPH.verb("update", Mode.ENQUEUES, {"graph": "Q"})
 """Replace steps by those of the tail that have the same numbers. The edges stay."""
+
+UPDATE_CALLS = GRAPH.verb("update_calls", Mode.BLOCKS, {"graph": "Q"})
+"""The same, where calls of libraries are among the steps: to capture one may take long the first time."""
 
 DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})
 
@@ -62,8 +63,17 @@ def encode_records(records: Iterable[tuple[Verb, bytes]]) -> bytes:
     )
 
 
-def decode_steps(data: bytes) -> Iterator[Step]:
-    """Return the steps that `encode_steps` wrote."""
+Verbs = Mapping[tuple[int, int], Verb]
+"""Verbs by the number of their engine and their own."""
+
+
+def capturable(tables: Iterable[VerbTable]) -> Verbs:
+    """Return the verbs in these tables that can be steps of a graph."""
+    return {(verb.engine_number, verb.number): verb for table in tables for verb in table.verbs if verb.capturable}
+
+
+def decode_steps(data: bytes, verbs: Verbs) -> Iterator[Step]:
+    """Return the steps that `encode_steps` wrote, which are of these verbs."""
     at = 0
     while at < len(data):
         number, before, count = _STEP.unpack_from(data, at)
@@ -74,11 +84,6 @@ def decode_steps(data: bytes) -> Iterator[Step]:
         for _ in range(count):
             engine, verb, length = _RECORD.unpack_from(data, at)
             at += _RECORD.size
-            records.append((_VERBS[engine, verb], data[at : at + length]))
+            records.append((verbs[engine, verb], data[at : at + length]))
             at += length
         yield Step(number, after, tuple(records))
-
-
-_VERBS = {
-    (verb.engine_number, verb.number): verb for table in (MEMORY, MODULE) for verb in table.verbs if verb.capturable
-}

@@ -7,8 +7,7 @@ on memory or modules, except that a context owns them.
 from __future__ import annotations
 
 import ctypes
-import os
-import re
+from collections.abc import Callable
 from typing import Any
 
 from atomr_cuda import driver
@@ -16,20 +15,11 @@ from atomr_cuda.driver import CUdevice_attribute as A, CUlimit, CUresult
 
 from .._status import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNSUPPORTED_LIMIT, require, text_of
 from ..engine.shared import RESERVED_SHARED
+from .captures import UNSUPPORTED
 from .process import PRINTF_BYTES, Context, Process
 from .table import Needs, entry, give
 
-
-def _capability(text: str) -> tuple[int, int]:
-    """Return the compute capability that the environment asks for."""
-    found = re.fullmatch(r"(\d+)\.(\d)", text)
-    if not found:
-        raise ValueError(f"ATOMR_TRIO_SIM_CAPABILITY is {text!r}; it must be a compute capability such as 9.0")
-    return int(found[1]), int(found[2])
-
-
 DRIVER_VERSION = 13050
-CAPABILITY = _capability(os.environ.get("ATOMR_TRIO_SIM_CAPABILITY") or "8.0")
 NAME = "atomr simulated GPU"
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -41,7 +31,6 @@ REGISTERS = 65536
 THREADS_PER_MULTIPROCESSOR = 2048
 BLOCKS_PER_MULTIPROCESSOR = 32
 MULTIPROCESSORS = 1
-HAS_CLUSTERS = CAPABILITY >= (9, 0)
 
 # Attributes that are not named here are 0: the device does not have them.
 ATTRIBUTES: dict[int, int] = {
@@ -70,14 +59,11 @@ ATTRIBUTES: dict[int, int] = {
     A.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: 2,
     A.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: MULTIPROCESSORS,
     A.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH: 1,
-    A.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: int(HAS_CLUSTERS),
     A.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: THREADS_PER_MULTIPROCESSOR,
     A.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: BLOCKS_PER_MULTIPROCESSOR,
     A.CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY: 1,
     A.CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS: 1,
     A.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: 1,
-    A.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: CAPABILITY[0],
-    A.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: CAPABILITY[1],
     A.CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED: 1,
     A.CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: 1,
     A.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1: 1,
@@ -92,6 +78,12 @@ ATTRIBUTES: dict[int, int] = {
     A.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: 0,
     A.CU_DEVICE_ATTRIBUTE_NUMA_ID: -1,
     A.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: -1,
+}
+_OF_PROCESS: dict[int, Callable[[Process, int], int]] = {
+    A.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: lambda process, device: device,
+    A.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: lambda process, device: process.capability[0],
+    A.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: lambda process, device: process.capability[1],
+    A.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: lambda process, device: int(process.has_clusters),
 }
 _KNOWN_ATTRIBUTES = frozenset(map(int, A))
 
@@ -196,7 +188,8 @@ def _device_total_mem(process: Process, size: Any, device: int) -> None:
 def _device_get_attribute(process: Process, value: Any, attribute: int, device: int) -> None:
     _check_device(process, device)
     require(attribute in _KNOWN_ATTRIBUTES)
-    give(value, device if attribute == A.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID else ATTRIBUTES.get(attribute, 0))
+    answer = _OF_PROCESS.get(attribute)
+    give(value, answer(process, device) if answer else ATTRIBUTES.get(attribute, 0))
 
 
 @entry(driver.cuDeviceGetUuid_v2, Needs.INIT)
@@ -322,7 +315,9 @@ def _context_get_device(process: Process, device: Any) -> None:
 
 @entry(driver.cuCtxSynchronize)
 def _context_synchronize(process: Process) -> int:
-    return process.current().synchronize()
+    context = process.current()
+    process.captures.forbid(context.streams(), UNSUPPORTED)
+    return context.synchronize()
 
 
 @entry(driver.cuCtxGetStreamPriorityRange)

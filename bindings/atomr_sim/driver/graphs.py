@@ -1,4 +1,4 @@
-"""Graphs of the simulated driver: nodes and their edges, instantiated graphs, and their launches.
+"""Graphs of the simulated driver: nodes and their edges, captures, instantiated graphs, and their launches.
 
 A node's parameters are checked and copied when they are given, as in the driver. An instantiated graph keeps its own
 copy of them. It is one piece of work of the stream on which it is launched, and a fault in a node ends that stream like
@@ -9,7 +9,7 @@ shows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from atomr_cuda import driver
@@ -19,20 +19,25 @@ from atomr_cuda.driver import (
     CUDA_MEMSET_NODE_PARAMS,
     CUgraphInstantiate_flags,
     CUgraphNodeType,
+    CUstreamCaptureStatus,
 )
 
 from .._status import INVALID_VALUE, NOT_SUPPORTED, Refused, require
 from ..engine.memory import ILLEGAL_ADDRESS, DeviceFault
+from .captures import IMPLICIT, UNSUPPORTED, CapturedNode, NodeForm
 from .launches import Attributes, PreparedKernel, prepared as prepared_launch
 from .process import Context, Process
-from .streams import Stream
-from .table import entry, give
+from .streams import DefaultStream, Stream
+from .table import Needs, entry, give
 from .transfers import BoxCopy, Fill, is_empty
 
 _KERNEL = CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
 _MEMCPY = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY
 _MEMSET = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET
 _EMPTY = CUgraphNodeType.CU_GRAPH_NODE_TYPE_EMPTY
+_CHILD = CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH
+_ALLOCATING = (CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_FREE)
+"""The kinds of nodes that a child graph must not have."""
 
 _HARMLESS_FLAGS = (
     CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
@@ -44,16 +49,32 @@ _HARMLESS_FLAGS = (
 class Task:
     """The work of a node, with the parameters that it was given."""
 
-    def __init__(self, kind: CUgraphNodeType, work: Callable[[], None], extent: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        kind: CUgraphNodeType,
+        work: Callable[[], None],
+        extent: tuple[Any, ...] = (),
+        children: Sequence[Task] = (),
+    ) -> None:
         self.kind = kind
         self.work = work
         self.extent = extent
-        """The property that an instantiated node cannot change; for a copy, whether it has more than one dimension."""
+        """The property that an instantiated node cannot change; for a copy, whether it has more than one dimension; for
+        a child graph, its edges."""
+        self.children = children
+        """The tasks of a child graph, in the order in which its nodes were added."""
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.kind is _KERNEL or any(child.has_kernels for child in self.children)
 
     def replaceable_by(self, other: Task) -> bool:
         """Tell whether an instantiated node with this task can be given another one."""
         if self.kind is not other.kind:
             return False
+        if self.kind is _CHILD:
+            alike = self.extent == other.extent and len(self.children) == len(other.children)
+            return alike and all(map(Task.replaceable_by, self.children, other.children))
         if self.kind is _MEMCPY:
             return not any((*self.extent, *other.extent))
         return self.extent == other.extent
@@ -114,10 +135,13 @@ class ExecutableGraph:
         """Queue the present tasks of the nodes, after the stream's work and after the last launch of this graph."""
         tasks = list(self.tasks.values())
         stream = process.stream(stream_handle)
+        kernels = any(task.has_kernels for task in tasks)
+        if stream.capture is not None:
+            process.submit(stream_handle, lambda: _run(process, tasks), form=NodeForm(_CHILD))
+            return
         if self._last is not None and self._last[0] is not stream:
             earlier, last_place = self._last
             process.submit(stream_handle, lambda: earlier.wait_inside(last_place))
-        kernels = any(task.kind is _KERNEL for task in tasks)
         self._last = stream, process.submit(stream_handle, lambda: _run(process, tasks), kernel=kernels)
 
 
@@ -247,6 +271,76 @@ def _add_dependencies(process: Process, handle: int | None, before: Any, after: 
         later.before.append(earlier)
 
 
+def _child(process: Process, handle: int | None) -> Task:
+    """Return the task that is a copy of a graph as it is now."""
+    graph = _graph(process, handle)
+    nodes = list(graph.nodes.values())
+    require(not any(node.task.kind in _ALLOCATING for node in nodes), NOT_SUPPORTED)
+    edges = tuple(tuple(nodes.index(earlier) for earlier in node.before) for node in nodes)
+    ordered = [node.task for node in graph.in_order()]
+    return Task(_CHILD, lambda: _run(process, ordered), edges, [node.task for node in nodes])
+
+
+# Captures.
+
+
+@entry(driver.cuStreamBeginCapture)
+def _begin_capture(process: Process, handle: int | None, mode: int) -> None:
+    stream = process.stream(handle)
+    require(not isinstance(stream, DefaultStream), UNSUPPORTED)
+    process.captures.begin(stream, mode)
+
+
+@entry(driver.cuStreamEndCapture)
+def _end_capture(process: Process, handle: int | None, result: Any) -> None:
+    give(result, None)
+    capture = process.captures.end(process.stream(handle))
+    owner = process.current().handle
+    graph, made = Graph(), dict[CapturedNode, Node]()
+    for captured in capture.nodes:
+        form = captured.form
+        node = made[captured] = Node(
+            graph, Task(form.kind, captured.work, form.extent), [made[each] for each in captured.before]
+        )
+        graph.nodes[process.handles.add(node, owner)] = node
+    give(result, process.handles.add(graph, owner))
+
+
+def _capture_status(process: Process, handle: int | None, status: Any, number: Any = None) -> None:
+    stream = process.stream(handle)
+    if isinstance(stream, DefaultStream):
+        blocking = process.current().blocking_streams()
+        require(all(each.capture is None for each in blocking), IMPLICIT)
+    capture = stream.capture
+    if capture is None:
+        found = CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    elif capture.valid:
+        found = CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    else:
+        found = CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
+    give(status, found)
+    if number and capture is not None:
+        give(number, capture.number)
+
+
+@entry(driver.cuStreamIsCapturing)
+def _is_capturing(process: Process, handle: int | None, status: Any) -> None:
+    _capture_status(process, handle, status)
+
+
+@entry(driver.cuStreamGetCaptureInfo_v2)
+@entry(driver.cuStreamGetCaptureInfo_v3)
+def _capture_info(process: Process, handle: int | None, status: Any, number: Any, *others: Any) -> None:
+    require(not any(others), NOT_SUPPORTED)  # the graph so far, and the nodes that the next one would come after
+    _capture_status(process, handle, status, number)
+
+
+@entry(driver.cuThreadExchangeStreamCaptureMode, Needs.INIT)
+def _exchange_mode(process: Process, mode: Any) -> None:
+    require(mode)
+    give(mode, process.captures.exchange_mode(mode[0]))
+
+
 # Instantiated graphs.
 
 
@@ -297,5 +391,5 @@ def _define_kind(name: str, make: Callable[..., Task]) -> None:
         _exchange(process, graph, node, make(process, given, *context))
 
 
-for _name, _make in (("Kernel", _kernel), ("Memcpy", _memcpy), ("Memset", _memset)):
+for _name, _make in (("Kernel", _kernel), ("Memcpy", _memcpy), ("Memset", _memset), ("ChildGraph", _child)):
     _define_kind(_name, _make)

@@ -70,12 +70,12 @@ class _JitLog:
             values[at] = len(data) - 1 if room else 0
 
 
-@entry(driver.cuModuleLoadData)
+@entry(driver.cuModuleLoadData, unsafe=True)
 def _module_load_data(process: Process, result: Any, image: int | None) -> None:
     _load(process, result, image, _JitLog(0, None, None))
 
 
-@entry(driver.cuModuleLoadDataEx)
+@entry(driver.cuModuleLoadDataEx, unsafe=True)
 def _module_load_data_ex(
     process: Process, result: Any, image: int | None, count: int, options: Any, values: Any
 ) -> None:
@@ -89,7 +89,7 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
     require(ctypes.string_at(image or 0, 4) not in _MACHINE_CODE, NO_BINARY_FOR_GPU)
     text = ctypes.string_at(image or 0).decode("utf-8", errors="replace")
     try:
-        _check_target(text, log)
+        _check_target(process, text, log)
         tools = process.checks.tools(text) if process.checks else PLAIN
         loaded = LoadedModule(text, process.regions.space, tools)
     except LoadError as error:
@@ -108,9 +108,9 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
     give(result, process.handles.add(Module(loaded, context), context.handle))
 
 
-def _check_target(text: str, log: _JitLog) -> None:
+def _check_target(process: Process, text: str, log: _JitLog) -> None:
     """Check the target: a GPU runs only PTX of its own capability and of older ones."""
-    major, minor = device.CAPABILITY
+    major, minor = process.capability
     found = _TARGET.search(text)
     if found and int(found[1]) > major * 10 + minor:
         message = f"the PTX is for sm_{found[1]}, but the simulated GPU has capability {major}.{minor}"
@@ -119,7 +119,7 @@ def _check_target(text: str, log: _JitLog) -> None:
         raise Refused(INVALID_PTX)
 
 
-@entry(driver.cuModuleUnload)
+@entry(driver.cuModuleUnload, unsafe=True)
 def _module_unload(process: Process, handle: int | None) -> int | None:
     module = process.handles.get(handle, Module)
     status = module.context.synchronize()
@@ -193,14 +193,18 @@ def _dynamic_shared(function: Function) -> int:
     return _default_dynamic_shared(function) if limit is None else max(limit, _default_dynamic_shared(function))
 
 
-_VERSION = device.CAPABILITY[0] * 10 + device.CAPABILITY[1]
+def _version(function: Function) -> int:
+    major, minor = function.process.capability
+    return major * 10 + minor
+
+
 _FUNCTION_ATTRIBUTES: dict[int, Any] = {
     F.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: lambda function: _thread_limit(function),
     F.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: lambda function: function.kernel.static_shared_bytes,
     F.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: lambda function: function.kernel.local_bytes,
     F.CU_FUNC_ATTRIBUTE_NUM_REGS: lambda function: function.kernel.registers,
-    F.CU_FUNC_ATTRIBUTE_PTX_VERSION: lambda function: _VERSION,
-    F.CU_FUNC_ATTRIBUTE_BINARY_VERSION: lambda function: _VERSION,
+    F.CU_FUNC_ATTRIBUTE_PTX_VERSION: _version,
+    F.CU_FUNC_ATTRIBUTE_BINARY_VERSION: _version,
     F.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: _dynamic_shared,
     F.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: lambda function: function.carveout,
     F.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: lambda function: int(any(function.kernel.cluster)),
@@ -318,7 +322,7 @@ def _potential_cluster(process: Process, result: Any, handle: int | None, config
 
 
 def _largest_cluster(function: Function) -> int:
-    require(device.HAS_CLUSTERS, NOT_SUPPORTED)
+    require(function.process.has_clusters, NOT_SUPPORTED)
     return _LARGEST_CLUSTER if function.non_portable_clusters else _PORTABLE_CLUSTER
 
 
@@ -436,7 +440,7 @@ class PreparedKernel:
         if cluster in (None, (1, 1, 1)):
             return
         own = self.function.kernel.cluster
-        require(device.HAS_CLUSTERS, NOT_SUPPORTED)
+        require(self.function.process.has_clusters, NOT_SUPPORTED)
         require(min(cluster) >= 1 and (not any(own) or cluster == own))
         require(math.prod(cluster) <= _largest_cluster(self.function), INVALID_CLUSTER_SIZE)
         require(all(blocks % size == 0 for blocks, size in zip(self.grid, cluster, strict=True)))

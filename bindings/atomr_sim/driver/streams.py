@@ -21,9 +21,13 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from .._status import NOT_READY, OPERATING_SYSTEM, SUCCESS, UNKNOWN, Refused
 from ..engine.memory import ASSERT, DeviceFault
+
+if TYPE_CHECKING:
+    from .captures import Capture, CapturedNode
 
 # A real driver has room for this many unfinished entries of one stream: for 1,021 launches behind what holds them up. A
 # call that finds no room blocks until there is some, and every other call that names the stream behind it, a query too.
@@ -69,6 +73,8 @@ class Stream:
         self.blocking = blocking
         self.submitted: int = 0
         self.completed: int = 0
+        self.capture: Capture | None = None
+        """The capture that takes its work instead of the queue."""
         self._fate = fate
         self._pending = 0
         self._closing = False
@@ -176,10 +182,16 @@ class Event:
 
     def __init__(self, *, timed: bool) -> None:
         self.timed = timed
+        self.captured: tuple[Capture, tuple[CapturedNode, ...]] | None = None
+        """The nodes that it stands for, if it was last recorded in a stream that is captured."""
         self._mark: _Mark | None = None
 
     def record(self, stream: Stream) -> None:
         """Put the mark after everything submitted to the stream so far; an older mark is forgotten."""
+        if stream.capture is not None:
+            self.captured, self._mark = (stream.capture, stream.capture.last(stream)), None
+            return
+        self.captured = None
         mark = _Mark(stream)
         mark.place = stream.submit(mark.stamp)
         self._mark = mark

@@ -35,16 +35,22 @@ class Needs(Enum):
 
 
 _implementations: dict[str, tuple[Implementation, Needs]] = {}
+_unsafe: set[str] = set()
 
 
-def entry(function: Function, needs: Needs = Needs.CONTEXT) -> Callable[[Implementation], Implementation]:
+def entry(
+    function: Function, needs: Needs = Needs.CONTEXT, *, unsafe: bool = False
+) -> Callable[[Implementation], Implementation]:
     """Mark the implementation of a declared function. It gets the process first, then the arguments of the C function,
-    and returns a status; None is success."""
+    and returns a status; None is success. An ``unsafe`` function is refused while streams are captured, see
+    ``Captures.forbid_unsafe``."""
 
     def mark(implementation: Implementation) -> Implementation:
         if function.symbol in _implementations:
             raise ValueError(f"{function.symbol} is implemented twice")
         _implementations[function.symbol] = (implementation, needs)
+        if unsafe:
+            _unsafe.add(function.symbol)
         return implementation
 
     return mark
@@ -67,6 +73,7 @@ def build(process: Process) -> dict[str, Entry]:
 def _gate(process: Process, symbol: str, implementation: Implementation, needs: Needs) -> Entry:
     fate, faults = process.fate, process.faults
     mortal = needs in (Needs.LIFE, Needs.CONTEXT)
+    unsafe = symbol in _unsafe
 
     def call(*arguments: Any) -> int:
         try:
@@ -79,6 +86,8 @@ def _gate(process: Process, symbol: str, implementation: Implementation, needs: 
                 return NOT_INITIALIZED
             if needs is Needs.CONTEXT and not process.stack:
                 return INVALID_CONTEXT
+            if unsafe:
+                process.captures.forbid_unsafe()
             return implementation(process, *arguments) or SUCCESS
         except Refused as refused:
             return refused.status

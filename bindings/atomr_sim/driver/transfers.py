@@ -10,15 +10,17 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atomr_cuda import driver
-from atomr_cuda.driver import CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUmemorytype
+from atomr_cuda.driver import CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUgraphNodeType, CUmemorytype
 
 from .._status import INVALID_VALUE, Refused, require
+from ..engine.memory import ILLEGAL_ADDRESS, DeviceFault
+from .captures import NodeForm
 from .table import entry
 
 if TYPE_CHECKING:
@@ -33,11 +35,40 @@ _ENTRIES_OF_A_2D_FILL = 2
 """Of a stream's queue: more than one, since on an H200 it was full after fewer than 400 pairs of such fills."""
 
 
+_MEMCPY = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY
+_MEMSET = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET
+_BATCH_MEM_OP = CUgraphNodeType.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP
+
+Range = tuple[int, int]
+"""An address and a number of bytes."""
+
+
 def _submit(
-    process: Process, stream: int | None, work: Callable[[], None], *, wait: bool, entries: int = 1
+    process: Process,
+    stream: int | None,
+    work: Callable[[], None],
+    *,
+    wait: bool,
+    form: NodeForm,
+    touched: Sequence[Range],
+    entries: int = 1,
 ) -> int | None:
+    """Queue work on memory that the driver knows. A captured one looks for its memory each time, and nobody waits."""
+    target = process.stream(stream)
+    if target.capture is not None:
+        process.submit(stream, _on_known_memory(process, work, touched), form=form)
+        return None
     place = process.submit(stream, work, entries=entries)
-    return process.stream(stream).synchronize(place) if wait else None
+    return target.synchronize(place) if wait else None
+
+
+def _on_known_memory(process: Process, work: Callable[[], None], touched: Sequence[Range]) -> Callable[[], None]:
+    def again() -> None:
+        if not all(process.regions.known(*each) for each in touched):
+            raise DeviceFault(ILLEGAL_ADDRESS, "a captured copy or fill uses memory that no longer exists")
+        work()
+
+    return again
 
 
 def _reachable(process: Process, address: int, size: int) -> None:
@@ -53,19 +84,21 @@ def _copy(process: Process, to: int, source: int, size: int, stream: int | None,
         return None
     require(to and source)
     keep = None
+    is_captured = process.stream(stream).capture is not None
     if not process.regions.known(source, size):
         require(process.regions.find(source) is None)  # the range begins in known memory and leaves it
-        if not wait:
+        if not wait and not is_captured:
             keep = ctypes.string_at(source, size)
     if not process.regions.known(to, size):
         require(process.regions.find(to) is None)
         wait = True
+    touched = [(address, size) for address in (to, source) if process.regions.known(address, size)]
     process.regions.space.written(to, size)
 
     def move() -> None:
         ctypes.memmove(to, source if keep is None else keep, size)
 
-    return _submit(process, stream, move, wait=wait)
+    return _submit(process, stream, move, wait=wait, form=NodeForm(_MEMCPY, (False,)), touched=touched)
 
 
 def _to_device(process: Process, to: int, source: int | None, size: int, stream: int | None, wait: bool) -> int | None:
@@ -166,6 +199,7 @@ class BoxCopy:
         self.one_dimensional: bool = source.flat
         self.from_pageable: bool = source.pageable
         self.to_pageable: bool = to.pageable
+        self.touched: list[Range] = [side.extent for side in (source, to) if not side.pageable]
         self._source, self._to = source.bytes, to.bytes
         process.regions.space.written(*to.extent)
 
@@ -183,9 +217,10 @@ def _copy_box(process: Process, request: Any, stream: int | None, *, wait: bool)
     if is_empty(request[0]):
         return None
     copy = BoxCopy(process, request[0])
-    if copy.from_pageable and not wait:
+    if copy.from_pageable and not wait and process.stream(stream).capture is None:
         copy.read()
-    return _submit(process, stream, copy.move, wait=wait or copy.to_pageable)
+    form = NodeForm(_MEMCPY, (not copy.one_dimensional,))
+    return _submit(process, stream, copy.move, wait=wait or copy.to_pageable, form=form, touched=copy.touched)
 
 
 def is_empty(copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> bool:
@@ -226,11 +261,16 @@ class Fill:
         """True if there is nothing to fill."""
         return self.width == 0 or self.height == 0
 
+    @property
+    def extent(self) -> int:
+        """The bytes from the first item to the end of the last."""
+        return self.pitch * (self.height - 1) + self.width * self.size
+
     def prepared(self, process: Process, value: int) -> Callable[[], None]:
         """Return a function that writes the items; refuse an invalid range. There must be something to fill."""
         address, size, width, height, pitch = self.address, self.size, self.width, self.height, self.pitch
         require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
-        extent = pitch * (height - 1) + width * size
+        extent = self.extent
         _reachable(process, address, extent)
         items = _strided(address, (height, width * size), (pitch, 1)).view(np.dtype(f"u{size}"))
         process.regions.space.written(address, extent)
@@ -244,7 +284,10 @@ class Fill:
 def _fill(process: Process, fill: Fill, value: int, stream: int | None, *, wait: bool, entries: int = 1) -> int | None:
     if fill.empty:
         return None
-    return _submit(process, stream, fill.prepared(process, value), wait=wait, entries=entries)
+    write = fill.prepared(process, value)
+    form = NodeForm(_MEMSET, (fill.size, fill.width, fill.height, fill.pitch if fill.height > 1 else 0))
+    touched = [(fill.address, fill.extent)]
+    return _submit(process, stream, write, wait=wait, form=form, touched=touched, entries=entries)
 
 
 def _define_fills() -> None:
@@ -305,7 +348,7 @@ def _define_word(size: int, write_function: Any, wait_function: Any) -> None:
         def store() -> None:
             word[0] = value  # one aligned store: another process must never see half of it
 
-        return _submit(process, stream, store, wait=False)
+        return _submit_word(process, stream, address, size, store)
 
     @entry(wait_function)
     def wait(process: Process, stream: int | None, address: int, value: int, flags: int) -> int | None:
@@ -313,7 +356,11 @@ def _define_word(size: int, write_function: Any, wait_function: Any) -> None:
         if arrived is None:
             raise Refused(INVALID_VALUE)
         word = _word(process, address, size)
-        return _submit(process, stream, lambda: _poll(lambda: arrived(int(word[0]), value)), wait=False)
+        return _submit_word(process, stream, address, size, lambda: _poll(lambda: arrived(int(word[0]), value)))
+
+
+def _submit_word(process: Process, stream: int | None, address: int, size: int, work: Callable[[], None]) -> int | None:
+    return _submit(process, stream, work, wait=False, form=NodeForm(_BATCH_MEM_OP), touched=[(address, size)])
 
 
 def _conditions(size: int) -> dict[int, Callable[[int, int], bool]]:

@@ -25,6 +25,7 @@ from atomr_cuda.library_types import cudaDataType
 
 from .._environment import complain
 from .._status import Refused
+from ..driver.captures import UNSUPPORTED
 from ..driver.process import Process
 from ..engine.memory import MISALIGNED_ADDRESS, DeviceFault
 from ..ptx.numeric import bf16_to_f32, f32_to_bf16
@@ -115,13 +116,16 @@ class Counterpart:
 
     def submit(self, process: Process, stream: int | None, work: Callable[[], None], *, wait: bool = False) -> None:
         """Queue work on a stream, and ``wait`` until it is done if asked to. "Execution failed" where the context is
-        lost, in either case, and where there is none."""
+        lost, in either case, and where there is none; and where a stream that is captured would have to be waited for.
+        """
 
         def quietly() -> None:
             with np.errstate(all="ignore"):
                 work()
 
         try:
+            if wait:
+                process.captures.forbid([process.stream(stream)], UNSUPPORTED)
             place = 0 if process.fate.status else process.submit(stream, quietly, kernel=True)
             status = process.stream(stream).synchronize(place) if wait else process.fate.status
         except Refused:

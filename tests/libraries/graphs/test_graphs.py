@@ -31,10 +31,10 @@ from atomr_trio import (
     read_only,
 )
 from atomr_trio._device.device import core_of
-from atomr_trio._wire.records.memory import COPY, FILL
-from atomr_trio._wire.records.module import LAUNCH
+from atomr_trio._wire.records.memory import COPY, COPY_IN, FILL, MEMORY
+from atomr_trio._wire.records.module import LAUNCH, MODULE
 from atomr_trio.libraries.graphs import graph as graph_actor
-from atomr_trio.libraries.graphs.records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, Step, decode_steps, encode_steps
+from atomr_trio.libraries.graphs.records import GRAPH, Step, capturable, decode_steps, encode_steps
 from atomr_trio.testing import inject
 from support import set_constant
 from support.rogue import WILD, compile_rogue, kill_worker, next_generation, until
@@ -1053,14 +1053,18 @@ def test_steps_cross_to_the_worker_unchanged():
         Step(1, (0,), ((LAUNCH, b"kernel"), (COPY, b""))),
         Step(7, (0, 1, 6), ((FILL, bytes(100)),)),
     ]
-    assert list(decode_steps(encode_steps(steps))) == steps
-    assert list(decode_steps(b"")) == []
+    verbs = capturable((MEMORY, MODULE))
+    assert list(decode_steps(encode_steps(steps), verbs)) == steps
+    assert list(decode_steps(b"", verbs)) == []
+    with pytest.raises(KeyError):
+        list(decode_steps(encode_steps([Step(0, (), ((COPY_IN, bytes(24)),))]), verbs))
 
 
 def test_only_what_may_take_long_holds_a_lane():
-    assert {verb.name: verb.mode.value for verb in (BUILD, LAUNCH_GRAPH, UPDATE, DESTROY)} == {
+    assert {verb.name: verb.mode.value for verb in GRAPH.verbs} == {
         "build": "blocks",
         "launch": "enqueues",
         "update": "enqueues",
+        "update_calls": "blocks",
         "destroy": "blocks",
     }

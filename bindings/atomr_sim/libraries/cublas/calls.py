@@ -38,9 +38,11 @@ import numpy as np
 
 from atomr_cuda import cublas
 from atomr_cuda.cublas import cublasComputeType_t, cublasGemmAlgo_t
+from atomr_cuda.driver import CUgraphNodeType
 from atomr_cuda.library_types import cudaDataType as T
 
 from ..._status import Refused
+from ...driver.captures import NodeForm
 from .. import dense
 from ..dense import ELEMENTS, Element, Operand
 from .handle import Handle, counterpart, entry, require, the_handle
@@ -325,6 +327,13 @@ def _step_is_right(parameter: _Parameter, shape: tuple[int, ...], step: int) -> 
 # The way a family enters the table.
 
 
+_ALLOCATION = NodeForm(CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+
+
+def _nothing() -> None:
+    """Do nothing: the simulated functions need no workspace."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """A function of the library: the reader of its arguments, and the handler that computes it."""
@@ -341,8 +350,13 @@ class Operation:
         return call
 
     def submit(self, process: Process, handle: Handle, call: Call) -> None:
-        """Queue a call, and wait for it if its result goes to host memory."""
+        """Queue a call, and wait for it if its result goes to host memory.
+
+        If a call is captured and the handle has no workspace of the caller's, the graph allocates one for itself.
+        """
         answers = call.answers
+        if handle.workspace is None and process.stream(handle.stream).capture is not None:
+            process.submit(handle.stream, _nothing, form=_ALLOCATION)
         counterpart.submit(process, handle.stream, lambda: call.run(self.handler), wait=bool(answers))
         for answer in answers:
             answer.deliver()

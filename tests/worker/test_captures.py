@@ -1,0 +1,237 @@
+"""Calls of an engine in graphs: what is prepared, captured, ordered and given back, by the driver of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atomr_sim
+from atomr_cuda import CudaError, driver
+from atomr_trio._wire.protocol import MAX_LANES, Mode, VerbTable
+from atomr_trio._wire.records.memory import FILL, MEMORY
+from atomr_trio._worker.base.giving_back import GivingBackLater
+from atomr_trio._worker.base.lanes import Command
+from atomr_trio.libraries.graphs.engine import GraphEngine
+from atomr_trio.libraries.graphs.records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS, Step, encode_steps
+from atomr_trio.libraries.modules.engine import ModuleEngine
+from support import sim_process
+
+pytestmark = pytest.mark.sim_only
+
+STUB = VerbTable("stub", 99)
+SET = STUB.verb("set", Mode.ENQUEUES, {"address": "Q", "value": "I"}, capturable=True)
+WAIT = STUB.verb("wait", Mode.BLOCKS, {})
+N = 4
+
+
+class StubEngine:
+    """Sets words of memory, and notes what it is asked for."""
+
+    table = STUB
+
+    def __init__(self, services: Any) -> None:
+        self.services = services
+        self.seen: list[tuple[str, int]] = []
+        self.calls = {SET.number: self._set, WAIT.number: self._set}
+
+    def prepare_capture(self, verb: int, payload: bytes, lane: Any) -> None:
+        assert verb == SET.number
+        assert not self.services.capturing.locked()
+        sim_process.free_memory()
+        with_memory = sim_process.allocate(256)  # a capture would forbid it
+        driver.cuMemFree(with_memory)
+        self.seen.append(("prepare", lane.index))
+
+    def _set(self, command: Command, lane: Any) -> None:
+        assert self.services.capturing.locked()
+        address, value = SET.struct.unpack(command.payload)
+        self.seen.append(("call", lane.index))
+        if value == BROKEN:
+            raise ZeroDivisionError
+        if value == FORBIDDEN:
+            driver.cuStreamSynchronize(lane.stream)
+        lane.weigh(command.ticket, 3)
+        with lane.calling:
+            driver.cuMemsetD32Async(address, value, N, lane.stream)
+
+    def forget_lane(self, index: int) -> list[Any]:
+        return [lambda: self.seen.append(("forget", index))]
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+BROKEN, FORBIDDEN = 77, 78
+
+
+@pytest.fixture
+def services() -> Iterator[Any]:
+    context = sim_process.begin()
+    later = GivingBackLater(started, lambda calls: [call() for call in calls] and None)
+    made = SimpleNamespace(
+        cuda_error=CudaError, capturing=threading.Lock(), give_back=later.make, wait_given_back=later.join, engines={}
+    )
+    made.engines |= {MEMORY.number: SimpleNamespace(table=MEMORY, forget_lane=lambda index: ())}
+    made.engines[STUB.number] = StubEngine(made)
+    yield made
+    later.join()
+    atomr_sim.withdraw()
+    driver.cuCtxSetCurrent(context)
+    driver.cuDevicePrimaryCtxRelease(0)
+    driver.cuCtxSetCurrent(None)
+
+
+def started(work: Any) -> threading.Thread:
+    """A thread that works in the caller's context."""
+    context = driver.CUcontext()
+    driver.cuCtxGetCurrent(context)
+
+    def run() -> None:
+        driver.cuCtxSetCurrent(context)
+        work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+class Graphs:
+    """The engine of graphs on one lane, by its records."""
+
+    def __init__(self, services: Any) -> None:
+        self.engine = GraphEngine(services, ModuleEngine(services))
+        stream = sim_process.stream()
+        self.lane: Any = SimpleNamespace(
+            index=0, stream=stream, ask=lambda call: call(stream), calling=threading.Lock(), weigh=lambda *_: None
+        )
+
+    def do(self, verb: Any, tail: bytes = b"", content: bytes = b"") -> None:
+        descriptors = [os.memfd_create("test")] if content else []
+        if content:
+            os.write(descriptors[0], content)
+        command = Command(verb, self.engine.calls[verb.number], 1, (), verb.struct.pack(1) + tail, descriptors)
+        self.engine.calls[verb.number](command, self.lane)
+
+    def run(self) -> None:
+        self.do(LAUNCH_GRAPH)
+        driver.cuStreamSynchronize(self.lane.stream)
+
+
+def step(number: int, address: int, value: int, *after: int) -> Step:
+    return Step(number, after, ((SET, SET.struct.pack(address, value)),))
+
+
+def words(address: int) -> list[int]:
+    return np.frombuffer(sim_process.read(address, 4 * N), np.int32).tolist()
+
+
+def test_all_calls_are_prepared_before_the_first_is_captured_on_a_lane_of_the_graphs_own(services):
+    stub, graphs = services.engines[STUB.number], Graphs(services)
+    x, y = sim_process.allocate(16), sim_process.allocate(16)
+    sim_process.write(x, bytes(16))
+    graphs.do(BUILD, content=encode_steps([step(0, x, 1), step(1, y, 2)]))
+    assert [what for what, _ in stub.seen] == ["prepare", "prepare", "call", "call"]
+    (index,) = {index for _, index in stub.seen}
+    assert index >= MAX_LANES
+    assert words(x) == [0] * N
+    graphs.run()
+    assert (words(x), words(y)) == ([1] * N, [2] * N)
+    stub.seen.clear()
+    graphs.do(UPDATE_CALLS, encode_steps([step(1, y, 5)]))
+    graphs.run()
+    assert words(y) == [5] * N
+    assert stub.seen == [("prepare", index), ("call", index)]
+    graphs.do(DESTROY)
+    services.wait_given_back()
+    assert stub.seen[2:] == [("forget", index)]
+
+
+def test_a_graph_without_calls_has_no_lane_and_two_with_calls_have_two(services):
+    stub, first = services.engines[STUB.number], Graphs(services)
+    x = sim_process.allocate(64)
+    fill = FILL.struct.pack(x, 0, 4, N, 1, bytes(16))
+    first.do(BUILD, content=encode_steps([Step(0, (), ((FILL, fill),))]))
+    assert stub.seen == []
+    others = [Graphs(services), Graphs(services)]
+    for each in others:
+        each.do(BUILD, content=encode_steps([step(0, x, 1)]))
+    assert len({index for _, index in stub.seen}) == 2
+
+
+def test_calls_of_one_engine_run_one_after_the_other_though_no_array_orders_them(services, monkeypatch):
+    """They share a workspace."""
+    edges: list[int] = []
+    add = driver.cuGraphAddChildGraphNode
+
+    def note(node: Any, graph: Any, before: Any, count: int, child: Any) -> None:
+        edges.append(count)
+        add(node, graph, before, count, child)
+
+    monkeypatch.setattr(driver, "cuGraphAddChildGraphNode", note)
+    x = sim_process.allocate(64)
+    fill = FILL.struct.pack(x, 0, 4, N, 1, bytes(16))
+    steps = [
+        step(0, x, 1),
+        step(1, x + 16, 2),
+        step(2, x + 16, 3, 1),
+        Step(3, (), ((FILL, fill),)),
+        step(4, x + 32, 4, 0, 3),
+    ]
+    graphs = Graphs(services)
+    graphs.do(BUILD, content=encode_steps(steps))
+    assert edges == [0, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (BROKEN, ZeroDivisionError, None),
+        (FORBIDDEN, CudaError, "cuStreamSynchronize.*CAPTURE_UNSUPPORTED.*being captured into a graph"),
+    ],
+    ids=["a bug of the engine", "a call that a capture forbids"],
+)
+def test_a_call_that_fails_ends_its_capture_and_nothing_is_left(services, value, error, text):
+    stub, graphs = services.engines[STUB.number], Graphs(services)
+    x = sim_process.allocate(16)
+    graphs.do(BUILD, content=encode_steps([step(0, x, 1)]))
+    graphs.do(DESTROY)
+    services.wait_given_back()
+    before = sim_process.free_memory()
+    stub.seen.clear()
+    with pytest.raises(error, match=text):
+        graphs.do(BUILD, content=encode_steps([step(0, x, 1), step(1, x, value)]))
+    services.wait_given_back()
+    assert [what for what, _ in stub.seen] == ["prepare", "prepare", "call", "call", "forget"]
+    assert not services.capturing.locked()
+    assert sim_process.free_memory() == before
+    with contextlib.closing(graphs.engine):
+        graphs.do(BUILD, content=encode_steps([step(0, x, 3)]))
+        graphs.run()
+    assert words(x) == [3] * N
+    assert stub.seen[-1][0] == "forget"
+
+
+def test_a_verb_that_is_not_declared_capturable_is_no_step(services):
+    graphs = Graphs(services)
+    with pytest.raises(KeyError):
+        graphs.do(BUILD, content=encode_steps([Step(0, (), ((WAIT, bytes(12)),))]))
+
+
+def test_what_cannot_be_a_child_of_a_graph_is_refused(services):
+    """As it is where a library allocates inside the graph."""
+    x, graphs = sim_process.allocate(16), Graphs(services)
+    atomr_sim.inject("cuGraphAddChildGraphNode:801:1")
+    with pytest.raises(CudaError, match=r"cuGraphAddChildGraphNode.*NOT_SUPPORTED"):
+        graphs.do(BUILD, content=encode_steps([step(0, x, 1)]))
+    services.wait_given_back()
+    assert services.engines[STUB.number].seen[-1][0] == "forget"
+    graphs.do(BUILD, content=encode_steps([step(0, x, 4)]))
+    graphs.run()
+    assert words(x) == [4] * N
