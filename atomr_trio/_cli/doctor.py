@@ -52,7 +52,7 @@ extern "C" __global__ void square(const float *x, float *y, int n)
 _ADVICE = {
     "platform": "Devices can be opened on Linux ({machines}) only; elsewhere the package can be imported and no more.",
     "install": "Install {name}: {command}, or name its file in {override}.",
-    "scipy": "The simulator's linear algebra needs scipy: {command}.",
+    "scipy": "The simulator's linear algebra and Fourier transforms need scipy: {command}.",
     "no driver": "{advice}",
     "mps": "MPS is on, so a fault reaches every client of its GPU: `echo quit | nvidia-cuda-mps-control` stops it.",
     "not durable": "{name} cannot export its memory, as on WSL2: a fault loses its arrays.",

@@ -100,7 +100,7 @@ def needless(extra: str | None) -> bool:
 
 
 def has_scipy() -> bool:
-    """Return whether scipy is installed, which the simulated libraries of linear algebra use."""
+    """Return whether scipy is installed, which the simulated libraries of linear algebra and of transforms use."""
     return importlib.util.find_spec("scipy") is not None
 
 

@@ -80,6 +80,7 @@ _COMPILER = {
         )
     )
     + "#define __builtin_align__(n) __attribute__((aligned(n)))\n#define __align__(n) __builtin_align__(n)\n",
+    "crt/host_config.h": "",
     "nv/target": "",
 }
 

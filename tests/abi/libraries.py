@@ -79,6 +79,16 @@ LIBRARIES = {
         complete=r"cusolver(?!Dn((Po|Ge|Sy)[a-z]{3}|IRS|Logger|Xstedc|[SDCZ]\w*(brd|trd|gbr|gtr|mtr|lauum|laswp)))",
         majors=(11, 12),
     ),
+    "cufft": Header(
+        ("cufftXt.h",),
+        {
+            "cu12": ("nvidia-cufft-cu12", "nvidia-cuda-runtime-cu12"),
+            "cu13": ("nvidia-cufft<13", "nvidia-cuda-runtime<14"),
+        },
+        # Not what is for several GPUs, and not the callbacks that only the static library has.
+        complete=r"cufft(?!Xt(SetGPUs|Malloc|Memcpy|Free|SetWorkArea$|ExecDescriptor|QueryPlan|(Set|Clear)Callback))",
+        majors=(11, 12),
+    ),
 }
 
 

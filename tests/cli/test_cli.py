@@ -748,7 +748,7 @@ def test_the_doctor_advises_nothing_that_a_machine_without_a_gpu_has_no_use_for(
         f"No NVIDIA GPU is in this machine; the simulator works once nvrtc and scipy are installed: {install}, then "
         'open_device(0, backend="sim"), or set ATOMR_TRIO_BACKEND=sim.',
         f"Install nvrtc: {install}, or name its file in X.",
-        f"The simulator's linear algebra needs scipy: {install}.",
+        f"The simulator's linear algebra and Fourier transforms need scipy: {install}.",
     ]
     assert "cublas       not found, and not needed without a GPU" in capsys.readouterr().out
 

@@ -31,9 +31,10 @@ from atomr_cuda.injection import ANY, SIMULATED, Injection, asked_for, parse
 
 from .._status import INVALID_DEVICE, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED, Refused, require
 from . import device as _device, graphs as _graphs, launches as _launches, table, transfers as _transfers
+from .captures import CAPTURED_EVENT, ISOLATION, UNSUPPORTED
 from .process import Process
 from .regions import GRANULARITY, Kind, Region
-from .streams import Event, Stream
+from .streams import DefaultStream, Event, Stream
 from .table import Needs, entry, give
 
 # These modules fill the table when they are imported.
@@ -66,7 +67,9 @@ def _new_stream(process: Process, result: Any, flags: int) -> None:
 
 @entry(driver.cuStreamDestroy)
 def _stream_destroy(process: Process, handle: int | None) -> None:
-    process.handles.get(handle, Stream).close()
+    stream = process.handles.get(handle, Stream)
+    process.captures.destroyed(stream)
+    stream.close()
     process.handles.pop(handle)
 
 
@@ -76,21 +79,20 @@ def _stream_get_ctx(process: Process, handle: int | None, context: Any) -> None:
     give(context, process.handles.owner(handle or 0))
 
 
-@entry(driver.cuStreamIsCapturing)
-def _stream_is_capturing(process: Process, handle: int | None, status: Any) -> None:
-    process.stream(handle)
-    give(status, driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
-
-
 @entry(driver.cuStreamQuery)
 def _stream_query(process: Process, handle: int | None) -> int:
-    return process.stream(handle).query()
+    stream = process.stream(handle)
+    process.enter(stream)
+    process.captures.forbid([stream], UNSUPPORTED)
+    return stream.query()
 
 
 @entry(driver.cuStreamSynchronize)
 def _stream_synchronize(process: Process, handle: int | None) -> int:
-    context = process.current()
-    status = process.stream(handle).synchronize()
+    context, stream = process.current(), process.stream(handle)
+    process.enter(stream)
+    process.captures.forbid([stream], UNSUPPORTED)
+    status = stream.synchronize()
     if not status:
         context.flush_output()
     return status
@@ -99,7 +101,16 @@ def _stream_synchronize(process: Process, handle: int | None) -> int:
 @entry(driver.cuStreamWaitEvent)
 def _stream_wait_event(process: Process, handle: int | None, event: int | None, flags: int) -> None:
     require(flags == driver.CU_EVENT_WAIT_DEFAULT)
-    process.handles.get(event, Event).hold(process.stream(handle))
+    waited, stream = process.handles.get(event, Event), process.stream(handle)
+    if waited.captured is not None:
+        capture, nodes = waited.captured
+        require(not capture.ended, CAPTURED_EVENT)
+        require(not isinstance(stream, DefaultStream), UNSUPPORTED)
+        capture.wait(stream, nodes)
+        return
+    if waited.recorded:
+        process.captures.forbid([stream], ISOLATION)
+    waited.hold(stream)
 
 
 # Events.
@@ -123,24 +134,35 @@ def _event_destroy(process: Process, handle: int | None) -> None:
 def _event_record(process: Process, handle: int | None, stream_handle: int | None) -> None:
     event = process.handles.get(handle, Event)
     stream = process.stream(stream_handle)
-    process.current().hold_back(stream)
+    if stream.capture is None:
+        process.enter(stream)
+        process.current().hold_back(stream)
     event.record(stream)
 
 
-@entry(driver.cuEventQuery)
+def _uncaptured(process: Process, handle: int | None) -> Event:
+    """Return an event; refuse one of a capture, of which nobody can ask whether it was passed."""
+    event = process.handles.get(handle, Event)
+    if event.captured is not None:
+        event.captured[0].valid = False
+        raise Refused(CAPTURED_EVENT)
+    return event
+
+
+@entry(driver.cuEventQuery, unsafe=True)
 def _event_query(process: Process, handle: int | None) -> int | None:
-    return None if process.handles.get(handle, Event).done else NOT_READY
+    return None if _uncaptured(process, handle).done else NOT_READY
 
 
-@entry(driver.cuEventSynchronize)
+@entry(driver.cuEventSynchronize, unsafe=True)
 def _event_synchronize(process: Process, handle: int | None) -> int:
-    return process.handles.get(handle, Event).synchronize(process.fate)
+    return _uncaptured(process, handle).synchronize(process.fate)
 
 
 @entry(driver.cuEventElapsedTime)
 def _event_elapsed_time(process: Process, result: Any, start: int | None, end: int | None) -> int | None:
     require(result)
-    first, last = process.handles.get(start, Event), process.handles.get(end, Event)
+    first, last = _uncaptured(process, start), _uncaptured(process, end)
     require(first.timed and last.timed and first.recorded and last.recorded, INVALID_HANDLE)
     if not (first.done and last.done):
         return NOT_READY
@@ -161,31 +183,31 @@ def _mem_get_info(process: Process, free: Any, total: Any) -> None:
     give(total, process.regions.totals[ordinal])
 
 
-@entry(driver.cuMemAlloc)
+@entry(driver.cuMemAlloc, unsafe=True)
 def _mem_alloc(process: Process, result: Any, size: int) -> None:
     require(result)
     context = process.current()
     give(result, process.regions.allocate(Kind.DEVICE, size, context.device, context.handle))
 
 
-@entry(driver.cuMemFree)
+@entry(driver.cuMemFree, unsafe=True)
 def _mem_free(process: Process, address: int) -> int | None:
     return _give_back(process, Kind.DEVICE, address) if address else None
 
 
-@entry(driver.cuMemAllocHost)
+@entry(driver.cuMemAllocHost, unsafe=True)
 def _mem_alloc_host(process: Process, result: Any, size: int) -> None:
     require(result)
     context = process.current()
     give(result, process.regions.allocate(Kind.HOST, size, context.device, context.handle))
 
 
-@entry(driver.cuMemHostAlloc)
+@entry(driver.cuMemHostAlloc, unsafe=True)
 def _mem_host_alloc(process: Process, result: Any, size: int, flags: int) -> None:
     _mem_alloc_host(process, result, size)
 
 
-@entry(driver.cuMemFreeHost)
+@entry(driver.cuMemFreeHost, unsafe=True)
 def _mem_free_host(process: Process, address: int | None) -> int | None:
     return _give_back(process, Kind.HOST, address or 0)
 
@@ -200,14 +222,14 @@ def _give_back(process: Process, kind: Kind, address: int) -> int | None:
     return status
 
 
-@entry(driver.cuMemHostRegister)
+@entry(driver.cuMemHostRegister, unsafe=True)
 def _mem_host_register(process: Process, address: int | None, size: int, flags: int) -> None:
     require(not flags & driver.CU_MEMHOSTREGISTER_IOMEMORY, NOT_SUPPORTED)
     context = process.current()
     process.regions.register(address or 0, size, context.device, context.handle)
 
 
-@entry(driver.cuMemHostUnregister)
+@entry(driver.cuMemHostUnregister, unsafe=True)
 def _mem_host_unregister(process: Process, address: int | None) -> int | None:
     status = process.current().synchronize()
     if not status:
@@ -357,7 +379,7 @@ def _mem_import(process: Process, result: Any, descriptor: int | None, kind: int
 
 # Replacing libcuda.
 
-_ON_SCIPY = ("cusolver",)
+_ON_SCIPY = ("cufft", "cusolver")
 """The simulated libraries that can do nothing without scipy."""
 _process: Process | None = None
 _lock = threading.Lock()

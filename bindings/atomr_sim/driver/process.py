@@ -27,6 +27,7 @@ from .._status import (
     require,
 )
 from ..engine.memory import AddressSpace
+from .captures import IMPLICIT, KERNEL_NODE, Captures, NodeForm
 from .faults import Faults
 from .regions import Regions
 from .streams import DefaultStream, Fate, Stream
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ..engine.simt import KernelFunction, LoadedModule
 
 _DEFAULT_MEMORY = 2 << 30
+HANDLES = 0x5200_0000_0000
+"""All handles are larger than this. A library whose handles have 32 bits gives the difference to its callers."""
 PRINTF_BYTES = 7 << 20
 """The bytes of kernels' unread output that are kept, unless the limit is set; the oldest output is lost first."""
 _LEGACY_STREAM = 1
@@ -64,6 +67,11 @@ class Function:
         self.dynamic_shared_limit: int | None = None
         self.carveout = -1
         self.non_portable_clusters = False
+
+    @property
+    def process(self) -> Process:
+        """The process that the module was loaded in."""
+        return self.module.context.process
 
 
 class Handles:
@@ -132,6 +140,7 @@ class Context:
         require(not status, status)
         for thing in self.process.handles.pop_owned(self.handle):
             if isinstance(thing, Stream):
+                self.process.captures.destroyed(thing)
                 thing.close()
             elif isinstance(thing, Module):
                 thing.loaded.unload()
@@ -218,15 +227,20 @@ def _write(descriptor: int, text: bytes) -> None:
 class Process:
     """The simulated driver's state in this process."""
 
-    def __init__(self, device_count: int, memory: int, checks: Checks | None = None) -> None:
+    def __init__(
+        self, device_count: int, memory: int, capability: tuple[int, int] = (8, 0), checks: Checks | None = None
+    ) -> None:
         self.fate: Fate = Fate()
         self.initialised = False
         self.device_count = device_count
+        self.capability = capability
+        """The compute capability of the devices."""
         self.checks = checks
         """The checks of launches; None if there are none."""
         self.regions: Regions = Regions(checks.space if checks else AddressSpace(), [memory] * device_count)
-        self.handles: Handles = Handles(0x5200_0000_0010)
+        self.handles: Handles = Handles(HANDLES + 16)
         self.faults: Faults = Faults(self.fate)
+        self.captures: Captures = Captures()
         self.calls: Counter[str] = Counter()
         """The number of calls of each function of a library besides the driver, by its C symbol."""
         self.has_workspace = False
@@ -236,10 +250,15 @@ class Process:
 
     @classmethod
     def from_environment(cls) -> Process:
-        """As many devices, with as much memory and what checks, as the environment says."""
+        """As many devices, of what memory and capability, and what checks, as the environment says."""
         devices = _whole_number("ATOMR_TRIO_SIM_DEVICES", 1, 0, "a number of devices, such as 2")
         memory = _whole_number("ATOMR_TRIO_SIM_MEMORY", _DEFAULT_MEMORY, 1, "a number of bytes, such as 2147483648")
-        return cls(devices, memory, _checks())
+        return cls(devices, memory, _capability(), _checks())
+
+    @property
+    def has_clusters(self) -> bool:
+        """True if the devices have clusters of blocks, and programmatic launches."""
+        return self.capability >= (9, 0)
 
     def _new_context(self, device: int, *, primary: bool) -> Context:
         context = Context(self, device, primary=primary)
@@ -291,10 +310,30 @@ class Process:
             return self.current().default_stream()
         return self.handles.get(handle, Stream)
 
-    def submit(self, handle: int | None, work: Callable[[], None], *, kernel: bool = False, entries: int = 1) -> int:
-        """Queue work on the stream behind a handle; returns its place there."""
-        stream = self.stream(handle)
-        self.current().hold_back(stream)
+    def enter(self, stream: Stream) -> None:
+        """Refuse to use the default stream while one is captured that would have to wait for it."""
+        if isinstance(stream, DefaultStream):
+            self.captures.forbid(self.current().blocking_streams(), IMPLICIT)
+
+    def submit(
+        self,
+        handle: int | None,
+        work: Callable[[], None],
+        *,
+        kernel: bool = False,
+        entries: int = 1,
+        form: NodeForm = KERNEL_NODE,
+    ) -> int:
+        """Queue work on the stream behind a handle; returns its place there.
+
+        A stream that is captured takes it as a node of this ``form``, which must be able to run several times.
+        """
+        stream, context = self.stream(handle), self.current()
+        if stream.capture is not None:
+            stream.capture.record(stream, form, work)
+            return 0
+        self.enter(stream)
+        context.hold_back(stream)
         return stream.submit(work, kernel=kernel, entries=entries)
 
 
@@ -306,6 +345,14 @@ def _whole_number(variable: str, default: int, least: int, wanted: str) -> int:
         if (number := int(text)) >= least:
             return number
     raise ValueError(f"{variable} is {text!r}; it is {wanted}")
+
+
+def _capability() -> tuple[int, int]:
+    text = os.environ.get("ATOMR_TRIO_SIM_CAPABILITY") or "8.0"
+    found = re.fullmatch(r"(\d+)\.(\d)", text)
+    if not found:
+        raise ValueError(f"ATOMR_TRIO_SIM_CAPABILITY is {text!r}; it must be a compute capability such as 9.0")
+    return int(found[1]), int(found[2])
 
 
 def _checks() -> Checks | None:

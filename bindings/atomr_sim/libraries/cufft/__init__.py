@@ -1,0 +1,1 @@
+"""The simulated cuFFT: its plans, their layouts, and the transforms by scipy."""
