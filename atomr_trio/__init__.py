@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
+    from .libraries.fft.plan import FftPlan as FftPlan
     from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
     from .libraries.lanes.verbs import Event as Event, Lane as Lane
     from .libraries.modules.kernel import Kernel as Kernel, PreparedLaunch as PreparedLaunch
@@ -185,6 +186,7 @@ _HOMES = {
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),
+    "libraries.fft.plan": ("FftPlan",),
     "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),

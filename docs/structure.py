@@ -251,6 +251,7 @@ def layout(verb: Any) -> str:
 def records() -> str:
     """The page of all records."""
     from atomr_trio._wire.protocol import Verb, VerbTable
+    from atomr_trio._wire.records.plans import PlanTable
 
     parts = [RECORDS_HEAD]
     files = [*(PACKAGE / "_wire" / "records").glob("*.py"), *(PACKAGE / "libraries").glob("*/records*.py")]
@@ -268,7 +269,9 @@ def records() -> str:
     for number, (table, _) in sorted(tables.items()):
         parts.append(f"\n## {table.engine}\n\nEngine {number}.\n")
         functions = getattr(table, "functions", ())
-        if functions:
+        if isinstance(table, PlanTable):
+            parts.append(f"The programs of its plans may call {len(functions)} functions.\n")
+        elif functions:
             parts.append(f"A call names one of {len(functions)} functions by its number; the tail has its arguments.\n")
         parts.append("\n| verb | how | fields | meaning |\n|---|---|---|---|\n")
         for verb in table.verbs:

@@ -145,9 +145,10 @@ class DeviceMemory(DevicePart):
 
     def _full(self, full: ArenaFull) -> OutOfDeviceMemory:
         text, advice = _SHORT_OF[full.bound]
+        plans = f", and plans of libraries have {full.workspaces:,} for their workspaces" if full.workspaces else ""
         return OutOfDeviceMemory(
             f"{full.requested:,} bytes do not fit: {text.format(limit=full.limit)}, arrays hold {full.in_use:,} "
-            f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}",
+            f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}{plans}",
             device=self.device.index,
             generation=self.device.generation,
             operation="empty",
@@ -195,6 +196,7 @@ class DeviceMemory(DevicePart):
         if isinstance(self.maybe_arena, CheckedArena):
             folder = known(generation.process.check_folder, "a checked device has checked workers")
             self.maybe_arena.serve(folder, generation.timeline)
+        self.maybe_arena.count_workspaces = generation.workspace_bytes
         generation.interop = self.interop
 
     def dismissed(self) -> None:

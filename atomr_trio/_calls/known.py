@@ -34,6 +34,8 @@ _PLAIN: Final = frozenset({int, bool, str, type(None)})
 Question = tuple[Hashable, tuple[DeviceArray, ...]]
 """The arguments of a call: a key that distinguishes it from every other call, and its arrays.
 
+An object that stands for itself, such as a plan, is a part of the key if its class says so (`_is_key`).
+
 An array is identified by its block, which is never reused, and by its place there: two views of the same elements are
 the same.
 """
@@ -53,6 +55,10 @@ def question_of(
             parts += (array._storage.block, array._offset, array.shape, array.strides, array.dtype)
         elif kind in _PLAIN or (kind is float and value):
             parts.append((kind, value))
+        elif kind is tuple and all(type(each) in _PLAIN for each in cast("tuple[object, ...]", value)):
+            parts.append((value, *map(type, cast("tuple[object, ...]", value))))
+        elif getattr(kind, "_is_key", False):
+            parts.append(value)
         else:
             return None
     return tuple(parts), tuple(arrays)
@@ -148,8 +154,8 @@ class KnownCall:
     def _engine(self) -> str:
         return self.kind.later.engine
 
-    def _of(self, module: object) -> bool:
-        return False
+    def _of(self, thing: object) -> bool:
+        return self.kind.is_of(thing)
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
         return self.operation, self._operands

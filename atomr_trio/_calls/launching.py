@@ -62,8 +62,8 @@ class Launched(Launchable, Protocol):
     def _key(self) -> object:
         """An object of its own, by which a path finds its function."""
 
-    def _of(self, module: Any) -> bool:
-        """Return whether it is of this module, and ends with it."""
+    def _of(self, thing: Any) -> bool:
+        """Return whether it is of this module or plan, and ends with it."""
 
 
 class LaunchedKernel(Launched, Protocol):
@@ -167,11 +167,11 @@ class LaunchPath:
         watches[key] = weakref.ref(what, forget)
         launchers[key] = launcher
 
-    def forget(self, module: Any) -> None:
-        """Forget an unloaded module: its kernels go the general way from now on, which refuses them."""
+    def forget(self, thing: Any) -> None:
+        """Forget an unloaded module, or a dropped plan: what is of it goes the general way from now on."""
         for key, watch in list(self._watches.items()):
             what = watch()
-            if what is not None and what._of(module):
+            if what is not None and what._of(thing):
                 self.launchers.pop(key, None)
                 self._watches.pop(key, None)
 

@@ -1,8 +1,9 @@
-"""Verbs of the mathematical libraries: written once, called in two ways.
+"""Verbs of the mathematical libraries: written once, called in three ways.
 
 A verb of a library is a function that checks its arguments, allocates its result, and notes the library calls to make;
-it sends nothing. `verb` makes two functions of it: an awaited one on `dev.blas`, and one that sends at once on the
-`blas` of a batch. This file also writes a call into a record; ``_worker/base/calls.py`` gives the records' meaning.
+it sends nothing. `verb` makes two functions of it: an awaited one on `dev.blas`, and one that is done at once on the
+`blas` of a batch, which sends, and on that of a recorder of a graph, which records. This file also writes a call into a
+record; ``_worker/base/calls.py`` gives the records' meaning.
 """
 
 from __future__ import annotations
@@ -12,8 +13,20 @@ import functools
 import itertools
 import struct
 import types
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import attrs
 import numpy as np
@@ -34,12 +47,15 @@ from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, Call
 from .._wire.records.memory import COPY_IN
 from .known import KnownCalls, question_of
 from .launching import AwaitedLaunches
+from .plans import PlanRequest, Plans
 from .shortcut import begin_in_turn
 
 if TYPE_CHECKING:
     from .._generation.core import DeviceCore
     from .._generation.generation import Generation
     from .._transfers.staging import Slot
+    from .._wire.programs import Program
+    from .._wire.records.plans import PlanTable
     from .batch_sender import BatchSender
 
 P = ParamSpec("P")
@@ -409,6 +425,16 @@ class Operands:
         return tuple(self._roles.items())
 
 
+class ArrayMaker(Protocol):
+    """Makes the new arrays of a verb, as `DeviceMemory` does."""
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
+        """Return a new array."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
+        """Return a new array of zeros."""
+
+
 class Library:
     """The base class of `dev.blas` and its like, with what the verbs of one library have in common.
 
@@ -418,11 +444,14 @@ class Library:
     __slots__ = ("_batch", "_device", "_known", "_lane", "_launches", "_made", "_memory", "_requests")
 
     _table: VerbTable
+    _is_awaited: ClassVar[bool] = True
+    _form: ClassVar[str] = ""
+    """What its objects belong to, for a `repr`."""
 
     def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
         self._device = device
         self._batch = batch
-        self._memory = device.part(DeviceMemory)
+        self._memory: ArrayMaker = device.part(DeviceMemory)
         self._known = device.part(KnownCalls)
         self._launches = device.part(AwaitedLaunches)
         self._lane: int = LANE_COMPUTE if batch is None else batch.lane
@@ -431,8 +460,7 @@ class Library:
         """New arrays, for results and for intermediate values."""
 
     def __repr__(self) -> str:
-        form = "" if self._batch is None else " of a batch"
-        return f"<{type(self).__name__}{form} on device {self._device.index}>"
+        return f"<{type(self).__name__}{self._form} on device {self._device.index}>"
 
     # For the functions that plan a verb.
 
@@ -515,6 +543,23 @@ class Library:
             answer=answer,
             check=check,
             keep=operands.arrays,
+        )
+
+    def _execution(
+        self,
+        key: Hashable,
+        program: Callable[[], Program],
+        addresses: Sequence[int],
+        scalars: bytes,
+        operands: Operands,
+        *,
+        operation: str,
+    ) -> PlanRequest:
+        """Return an execution of the plan with this key, whose program `program` returns; see `Plans.plan`."""
+        name = f"{self._table.engine}.{operation}"
+        kind = self._device.part(Plans).plan(cast("PlanTable", self._table), key, program, addresses, name)
+        return PlanRequest(
+            kind, addresses, scalars, operands.roles(), lane=self._lane, operation=name, keep=operands.arrays
         )
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
@@ -645,9 +690,154 @@ class Batched(Library):
 
     __slots__ = ()
 
+    _is_awaited = False
+    _form = " of a batch"
+
+
+@attrs.frozen(eq=False)
+class Planned:
+    """A call of a verb that was planned and not sent."""
+
+    operation: str
+    """Its name, such as ``"blas.gemm"``."""
+    requests: Sequence[CommandRequest]
+    """Its commands, in order."""
+    made: Sequence[DeviceArray]
+    """The new arrays, for results and for intermediate values, whose contents nobody has set."""
+    zeros: Sequence[DeviceArray]
+    """The new arrays that are zero before the first command."""
+    result: object
+    again: Callable[..., Planned]
+    """A function that plans the same verb with other arguments. Its results are in the same arrays, unless the
+    arguments name others."""
+
+
+class CallRecorder(Protocol):
+    """Keeps planned calls, to be made later and repeatedly."""
+
+    def _check_open(self) -> None:
+        """Raise `InvalidArgument` if it takes no more."""
+
+    def _add_call(self, planned: Planned) -> None:
+        """Keep a call. Raises `InvalidArgument` if one of its commands cannot be made later."""
+
+
+MOST_CALLS = 256
+"""The most commands of one verb that is recorded. All are planned at once, which blocks the caller's task."""
+
+
+class _NotedMemory:
+    """Makes the arrays of a verb and notes them. The arrays in `given` stand for new ones, by the number of those."""
+
+    def __init__(self, memory: DeviceMemory, given: Mapping[int, DeviceArray]) -> None:
+        self._memory = memory
+        self._given = given
+        self.arrays: list[DeviceArray] = []
+        self.zero: list[bool] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
+        return self._note(shape, dtype, self._memory.empty, is_zero=False)
+
+    def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
+        return self._note(shape, dtype, self._memory.zeros, is_zero=True)
+
+    def _note(
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike, make: Callable[..., DeviceArray], *, is_zero: bool
+    ) -> DeviceArray:
+        array = self._given.get(len(self.arrays))
+        if array is None:
+            array = make(shape, dtype)
+        elif array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
+            raise InvalidArgument(
+                f"the result would have shape {tuple(shape)} and dtype {np.dtype(dtype).name}, and the node's has "
+                f"{array.shape} and {array.dtype.name}: give out, or arguments with the same result"
+            )
+        self.arrays.append(array)
+        self.zero.append(is_zero)
+        return array
+
+
+class Recorded(Library):
+    """The form of the `blas` of a recorder: its verbs are recorded, and done with each launch of the graph."""
+
+    __slots__ = ("_recorder",)
+
+    _is_awaited = False
+    _form = " of a recorder"
+
+    def __init__(self, device: DeviceCore, recorder: CallRecorder | None = None) -> None:
+        super().__init__(device)
+        self._recorder = recorder
+
+    def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
+        recorder = known(self._recorder, "it is not the object of a single call")
+        recorder._check_open()
+        planned, result = type(self)(self._device)._planned(plan, arguments, keywords)
+        recorder._add_call(planned)
+        return result
+
+    # By an object that knows no recorder, which would keep all that was recorded.
+
+    def _planned(
+        self,
+        plan: Callable[..., T],
+        arguments: Sequence[object],
+        keywords: dict[str, Any],
+        results: Sequence[DeviceArray] | None = None,
+    ) -> tuple[Planned, T]:
+        """Plan a verb whose new results are these arrays; by default, new ones."""
+        noted, planner, result = self._plan_once(plan, arguments, keywords, {})
+        if results is not None and (places := _places_of_results(noted.arrays, result)):
+            if len(places) != len(results):
+                raise InvalidArgument("the node has no array for the result: give out")
+            for array in noted.arrays:
+                array.free()
+            noted, planner, result = self._plan_once(plan, arguments, keywords, dict(zip(places, results, strict=True)))
+        if results is None:
+            results = [noted.arrays[place] for place in _places_of_results(noted.arrays, result)]
+        count = sum(each.left if isinstance(each, Series) else 1 for each in planner._requests)
+        operation = f"{self._table.engine}.{plan.__name__}"
+        if count > MOST_CALLS:
+            raise InvalidArgument(
+                f"{operation} cannot be captured here: it takes {count} commands, and a node at most {MOST_CALLS}",
+                advice="record it for a part of the arrays at a time",
+            )
+        planned = Planned(
+            operation,
+            Outgoing(planner._requests).take(),
+            [array for array, is_zero in zip(noted.arrays, noted.zero, strict=True) if not is_zero],
+            [array for array, is_zero in zip(noted.arrays, noted.zero, strict=True) if is_zero],
+            result,
+            functools.partial(self._planned_again, plan, tuple(results)),
+        )
+        return planned, result
+
+    def _planned_again(
+        self, plan: Callable[..., object], results: Sequence[DeviceArray], *arguments: object, **keywords: Any
+    ) -> Planned:
+        planned, _ = self._planned(plan, arguments, keywords, results)
+        return planned
+
+    def _plan_once(
+        self,
+        plan: Callable[..., T],
+        arguments: Sequence[object],
+        keywords: dict[str, Any],
+        given: Mapping[int, DeviceArray],
+    ) -> tuple[_NotedMemory, Self, T]:
+        planner = type(self)(self._device)
+        planner._memory = noted = _NotedMemory(self._device.part(DeviceMemory), given)
+        return noted, planner, plan(planner, *arguments, **keywords)
+
+
+def _places_of_results(arrays: Sequence[DeviceArray], result: object) -> list[int]:
+    """Return the numbers of those arrays that a verb returns, itself or a part of them."""
+    blocks = {each._block for each in _flat([result]) if isinstance(each, DeviceArray)}
+    return [number for number, array in enumerate(arrays) if array._block in blocks]
+
 
 class verb(Generic[P, T]):
-    """A decorator that makes two methods of one that plans: awaited on `Awaited`, sent at once on `Batched`."""
+    """A decorator that makes two methods of one that plans: awaited on `Awaited`, done at once on the other forms."""
 
     def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None:
         self.plan = plan
@@ -670,8 +860,10 @@ class verb(Generic[P, T]):
     @overload
     def __get__(self, library: Batched, owner: type[Any]) -> Callable[P, T]: ...
     @overload
+    def __get__(self, library: Recorded, owner: type[Any]) -> Callable[P, T]: ...
+    @overload
     def __get__(self, library: Library, owner: type[Any]) -> Callable[P, Any]: ...
     def __get__(self, library: Library | None, owner: type[Any]) -> Any:
         if library is None:
             return self
-        return types.MethodType(self._ask if library._batch is None else self._send, library)
+        return types.MethodType(self._ask if library._is_awaited else self._send, library)

@@ -219,6 +219,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             torn=torn,
             lost=lost,
             limit=arena.limit,
+            workspaces=arena.workspaces,
             staging=STAGING_BYTES + self._transfers.batch_areas.size,
             waiting=0 if self._core.current is None else self._core.current.sender.outbox_bytes,
         )
@@ -378,7 +379,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
     # --- graphs -------------------------------------------------------------------------------------------------------
 
     async def capture(self, record: Callable[[GraphRecorder], object]) -> Graph:
-        """Record launches, copies and fills and build one graph of them (``cuGraphInstantiateWithFlags``).
+        """Record launches, copies, fills and calls of cuBLAS, and build one graph (``cuGraphInstantiateWithFlags``).
 
         `record` is a function that is called once, at once, with a `GraphRecorder`; nothing runs before the graph is
         launched. The order of recording matters only between nodes that touch the same array, if one of them writes it.
@@ -387,8 +388,10 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         Raises what the recorder's verbs and `record` itself raise; `InvalidArgument` for a generator and for a
         recording without nodes; `OutOfDeviceMemory` if this is the first use of an array's memory and the GPU has no
-        more; `StaleKernel` for a kernel of a lost generation if the device was opened with ``on_fault="stale"``;
-        `ContextLost` if the context is lost while the graph is built.
+        more, also for the workspace of calls; `LibraryNotFound` for calls of a library that is not installed;
+        `CommandFailed` for a call that the library does not let be captured; `StaleKernel` for a kernel of a lost
+        generation if the device was opened with ``on_fault="stale"``; `ContextLost` if the context is lost while the
+        graph is built.
         """
         from ..libraries.graphs.graph import capture
 

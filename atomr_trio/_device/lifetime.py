@@ -84,6 +84,7 @@ def _check_options(
     close_timeout: object,
     memory_limit: object,
     restart_policy: object,
+    plan_cache: object,
 ) -> None:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < MAX_DEVICES:
         raise InvalidArgument(f"a device's index is an int from 0 to {MAX_DEVICES - 1}, not {index!r}")
@@ -98,6 +99,8 @@ def _check_options(
         raise InvalidArgument(f"memory_limit is a number of bytes, not {memory_limit!r}")
     if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
         raise InvalidArgument(f"restart_policy is a RestartPolicy, not {restart_policy!r}")
+    if type(plan_cache) is not int or plan_cache < 1:
+        raise InvalidArgument(f"plan_cache is a number of plans, 1 or more, not {plan_cache!r}")
 
 
 def _check_spin(spin: object) -> None:
@@ -127,11 +130,12 @@ async def open_device(
     workers: WorkerSource | None = None,
     spin: float | None = None,
     check: Check | Collection[Check] | None = None,
+    plan_cache: int = 256,
 ) -> AsyncIterator[Device]:
     """Open a GPU: the work of `open_device` once this module and its imports are loaded."""
     check_can_open(index)
     _check_platform()
-    _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy)
+    _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy, plan_cache)
     _check_spin(spin)
     _check_workers(workers)
     chosen = chosen_backend(backend)
@@ -148,6 +152,7 @@ async def open_device(
         workers=workers,
         spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
         checks=checks,
+        plan_cache=plan_cache,
     )
     try:
         core = DeviceCore(index, chosen, options)

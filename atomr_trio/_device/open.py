@@ -56,6 +56,7 @@ def open_device(
     workers: WorkerSource | None = None,
     spin: float | None = None,
     check: Check | Collection[Check] | None = None,
+    plan_cache: int = 256,
 ) -> AbstractAsyncContextManager[Device]:
     """Open a GPU for the length of an ``async with`` block.
 
@@ -74,7 +75,8 @@ def open_device(
       from when no other command can delay it any more, and for lanes that only wait for each other. The limit does not
       apply to a copy of more than 4 MiB of ordinary memory, in which the host takes part.
     - `close_timeout`: seconds that leaving the block waits for started work, before it kills the worker.
-    - `memory_limit`: bytes that the arrays' chunks may take; by default 95 % of the memory that was free at opening.
+    - `memory_limit`: bytes that the arrays' chunks and the workspaces of plans may take; by default 95 % of the memory
+      that was free at opening.
     - `restart_policy`: the number of lost contexts that is tolerated; by default 3 within a minute.
     - `guarded`: the default for arrays: true puts each between unmapped addresses (see `Device.empty`).
     - `workers`: a source of worker processes, which takes them back, for example an `atomr_trio.testing.WorkerPool`; by
@@ -86,6 +88,8 @@ def open_device(
       memory), `"barriers"` (that not all threads of a block reach), several of these, or `"all"`. A kernel with a
       finding ends like one with a fault, by a `ContextLost` that has `ContextLost.findings`. The default is the value
       of ``ATOMR_TRIO_CHECK``, names with commas between them, else none. For a GPU use NVIDIA's compute-sanitizer.
+    - `plan_cache`: the number of plans of libraries that workers keep. The one that was not used for longest is given
+      up, and made again when it is used.
 
     Entering makes the device's primary context in the worker (``cuDevicePrimaryCtxRetain``) and is a checkpoint. It
     raises this process's soft limit of file descriptors to the hard one, where that is allowed.
@@ -112,6 +116,7 @@ def open_device(
             workers=workers,
             spin=spin,
             check=check,
+            plan_cache=plan_cache,
         )
     )
 

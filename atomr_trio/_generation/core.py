@@ -61,6 +61,7 @@ class DeviceOptions:
     workers: WorkerSource | None
     spin: float
     checks: tuple[str, ...]
+    plan_cache: int
 
 
 class DevicePart:

@@ -28,7 +28,7 @@ from .._memory.arena import Arena, Block
 from .._values.info import DeviceInfo
 from .._values.lane_options import LaneOptions
 from .._wire.channel import SharedMemory, TimelinePage
-from .._wire.protocol import LANE_COMPUTE, MAX_LANES, Verb
+from .._wire.protocol import LANE_COMPUTE, MAX_LANES, WORKSPACES_WORD, Verb
 from .._wire.records import context as context_records
 from .._wire.ring import ORDERED_STORES, Ring
 from .admission import Admission
@@ -90,6 +90,8 @@ class Generation(Life):
         """The modules that its worker was told to load, by number: the ticket of a load under way, or 0."""
         self.called: set[tuple[str, int, int]] = set()
         """Functions of libraries that were called here before: the library, the lane, the function's number."""
+        self.plans: set[tuple[int, int]] = set()
+        """The plans that its worker was told to define, by lane and number."""
         self.opened: set[Verb] = set()
         """The verbs that open the libraries that were called here, or opened ahead of time; its standbys follow."""
         self.variables: dict[int, dict[str, int]] = {}
@@ -213,11 +215,26 @@ class Generation(Life):
         if self.order.close_lane(lane):
             # The libraries' handles are destroyed with it, and its number will be used again.
             self.called.difference_update([call for call in self.called if call[1] == lane])
+            self.plans = {place for place in self.plans if place[0] != lane}
 
     def drop_module(self, number: int) -> bool:
         """Forget a module. Returns whether its worker was told to load it, and so must be told to unload it."""
         self.variables.pop(number, None)
         return self.modules.pop(number, None) is not None
+
+    def forget_plan(self, lane: int, number: int, engine: str) -> None:
+        """Note that its worker does not have a plan any more."""
+        self.plans.discard((lane, number))
+        self.called.discard((engine, lane, number))
+
+    def workspace_bytes(self) -> int:
+        """Return the bytes of device memory that the plans of its worker have taken for their workspaces."""
+        return self.page.words[WORKSPACES_WORD] if self.ready else 0
+
+    @property
+    def workspace_room(self) -> int:
+        """The bytes that all workspaces of its worker may take in all."""
+        return max(0, self.arena.limit - self.arena.reserved)
 
     def request_faults(self, faults: str, *, instead: bool = False) -> None:
         """Make the simulated driver of the worker fail, as ``atomr_cuda.injection`` describes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import outcome
 
@@ -19,18 +19,30 @@ if TYPE_CHECKING:
     from .generation import Generation
 
 
-class CallKind(NamedTuple):
-    """Calls of one kind. The first in a lane takes long: the library makes its handle, or loads kernels."""
+class CallKind:
+    """Calls of one kind. The first in a lane takes long: the library makes its handle, or loads kernels.
 
-    first: Verb
-    later: Verb
-    opening: Verb
-    """The verb that only loads the library and makes the handle."""
-    number: int
+    `opening` is the verb that only loads the library and makes the handle.
+    """
+
+    __slots__ = ("first", "later", "number", "opening")
+
+    def __init__(self, first: Verb, later: Verb, opening: Verb, number: int) -> None:
+        self.first: Verb = first
+        self.later: Verb = later
+        self.opening: Verb = opening
+        self.number: int = number
 
     def verb(self, generation: Generation, lane: int) -> Verb:
         """Return the verb of the next call."""
         return self.later if self._in(lane) in generation.called else self.first
+
+    def precede(self, generation: Generation, lane: int) -> None:
+        """Send what the worker must have before the call."""
+
+    def is_of(self, thing: object) -> bool:
+        """Return whether its calls end with this object, which is dropped."""
+        return False
 
     def begun(self, generation: Generation, lane: int) -> None:
         """Note that there was a call."""
@@ -194,6 +206,7 @@ class RepeatedRequest(CommandRequest):
 
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first call of its kind when it is one."""
+        self._kind.precede(generation, self.lane)
         self._verb = self._kind.verb(generation, self.lane)
         super().start(generation)
         self._kind.begun(generation, self.lane)

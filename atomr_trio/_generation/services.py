@@ -81,5 +81,5 @@ class ShortPath(Protocol):
     last_record: int
     """The number of the record that it wrote last; 0 if another record may have come behind it."""
 
-    def forget(self, module: Any) -> None:
-        """Forget an unloaded module: its kernels go the general way from now on."""
+    def forget(self, thing: Any) -> None:
+        """Forget an unloaded module or a dropped plan: what is of it goes the general way from now on."""

@@ -30,7 +30,7 @@ import collections
 import enum
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from .._values.util import known
@@ -330,8 +330,10 @@ class _Sizes:
 class ArenaFull(Exception):
     """The memory limit, the number of chunks or the range of addresses does not allow the allocation."""
 
-    def __init__(self, bound: Bound, requested: int, limit: int, in_use: int, reserved: int, chunks: int) -> None:
-        super().__init__(bound, requested, limit, in_use, reserved, chunks)
+    def __init__(
+        self, bound: Bound, requested: int, limit: int, in_use: int, reserved: int, chunks: int, workspaces: int
+    ) -> None:
+        super().__init__(bound, requested, limit, in_use, reserved, chunks, workspaces)
         self.bound: Bound = bound
         """Which of the three."""
         self.requested = requested
@@ -339,6 +341,11 @@ class ArenaFull(Exception):
         self.in_use = in_use
         self.reserved = reserved
         self.chunks = chunks
+        self.workspaces = workspaces
+
+
+def _none() -> int:
+    return 0
 
 
 class Arena:
@@ -360,6 +367,8 @@ class Arena:
         """Chunks dropped from the arena that the worker must still release."""
         self.quarantine: dict[int, tuple[int, ...]] = {}
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
+        self.count_workspaces: Callable[[], int] = _none
+        """Returns the bytes of device memory that plans of libraries have taken, which count for the limit too."""
         self._short = False
         self._bins: dict[int, list[Block]] = {}
         """The freed blocks that are not merged with their neighbours yet, by size, the newest last."""
@@ -368,6 +377,11 @@ class Arena:
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
         self._sizes = _Sizes()
+
+    @property
+    def workspaces(self) -> int:
+        """Bytes of device memory that plans of libraries have taken."""
+        return self.count_workspaces()
 
     @property
     def reserved(self) -> int:
@@ -497,11 +511,11 @@ class Arena:
 
     def _make_room(self, size: int, needed: int) -> int:
         """Release cached chunks, and return the bytes that the limit leaves for a chunk of at least `needed` bytes."""
-        room = self.limit - self.reserved
+        room = self.limit - self.workspaces - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
             self.collect()
             self._retire_unused(needed - room)
-            room = self.limit - self.reserved
+            room = self.limit - self.workspaces - self.reserved
         if needed > room or len(self.chunks) >= MAX_CHUNKS:
             raise self._full(size, "memory" if len(self.chunks) < MAX_CHUNKS else "chunks")
         return room
@@ -546,7 +560,7 @@ class Arena:
             self._insert(rest)
 
     def _full(self, size: int, bound: Bound) -> ArenaFull:
-        return ArenaFull(bound, size, self.limit, self.in_use, self.reserved, len(self.chunks))
+        return ArenaFull(bound, size, self.limit, self.in_use, self.reserved, len(self.chunks), self.workspaces)
 
     def _allocate_guarded(self, nbytes: int) -> Block:
         size = -(-nbytes // GUARDED_ALIGNMENT) * GUARDED_ALIGNMENT

@@ -133,7 +133,10 @@ class MemoryStatistics:
     """Bytes of the arrays whose memory could not be carried into the present generation."""
 
     limit: int
-    """The budget in bytes: `in_use` never exceeds it."""
+    """The budget in bytes: `reserved` and `workspaces` together never exceed it."""
+
+    workspaces: int
+    """Bytes of device memory that libraries use for the workspaces of their plans; they count for `limit`."""
 
     staging: int
     """Bytes of pinned *host* memory that copies go through; it grows when a batch needs more."""

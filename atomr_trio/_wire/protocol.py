@@ -84,6 +84,7 @@ RECORDS_READ_CELL: Final = 3
 RECORDS_SENT_CELL: Final = 4
 WORKER_ASLEEP_CELL: Final = 5
 SENDER_WAITS_CELL: Final = 6
+WORKSPACES_CELL: Final = 7
 FIRST_COUNTER_CELL: Final = 8
 FIRST_FAILURES_CELL: Final = FIRST_COUNTER_CELL + MAX_LANES
 STATUSES_OFFSET: Final = 4096
@@ -116,6 +117,8 @@ SELF_TEST_WORD: Final = SELF_TEST_CELL * CELL // 8
 RECORDS_READ_WORD: Final = RECORDS_READ_CELL * CELL // 8
 RECORDS_SENT_WORD: Final = RECORDS_SENT_CELL * CELL // 8
 WORKER_ASLEEP_WORD: Final = WORKER_ASLEEP_CELL * CELL // 8
+WORKSPACES_WORD: Final = WORKSPACES_CELL * CELL // 8
+"""The bytes of device memory that the worker has taken for the workspaces of plans."""
 SENDER_WAITS_WORD: Final = SENDER_WAITS_CELL * CELL // 8
 """Not 0 while the sender has records for which the ring had no room: the worker says ``room`` when it has read all."""
 

@@ -63,8 +63,8 @@ from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLO
 from .._wire.status import StatusClass, classify
 from ..libraries.modules.engine import ModuleEngine
 from . import registry as engines
-from .base.giving_back import GivingBack
-from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
+from .base.giving_back import GivingBack, GivingBackLater
+from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine, Workspaces
 from .base.memory import MemoryEngine
 from .context import Context
 from .parent import die_with_parent
@@ -126,8 +126,10 @@ class Worker:
         self._signalled: list[int] = []
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._closing: list[threading.Thread] = []
-        """They give back what belonged to lanes that were closed."""
+        self._later = GivingBackLater(functools.partial(self._start_thread, "give-back"), self._give_back_now)
+        self.give_back: Callable[[Sequence[Callable[[], object]]], None] = self._later.make
+        self.wait_given_back: Callable[[], None] = self._later.join
+        self.capturing: threading.Lock = threading.Lock()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,
             context_records.MAP_CHUNK: self._map_chunk,
@@ -166,7 +168,8 @@ class Worker:
 
     def synchronize(self) -> None:
         """Wait until every stream is idle."""
-        self._driver.cuCtxSynchronize()
+        with self.capturing:
+            self._driver.cuCtxSynchronize()
 
     def lost(self, error: Any, operation: str) -> None:
         """Say once that the context is gone. Queued copies go on landing until the parent has killed this process."""
@@ -227,11 +230,12 @@ class Worker:
         self._lanes = {}
         for index in range(LANES):
             self._add_lane(index).open()
-        self._engines = engines.build(self)
-        memory = self._engines[MEMORY.number]
+        self.workspaces = Workspaces(self._page.words)
+        self.engines = engines.build(self)
+        memory = self.engines[MEMORY.number]
         assert isinstance(memory, MemoryEngine)
         self._memory = memory
-        modules = self._engines[MODULE.number]
+        modules = self.engines[MODULE.number]
         assert isinstance(modules, ModuleEngine)
         self._modules = modules
         self._ready = {}
@@ -349,7 +353,7 @@ class Worker:
         """Run records in the order they come, until one asks for the end: `CLOSE` or `RESET`, which it returns."""
         self._verbs = {
             (number, verb.number): (verb, engine.calls[verb.number])
-            for number, engine in self._engines.items()
+            for number, engine in self.engines.items()
             for verb in engine.table.verbs
         }
         if self._ring is None:
@@ -433,7 +437,7 @@ class Worker:
         return self._keep_ready(launch, LAUNCH, lane, (call, self._modules.launch_error), verb)
 
     def _make_call_ready(self, record: bytes, lane: Lane, engine_number: int, verb: int) -> HotCall | None:
-        engine, number = self._engines[engine_number], verb & VERB_NUMBERS
+        engine, number = self.engines[engine_number], verb & VERB_NUMBERS
         if not isinstance(engine, RepeatingEngine):
             return None
         call = engine.hot_call(number, record[HEADER.size - _TICKET_BYTES :], lane)
@@ -583,19 +587,13 @@ class Worker:
         lane.finish()
         self._lanes = {number: other for number, other in self._lanes.items() if number != index}
         self.forget_hot()
-        calls = [call for engine in self._engines.values() for call in engine.forget_lane(index)]
-        if not calls:
-            self._give_back(lane.close())
-            return
-        calls += lane.close()
-        try:
-            closing = self._start_thread(f"close-lane-{index}", lambda: self._give_back(calls))
-        except RuntimeError:  # the system has no thread left: then here, though it may take long
-            self._give_back(calls)
-            return
-        self._closing = [closing, *(thread for thread in self._closing if thread.is_alive())]
+        calls = [call for engine in self.engines.values() for call in engine.forget_lane(index)]
+        if calls:
+            self.give_back([*calls, *lane.close()])
+        else:
+            self._give_back_now(lane.close())
 
-    def _give_back(self, calls: Sequence[Callable[[], object]]) -> None:
+    def _give_back_now(self, calls: Sequence[Callable[[], object]]) -> None:
         """Make calls that end something, each of them whatever becomes of the others."""
         try:
             self.bind_thread()
@@ -620,12 +618,11 @@ class Worker:
         """Give back, in order, what `adopt` took and what the engines made; what still runs must come to an end."""
         for lane in self._lanes.values():
             lane.finish()
-        for thread in self._closing:
-            thread.join()
+        self._later.join()
         self._driver.cuCtxSynchronize()
         self._libc.fflush(None)  # what kernels printed last; os._exit leaves C's buffers as they are
         self._end_threads()
-        for engine in reversed(self._engines.values()):
+        for engine in reversed(self.engines.values()):
             engine.close()
         for lane in self._lanes.values():
             for call in lane.close():

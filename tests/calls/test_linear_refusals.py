@@ -304,6 +304,7 @@ JUNK: dict[type, tuple[Any, ...]] = {
     float: (*NOTHING_OF_THE_KIND, None, [1.0], 1j, 10**40),
     int: (*NOTHING_OF_THE_KIND, 1.5, math.nan, -1, 10**40),
     str: (*NOTHING_OF_THE_KIND, "n", b"N", 3),
+    bool: (*NOTHING_OF_THE_KIND, None, 1, 0, 1.0),
 }
 """By the type that stands for an argument in `VERBS`, what is none."""
 
@@ -335,7 +336,20 @@ def in_every_place(stage: Stage, substitutes: dict[str, Make]) -> Iterator[Call]
             if isinstance(given, tuple | list):
                 bad += [(message, argument(given, make)) for message, make in substitutes.items()]
             for message, value in bad:
-                yield Call(right.verb, message, {**right.arguments, place: value})
+                if not is_taken(right.verb, place, value):
+                    yield Call(right.verb, message, {**right.arguments, place: value})
+
+
+def is_taken(verb: str, place: object, value: object) -> bool:
+    """Whether a transform takes what no other verb takes in this place: other numbers, or nothing for a default."""
+    if not verb.startswith("fft.") or not isinstance(place, int):
+        return False
+    if isinstance(value, DeviceArray):
+        return value.dtype == np.float16 and not value._block.freed
+    shifts = verb.endswith("shift")
+    if value is None:  # as many points as there are, no norm, all axes
+        return place == 3 or (place == 1 and verb != "fft.fftconvolve")
+    return type(value) in (int, list) and value in (-1, []) and place == (1 if shifts else 2)
 
 
 async def test_what_is_no_argument_is_refused_in_every_place_of_every_verb(witness, open_test_device):

@@ -25,7 +25,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio.testing import Fault, cause, hold_worker
 from support import ON_GPU, gpu_memory
 from support.rogue import compile_rogue, hang, kill_worker, next_generation, until
-from support.stress import KERNELS, SOURCE, Player, play
+from support.stress import KERNELS, SOURCE, Player, keep_accounts
 
 MIB = 1 << 20
 
@@ -217,24 +217,6 @@ async def launch_often(open_test_device: Any, count: int) -> None:
 
         await stay_flat("awaited launches", 500, count, step, host_mib=8, seconds=60 + count / 50)
         assert (await counter.to_host() == count + 500).all()
-
-
-async def keep_accounts(open_test_device: Any, seed: int, seconds: float, standby: int) -> None:
-    """Random verbs of many tasks on several lanes while workers are lost; what the arrays hold is right throughout."""
-    try:
-        with trio.fail_after(seconds + 60):
-            async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
-                players = await play(dev, seed, seconds, between_losses=0.7)
-                await until(lambda: all(lane.unfinished == 0 for lane in dev.statistics().lanes))
-                for actor in dev.statistics().actors:
-                    assert actor.unsettled == 0, actor
-                print(f"\n{sum(each.count for each in players)} calls, {dev.generation - 1} losses, seed {seed}")
-                assert dev.generation > 2
-                assert all(player.count for player in players)
-                assert any(player.losses for player in players)
-    except BaseException as error:
-        error.add_note(f"the seed was {seed}")
-        raise
 
 
 async def test_a_few_kills_leave_nothing_behind(open_test_device):

@@ -40,6 +40,12 @@ async def main():
             await dev.vector.sum(dev.zeros(3, np.int32))
         except atomr_trio.InvalidArgument as error:
             print(error.message)
+        sums = await dev.running.total(y)
+        before = dev.statistics().memory.workspaces
+        async with dev.batch() as batch:
+            for _ in range(3):
+                again = batch.running.total(y, sums)
+        print((await again.to_host()).tolist(), before)
 
 trio.run(main)
 """
@@ -54,6 +60,8 @@ def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) 
         "records.py",
         "engine.py",
         "verbs.py",
+        "programs.py",
+        "curunning.py",
     }
     no_caches = shutil.ignore_patterns("__pycache__")
     for folder in ("atomr_trio", "bindings"):
@@ -63,8 +71,8 @@ def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) 
     for name, text in parts.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        if path.parent.name in ("vector", "cuvector"):
-            (path.parent / "__init__.py").write_text('"""Vectors by cuVector."""\n')
+        if path.parent.name in ("vector", "cuvector", "running", "curunning"):
+            (path.parent / "__init__.py").write_text('"""A library of the page."""\n')
         path.write_text(f"from __future__ import annotations\n\n{text}", encoding="utf-8")
     environment = child_environment(PYTHONPATH=f"{tmp_path}:{tmp_path / 'bindings'}")
     for command in (["tests/support/registered.py"], ["-c", PROGRAM]):
@@ -76,4 +84,5 @@ def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) 
         "[0.0, 3.0, 6.0, 9.0] 18.0",
         "2 6.0 True",
         "vectors are all of float32, or all of float64, not of int32",
+        "[0.0, 1.0, 3.0, 6.0] 256",
     ]

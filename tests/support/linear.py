@@ -18,6 +18,13 @@ def find(owner: Device | Batch, verb: str) -> Callable[..., Any]:
     return found
 
 
+async def call(owner: Device | Batch, verb: str, *arguments: Any, **keywords: Any) -> None:
+    """Call a verb by its name, of a device or of a batch; what is refused is refused here."""
+    result = find(owner, verb)(*arguments, **keywords)
+    if isinstance(owner, Device):
+        await result
+
+
 async def ask(dev: Device, batched: bool, verb: str, *arguments: Any, **keywords: Any) -> Any:
     """Call a verb by its name, and return what it returns when it is done."""
     if not batched:

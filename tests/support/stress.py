@@ -7,17 +7,18 @@ or may not have run: an array that it has not torn holds what it held at some mo
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 import trio
 
-from atomr_trio import ContextLost, StaleArray, overwrites, read_only
+from atomr_trio import ContextLost, RestartPolicy, StaleArray, overwrites, read_only
 from atomr_trio.testing import kill_worker
-from support.rogue import WILD, compile_rogue
+from support.rogue import WILD, compile_rogue, until
 
 N = 32
 ARRAYS = 3
@@ -50,6 +51,9 @@ class Step:
 
 class Player:
     """One task with its arrays, and what they must hold."""
+
+    steps: Sequence[Callable[..., Step]] = ()
+    """The calls that it makes, those that are made more often several times."""
 
     def __init__(self, dev: Any, kernels: dict[str, Any], lanes: list[Any], seed: tuple[int, int]) -> None:
         self.dev = dev
@@ -116,6 +120,10 @@ class Player:
         if step.reads:
             assert (seen == step.becomes).all(), f"{step.name}: {seen} is not {step.becomes}"
 
+    def host(self) -> np.ndarray:
+        """What an array may hold next."""
+        return self.rng.integers(-1000, 1000, N, np.int32)
+
     def lane(self) -> Any:
         return self.lanes[int(self.rng.integers(len(self.lanes)))]
 
@@ -123,7 +131,7 @@ class Player:
 
     def step(self, lane: Any) -> Step:
         """Any call on any array."""
-        make = STEPS[int(self.rng.integers(len(STEPS)))]
+        make = self.steps[int(self.rng.integers(len(self.steps)))]
         index, other = (int(each) for each in self.rng.permutation(ARRAYS)[:2])
         return make(self, lane, index, other, int(self.rng.integers(-100, 100)))
 
@@ -176,7 +184,7 @@ class Player:
         return Step("fill", lambda: x.fill(number), lambda batch: batch.fill(x, number), index, becomes)
 
     def copy_in(self, lane: Any, index: int, other: int, number: int) -> Step:
-        x, host = self.arrays[index], self.rng.integers(-1000, 1000, N, np.int32)
+        x, host = self.arrays[index], self.host()
         return Step("copy in", lambda: x.copy_from(host), lambda batch: batch.copy_from(x, host), index, host.copy())
 
     def copy_across(self, lane: Any, index: int, other: int, number: int) -> Step:
@@ -219,7 +227,7 @@ class Player:
 
     async def recovered(self, index: int, array: Any) -> np.ndarray:
         if array.state == "torn":
-            host = self.rng.integers(-1000, 1000, N, np.int32)
+            host = self.host()
             self.moments[index].append(host)  # it may get there although its copy is lost
             await array.copy_from(host)
             return host
@@ -245,7 +253,7 @@ class Player:
                 self.losses += 1
 
 
-STEPS = (
+Player.steps = (
     Player.launch,
     Player.launch,
     Player.launch_shortly,
@@ -264,9 +272,20 @@ MEANT = re.compile("SIGKILL|illegal memory access|for the exercise")
 """What is done to a generation here; whatever else ends one is a bug."""
 
 
-async def play(dev: Any, seed: int, seconds: float, between_losses: float) -> list[Player]:
-    """Let all tasks play for some seconds, with a loss now and then; `between_losses` is the mean of those seconds."""
-    kernels = {name: await dev.nvrtc.compile(SOURCE, name) for name in KERNELS}
+async def play(
+    dev: Any,
+    seed: int,
+    seconds: float,
+    between_losses: float,
+    player: type[Player] = Player,
+    kernels: tuple[str, tuple[str, ...]] = (SOURCE, KERNELS),
+) -> list[Player]:
+    """Let all tasks play for some seconds, with a loss now and then; `between_losses` is the mean of those seconds.
+
+    `player` says what they play, with these kernels of this source.
+    """
+    source, names = kernels
+    compiled = {name: await dev.nvrtc.compile(source, name) for name in names}
     (wild,) = await compile_rogue(dev, "wild")
     rng = np.random.default_rng(seed)
     end = trio.current_time() + seconds
@@ -275,10 +294,10 @@ async def play(dev: Any, seed: int, seconds: float, between_losses: float) -> li
         opened = [
             await stack.enter_async_context(dev.lane(priority=int(rng.choice(priorities)))) for _ in range(LANES - 1)
         ]
-        players = [Player(dev, kernels, [None, *opened], (seed, number)) for number in range(TASKS)]
+        players = [player(dev, compiled, [None, *opened], (seed, number)) for number in range(TASKS)]
         async with trio.open_nursery() as nursery:
-            for player in players:
-                nursery.start_soon(player.run, end)
+            for each in players:
+                nursery.start_soon(each.run, end)
             while trio.current_time() < end - between_losses:
                 await trio.sleep(between_losses * rng.uniform(0.5, 1.5))
                 await lose(dev, wild, int(rng.integers(3)))
@@ -296,3 +315,31 @@ async def lose(dev: Any, wild: Any, how: int) -> None:
         else:
             await dev.restart("for the exercise")
     await dev.wait_generation(after=lost)
+
+
+async def keep_accounts(
+    open_test_device: Any,
+    seed: int,
+    seconds: float,
+    standby: int,
+    *,
+    between_losses: float = 0.7,
+    fewest_losses: int = 2,
+    player: type[Player] = Player,
+    kernels: tuple[str, tuple[str, ...]] = (SOURCE, KERNELS),
+) -> None:
+    """Random verbs of many tasks on several lanes while workers are lost; what the arrays hold is right throughout."""
+    try:
+        with trio.fail_after(seconds + 60):
+            async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+                players = await play(dev, seed, seconds, between_losses, player, kernels)
+                await until(lambda: all(lane.unfinished == 0 for lane in dev.statistics().lanes))
+                for actor in dev.statistics().actors:
+                    assert actor.unsettled == 0, actor
+                print(f"\n{sum(each.count for each in players)} calls, {dev.generation - 1} losses, seed {seed}")
+                assert dev.generation > fewest_losses
+                assert all(each.count for each in players)
+                assert any(each.losses for each in players)
+    except BaseException as error:
+        error.add_note(f"the seed was {seed}")
+        raise

@@ -286,7 +286,16 @@ def test_statistics_are_a_picture_that_does_not_change_with_its_sources():
         lanes=lanes,
         actors=[ActorStatistics(name="a", queued=0, peak_queued=1, accepted=1, settled=counts, restarts=0)],
         memory=MemoryStatistics(
-            in_use=1, cached=4, reserved=5, torn=0, lost=0, limit=9, staging=4, largest_free=3, free_runs=2
+            in_use=1,
+            cached=4,
+            reserved=5,
+            torn=0,
+            lost=0,
+            limit=9,
+            workspaces=0,
+            staging=4,
+            largest_free=3,
+            free_runs=2,
         ),
         standbys=0,
         restarts_left=math.inf,

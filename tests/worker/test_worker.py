@@ -61,7 +61,7 @@ def test_a_header_is_packed_without_holes_and_read_back():
 
 def test_every_word_of_the_timeline_page_has_a_place_and_the_busy_ones_a_cache_line():
     words = [value for name, value in vars(protocol).items() if name.endswith("_WORD")]
-    assert len(words) == 7
+    assert len(words) == 8
     words += [protocol.counter_word(lane) for lane in range(MAX_LANES)]
     words += [protocol.failures_word(lane) for lane in range(MAX_LANES)]
     statuses = range(protocol.STATUSES_PER_LANE)

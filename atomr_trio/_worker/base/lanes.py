@@ -46,6 +46,7 @@ from ..._wire.protocol import (
     LANE_NAMES,
     LIBRARY_MISSING,
     STATUSES_PER_LANE,
+    WORKSPACES_WORD,
     Mode,
     Verb,
     VerbTable,
@@ -62,6 +63,31 @@ GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
 
+class Workspaces:
+    """The bytes of device memory that the workspaces of a worker take, of all libraries and lanes.
+
+    They are a word of the timeline page, so that the user's process sees them.
+    """
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int, allowed: int) -> int | None:
+        """Count so many bytes more. Returns None; or how many are left, if it would be more than `allowed` in all."""
+        with self._lock:
+            if self._taken + size > allowed:
+                return max(0, allowed - self._taken)
+            self._taken = self._words[WORKSPACES_WORD] = self._taken + size
+            return None
+
+    def give(self, size: int) -> None:
+        """Count so many bytes less."""
+        with self._lock:
+            self._taken = self._words[WORKSPACES_WORD] = self._taken - size
+
+
 Ready = tuple[Callable[[int], int], Callable[[int], Exception]]
 """A function that makes a call with the parameter block at an address and returns its status; the error for one."""
 
@@ -74,8 +100,15 @@ class WorkerServices(Protocol):
     prints: bool
     poisoned: bool
     staging_address: int
+    workspaces: Workspaces
     cuda_error: type[Any]
     library_missing: type[Any]
+    capturing: threading.Lock
+    """Held while a stream is captured: the driver then refuses to synchronise the context, which spoils the capture."""
+
+    @property
+    def engines(self) -> Mapping[int, Engine]:
+        """All engines, by their numbers, once they are made."""
 
     def bind_thread(self) -> None:
         """Make the context current in the calling thread."""
@@ -85,6 +118,12 @@ class WorkerServices(Protocol):
 
     def synchronize(self) -> None:
         """Wait until every stream is idle."""
+
+    def give_back(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Make calls that give something back, in a thread: the driver may let them wait for all that runs."""
+
+    def wait_given_back(self) -> None:
+        """Wait until those calls were made."""
 
     def lost(self, error: Any, operation: str) -> None:
         """The context is gone: say so once, run nothing more."""
@@ -128,6 +167,17 @@ class RepeatingEngine(Engine, Protocol):
         """A function that makes the call of a record and returns its status, and the exception for one.
 
         None for what can only be made in the general way, now.
+        """
+
+
+@runtime_checkable
+class CapturableEngine(Engine, Protocol):
+    """One that makes ahead what its calls need, since a capture allows neither allocating nor waiting."""
+
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+        """Make all that the call of a record needs on this lane, whose stream is not captured yet.
+
+        What calls that were captured before use must stay in its place until `forget_lane`.
         """
 
 

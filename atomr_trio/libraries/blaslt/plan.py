@@ -6,7 +6,6 @@ An output that lies row by row is computed as the transpose of what the library 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -25,68 +24,21 @@ from ..._calls.linear import (
     strides_text,
 )
 from ..._calls.verbs import Library, Operands, Scalar
-from ..._generation.requests import CallKind, CommandRequest
+from ..._generation.requests import CommandRequest
 from ..._transfers.memory import plan_fill
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
-from ..._wire.records.calls import WORD
 from . import types
 from .extras import Extras, Shape, aux_of, stack_of, vector_of
-from .records import (
-    FIRST_MATMUL,
-    MATMUL,
-    OPEN,
-    PLACE_OF_ADDRESSES,
-    TRANSFORM,
-    Addresses,
-    Layout,
-    Problem,
-    pack_layouts,
-    plan_key,
-)
+from .programs import matmul_program, transform_program
+from .records import SCALAR_BYTES, Addresses, Layout, Problem, pack_layouts, plan_key
 from .types import FLOAT8, Dtypes, Product, compute_of, product_of
 
-if TYPE_CHECKING:
-    from ..._generation.generation import Generation
-
-_KNOWN_PLANS = 1 << 16
-"""The number of plans that are distinguished. If two are confused, the first call of one blocks other work once."""
 _MAX_BATCH = 2**31 - 1
 
 _SUMMED = {"a": types.BGRADA, "b": types.BGRADB}
 """The epilogues that sum an input. An H200 has algorithms for them only where that lies across the sums of the product:
 ``a`` column by column, and ``b`` row by row."""
-
-
-class MatmulRequest(CommandRequest):
-    """The command of one product."""
-
-    __slots__ = ("_addresses", "_plan")
-
-    def __init__(
-        self, problem: Problem, addresses: Addresses, alpha: bytes, beta: bytes, operands: Operands, lane: int
-    ) -> None:
-        content = problem.pack()
-        payload = MATMUL.struct.pack(content, *addresses, alpha, beta)
-        super().__init__(MATMUL, payload, operands.roles(), keep=operands.arrays, lane=lane, operation=MATMUL.operation)
-        self._addresses = addresses
-        self._plan = hash(plan_key(content, addresses)) % _KNOWN_PLANS
-
-    @property
-    def kind(self) -> CallKind:
-        return CallKind(FIRST_MATMUL, MATMUL, OPEN, self._plan)
-
-    def start(self, generation: Generation) -> None:
-        """Publish the record, marked as the first of its plan if it is."""
-        self._verb = self.kind.verb(generation, self.lane)
-        super().start(generation)
-        self.kind.begun(generation, self.lane)
-
-    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
-        if any(self._addresses[at] != array.address for at in inside):
-            return ()
-        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
 
 
 @attrs.frozen
@@ -163,15 +115,20 @@ def layout_of(matrix: Matrix, dtype: str | None = None) -> Layout:
     return Layout(kind, *matrix.seen, matrix.leading, matrix.distance or 0)
 
 
-def transform_request(source: Matrix, target: Matrix, operands: Operands, lane: int) -> CommandRequest:
+def transform_request(library: Library, source: Matrix, target: Matrix, operands: Operands) -> CommandRequest:
     """Return the command that copies matrices to memory in the other order."""
     dtype = source.array.dtype.name
     scale = types.TRANSFORM_SCALES.get(dtype, dtype)
-    layouts = pack_layouts(layout_of(source), layout_of(target))
-    one = Scalar.of(1, scale).content
-    head = (DATA_TYPES[scale], OPERATIONS["T"], source.count, layouts)
-    payload = TRANSFORM.struct.pack(*head, source.address, target.address, one)
-    return CommandRequest(TRANSFORM, payload, operands.roles(), keep=operands.arrays, lane=lane)
+    layouts = layout_of(source), layout_of(target)
+    what = (DATA_TYPES[scale], OPERATIONS["T"], source.count)
+    return library._execution(
+        (*what, pack_layouts(*layouts)),
+        lambda: transform_program(*what, layouts),
+        (source.address, target.address),
+        Scalar.of(1, scale).content.ljust(SCALAR_BYTES, b"\0"),
+        operands,
+        operation="transform",
+    )
 
 
 @attrs.frozen
@@ -328,7 +285,16 @@ class Call:
         )
         addresses = self._addresses(sides)
         operands = self._roles(sides)
-        library._requests.append(MatmulRequest(problem, addresses, alpha, beta, operands, library._lane))
+        content = problem.pack()
+        request = library._execution(
+            plan_key(content, addresses),
+            lambda: matmul_program(problem, addresses),
+            addresses,
+            alpha.ljust(SCALAR_BYTES, b"\0") + beta.ljust(SCALAR_BYTES, b"\0"),
+            operands,
+            operation="matmul",
+        )
+        library._requests.append(request)
 
     def _addresses(self, sides: tuple[_Side, ...]) -> Addresses:
         a, b, c, d = (side.matrix.address for side in sides)
@@ -411,7 +377,7 @@ class Call:
         operands = library._operands()
         operands.reads(matrix.array)
         operands.writes(copy.array, keeps=False)
-        library._requests.append(transform_request(matrix, copy, operands, library._lane))
+        library._requests.append(transform_request(library, matrix, copy, operands))
         return copy
 
     def _new_matrix(self, like: DeviceArray, by_rows: bool) -> Matrix:

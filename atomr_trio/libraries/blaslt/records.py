@@ -1,16 +1,15 @@
-"""Records of cuBLASLt: the problem of a product, and its addresses."""
+"""Records of cuBLASLt: its plans, and what they are known by: the problem of a product, and its addresses."""
 
 from __future__ import annotations
 
 import struct
 from typing import NamedTuple
 
-from ..._wire.protocol import Mode, VerbTable
+from ..._wire.records.plans import PlanTable
 from .registration import REGISTRATION
 
 _LAYOUT = struct.Struct("<HQQQQ")
 _PROBLEM = struct.Struct("<HHBBHHIQQQ")
-MATRICES = ("a", "b", "c", "d")
 SCALAR_BYTES = 16
 """The size of alpha or beta of any type, in bytes."""
 
@@ -28,12 +27,8 @@ class Layout(NamedTuple):
 
 
 def pack_layouts(*layouts: Layout) -> bytes:
-    """The layouts in a record."""
+    """Return layouts as bytes."""
     return b"".join(_LAYOUT.pack(*layout) for layout in layouts)
-
-
-def unpack_layouts(content: bytes) -> tuple[Layout, ...]:
-    return tuple(Layout(*each) for each in _LAYOUT.iter_unpack(content))
 
 
 class Problem(NamedTuple):
@@ -58,13 +53,8 @@ class Problem(NamedTuple):
     """The layouts of A, B, C and D."""
 
     def pack(self) -> bytes:
-        """Return the problem in the form of a record."""
+        """Return the problem as bytes, which are equal only for equal problems."""
         return _PROBLEM.pack(*self[:-1]) + pack_layouts(*self.layouts)
-
-    @classmethod
-    def unpack(cls, content: bytes) -> Problem:
-        """Return the problem that `pack` wrote."""
-        return cls._make((*_PROBLEM.unpack_from(content), unpack_layouts(content[_PROBLEM.size :])))
 
 
 class Addresses(NamedTuple):
@@ -93,40 +83,22 @@ def alignment(address: int) -> int:
 
 
 def plan_key(problem: bytes, addresses: Addresses) -> Key:
-    """Return the key of a plan. It is the same on both sides of the process boundary."""
+    """Return the key of a plan: all that it depends on."""
     return (problem, addresses.c == addresses.d, *map(alignment, addresses))
 
 
-BLASLT = VerbTable(REGISTRATION.name, REGISTRATION.number)
-
-PLACE_OF_ADDRESSES = _PROBLEM.size + len(MATRICES) * _LAYOUT.size
-"""The offset of the addresses, which are 64-bit words, in the tail of a product's record."""
-
-_FIELDS = {
-    "problem": f"{PLACE_OF_ADDRESSES}s",
-    **dict.fromkeys(Addresses._fields, "Q"),
-    **dict.fromkeys(("alpha", "beta"), f"{SCALAR_BYTES}s"),
-}
-
-MATMUL = BLASLT.verb("matmul", Mode.ENQUEUES, _FIELDS)
-
-FIRST_MATMUL = BLASLT.verb("first_matmul", Mode.BLOCKS, _FIELDS)
-"""The same product, when its plan must be made and its kernels must be loaded."""
-
-TRANSFORM = BLASLT.verb(
-    "transform",
-    Mode.BLOCKS,
-    {"scale": "H", "operation": "H", "batch": "I", "layouts": f"{2 * _LAYOUT.size}s", "source": "Q", "target": "Q"}
-    | {"alpha": f"{SCALAR_BYTES}s"},
-)
-"""Copy matrices to others with another layout, transposed where `operation` says so; `alpha` is 1."""
-
-OPEN = BLASLT.verb("open", Mode.BLOCKS, {})
-"""Load the library and make its handle before the first product: a standby worker has the time."""
-
-
-PLANS = 256
-"""The number of plans that a lane keeps: those used last."""
-
 WORKSPACE_BYTES = 32 << 20
-"""The size of a lane's one workspace, the limit for an algorithm. NVIDIA recommends this size for Hopper."""
+"""The most bytes of workspace that an algorithm may need. NVIDIA recommends this size for Hopper."""
+
+BLASLT = PlanTable(
+    REGISTRATION.name,
+    REGISTRATION.number,
+    (
+        *("cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", "cublasLtMatmulDescSetAttribute"),
+        *("cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", "cublasLtMatrixLayoutSetAttribute"),
+        *("cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy"),
+        *("cublasLtMatmulPreferenceSetAttribute", "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"),
+        *("cublasLtMatrixTransformDescCreate", "cublasLtMatrixTransformDescDestroy"),
+        *("cublasLtMatrixTransformDescSetAttribute", "cublasLtMatrixTransform"),
+    ),
+)

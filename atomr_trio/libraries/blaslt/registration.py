@@ -8,7 +8,7 @@ from ..._wire.status import StatusClass
 REGISTRATION = Registration(
     name="blaslt",
     number=8,
-    engine="BlasLtEngine",
+    engine="blaslt_engine",
     uses=("blas",),
     library="cublaslt",
     statuses={  # those of cuBLAS
@@ -21,6 +21,7 @@ REGISTRATION = Registration(
     },
     verbs="BlasLt",
     batch_verbs="BatchBlasLt",
+    recorded_verbs="RecordedBlasLt",
     summary="Products of matrices with epilogues (cuBLASLt)",
     example="matmul(a, b, ...)",
 )

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from ..._calls.verbs import Awaited, Batched
+from ..._calls.verbs import Awaited, Batched, Recorded
 from .matmul import MatmulVerbs
 from .types import Compute, Epilogue
 
-__all__ = ["BatchBlasLt", "BlasLt", "Compute", "Epilogue"]
+__all__ = ["BatchBlasLt", "BlasLt", "Compute", "Epilogue", "RecordedBlasLt"]
 
 
 class BlasLt(MatmulVerbs, Awaited):
@@ -20,5 +20,11 @@ class BlasLt(MatmulVerbs, Awaited):
 
 class BatchBlasLt(MatmulVerbs, Batched):
     """The verbs of `BlasLt` in a batch, without ``await``: `batch.blaslt`."""
+
+    __slots__ = ()
+
+
+class RecordedBlasLt(MatmulVerbs, Recorded):
+    """The verbs of `BlasLt` as nodes of a graph: `graph.blaslt` of a `GraphRecorder`."""
 
     __slots__ = ()

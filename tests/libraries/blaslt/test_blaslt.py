@@ -25,8 +25,7 @@ from atomr_trio import CommandFailed, ContextLost, DeviceArray, InvalidArgument
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.protocol import Mode, Role
 from atomr_trio.libraries.blaslt import types
-from atomr_trio.libraries.blaslt.records import FIRST_MATMUL, MATMUL, Addresses, Layout, Problem, plan_key
-from support.sim_process import run_in_process
+from atomr_trio.libraries.blaslt.records import BLASLT, Addresses, Layout, Problem, plan_key
 
 pytestmark = pytest.mark.used_workers
 
@@ -747,7 +746,7 @@ async def test_chains_of_products_on_several_lanes(dev, rng):
 
 
 async def test_only_the_first_product_of_a_plan_may_hold_its_lane(dev):
-    assert (FIRST_MATMUL.mode, MATMUL.mode) == (Mode.BLOCKS, Mode.ENQUEUES)
+    assert (BLASLT.first_execute.mode, BLASLT.execute.mode) == (Mode.BLOCKS, Mode.ENQUEUES)
     a, b = dev.zeros((M, K), np.float32), dev.zeros((K, N), np.float32)
 
     def plans() -> int:
@@ -830,14 +829,6 @@ async def test_what_a_product_does_to_each_array(dev):
 PROBLEM = Problem(68, 0, 1, 0, 4, 0, 2, 3, 8, 16, tuple(Layout(0, 4, 5, 6 + i, 7) for i in range(4)))
 
 
-def test_a_problem_is_read_as_it_was_written():
-    assert Problem.unpack(PROBLEM.pack()) == PROBLEM
-    record = MATMUL.struct.pack(PROBLEM.pack(), *Addresses(*range(11)), b"alpha", b"beta")
-    content, *numbers_, alpha, beta = MATMUL.struct.unpack(record)
-    assert (Problem.unpack(content), Addresses(*numbers_)) == (PROBLEM, Addresses(*range(11)))
-    assert (alpha.rstrip(b"\0"), beta.rstrip(b"\0")) == (b"alpha", b"beta")
-
-
 def test_a_plan_is_known_by_all_that_matters_and_by_no_address():
     def key(problem: Problem = PROBLEM, **addresses: int) -> Any:
         places = {"a": 256, "b": 512, "c": 1024, "d": 1024}
@@ -854,100 +845,3 @@ def test_a_plan_is_known_by_all_that_matters_and_by_no_address():
         changed = (first._replace(**{field: 99}), *PROBLEM.layouts[1:])
         others.append(key(PROBLEM._replace(layouts=changed)))
     assert len({key(), *others}) == 1 + len(others)
-
-
-@pytest.mark.sim_only
-def test_the_worker_keeps_the_plans_that_were_used_last():
-    done = run_in_process(
-        """
-        import struct, threading
-        from types import SimpleNamespace
-        import atomr_sim
-        from atomr_cuda._library import CudaError
-        from atomr_trio.libraries.blaslt import engine as blaslt
-
-        begin()
-        weighed = lambda ticket, entries: None
-        lane = SimpleNamespace(index=0, stream=stream(), calling=threading.Lock(), weigh=weighed)
-        forgotten = []
-        engine = blaslt.BlasLtEngine(SimpleNamespace(cuda_error=CudaError, forget_hot=lambda: forgotten.append(1)))
-        room = allocate(1 << 20)
-
-        def multiply(a, b, c, d, *, n=4, k=4, compute=68, epilogue=1, **others):
-            shapes = (4, k), (k, n), (4, n), (4, n)
-            layouts = tuple(blaslt.Layout(0, rows, columns, rows, 0) for rows, columns in shapes)
-            problem = blaslt.Problem(compute, 0, 0, 0, epilogue, 0, 1, 0, 0, 0, layouts)
-            one, nothing = struct.pack("<f", 1), struct.pack("<f", 0)
-            places = {name: room + place for name, place in {"a": a, "b": b, "c": c, "d": d, **others}.items()}
-            record = blaslt.MATMUL.struct.pack(problem.pack(), *blaslt.Addresses(**places), one, nothing)
-            engine.calls[blaslt.MATMUL.number](SimpleNamespace(payload=record, ticket=1), lane)
-            driver.cuStreamSynchronize(lane.stream)
-            return struct.unpack("<4f", read(room + d, 16))
-
-        def count(name):
-            return atomr_sim.calls().get(name, 0)
-
-        def plans():
-            return count("cublasLtMatmulAlgoGetHeuristic")
-
-        write(room, struct.pack("<16f", *range(16)))
-        eye = struct.pack("<16f", *(float(i % 5 == 0) for i in range(16)))
-        write(room + 256, eye)
-        write(room + 512, eye)
-        write(room + 768, struct.pack("<4f", 10, 20, 30, 40))
-        write(room + 1024, struct.pack("<4f", 50, 60, 70, 80))
-
-        # Other addresses find the plan, other alignments do not, nor does a C that is not D.
-        assert multiply(0, 256, 4096, 4096) == (0, 1, 2, 3) == multiply(0, 512, 8192, 8192)
-        assert (plans(), count("cublasLtMatmul"), count("cublasLtCreate")) == (1, 2, 1)
-        multiply(0, 256, 4096 + 16, 4096 + 16)
-        assert plans() == 2
-        multiply(0, 256, 8192, 4096)
-        assert plans() == 3
-
-        # The addresses in the descriptor are those of the call.
-        assert multiply(0, 256, 4096, 4096, epilogue=4, bias=768) == (10, 21, 32, 43)
-        assert multiply(0, 256, 4096, 4096, epilogue=4, bias=1024) == (50, 61, 72, 83)
-        assert multiply(0, 256, 4096, 4096, epilogue=4, bias=768) == (10, 21, 32, 43)
-        assert plans() == 4
-
-        # A plan with a workspace: one for the lane.
-        before = count("cublasLtMatmul")
-        multiply(0, 0, 4096, 8192, k=64)
-        multiply(0, 0, 4096, 8192, k=128)
-        assert engine._lanes[0].workspace is not None and count("cublasLtMatmul") == before + 2
-
-        # Many plans: those used last are kept, and the others' descriptors are given back.
-        for n in range(1, blaslt.PLANS + 1):
-            multiply(0, 256, 4096, 4096, n=n, k=1)
-        assert len(engine._lanes[0].plans) == blaslt.PLANS
-        made = plans()
-        assert count("cublasLtMatmulDescDestroy") == made - blaslt.PLANS
-        assert count("cublasLtMatrixLayoutDestroy") == 4 * (made - blaslt.PLANS)
-        assert len(forgotten) == made - blaslt.PLANS  # a call that was ready to use one is forgotten with it
-        multiply(0, 256, 4096, 4096, n=1, k=1)
-        assert plans() == made
-        multiply(0, 256, 4096, 4096)
-        assert plans() == made + 1
-        multiply(0, 256, 4096, 4096, n=1, k=1)
-        assert plans() == made + 1
-        multiply(0, 256, 4096, 4096, n=2, k=1)
-        assert plans() == made + 2
-
-        # What there is no algorithm for leaves no plan and no descriptor.
-        for _ in range(2):
-            try:
-                multiply(0, 256, 4096, 4096, compute=70)
-            except CudaError as error:
-                assert error.status == 15 and "batch 1" in error.text, error
-            else:
-                raise AssertionError("numbers of single precision have no sums of double precision")
-        assert count("cublasLtMatmulDescDestroy") == count("cublasLtMatmulDescCreate") - blaslt.PLANS
-
-        engine.close()
-        for kind in ("MatmulDesc", "MatrixLayout", "MatmulPreference"):
-            assert count(f"cublasLt{kind}Destroy") == count(f"cublasLt{kind}Create") > 0, kind
-        assert count("cublasLtDestroy") == 1
-        """
-    )
-    assert done.returncode == 0

@@ -1,0 +1,246 @@
+"""Plans of libraries, on the user's side: the list of a device's plans, and the requests that execute them.
+
+A plan is a description by value. Its key has all that it depends on; keys are compared whole. What it does in a worker
+is a `Program`, which is made from the key when the first worker asks for it. So a plan outlives every worker: the first
+execution in a generation or on a lane sends the definition before itself, and a standby gets it ahead of time.
+
+The list is kept here and not in the worker, because an execution that names an unknown plan cannot be answered there. A
+worker has no more plans than the list. The one that was not used for longest goes, for all workers, and comes back
+silently when it is used again. A call that goes the short way does not count as a use: it costs nothing there.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._generation.core import DeviceCore, DevicePart
+from .._generation.requests import CallKind, CommandRequest
+from .._generation.timeline import Command, Operand, Unwatched
+from .._values.errors import DeviceError
+from .._wire.programs import Program
+from .._wire.protocol import LANE_COMPUTE
+from .._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
+
+if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray
+    from .._generation.generation import Generation
+
+
+class Plan:
+    """One plan: its key, its number in workers, and the program that makes it."""
+
+    __slots__ = ("__weakref__", "_content", "_make", "example", "key", "number", "operation", "table")
+
+    def __init__(
+        self,
+        table: PlanTable,
+        key: Hashable,
+        number: int,
+        make: Callable[[], Program],
+        example: tuple[int, ...],
+        operation: str,
+    ) -> None:
+        self.table: PlanTable = table
+        self.key: Hashable = key
+        self.number: int = number
+        self.example: tuple[int, ...] = example
+        """Addresses of the first call. Those of every other are aligned alike."""
+        self.operation: str = operation
+        self._make = make
+        self._content = b""
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.number} of {self.operation}>"
+
+    def definition(self, allowed: int) -> bytes:
+        """Return the tail of the record that defines it, with the bytes that its workspace may take."""
+        if not self._content:
+            self._content = self._make().encode()
+        head = self.table.define.struct.pack(self.number, allowed, len(self._content))
+        return head + self._content + pack_addresses(self.example)
+
+
+class PlanKind(CallKind):
+    """The executions of one plan. The first on a lane of a worker sends the definition before itself."""
+
+    __slots__ = ("plan", "plans")
+
+    def __init__(self, plans: Plans, plan: Plan) -> None:
+        table = plan.table
+        super().__init__(table.first_execute, table.execute, table.open, plan.number)
+        self.plans: Plans = plans
+        self.plan: Plan = plan
+
+    def precede(self, generation: Generation, lane: int) -> None:
+        """Define the plan, if the worker was not told of it."""
+        self.plans.use(self.plan)
+        if (lane, self.plan.number) not in generation.plans:
+            self.plans.define(self.plan, generation, lane)
+
+    def is_of(self, thing: object) -> bool:
+        """Return whether it ends with this plan."""
+        return thing is self.plan
+
+
+class PlanRequest(CommandRequest):
+    """One execution of a plan."""
+
+    __slots__ = ("_addresses", "_kind")
+
+    def __init__(
+        self,
+        kind: PlanKind,
+        addresses: Sequence[int],
+        scalars: bytes,
+        operands: Sequence[Operand],
+        *,
+        lane: int,
+        operation: str,
+        keep: object,
+    ) -> None:
+        verb = kind.plan.table.execute
+        payload = verb.struct.pack(kind.plan.number) + pack_addresses(addresses) + scalars
+        super().__init__(verb, payload, operands, keep=keep, lane=lane, operation=operation)
+        self._kind = kind
+        self._addresses = tuple(addresses)
+
+    @property
+    def kind(self) -> CallKind:
+        return self._kind
+
+    @property
+    def plan(self) -> PlanKind:
+        """The plan that it executes."""
+        return self._kind
+
+    def start(self, generation: Generation) -> None:
+        """Publish the record, after the definition of the plan where that is missing."""
+        self._kind.precede(generation, self.lane)
+        self._verb = self._kind.verb(generation, self.lane)
+        super().start(generation)
+        self._kind.begun(generation, self.lane)
+
+    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+        """See `CommandRequest.places_of`. An address inside the array, but not of its beginning, may be anything."""
+        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
+        if any(self._addresses[at] != array.address for at in inside):
+            return ()
+        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
+
+
+class Plans(DevicePart):
+    """The plans of one device."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._limit = device.options.plan_cache
+        self._living: weakref.WeakValueDictionary[Hashable, Plan] = weakref.WeakValueDictionary()
+        """Every plan that anything refers to."""
+        self._kept: collections.OrderedDict[Plan, None] = collections.OrderedDict()
+        """Those that workers may have, the one that was used last at the end."""
+        self._held: set[Plan] = set()
+        """Those that no worker may be made to give up now."""
+
+    def __repr__(self) -> str:
+        return f"<Plans: {len(self._kept)} of {self._limit}>"
+
+    def plan(
+        self,
+        table: PlanTable,
+        key: Hashable,
+        make: Callable[[], Program],
+        example: Sequence[int],
+        operation: str,
+    ) -> PlanKind:
+        """Return the plan with this key, for its executions. `make` returns its program, a function of the key alone.
+
+        `example` are addresses aligned as those of each execution are.
+        """
+        whole = (table.engine, key)
+        plan = self._living.get(whole)
+        if plan is None:
+            number = self.device.next_number()
+            plan = self._living[whole] = Plan(table, key, number, make, tuple(example), operation)
+        return PlanKind(self, plan)
+
+    def use(self, plan: Plan) -> None:
+        """Note that a plan is used, and give up the one that was not used for longest if there are too many."""
+        kept = self._kept
+        kept[plan] = None
+        kept.move_to_end(plan)
+        while len(kept) > self._limit:
+            dropped, _ = kept.popitem(last=False)
+            self.device.dropped.append(functools.partial(self._drop, dropped))
+
+    def define(self, plan: Plan, generation: Generation, lane: int) -> None:
+        """Make a worker define a plan for a lane; and the standbys, on the compute lane."""
+        self.device.release_dropped(generation)
+        self._publish(plan, generation, lane)
+        if lane == LANE_COMPUTE:
+            for standby in generation.standbys:
+                if standby.ready and (lane, plan.number) not in standby.plans:
+                    self._publish(plan, standby, lane)
+
+    @contextlib.contextmanager
+    def defined(self, kinds: Sequence[PlanKind], generation: Generation, lane: int) -> Iterator[None]:
+        """Define plans for a lane, all of which the worker has until the block is left, more than the list has too."""
+        before, self._held = self._held, self._held | {kind.plan for kind in kinds}
+        try:
+            for kind in kinds:
+                kind.precede(generation, lane)
+            yield
+        finally:
+            self._held = before
+
+    def _publish(self, plan: Plan, generation: Generation, lane: int) -> None:
+        payload = plan.definition(generation.workspace_room)
+        owner = _Definition(plan, generation, lane)
+        generation.publish(lane, plan.table.define, payload, (), owner, operation=f"the plan of {plan.operation}")
+        generation.plans.add((lane, plan.number))
+
+    def _drop(self, plan: Plan, generation: Generation) -> None:
+        """Make a worker give a plan back, unless it is used again by now."""
+        if plan in self._held:
+            self.device.dropped.append(functools.partial(self._drop, plan))
+        if plan in self._kept or plan in self._held:
+            return
+        payload = plan.table.drop.struct.pack(plan.number)
+        for lane, number in [each for each in generation.plans if each[1] == plan.number]:
+            generation.publish(lane, plan.table.drop, payload, (), Unwatched(), aside=True)
+            generation.forget_plan(lane, number, plan.table.engine)
+        for path in generation.sender.short_ways:
+            path.forget(plan)
+
+    # --- in turns of the device's life --------------------------------------------------------------------------------
+
+    def warm(self, standby: Generation) -> None:
+        """Have a new standby define what the worker in service has on the compute lane."""
+        current = self.device.current
+        for plan in self._kept if current is not None else ():
+            place = (LANE_COMPUTE, plan.number)
+            if standby.ready and current is not None and place in current.plans and place not in standby.plans:
+                self._publish(plan, standby, LANE_COMPUTE)
+
+
+class _Definition:
+    """The owner of a definition."""
+
+    def __init__(self, plan: Plan, generation: Generation, lane: int) -> None:
+        self._plan = plan
+        self._generation = generation
+        self._lane = lane
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """After a failure, forget it, so that the next use tries again."""
+        if error is not None:
+            self._generation.forget_plan(self._lane, self._plan.number, self._plan.table.engine)
+            for path in self._generation.sender.short_ways:
+                path.forget(self._plan)
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Nothing to do: the worker has no plans any more."""

@@ -1,0 +1,436 @@
+"""Programs: what a plan of a library does in the worker, as data.
+
+A library that plans makes objects first, and then calls functions with them, again and again. Which objects and which
+functions depends on the library; how they are made, kept and given back does not. So a plan is a program of a few kinds
+of steps. `Create` makes an object, `Query` asks for a number, `Call` calls a function, `Set` calls one if its arguments
+are not those of the last time, `Room` takes a workspace, `Require` ends the plan with a status, `Destroy` gives an
+object back early, `Arrange` copies elements to another layout, and `Launch` launches a kernel of the engine's own. One
+interpreter runs the programs of all libraries (``_worker/base/plans.py``).
+
+The steps of `make` are run once, when the plan is defined for a lane; they may block. Those of `execute` are run with
+each execution; they only enqueue. Objects are in numbered slots, from `Create` or `Query` on until the plan is dropped.
+What an execution itself makes lasts as long as the execution.
+
+A program crosses as JSON. `read` checks its form; the worker checks every function and argument against the bindings
+before it calls anything. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+__all__ = [
+    "OF_LANE",
+    "OF_PLAN",
+    "Address",
+    "Argument",
+    "Arrange",
+    "BadProgram",
+    "Bytes",
+    "Call",
+    "Create",
+    "Destroy",
+    "Handle",
+    "Launch",
+    "Most",
+    "Number",
+    "Out",
+    "Program",
+    "Query",
+    "Ref",
+    "Require",
+    "Room",
+    "RoomOf",
+    "Scalars",
+    "Set",
+    "Slot",
+    "Step",
+    "Stream",
+    "Values",
+    "Words",
+]
+
+
+class BadProgram(ValueError):
+    """A program that is none, or whose steps do not fit the library's functions; the text says where."""
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+class Slot(NamedTuple):
+    """The object or number in a slot, or a field of the structure there."""
+
+    slot: int
+    field: str = ""
+
+
+class Ref(NamedTuple):
+    """The address of what is in a slot, or of a field of the structure there."""
+
+    slot: int
+    field: str = ""
+
+
+class Out(NamedTuple):
+    """The address of a new object of the type that the function declares, which the slot holds from then on."""
+
+    slot: int
+
+
+class Bytes(NamedTuple):
+    """The address of these bytes on the host: an attribute's value, say."""
+
+    content: bytes
+
+
+class Values(NamedTuple):
+    """The address of an array on the host, of the type that the function declares."""
+
+    values: tuple[int, ...]
+
+
+class Address(NamedTuple):
+    """One of the addresses that come with an execution, and bytes behind it.
+
+    While a plan is made, it is that of an example: all executions of a plan have the same alignments, and the same
+    addresses are 0.
+    """
+
+    number: int
+    offset: int = 0
+
+
+class Words(NamedTuple):
+    """The address of an array of pointers on the host: addresses of an execution, and objects."""
+
+    words: tuple[Address | RoomOf | Slot, ...]
+
+
+class Scalars(NamedTuple):
+    """The address on the host of the scalars that come with an execution, from `offset` bytes on."""
+
+    offset: int
+
+
+class Number(NamedTuple):
+    """One of those scalars by value: its place, and its ``struct`` format, a letter."""
+
+    offset: int
+    format: str
+
+
+class RoomOf(NamedTuple):
+    """The address of one piece of the plan's workspace, and bytes behind it."""
+
+    piece: int
+    offset: int = 0
+
+
+class Stream(NamedTuple):
+    """The stream of the lane."""
+
+
+class Handle(NamedTuple):
+    """The handle of the library."""
+
+
+_Pointer: TypeAlias = Ref | Out | Bytes | Values | Address | Words | Scalars | RoomOf | Stream | Handle
+_Special: TypeAlias = Slot | Number | _Pointer
+Argument: TypeAlias = int | float | _Special | None
+"""An argument of a function: a number by value, None for a null pointer, or one of the classes above."""
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+class Create(NamedTuple):
+    """Call a function whose `Out` argument is a new object. The function `destroy` gives it back."""
+
+    function: str
+    arguments: tuple[Argument, ...]
+    destroy: str
+
+
+class Query(NamedTuple):
+    """Call a function whose `Out` arguments are its answers: numbers, or a structure."""
+
+    function: str
+    arguments: tuple[Argument, ...]
+
+
+class Call(NamedTuple):
+    """Call a function."""
+
+    function: str
+    arguments: tuple[Argument, ...]
+
+
+class Set(NamedTuple):
+    """Call a function in an execution, unless its arguments are those of the plan's execution before."""
+
+    function: str
+    arguments: tuple[Argument, ...]
+
+
+OF_LANE: Final = "lane"
+"""A workspace that all plans of the lane use, one after the other: what is in it does not last."""
+OF_PLAN: Final = "plan"
+"""A workspace of the plan alone, which keeps its contents from one execution to the next."""
+
+
+class Most(NamedTuple):
+    """The largest of these sizes: of a piece that several objects use, one after the other."""
+
+    sizes: tuple[int | Slot, ...]
+
+
+class Room(NamedTuple):
+    """Take a workspace of several pieces, each of so many bytes. A program has at most one such step."""
+
+    pieces: tuple[int | Slot | Most, ...]
+    owner: str
+
+
+class Require(NamedTuple):
+    """End with a status unless a number in a slot is at least `least` and at most `most`.
+
+    The status is the number itself if `status` is 0.
+    """
+
+    value: Slot
+    least: int
+    most: int
+    status: int
+
+
+class Destroy(NamedTuple):
+    """Give an object back before the plan is dropped."""
+
+    slot: int
+
+
+class Arrange(NamedTuple):
+    """Copy elements to another layout in an execution, by a kernel of our own that also converts, pads and scales."""
+
+    source: Address | RoomOf
+    target: Address | RoomOf
+    copy: tuple[Any, ...]
+    """The fields of an `Arrange` of ``_worker/base/arrange.py``, in their order."""
+
+
+class Launch(NamedTuple):
+    """Launch a kernel of the engine's own in an execution. Its parameters are words of 64 bits."""
+
+    kernel: str
+    words: tuple[Address | RoomOf | int, ...]
+    threads: int
+    """The number of threads that are useful; more are not launched, fewer may be."""
+
+
+Step: TypeAlias = Create | Query | Call | Set | Room | Require | Destroy | Arrange | Launch
+
+
+class Program(NamedTuple):
+    """What a plan does."""
+
+    make: tuple[Step, ...]
+    execute: tuple[Step, ...]
+    addresses: int
+    """The number of addresses that come with an execution."""
+    scalars: int = 0
+    """The bytes of scalars that come with an execution."""
+    entries: int = 0
+    """Entries of a stream's queue that an execution makes at most; 0 for a few with each call."""
+    texts: Mapping[int, str] = {}
+    """What to say beside a status: why the library may have answered it."""
+    answers: tuple[Slot, ...] = ()
+    """Numbers that the definition answers: sizes that are known only when the plan was made."""
+
+    def encode(self) -> bytes:
+        """Return the program as it crosses. Equal programs are equal bytes."""
+        fields = {
+            "make": [_step(each) for each in self.make],
+            "execute": [_step(each) for each in self.execute],
+            "addresses": self.addresses,
+            "scalars": self.scalars,
+            "entries": self.entries,
+            "texts": {str(status): text for status, text in self.texts.items()},
+            "answers": [_plain(each) for each in self.answers],
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def read(cls, data: bytes) -> Program:
+        """Return the program that `encode` wrote. Raises `BadProgram` for anything else."""
+        try:
+            fields = json.loads(data)
+            return cls(
+                tuple(map(_read_step, _list(fields["make"]))),
+                tuple(map(_read_step, _list(fields["execute"]))),
+                _count(fields["addresses"]),
+                _count(fields["scalars"]),
+                _count(fields["entries"]),
+                {int(status): str(text) for status, text in fields["texts"].items()},
+                tuple(map(_read_answer, _list(fields["answers"]))),
+            )
+        except BadProgram:
+            raise
+        except Exception as error:
+            raise BadProgram(f"not a program: {type(error).__name__}: {error}") from None
+
+
+# --- as JSON ----------------------------------------------------------------------------------------------------------
+
+_ARGUMENTS: Final[Mapping[str, type[Any]]] = {
+    kind.__name__: kind
+    for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Most)
+}
+_STEPS: Final[Mapping[str, type[Any]]] = {
+    kind.__name__: kind for kind in (Create, Query, Call, Set, Room, Require, Destroy, Arrange, Launch)
+}
+
+
+def _step(step: Step) -> list[Any]:
+    return [type(step).__name__, *map(_plain, step)]
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is Bytes:
+        return [kind.__name__, value.content.hex()]
+    if kind is Values:
+        return [kind.__name__, *value.values]
+    if kind.__name__ in _ARGUMENTS:
+        return [kind.__name__, *map(_plain, value)]
+    return ["", *map(_plain, value)] if kind is tuple else value
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise BadProgram(f"a list was expected, not {value!r}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise BadProgram(f"a number from 0 on was expected, not {value!r}")
+    return value
+
+
+def _read_answer(fields: Any) -> Slot:
+    answer = _read_value(fields)
+    if type(answer) is not Slot or not _is_field(*answer):
+        raise BadProgram(f"not an answer: {fields!r}")
+    return answer
+
+
+def _read_step(fields: Any) -> Step:
+    name, *values = _list(fields)
+    kind = _STEPS.get(name)
+    if kind is None or len(values) != len(kind._fields):
+        raise BadProgram(f"not a step: {fields!r}")
+    step: Step = kind(*map(_read_value, values))
+    for field, value in zip(step._fields, step, strict=True):
+        if not _FORMS[field](value):
+            raise BadProgram(f"not the field {field} of {name}: {value!r}")
+    return step
+
+
+def _read_value(value: Any) -> Any:
+    if type(value) is not list:
+        return value
+    name, *values = value
+    if name == "":
+        return tuple(map(_read_value, values))
+    kind = _ARGUMENTS.get(name)
+    if kind is Bytes:
+        return Bytes(bytes.fromhex(values[0]))
+    if kind is Values:
+        return Values(tuple(values))
+    if kind is None:
+        raise BadProgram(f"not an argument: {value!r}")
+    return kind(*map(_read_value, values))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_argument(value: Any) -> bool:
+    if value is None or type(value) in (int, float):
+        return True
+    check = _ARGUMENT_FORMS.get(type(value))
+    return check is not None and check(*value)
+
+
+def _all(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is tuple and all(map(check, value))
+
+
+def _is_place(first: Any, second: Any) -> bool:
+    return _is_count(first) and _is_count(second)
+
+
+def _is_field(slot: Any, field: Any) -> bool:
+    return _is_count(slot) and (field == "" or (type(field) is str and field.isidentifier()))
+
+
+def _is_word(value: Any) -> bool:
+    return _is_field(*value) if type(value) is Slot else type(value) in (Address, RoomOf) and _is_place(*value)
+
+
+_ARGUMENT_FORMS: Final[Mapping[type[Any], Callable[..., bool]]] = {
+    Slot: _is_field,
+    Ref: _is_field,
+    Out: _is_count,
+    Bytes: lambda content: bool(content),
+    Values: lambda values: _all(lambda each: type(each) is int)(values),
+    Address: _is_place,
+    Words: lambda words: _all(_is_word)(words),
+    Scalars: _is_count,
+    Number: lambda offset, form: _is_count(offset) and form in ("f", "d", "i", "I", "q", "Q"),
+    RoomOf: _is_place,
+    Stream: lambda: True,
+    Handle: lambda: True,
+}
+
+
+def _is_size(value: Any) -> bool:
+    return _is_count(value) or (type(value) is Slot and _is_field(*value))
+
+
+def _is_piece(value: Any) -> bool:
+    return _is_size(value) or (type(value) is Most and bool(value.sizes) and _all(_is_size)(value.sizes))
+
+
+def _is_launch_word(value: Any) -> bool:
+    return (_is_count(value) and value < 1 << 64) or (type(value) in (Address, RoomOf) and _is_place(*value))
+
+
+_FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "function": lambda value: type(value) is str,
+    "destroy": lambda value: type(value) is str,
+    "arguments": _all(_is_argument),
+    "pieces": _all(_is_piece),
+    "owner": lambda value: value in (OF_LANE, OF_PLAN),
+    "value": lambda value: type(value) is Slot and _is_field(*value),
+    "least": lambda value: type(value) is int,
+    "most": lambda value: type(value) is int,
+    "status": lambda value: type(value) is int,
+    "slot": _is_count,
+    "source": lambda value: type(value) in (Address, RoomOf) and _is_place(*value),
+    "target": lambda value: type(value) in (Address, RoomOf) and _is_place(*value),
+    "copy": lambda value: type(value) is tuple,
+    "kernel": lambda value: type(value) is str,
+    "words": _all(_is_launch_word),
+    "threads": _is_count,
+}
+"""What each field of a step may hold."""
+
+
+def slots_of(arguments: Sequence[Argument]) -> list[int]:
+    """Return the slots that a call fills."""
+    return [each.slot for each in arguments if type(each) is Out]

@@ -1,0 +1,50 @@
+"""Records of the libraries that plan: a plan is defined once for a lane of a worker, and then executed by number."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from ..protocol import Mode, Verb, VerbTable
+
+WORD = 8
+_EXECUTE = {"plan": "Q"}
+
+
+class PlanTable(VerbTable):
+    """The functions of a library that programs may call, and the verbs that define, execute and drop plans.
+
+    The tail of an execution has the addresses as 64-bit words, and behind them the scalars. That of a definition has
+    the program, which is `program` bytes long, and behind it the addresses of an example.
+    """
+
+    def __init__(self, engine: str, number: int, functions: tuple[str, ...]) -> None:
+        super().__init__(engine, number)
+        self.functions: frozenset[str] = frozenset(functions)
+        self.define: Verb = self.verb(
+            "define", Mode.BLOCKS, {"plan": "Q", "allowed": "Q", "program": "I"}, answers=True
+        )
+        """Make a plan. All workspaces of the worker may take `allowed` bytes of device memory. Answers with the numbers
+        that the program names."""
+        self.first_execute: Verb = self.verb("first_execute", Mode.BLOCKS, _EXECUTE)
+        """The same, when its kernels may have to be loaded."""
+        self.execute: Verb = self.verb("execute", Mode.ENQUEUES, _EXECUTE, capturable=True)
+        """Execute a plan that was defined before for this lane."""
+        self.drop: Verb = self.verb("drop", Mode.BLOCKS, _EXECUTE)
+        """Give a plan back, once its last execution is done."""
+        self.open: Verb = self.verb("open", Mode.BLOCKS, {})
+        """Load the library and make its handle, ahead of the first plan: a standby has the time."""
+
+
+PLACE_OF_ADDRESSES = struct.calcsize("<" + "".join(_EXECUTE.values()))
+"""The offset of the addresses in the tail of an execution."""
+
+
+def pack_addresses(addresses: Sequence[int]) -> bytes:
+    """Return addresses as they are written."""
+    return struct.pack(f"<{len(addresses)}Q", *addresses)
+
+
+def unpack_addresses(payload: bytes, place: int, count: int) -> tuple[int, ...]:
+    """Return `count` addresses from a place on."""
+    return struct.unpack_from(f"<{count}Q", payload, place)

@@ -1,0 +1,667 @@
+"""Plans of libraries: one interpreter for the programs of all of them.
+
+A program (``_wire/programs.py``) names functions of one library's table. Before anything is called, every step is held
+against the declarations in the bindings: the function is one that programs may call, the number and the kinds of its
+arguments fit, every slot is filled before it is used. So a program that went astray is an error, and no wild call.
+
+A plan belongs to one lane, whose stream its objects are bound to. Executions of a lane follow each other, so all plans
+of a lane may share one workspace. It grows when a plan is made, never in an execution; then every call that was made
+ready with its address is forgotten. A plan that is dropped is destroyed when the GPU has reached its last execution.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import threading
+from ctypes import byref, c_uint64, c_void_p, create_string_buffer
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from atomr_cuda._library import Function
+from atomr_cuda.constants.driver import CUDA_ERROR_OUT_OF_MEMORY
+
+from ..._wire.programs import (
+    OF_LANE,
+    Address,
+    Argument,
+    Arrange,
+    BadProgram,
+    Bytes,
+    Call,
+    Create,
+    Destroy,
+    Handle,
+    Launch,
+    Most,
+    Number,
+    Out,
+    Program,
+    Query,
+    Ref,
+    Require,
+    Room,
+    RoomOf,
+    Scalars,
+    Set,
+    Slot,
+    Step,
+    Stream,
+    Values,
+    Words,
+    slots_of,
+)
+from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
+from .arrange import ArrangeKernels, Prepared
+from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
+from .kernels import Kernel, Kernels
+from .program_check import INTEGERS, ProgramCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .lanes import Command, Lane, Ready, WorkerServices
+
+ALIGNMENT: Final = 256
+"""Of each piece of a workspace."""
+
+
+class Given(NamedTuple):
+    """What comes with one execution, and where its workspace is."""
+
+    addresses: tuple[int, ...]
+    scalars: Any
+    """A buffer of the host; None without any."""
+    room: tuple[int, ...]
+    """The addresses of the workspace's pieces."""
+
+
+# --- a plan -----------------------------------------------------------------------------------------------------------
+
+
+class _Bound(NamedTuple):
+    """A function of a program, and how each of its arguments is found."""
+
+    call: Callable[..., int]
+    symbol: str
+    library: Any
+    """Whose function it is."""
+    resolve: tuple[Callable[[Given], Any], ...]
+    places: tuple[Callable[[Given], int], ...]
+    """How the addresses among its arguments are found; nothing else of them changes, but scalars."""
+    outs: tuple[tuple[int, Any], ...] = ()
+    """The slots that it fills, and the types of what is there."""
+    destroy: Callable[[Any], int] | None = None
+    """What gives its object back when the execution has been made."""
+
+    def arguments(self, given: Given) -> tuple[Any, ...]:
+        return tuple([resolve(given) for resolve in self.resolve])
+
+
+class _Plan:
+    """The objects of one plan on one lane."""
+
+    def __init__(self, engine: PlanEngine, program: Program, lane: Lane, kept: _LanePlans) -> None:
+        self.program = program
+        self._engine = engine
+        self._lane = lane
+        self._kept = kept
+        self._slots: dict[int, Any] = {}
+        self._destroyers: dict[int, Callable[[], int]] = {}
+        """The calls that give the objects back, in the order in which those were made."""
+        self.sizes: tuple[int, ...] = ()
+        """The bytes of the workspace's pieces."""
+        self.room: Any = None
+        """A workspace of its own."""
+        self.room_bytes: int = 0
+        self.settings: tuple[tuple[int, ...], ...] | None = None
+        """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
+        self._last: Any = None
+        """The function that was called last."""
+        self.sets: tuple[_Bound, ...] = ()
+        self.calls: tuple[_Bound, ...] = ()
+        self.entries: int = 0
+        self.answers: tuple[int, ...] = ()
+        self.failed: Any = None
+        """The function of an execution that was refused last."""
+        self._anew: set[int] = set()
+        """The slots that each execution fills."""
+        self.example: tuple[int, ...] = ()
+        """The addresses that it was made with."""
+        self.allowed: int = 0
+        """The bytes that all workspaces were allowed to take then."""
+
+    def make(self, addresses: tuple[int, ...], allowed: int) -> None:
+        """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
+        self.example, self.allowed = addresses, allowed
+        given = Given(addresses, None, ())
+        for step in self.program.make:
+            match step:
+                case Create(function, arguments, destroy):
+                    self._call(function, arguments, given)
+                    (slot,) = slots_of(arguments)
+                    self._destroyers[slot] = functools.partial(self._engine.bound(destroy), self._slots[slot])
+                case Query(function, arguments) | Call(function, arguments):
+                    self._call(function, arguments, given)
+                case Room(pieces, owner):
+                    self.sizes = tuple(map(self._size, pieces))
+                    self._take_room(owner, allowed)
+                    given = Given(addresses, None, self.places())
+                case Require(value, least, most, status):
+                    found = self._number(value)
+                    if not least <= found <= most:
+                        raise self._engine.refused(self, status or found, self._last, self._lane)
+                case Destroy(slot):
+                    self._destroyers.pop(slot)()
+                    del self._slots[slot]
+        self.answers = tuple(map(self._number, self.program.answers))
+        steps = self.program.execute
+        self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
+        self.sets = tuple(self._bind(step.function, step.arguments) for step in steps if isinstance(step, Set))
+        self.calls = tuple(self._bind_step(step) for step in steps if not isinstance(step, Set))
+        self.entries = self.program.entries or ENTRIES_OF_A_CALL * len(self.calls)
+
+    def _call(self, function: str, arguments: Sequence[Argument], given: Given) -> None:
+        for slot, kind in self._outs(function, arguments):
+            self._slots[slot] = kind()
+        bound = self._bind(function, arguments)
+        self._last = bound
+        status = bound.call(*bound.arguments(given))
+        if status:
+            raise self._engine.refused(self, status, bound, self._lane)
+
+    def _bind(self, name: str, arguments: Sequence[Argument]) -> _Bound:
+        function = self._engine.function(name)
+        resolve = tuple(map(self._resolve, arguments, function.argtypes))
+        words = [word for each in arguments for word in (each.words if type(each) is Words else (each,))]
+        places = tuple(_place(each) for each in words if isinstance(each, Address | RoomOf))
+        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places)
+
+    def _bind_step(self, step: Step) -> _Bound:
+        match step:
+            case Arrange() | Launch():
+                return self._bind_kernel(step)
+            case Create(function, arguments, destroy):
+                bound = self._bind(function, arguments)
+                return bound._replace(outs=self._outs(function, arguments), destroy=self._engine.bound(destroy))
+            case Query(function, arguments):
+                return self._bind(function, arguments)._replace(outs=self._outs(function, arguments))
+            case Call(function, arguments):
+                return self._bind(function, arguments)
+        raise BadProgram(f"{step!r} in an execution")
+
+    def _outs(self, function: str, arguments: Sequence[Argument]) -> tuple[tuple[int, Any], ...]:
+        given = zip(arguments, self._engine.function(function).argtypes, strict=True)
+        return tuple((argument.slot, kind._type_) for argument, kind in given if isinstance(argument, Out))
+
+    def _bind_kernel(self, step: Arrange | Launch) -> _Bound:
+        call: Callable[..., int]
+        words: tuple[Address | RoomOf | int, ...]
+        if isinstance(step, Arrange):
+            call, words = self._engine.arranged(step.copy).launch, (step.source, step.target)
+        else:
+            call, words = self._engine.kernels.prepare(step.kernel, step.threads), step.words
+        resolve = tuple(self._resolve(word, c_void_p) for word in (*words, Stream()))
+        places = tuple(_place(word) for word in words if not isinstance(word, int))
+        launch = self._engine.driver.cuLaunchKernel
+        return _Bound(call, launch.symbol, launch.library, resolve, places)
+
+    def _resolve(self, argument: Argument, kind: Any) -> Callable[[Given], Any]:
+        match argument:
+            case Address() | RoomOf() as address:
+                return _place(address)
+            case Words(words):
+                parts = [self._word(each) for each in words]
+                return lambda given: (c_uint64 * len(parts))(*(part(given) for part in parts))
+            case Scalars(offset):
+                return lambda given: byref(given.scalars, offset)
+            case Number(offset, form):
+                return lambda given: struct.unpack_from(form, given.scalars, offset)[0]
+        if isinstance(argument, Slot | Ref | Out) and argument.slot in self._anew:
+            return lambda _given: self._constant(argument, kind)
+        constant = self._constant(argument, kind)
+        return lambda _given: constant
+
+    def _word(self, argument: Address | RoomOf | Slot) -> Callable[[Given], int]:
+        if not isinstance(argument, Slot):
+            return _place(argument)
+        slot = argument.slot
+        return lambda _given: self._slots[slot].value or 0
+
+    def _constant(self, argument: Argument, kind: Any) -> Any:
+        match argument:
+            case Slot(slot, ""):
+                held = self._slots[slot]
+                return held.value if type(held) in INTEGERS else held
+            case Slot(slot, field):
+                return getattr(self._slots[slot], field)
+            case Ref(slot, "") | Out(slot):
+                return byref(self._slots[slot])
+            case Ref(slot, field):
+                held = self._slots[slot]
+                return byref(held, getattr(type(held), field).offset)
+            case Bytes(content):
+                return content
+            case Values(values):
+                return (kind._type_ * len(values))(*values)
+            case Stream():
+                return self._lane.stream
+            case Handle():
+                return self._engine.handle(self._lane)
+        return argument
+
+    def _number(self, place: Slot) -> int:
+        held = self._slots[place.slot]
+        return int(getattr(held, place.field) if place.field else held.value)
+
+    # The workspace.
+
+    def _size(self, piece: int | Slot | Most) -> int:
+        if isinstance(piece, Most):
+            return max(map(self._size, piece.sizes))
+        return self._number(piece) if isinstance(piece, Slot) else piece
+
+    def _take_room(self, owner: str, allowed: int) -> None:
+        size = sum(map(_rounded, self.sizes))
+        if owner == OF_LANE:
+            self._kept.grow(size, allowed, self._lane)
+        elif size:
+            self.room = self._engine.allocate(size, size, allowed)
+            self.room_bytes = size
+
+    def places(self) -> tuple[int, ...]:
+        """Return the addresses of the workspace's pieces, as things are now; 0 for one of no bytes."""
+        room = self._kept.room if self.room is None else self.room
+        at = 0 if room is None else room.value
+        found = []
+        for size in self.sizes:
+            found.append(at if size else 0)
+            at += _rounded(size)
+        return tuple(found)
+
+    # Executions.
+
+    def given(self, payload: bytes) -> Given:
+        """Return what the record of an execution gives. Raises `BadProgram` if it is not of this plan."""
+        count, scalars = self.program.addresses, self.program.scalars
+        behind = PLACE_OF_ADDRESSES + WORD * count
+        if len(payload) != behind + scalars:
+            raise BadProgram(f"an execution has {len(payload)} bytes, not {behind + scalars}")
+        addresses = unpack_addresses(payload, PLACE_OF_ADDRESSES, count)
+        return Given(addresses, create_string_buffer(payload[behind:], scalars) if scalars else None, self.places())
+
+    def settings_of(self, given: Given) -> tuple[tuple[int, ...], ...]:
+        """Return the addresses in its `Set` steps."""
+        return tuple([tuple([place(given) for place in bound.places]) for bound in self.sets])
+
+    def set(self, settings: tuple[tuple[int, ...], ...], given: Given) -> None:
+        """Call those functions whose addresses have changed. Raises the error of the first that fails."""
+        before = self.settings
+        if before == settings:
+            return
+        self.settings = None
+        for at, bound in enumerate(self.sets):
+            if before is None or before[at] != settings[at]:
+                status = bound.call(*bound.arguments(given))
+                if status:
+                    raise self._engine.refused(self, status, bound, self._lane)
+        self.settings = settings
+
+    @property
+    def makes_anew(self) -> bool:
+        """True if each execution makes objects of its own."""
+        return bool(self._anew)
+
+    def run(self, given: Given) -> int:
+        """Make the calls of an execution. Returns the status of the first that is refused, which `failed` then is."""
+        made: list[Callable[[], int]] = []
+        try:
+            for bound in self.calls:
+                for slot, kind in bound.outs:
+                    self._slots[slot] = kind()
+                status = bound.call(*bound.arguments(given))
+                if status:
+                    self.failed = bound
+                    return status
+                if bound.destroy is not None:
+                    ((slot, _),) = bound.outs
+                    made.append(functools.partial(bound.destroy, self._slots[slot]))
+            return 0
+        finally:
+            while made:
+                made.pop()()
+
+    def bound(self, given: Given) -> Callable[[], int]:
+        """Return a function that does the same as `run`, and looks nothing up any more."""
+        calls = [functools.partial(bound.call, *bound.arguments(given)) for bound in self.calls]
+        if len(calls) == 1:
+            return calls[0]
+
+        def run() -> int:
+            for place, call in enumerate(calls):
+                status = call()
+                if status:
+                    self.failed = self.calls[place]
+                    return status
+            return 0
+
+        return run
+
+    def destroy(self) -> None:
+        """Give everything back, the last first. Its executions are done, or were never made."""
+        while self._destroyers:
+            _, call = self._destroyers.popitem()
+            call()
+        if self.room is not None:
+            self._engine.release(self.room, self.room_bytes)
+            self.room = None
+
+
+def _place(argument: Address | RoomOf) -> Callable[[Given], int]:
+    """Return what finds an address; one that is 0 stays that."""
+    index, offset = argument
+    if type(argument) is Address:
+        return lambda given: given.addresses[index] + offset if given.addresses[index] else 0
+    return lambda given: given.room[index] + offset if given.room[index] else 0
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+# --- the plans of a lane ----------------------------------------------------------------------------------------------
+
+
+class _LanePlans:
+    """What is kept for one lane."""
+
+    def __init__(self, engine: PlanEngine) -> None:
+        self._engine = engine
+        self.plans: dict[int, _Plan] = {}
+        self.failed: dict[int, Exception] = {}
+        """The errors of plans that could not be made, for the executions that were sent behind."""
+        self.dropped: list[tuple[int, _Plan]] = []
+        """Plans that are not used any more, with the last ticket that may use them."""
+        self.handle: Any = None
+        self.room: Any = None
+        self.room_bytes: int = 0
+        self.is_captured: bool = False
+        """True for the lane of a graph. What calls were captured with stays in its place."""
+        self._retired: list[tuple[Any, int]] = []
+        """Workspaces that captured calls may still use."""
+
+    def grow(self, size: int, allowed: int, lane: Lane) -> None:
+        """Make the lane's workspace at least so large. Raises an error if all take more than `allowed` bytes then.
+
+        The old one is given back behind that, since its plans need it if there is no memory for a new one.
+        """
+        if size <= self.room_bytes:
+            return
+        old, before = self.room, self.room_bytes
+        self.room = self._engine.allocate(size, size if self.is_captured else size - before, allowed)
+        self.room_bytes = size
+        if old is not None and self.is_captured:
+            self._retired.append((old, before))
+        elif old is not None:
+            self._engine.services.forget_hot()
+            self._engine.driver.cuStreamSynchronize(lane.stream)  # running work may still use it
+            self._engine.release(old, 0)
+
+    def collect(self, finished: int) -> None:
+        """Destroy the plans whose last execution the GPU has reached."""
+        ready = [plan for ticket, plan in self.dropped if ticket <= finished]
+        self.dropped = [each for each in self.dropped if each[0] > finished]
+        for plan in ready:
+            plan.destroy()
+
+    def close(self) -> list[Callable[[], object]]:
+        """Return the calls that give everything back."""
+        plans = [*self.plans.values(), *(plan for _, plan in self.dropped)]
+        calls: list[Callable[[], object]] = [plan.destroy for plan in plans]
+        rooms = [*self._retired, *([(self.room, self.room_bytes)] if self.room is not None else [])]
+        return calls + [functools.partial(self._engine.release, *each) for each in rooms]
+
+
+# --- the engine -------------------------------------------------------------------------------------------------------
+
+
+class PlanEngine:
+    """Defines, executes and drops the plans of one library.
+
+    `handles` makes its handles: one for each lane, or one for all if `shared`; None for a library without. `kernels`
+    are those of its own that its programs may launch.
+    """
+
+    def __init__(
+        self,
+        services: WorkerServices,
+        table: PlanTable,
+        bindings: Any,
+        handles: Handles | None = None,
+        *,
+        shared: bool = False,
+        kernels: Mapping[str, Kernel] | None = None,
+    ) -> None:
+        from atomr_cuda import driver
+
+        self.table = table
+        self.services = services
+        self.driver: Any = driver
+        self._bindings = bindings
+        self._handles = handles
+        self._shared = shared
+        self._handle: Any = None
+        self._arranging: ArrangeKernels | None = None
+        self.kernels: Kernels = Kernels(driver, kernels or {})
+        self._making_handle = threading.Lock()
+        self._lanes: dict[int, _LanePlans] = {}
+        self._calls: dict[str, Callable[..., int]] = {}
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {
+            table.define.number: self._define,
+            table.first_execute.number: self._execute,
+            table.execute.number: self._execute,
+            table.drop.number: self._drop,
+            table.open.number: self._open_ahead,
+        }
+
+    # For plans.
+
+    def function(self, name: str) -> Function:
+        """Return the declaration of a function."""
+        function: Function = getattr(self._bindings, name)
+        return function
+
+    def bound(self, name: str) -> Callable[..., int]:
+        """Return the function itself, which returns its status. Raises `LibraryMissing`."""
+        call = self._calls.get(name)
+        if call is None:
+            call = self._calls[name] = self.function(name).bind()
+        return call
+
+    def handle(self, lane: Lane) -> Any:
+        """Return the handle that calls of this lane take. It is made at its first use."""
+        if self._handles is None:
+            return None
+        if not self._shared:
+            kept = self._kept(lane)
+            if kept.handle is None:
+                kept.handle = self._handles.create(lane)
+            return kept.handle
+        with self._making_handle:
+            if self._handle is None:
+                self._handle = self._handles.create(lane)
+        return self._handle
+
+    def allocate(self, size: int, more: int, allowed: int) -> Any:
+        """Return device memory for a workspace, with which all workspaces take so many bytes `more`.
+
+        Raises the driver's error for a lack of memory if that would be more than `allowed`.
+        """
+        workspaces, allocate = self.services.workspaces, self.driver.cuMemAlloc
+        left = workspaces.take(more, allowed)
+        if left is not None:
+            error = allocate.library.error(CUDA_ERROR_OUT_OF_MEMORY, allocate.symbol)
+            text = (
+                f"the plan needs {more:,} bytes for its workspace, and the memory limit leaves {left:,}: free arrays, "
+                "and `await dev.trim()` to give cached memory back"
+            )
+            raise self.services.cuda_error(error.status, error.name, text, error.library, error.function)
+        room = self.driver.CUdeviceptr()
+        try:
+            allocate(byref(room), size)
+        except BaseException:
+            workspaces.give(more)
+            raise
+        return room
+
+    def release(self, room: Any, less: int) -> None:
+        """Give such memory back; all workspaces take so many bytes less then."""
+        self.driver.cuMemFree(room)
+        self.services.workspaces.give(less)
+
+    def arranged(self, copy: object) -> Prepared:
+        """Return a copy by a kernel of our own, ready to be launched. Raises `BadProgram`."""
+        with self._making_handle:
+            if self._arranging is None:
+                self._arranging = ArrangeKernels(self.driver)
+        try:
+            return self._arranging.prepare(copy)
+        except ValueError as error:
+            raise BadProgram(str(error)) from None
+
+    def refused(self, plan: _Plan, status: int, bound: _Bound, lane: Lane) -> Exception:
+        """Return the error of a status, with what the program says about it."""
+        library = bound.library
+        error: Any = refusal(self.driver, library, status, bound.symbol, lane)
+        text = plan.program.texts.get(status)
+        if text is None or error.library != self._bindings.library.name:
+            plain: Exception = error
+            return plain
+        more: Exception = self.services.cuda_error(
+            status, error.name, f"{error.text}: {text}", error.library, error.function
+        )
+        return more
+
+    # Records.
+
+    def _kept(self, lane: Lane) -> _LanePlans:
+        return self._lanes.get(lane.index) or self._lanes.setdefault(lane.index, _LanePlans(self))
+
+    def _define(self, command: Command, lane: Lane) -> dict[str, Any]:
+        number, allowed, length = self.table.define.struct.unpack_from(command.payload)
+        start = self.table.define.struct.size
+        kept = self._kept(lane)
+        kept.collect(lane.finished)
+        kept.failed.pop(number, None)
+        try:
+            program = Program.read(command.payload[start : start + length])
+            if len(command.payload) != start + length + WORD * program.addresses:
+                raise BadProgram("the example has another number of addresses")
+            has_handle = self._handles is not None
+            ProgramCheck(program, self.table, self._bindings, self.kernels.known, has_handle=has_handle).check()
+            addresses = unpack_addresses(command.payload, start + length, program.addresses)
+            plan = self._made(program, addresses, allowed, lane)
+        except Exception as error:
+            kept.failed[number] = error
+            raise
+        kept.plans[number] = plan
+        return {"answers": plan.answers}
+
+    def _made(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
+        plan = _Plan(self, program, lane, self._kept(lane))
+        try:
+            plan.make(addresses, allowed)
+        except BaseException:
+            plan.destroy()
+            raise
+        return plan
+
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+        """Make a plan for the lane of a graph, as it was defined for another lane; see `CapturableEngine`."""
+        kept = self._kept(lane)
+        kept.is_captured = True
+        (number,) = self.table.execute.struct.unpack_from(payload)
+        if number not in kept.plans:
+            for other in list(self._lanes.values()):
+                if number in other.failed:
+                    raise other.failed[number].with_traceback(None)
+            known = next(other.plans[number] for other in list(self._lanes.values()) if number in other.plans)
+            kept.plans[number] = self._made(known.program, known.example, known.allowed, lane)
+        plan = kept.plans[number]
+        given = plan.given(payload)
+        plan.set(plan.settings_of(given), given)
+
+    def _plan(self, payload: bytes, lane: Lane) -> _Plan:
+        (number,) = self.table.execute.struct.unpack_from(payload)
+        kept = self._kept(lane)
+        if number in kept.failed:
+            raise kept.failed[number].with_traceback(None)
+        return kept.plans[number]
+
+    def _execute(self, command: Command, lane: Lane) -> None:
+        plan = self._plan(command.payload, lane)
+        given = plan.given(command.payload)
+        plan.set(plan.settings_of(given), given)
+        lane.weigh(command.ticket, plan.entries)
+        with lane.calling:
+            status = plan.run(given)
+        if status:
+            raise self.refused(plan, status, plan.failed, lane)
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+        """Return an execution of a plan that exists, ready to be made; see `RepeatingEngine`."""
+        kept = self._lanes.get(lane.index)
+        (number,) = self.table.execute.struct.unpack_from(payload)
+        plan = None if kept is None else kept.plans.get(number)
+        if verb != self.table.execute.number or plan is None:
+            return None
+        given = plan.given(payload)
+        settings = plan.settings_of(given)
+        call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
+        weighs = plan.entries > ENTRIES_OF_A_CALL
+
+        def prepare() -> None:
+            if plan.settings != settings:
+                plan.set(settings, given)
+            if weighs:
+                lane.weigh(lane.accepted + 1, plan.entries)
+
+        def error_of(status: int) -> Exception:
+            return self.refused(plan, status, plan.failed or plan.calls[0], lane)
+
+        return made_ready(prepare, call, error_of)
+
+    def _drop(self, command: Command, lane: Lane) -> None:
+        (number,) = self.table.drop.struct.unpack(command.payload)
+        kept = self._kept(lane)
+        kept.failed.pop(number, None)
+        plan = kept.plans.pop(number, None)
+        if plan is not None:  # or it could not be made
+            self.services.forget_hot()
+            kept.dropped.append((command.ticket - 1, plan))
+        kept.collect(lane.finished)
+
+    def _open_ahead(self, command: Command, lane: Lane) -> None:
+        self.bound(min(self.table.functions))
+        self.handle(lane)
+
+    def forget_lane(self, index: int) -> list[Callable[[], object]]:
+        """Forget what a lane has that is closed, and return the calls that give it back."""
+        kept = self._lanes.pop(index, None)
+        if kept is None:
+            return []
+        calls = kept.close()
+        if kept.handle is not None and self._handles is not None:
+            calls.append(functools.partial(self._handles.destroy, kept.handle))
+        return calls
+
+    def close(self) -> None:
+        """Give everything back."""
+        for index in list(self._lanes):
+            for call in self.forget_lane(index):
+                call()
+        if self._handle is not None and self._handles is not None:
+            self._handles.destroy(self._handle)
+            self._handle = None
+        if self._arranging is not None:
+            self._arranging.close()
+        self.kernels.close()

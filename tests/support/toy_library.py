@@ -1,0 +1,244 @@
+"""A library that plans and does not exist, for tests of the engine of plans: it notes its calls, no more."""
+
+from __future__ import annotations
+
+import threading
+from ctypes import (
+    POINTER,
+    Structure,
+    addressof,
+    c_char,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+    string_at,
+)
+from types import SimpleNamespace
+from typing import Any
+
+from atomr_cuda._library import CudaError, Library
+from atomr_trio._wire.programs import Program
+from atomr_trio._wire.protocol import WORKSPACES_WORD
+from atomr_trio._wire.records.plans import PlanTable, pack_addresses
+from atomr_trio._worker.base.calls import Handles
+from atomr_trio._worker.base.lanes import Workspaces
+from atomr_trio._worker.base.plans import PlanEngine
+
+
+class Info(Structure):
+    _fields_ = (("state", c_int), ("bytes", c_size_t), ("name", c_char * 8))
+
+
+class Toy:
+    """The library's table, and what was done with it."""
+
+    Info = Info
+
+    def __init__(self) -> None:
+        self.library = library = Library(
+            "toy", sonames=("libtoy.so",), describe=lambda status: (f"TOY_{status}", "a toy")
+        )
+        self.toyOpen = library("toyOpen", POINTER(c_void_p))
+        self.toyClose = library("toyClose", c_void_p)
+        self.toyCreate = library("toyCreate", POINTER(c_void_p), c_int)
+        self.toyDestroy = library("toyDestroy", c_void_p)
+        self.toyNumber = library("toyNumber", POINTER(c_int), c_void_p)
+        self.toyForget = library("toyForget", c_int)
+        self.toySet = library("toySet", c_void_p, c_int, c_void_p, c_size_t)
+        self.toyShape = library("toyShape", c_void_p, POINTER(c_int64), c_int)
+        self.toyAsk = library("toyAsk", c_void_p, POINTER(Info), POINTER(c_size_t))
+        self.toyRun = library(
+            "toyRun", c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_double, c_size_t, c_void_p, c_size_t, c_void_p
+        )
+        self.toySecret = library("toySecret", c_void_p)
+        self.calls: list[tuple[Any, ...]] = []
+        self.alive: dict[int, str] = {}
+        self.statuses: dict[str, int] = {}
+        """The status with which a function answers its next call."""
+        self.answers: dict[str, int] = {"state": 0, "bytes": 1000, "count": 3}
+        self._next = 0
+        library.replace({name: self._entry(name) for name in library.functions})
+
+    def _entry(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            told = [each if isinstance(each, int | float) or each is None else "..." for each in arguments]
+            self.calls.append((name, *told))
+            status = self.statuses.pop(name, 0)
+            if not status:
+                getattr(self, f"_{name}", lambda *_: None)(*arguments)
+            return status
+
+        return call
+
+    def names(self) -> list[str]:
+        """The functions that were called since this was asked."""
+        names = [name for name, *_ in self.calls]
+        self.calls.clear()
+        return names
+
+    def _make(self, out: Any, what: str) -> None:
+        self._next += 1
+        out[0] = self._next
+        self.alive[self._next] = what
+
+    def _toyOpen(self, out: Any) -> None:
+        self._make(out, "handle")
+
+    def _toyClose(self, handle: int) -> None:
+        del self.alive[handle]
+
+    def _toyCreate(self, out: Any, size: int) -> None:
+        self._make(out, f"object of {size}")
+
+    def _toyDestroy(self, thing: int) -> None:
+        del self.alive[thing]
+
+    def _toyNumber(self, out: Any, thing: int) -> None:
+        self._make(out, "number")
+
+    def _toyForget(self, number: int) -> None:
+        del self.alive[number]
+
+    def _toyAsk(self, thing: int, info: Any, count: Any) -> None:
+        info[0].state, info[0].bytes = self.answers["state"], self.answers["bytes"]
+        count[0] = self.answers["count"]
+
+    def _toySet(self, thing: int, attribute: int, value: int, size: int) -> None:
+        self.calls[-1] = ("toySet", attribute, string_at(value, size))
+
+    def _toyShape(self, thing: int, values: Any, count: int) -> None:
+        self.calls[-1] = ("toyShape", *(values[at] for at in range(count)))
+
+    def _toyRun(self, *arguments: Any) -> None:
+        *head, scalars, number, length, room, size, stream = arguments
+        self.calls[-1] = ("toyRun", *head, string_at(scalars, 4), number, length, room, size, stream)
+
+
+PROGRAMS = ("toyCreate", "toyDestroy", "toyNumber", "toyForget", "toySet", "toyShape", "toyAsk", "toyRun")
+
+
+class _Handles(Handles):
+    def __init__(self, toy: Toy) -> None:
+        self._toy = toy
+
+    def create(self, lane: Any) -> Any:
+        handle = c_void_p()
+        self._toy.toyOpen(handle)
+        return handle
+
+    def destroy(self, handle: Any) -> None:
+        self._toy.toyClose(handle)
+
+
+class Memory:
+    """Stands for the driver, as far as the engine of plans uses it."""
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        self.library = Library(
+            "cuda", sonames=("libcuda.so.1",), describe=lambda status: (f"CUDA_{status}", "no memory")
+        )
+        self.allocated: dict[int, int] = {}
+        self.synchronized = 0
+        self._size = size
+        self._next = 1 << 12
+        self.cuMemAlloc = self.library("cuMemAlloc", POINTER(c_uint64), c_size_t)
+        self.cuMemFree = self.library("cuMemFree", c_uint64)
+        self.cuStreamSynchronize = self.library("cuStreamSynchronize", c_void_p)
+        self.cuStreamQuery = self.library("cuStreamQuery", c_void_p)
+        self.cuLaunchKernel = self.library("cuLaunchKernel", c_void_p)
+        self.CUdeviceptr = c_uint64
+        self.library.replace(
+            {
+                "cuMemAlloc": self._allocate,
+                "cuMemFree": self._free,
+                "cuStreamSynchronize": self._synchronize,
+                "cuStreamQuery": lambda stream: 0,
+            }
+        )
+
+    def _allocate(self, out: Any, size: int) -> int:
+        if sum(self.allocated.values()) + size > self._size:
+            return 2
+        out[0] = self._next
+        self.allocated[self._next] = size
+        self._next += -(-size // 512) * 512
+        return 0
+
+    def _free(self, address: int) -> int:
+        del self.allocated[address]
+        return 0
+
+    def _synchronize(self, stream: int) -> int:
+        self.synchronized += 1
+        return 0
+
+
+class Bench:
+    """An engine of plans for the toy, and a lane."""
+
+    def __init__(self, *, shared: bool = False, memory: int = 1 << 20) -> None:
+        self.toy = Toy()
+        self.memory = Memory(memory)
+        self.forgotten = 0
+        self.words = [0] * (WORKSPACES_WORD + 1)
+        self.services = SimpleNamespace(
+            cuda_error=CudaError, forget_hot=self._forget, workspaces=Workspaces(self.words)
+        )
+        self.table = PlanTable("toy", 99, PROGRAMS)
+        self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)
+        self.engine.driver = self.memory
+        self.lane = self.new_lane(0)
+
+    def new_lane(self, index: int) -> Any:
+        weighed: list[tuple[int, int]] = []
+        lane = SimpleNamespace(
+            index=index, stream=c_void_p(0x51 + index), calling=threading.Lock(), finished=0, accepted=7
+        )
+        lane.weighed, lane.weigh = weighed, lambda *what: weighed.append(what)
+        return lane
+
+    def _forget(self) -> None:
+        self.forgotten += 1
+
+    def define(
+        self,
+        program: Program | bytes,
+        number: int = 1,
+        *,
+        example: tuple[int, ...] = (512, 1024),
+        allowed: int = 1 << 20,
+        lane: Any = None,
+        ticket: int = 1,
+    ) -> dict[str, int]:
+        content = program if isinstance(program, bytes) else program.encode()
+        payload = self.table.define.struct.pack(number, allowed, len(content)) + content + pack_addresses(example)
+        return self._call(self.table.define, payload, lane, ticket)
+
+    def payload(self, number: int = 1, addresses: tuple[int, ...] = (512, 1024), scalars: bytes = b"") -> bytes:
+        return self.table.execute.struct.pack(number) + pack_addresses(addresses) + scalars
+
+    def execute(
+        self,
+        number: int = 1,
+        addresses: tuple[int, ...] = (512, 1024),
+        scalars: bytes = b"",
+        *,
+        lane: Any = None,
+        ticket: int = 1,
+    ) -> None:
+        self._call(self.table.execute, self.payload(number, addresses, scalars), lane, ticket)
+
+    def drop(self, number: int = 1, *, lane: Any = None, ticket: int = 1) -> None:
+        self._call(self.table.drop, self.table.drop.struct.pack(number), lane, ticket)
+
+    def _call(self, verb: Any, payload: bytes, lane: Any, ticket: int) -> Any:
+        command = SimpleNamespace(payload=payload, ticket=ticket)
+        return self.engine.calls[verb.number](command, lane or self.lane)
+
+
+def address_of(content: Any) -> int:
+    """The address of a ctypes object."""
+    return addressof(content)

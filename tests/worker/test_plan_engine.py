@@ -1,0 +1,551 @@
+"""The interpreter of plans in the worker, with a library that notes what is done to it."""
+
+from __future__ import annotations
+
+from ctypes import c_void_p
+from typing import Any
+
+import pytest
+
+from atomr_cuda._library import CudaError
+from atomr_trio._wire.programs import (
+    OF_LANE,
+    OF_PLAN,
+    Address,
+    Argument,
+    Arrange,
+    BadProgram,
+    Bytes,
+    Call,
+    Create,
+    Destroy,
+    Handle,
+    Launch,
+    Most,
+    Number,
+    Out,
+    Program,
+    Query,
+    Ref,
+    Require,
+    Room,
+    RoomOf,
+    Scalars,
+    Set,
+    Slot,
+    Step,
+    Stream,
+    Values,
+    Words,
+)
+from atomr_trio._wire.protocol import WORKSPACES_WORD
+from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
+from atomr_trio._worker.base.kernels import Kernel, Kernels
+from support.toy_library import Bench
+
+THE_THING = Slot(0)
+THING = Create("toyCreate", (Out(0), 4), "toyDestroy")
+ASK_NOTHING = Create("toyCreate", (Out(9), 1), "toyDestroy")
+OTHER = Create("toyCreate", (Out(1), 5), "toyDestroy")
+ASK = Query("toyAsk", (Slot(0), Out(2), Out(3)))
+
+
+def run(*, room: Argument = None, size: Argument = 0, thing: Argument = THE_THING) -> Call:
+    """A call of everything that an execution may give."""
+    given = (Handle(), thing, Address(0), Address(1, 16), Scalars(0), Number(4, "d"), Slot(3), room, size, Stream())
+    return Call("toyRun", given)
+
+
+def program(*make: Step, execute: tuple[Step, ...] = (), **more: Any) -> Program:
+    return Program(make or (THING, ASK), execute or (run(),), 2, 12, **more)
+
+
+SCALARS = b"abcd" + bytes.fromhex("000000000000f83f")  # 1.5
+
+
+def taken(bench: Bench) -> int:
+    """The bytes of all workspaces, as the user's process sees them."""
+    return bench.words[WORKSPACES_WORD]
+
+
+KERNELS = {"add": Kernel("", 2)}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.engine.kernels = Kernels(bench.memory, KERNELS)
+    return bench
+
+
+def ran(bench: Bench) -> list[tuple[Any, ...]]:
+    """The calls of toyRun, without the objects that they name."""
+    found = [call for call in bench.toy.calls if call[0] == "toyRun"]
+    bench.toy.calls.clear()
+    return found
+
+
+def test_a_plan_makes_its_objects_once_and_calls_with_what_each_execution_gives(bench: Bench) -> None:
+    bench.define(program())
+    assert taken(bench) == 0
+    assert bench.toy.names() == ["toyCreate", "toyAsk", "toyOpen"]
+    bench.execute(scalars=SCALARS)
+    bench.execute(addresses=(1 << 40, 0), scalars=b"wxyz" + bytes(8))
+    first, second = bench.toy.calls
+    thing, handle = 1, 2
+    assert first == ("toyRun", handle, thing, 512, 1040, b"abcd", 1.5, 3, None, 0, 0x51)
+    assert second == ("toyRun", handle, thing, 1 << 40, None, b"wxyz", 0.0, 3, None, 0, 0x51)
+    assert bench.lane.weighed == [(1, ENTRIES_OF_A_CALL)] * 2
+
+
+def test_a_step_of_each_kind(bench: Bench) -> None:
+    content = program(
+        THING,
+        Call("toySet", (Slot(0), 7, Bytes(b"value"), 5)),
+        Call("toyShape", (Slot(0), Values((-3, 1 << 40)), 2)),
+        Call("toySet", (Slot(0), 8, Words((Address(0), Address(1, 8))), 16)),
+        OTHER,
+        ASK,
+        Create("toyNumber", (Out(4), Slot(0)), "toyForget"),
+        Require(Slot(2, "state"), 0, 0, 0),
+        Require(Slot(3), 1, 9, 15),
+        Destroy(1),
+        Room((Slot(2, "bytes"), 0, 300), OF_LANE),
+        execute=(run(room=RoomOf(2, 4), size=Slot(2, "bytes"), thing=Ref(2, "name")), run(room=RoomOf(1))),
+        entries=40,
+    )
+    bench.define(content)
+    assert taken(bench) == 1536
+    told = [call for call in bench.toy.calls if call[0] in ("toySet", "toyShape", "toyDestroy")]
+    words = (512).to_bytes(8, "little") + (1032).to_bytes(8, "little")
+    assert told == [("toySet", 7, b"value"), ("toyShape", -3, 1 << 40), ("toySet", 8, words), ("toyDestroy", 2)]
+    assert bench.toy.alive == {1: "object of 4", 3: "number", 4: "handle"}
+    (room,) = bench.memory.allocated
+    bench.toy.calls.clear()
+    bench.execute(scalars=SCALARS)
+    with_room, without = ran(bench)
+    assert (with_room[-3:], without[-3:]) == ((room + 1024 + 4, 1000, 0x51), (None, 0, 0x51))
+    assert bench.lane.weighed == [(1, 40)]
+    bench.drop()
+    assert bench.toy.alive == {4: "handle"}
+    bench.engine.close()
+    assert (bench.toy.alive, bench.memory.allocated) == ({}, {})
+
+
+def test_a_piece_that_several_objects_use_is_as_large_as_the_largest_needs(bench: Bench) -> None:
+    most = Most((256, Slot(2, "bytes"), Slot(3)))
+    bench.define(program(THING, ASK, Room((most, 8), OF_LANE)))
+    assert taken(bench) == 1024 + 256
+
+
+def test_a_kernel_of_the_engine_is_launched_with_the_words_of_each_execution(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[Any] = []
+
+    def prepare(self: Kernels, name: str, threads: int) -> Any:
+        return lambda *words: launched.append((name, threads, *words)) or 0
+
+    monkeypatch.setattr(Kernels, "prepare", prepare)
+    content = program(execute=(run(), Launch("add", (Address(1, 8), 1 << 63), 1000), run()))
+    bench.define(content)
+    bench.execute(scalars=SCALARS)
+    bench.execute(addresses=(512, 4096), scalars=SCALARS)
+    assert [each[:4] for each in launched] == [("add", 1000, 1032, 1 << 63), ("add", 1000, 4104, 1 << 63)]
+    assert {each[4].value for each in launched} == {0x51}
+    assert bench.lane.weighed == [(1, 3 * ENTRIES_OF_A_CALL)] * 2
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+BAD: dict[str, Program] = {
+    "a function of another library": program(Call("cuMemFree", (Address(0),))),
+    "a function that programs may not call": program(Call("toySecret", (Slot(0),))),
+    "what is no function": program(Call("library", ())),
+    "an attribute of the bindings": program(Call("calls", ())),
+    "too few arguments": program(THING, Call("toySet", (Slot(0), 7))),
+    "a number for a pointer": program(Call("toySet", (4096, 7, Bytes(b"v"), 1))),
+    "a number that is too large": program(THING, Call("toySet", (Slot(0), 1 << 31, Bytes(b"v"), 1))),
+    "a negative size": program(THING, Call("toySet", (Slot(0), 7, Bytes(b"v"), -1))),
+    "a float for an integer": program(THING, Call("toySet", (Slot(0), 7.0, Bytes(b"v"), 1))),
+    "an integer for a float": program(
+        THING, ASK, execute=(Call("toyRun", (*run().arguments[:5], 1, *run().arguments[6:])),)
+    ),
+    "nothing for a number": program(THING, Call("toySet", (Slot(0), None, Bytes(b"v"), 1))),
+    "a slot that is empty": program(Call("toySet", (Slot(0), 7, Bytes(b"v"), 1))),
+    "a slot that is filled later": program(Call("toyShape", (Slot(0), Values((1,)), 1)), THING),
+    "a slot that was given back": program(THING, Destroy(0), Call("toyShape", (Slot(0), Values((1,)), 1))),
+    "a slot that is filled twice": program(THING, THING),
+    "two new slots that are one": program(THING, Query("toyAsk", (Slot(0), Out(3), Out(3)))),
+    "an object without a new slot": program(THING, Create("toySet", (Slot(0), 7, Bytes(b"v"), 1), "toyDestroy")),
+    "two objects at once": program(THING, Create("toyAsk", (Slot(0), Out(2), Out(3)), "toyDestroy")),
+    "an answer without a new slot": program(THING, Query("toySet", (Slot(0), 7, Bytes(b"v"), 1))),
+    "a new slot in a plain call": program(Call("toyCreate", (Out(0), 4))),
+    "an object that another function gives back": program(Create("toyCreate", (Out(0), 4), "toyForget")),
+    "an object that nothing gives back": program(Create("toyCreate", (Out(0), 4), "toySecret")),
+    "a structure for a number": program(THING, ASK, Call("toySet", (Slot(0), Slot(2), Bytes(b"v"), 1))),
+    "a field that is not there": program(THING, ASK, Require(Slot(2, "status"), 0, 0, 0)),
+    "a field of a number": program(THING, ASK, Require(Slot(3, "state"), 0, 0, 0)),
+    "a field that is no number": program(THING, ASK, Require(Slot(2, "name"), 0, 0, 0)),
+    "an object as a number": program(THING, Require(Slot(0), 0, 0, 0)),
+    "numbers of another type": program(THING, Call("toyShape", (Slot(0), Bytes(b"12345678"), 1))),
+    "numbers that are too large": program(THING, Call("toyShape", (Slot(0), Values((1 << 63,)), 1))),
+    "an address that does not come": program(THING, ASK, execute=(Call("toySet", (Slot(0), 7, Address(2), 1)),)),
+    "words of an address that does not come": program(
+        THING, ASK, execute=(Call("toySet", (Slot(0), 7, Words((Address(0), Address(2))), 1)),)
+    ),
+    "a workspace that is not there": program(THING, ASK, execute=(run(room=RoomOf(0)),)),
+    "a piece of a workspace that is not there": program(
+        THING, ASK, Room((8,), OF_LANE), execute=(run(room=RoomOf(1)),)
+    ),
+    "two workspaces": program(THING, Room((8,), OF_LANE), Room((8,), OF_PLAN)),
+    "a workspace of an object's size": program(THING, Room((Slot(0),), OF_LANE)),
+    "scalars that do not come": program(THING, ASK, execute=(Call("toySet", (Slot(0), 7, Scalars(12), 1)),)),
+    "a number that does not come": program(
+        THING, ASK, execute=(Call("toyRun", (*run().arguments[:5], Number(5, "d"), *run().arguments[6:])),)
+    ),
+    "a number of another kind": program(
+        THING, ASK, execute=(Call("toyRun", (*run().arguments[:5], Number(4, "f"), *run().arguments[6:])),)
+    ),
+    "an object that is made twice": program(THING, execute=(THING,)),
+    "what is set of an object that each execution makes": program(
+        ASK_NOTHING, execute=(THING, Set("toySet", (Slot(0), 7, Bytes(b"v"), 1)))
+    ),
+    "an object that each execution gives back": program(THING, ASK, execute=(Destroy(0),)),
+    "a number that each execution requires": program(THING, ASK, execute=(Require(Slot(3), 0, 9, 0),)),
+    "words of an object that is not there": program(Call("toySet", (Slot(0), 7, Words((Slot(0),)), 8))),
+    "words of a number": program(THING, ASK, execute=(Call("toySet", (Slot(0), 7, Words((Slot(3),)), 8)),)),
+    "an answer that is not there": program(THING, ASK, answers=(Slot(7),)),
+    "an answer that is an object": program(THING, ASK, answers=(Slot(0),)),
+    "what is set while the plan is made": program(THING, Set("toySet", (Slot(0), 7, Bytes(b"v"), 1))),
+    "a workspace that each execution takes": program(execute=(Room((8,), OF_LANE),)),
+    "a copy while the plan is made": program(Arrange(Address(0), Address(1), ())),
+    "a kernel while the plan is made": program(Launch("add", (Address(0), 8), 8)),
+    "a kernel that is not there": program(execute=(Launch("sub", (Address(0), 8), 8),)),
+    "a kernel with too few words": program(execute=(Launch("add", (Address(0),), 8),)),
+    "a kernel with an address that does not come": program(execute=(Launch("add", (Address(2), 8), 8),)),
+    "a kernel with a workspace that is not there": program(execute=(Launch("add", (RoomOf(0), 8), 8),)),
+    "the most of an object": program(THING, Room((Most((8, Slot(0))),), OF_LANE)),
+    "a copy to nowhere": program(execute=(Arrange(Address(0), Address(2), ()),)),
+    "what was never made is given back": program(Destroy(0)),
+    "what was given back is given back": program(THING, Destroy(0), Destroy(0)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_program_that_does_not_fit_the_library_calls_nothing(bench: Bench, bad: Program) -> None:
+    with pytest.raises(BadProgram):
+        bench.define(bad)
+    with pytest.raises(BadProgram):  # what was sent behind it fails with the same words
+        bench.execute(scalars=SCALARS)
+    assert (bench.toy.calls, bench.memory.allocated) == ([], {})
+
+
+def test_what_is_no_program_calls_nothing(bench: Bench) -> None:
+    for content in (b"", b"{}", program().encode()[:-1]):
+        with pytest.raises(BadProgram):
+            bench.define(content)
+    with pytest.raises(BadProgram, match="number of addresses"):
+        bench.define(program(), example=(1,))
+    assert bench.toy.calls == []
+    bench.define(program())  # the next one under the number counts
+    bench.execute(scalars=SCALARS)
+    with pytest.raises(BadProgram, match="has 35 bytes, not 36"):
+        bench.execute(scalars=SCALARS[:-1])
+
+
+def test_an_execution_of_a_plan_that_was_never_defined_is_an_error(bench: Bench) -> None:
+    with pytest.raises(KeyError):
+        bench.execute()
+    bench.define(program())
+    with pytest.raises(KeyError):
+        bench.execute(scalars=SCALARS, lane=bench.new_lane(1))
+
+
+@pytest.mark.parametrize("function", ["toyCreate", "toyAsk", "toySet"])
+def test_a_step_that_is_refused_gives_back_what_was_made_before(bench: Bench, function: str) -> None:
+    content = program(THING, Call("toySet", (Slot(0), 7, Bytes(b"value"), 5)), ASK, Room((64,), OF_PLAN))
+    bench.toy.statuses[function] = 6
+    for attempt in (lambda: bench.define(content), lambda: bench.execute(scalars=SCALARS)):
+        with pytest.raises(CudaError, match="a toy") as caught:
+            attempt()
+        assert (caught.value.status, caught.value.function) == (6, function)
+    assert (bench.toy.alive, bench.memory.allocated) == ({}, {})
+    bench.define(content)
+    bench.execute(scalars=SCALARS)
+
+
+@pytest.mark.parametrize(("answers", "status"), [({"count": 0}, 15), ({"count": 10}, 15), ({"state": 8}, 8)])
+def test_an_answer_that_is_not_what_the_plan_needs_is_a_status_with_its_words(
+    bench: Bench, answers: dict[str, int], status: int
+) -> None:
+    needs = (THING, ASK, Require(Slot(3), 1, 9, 15), Require(Slot(2, "state"), 0, 0, 0))
+    bench.toy.answers |= answers
+    with pytest.raises(CudaError) as caught:
+        bench.define(program(*needs, texts={15: "there is no such toy"}))
+    assert (caught.value.status, caught.value.function) == (status, "toyAsk")
+    assert ("there is no such toy" in str(caught.value)) == (status == 15)
+    assert bench.toy.alive == {}
+
+
+def test_an_execution_that_is_refused_is_an_error_of_its_function_and_the_plan_stays(bench: Bench) -> None:
+    bench.define(program(texts={3: "the toy is broken"}))
+    bench.toy.statuses["toyRun"] = 3
+    with pytest.raises(CudaError, match="the toy is broken") as caught:
+        bench.execute(scalars=SCALARS)
+    assert caught.value.function == "toyRun"
+    bench.execute(scalars=SCALARS)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def settings(bench: Bench) -> list[bytes]:
+    found = [content for name, _, content in (call for call in bench.toy.calls if call[0] == "toySet")]
+    bench.toy.calls.clear()
+    return [content.rstrip(b"\0") for content in found]
+
+
+def test_what_is_set_is_set_again_only_where_its_addresses_have_changed(bench: Bench) -> None:
+    def setting(number: int) -> Set:
+        return Set("toySet", (Slot(0), number, Words((Address(number),)), 8))
+
+    bench.define(program(execute=(setting(0), setting(1), run())))
+    places = [bytes([number, 2]) for number in range(1, 9)]
+    at = [int.from_bytes(place, "little") for place in places]
+
+    def execute(first: int, second: int) -> list[bytes]:
+        bench.execute(addresses=(at[first], at[second]), scalars=SCALARS)
+        return settings(bench)
+
+    assert execute(0, 1) == [places[0], places[1]]
+    assert execute(0, 1) == []
+    assert execute(0, 2) == [places[2]]
+    assert execute(3, 2) == [places[3]]
+    bench.toy.statuses["toySet"] = 1
+    with pytest.raises(CudaError):
+        execute(4, 5)
+    bench.toy.calls.clear()
+    assert execute(3, 2) == [places[3], places[2]]  # what is set is not known any more
+
+
+def test_a_call_that_is_ready_sets_what_others_have_set_meanwhile(bench: Bench) -> None:
+    bench.define(program(execute=(Set("toySet", (Slot(0), 1, Words((Address(0),)), 8)), run())))
+    verb = bench.table.execute.number
+    one, other = (
+        bench.engine.hot_call(verb, bench.payload(1, (place, 1), SCALARS), bench.lane) for place in (257, 514)
+    )
+    assert one is not None
+    assert other is not None
+    bench.toy.calls.clear()
+    assert [one[0](0), one[0](0), other[0](0), one[0](0)] == [0] * 4
+    assert [call[0] for call in bench.toy.calls] == ["toySet", "toyRun", "toyRun", *["toySet", "toyRun"] * 2]
+    assert [call[3] for call in ran(bench)] == [257, 257, 514, 257]
+    bench.toy.statuses["toyRun"] = 4
+    assert one[0](0) == 4
+    assert isinstance(one[1](4), CudaError)
+    bench.execute(addresses=(514, 1), scalars=SCALARS)
+    bench.toy.statuses["toySet"] = 5
+    status = one[0](0)
+    error = one[1](status)
+    assert isinstance(error, CudaError)
+    assert (status, error.status, error.function) == (-1, 5, "toySet")
+
+
+def test_several_calls_are_ready_as_one_and_the_error_names_the_one_that_was_refused(bench: Bench) -> None:
+    bench.define(program(execute=(run(), Call("toySet", (Slot(0), 1, Bytes(b"v"), 1)), run()), entries=50))
+    ready = bench.engine.hot_call(bench.table.execute.number, bench.payload(1, (1, 2), SCALARS), bench.lane)
+    assert ready is not None
+    bench.toy.calls.clear()
+    assert ready[0](0) == 0
+    assert bench.toy.names() == ["toyRun", "toySet", "toyRun"]
+    assert bench.lane.weighed == [(bench.lane.accepted + 1, 50)]
+    bench.toy.statuses["toySet"] = 4
+    status = ready[0](0)
+    error = ready[1](status)
+    assert bench.toy.names() == ["toyRun", "toySet"]
+    assert isinstance(error, CudaError)
+    assert (status, error.function) == (4, "toySet")
+
+
+def test_only_an_execution_of_a_plan_that_exists_is_made_ready(bench: Bench) -> None:
+    execute, define = bench.table.execute.number, bench.table.define.number
+    payload = bench.payload(1, (1, 2), SCALARS)
+    assert bench.engine.hot_call(execute, payload, bench.lane) is None
+    bench.define(program())
+    assert bench.engine.hot_call(execute, bench.payload(2, (1, 2), SCALARS), bench.lane) is None
+    assert bench.engine.hot_call(define, payload, bench.lane) is None
+    assert bench.engine.hot_call(execute, payload, bench.new_lane(1)) is None
+    assert bench.engine.hot_call(execute, payload, bench.lane) is not None
+
+
+def test_an_execution_may_make_objects_that_last_as_long_as_it_does(bench: Bench) -> None:
+    pack = (
+        OTHER,
+        Call("toySet", (Slot(1), 3, Words((Address(0), Slot(0), Address(1, 8))), 24)),
+        Create("toyNumber", (Out(4), Slot(1)), "toyForget"),
+        run(thing=Slot(1)),
+    )
+    bench.define(program(execute=pack))
+    bench.toy.calls.clear()
+    ready = bench.engine.hot_call(bench.table.execute.number, bench.payload(1, (7, 9), SCALARS), bench.lane)
+    assert ready is not None
+    before = dict(bench.toy.alive)
+    for execute in (lambda: bench.execute(addresses=(7, 9), scalars=SCALARS), lambda: ready[0](0)):
+        assert execute() in (None, 0)
+        words = [call[2] for call in bench.toy.calls if call[0] == "toySet"]
+        assert words == [b"".join(each.to_bytes(8, "little") for each in (7, 1, 17))]
+        assert bench.toy.names() == ["toyCreate", "toySet", "toyNumber", "toyRun", "toyForget", "toyDestroy"]
+        assert bench.toy.alive == before
+    for function in ("toySet", "toyRun"):  # one that is refused leaves nothing behind either
+        bench.toy.statuses[function] = 6
+        with pytest.raises(CudaError) as caught:
+            bench.execute(addresses=(7, 9), scalars=SCALARS)
+        assert caught.value.function == function
+        bench.toy.statuses[function] = 6
+        error = ready[1](ready[0](0))
+        assert isinstance(error, CudaError)
+        assert error.function == function
+        assert bench.toy.alive == before
+
+
+def test_a_definition_answers_numbers_that_were_not_known_before(bench: Bench) -> None:
+    told = bench.define(program(answers=(Slot(3), Slot(2, "bytes"))))
+    assert told == {"answers": (3, 1000)}
+
+
+# --- workspaces -------------------------------------------------------------------------------------------------------
+
+
+def with_room(size: int, owner: str = OF_LANE) -> Program:
+    return program(THING, ASK, Room((size,), owner), execute=(run(room=RoomOf(0)),))
+
+
+def room_of(bench: Bench, number: int, lane: Any = None) -> int:
+    bench.toy.calls.clear()
+    bench.execute(number, scalars=SCALARS, lane=lane)
+    (call,) = ran(bench)
+    return int(call[-3])
+
+
+def test_the_plans_of_a_lane_share_one_workspace_which_grows_when_a_plan_is_made(bench: Bench) -> None:
+    bench.define(with_room(1000), 1)
+    assert taken(bench) == 1024
+    bench.define(with_room(100), 2)
+    assert taken(bench) == 1024
+    small = room_of(bench, 1)
+    assert small == room_of(bench, 2)
+    assert (bench.forgotten, bench.memory.synchronized) == (0, 0)
+    bench.define(with_room(5000), 3)
+    assert taken(bench) == 5120
+    # The old one was given back behind the work that may use it, and no call is ready with its address.
+    assert (bench.forgotten, bench.memory.synchronized) == (1, 1)
+    large = room_of(bench, 1)
+    assert large == room_of(bench, 2) == room_of(bench, 3) != small
+    assert bench.memory.allocated == {large: 5120}
+    other = bench.new_lane(1)
+    bench.define(with_room(64), 1, lane=other)
+    assert taken(bench) == 5376
+    assert room_of(bench, 1, other) != room_of(bench, 1)
+    for number in (1, 2, 3):
+        bench.drop(number)
+    assert bench.memory.allocated[large] == 5120
+    for call in bench.engine.forget_lane(0):
+        call()
+    assert list(bench.memory.allocated.values()) == [256]
+    bench.engine.close()
+    assert bench.memory.allocated == {}
+    assert taken(bench) == 0
+
+
+def test_a_plan_with_a_workspace_of_its_own_gives_it_back_when_it_is_dropped(bench: Bench) -> None:
+    bench.define(with_room(1000, OF_PLAN), 1)
+    assert taken(bench) == 1024
+    bench.define(with_room(1000, OF_PLAN), 2)
+    assert taken(bench) == 2048
+    assert room_of(bench, 1) != room_of(bench, 2)
+    bench.lane.finished = 3
+    bench.drop(1, ticket=4)
+    assert list(bench.memory.allocated.values()) == [1024]
+    bench.drop(2, ticket=9)
+    assert taken(bench) == 1024
+    assert list(bench.memory.allocated.values()) == [1024]  # the GPU has not reached its last execution
+    bench.lane.finished = 8
+    bench.define(program(), 3)
+    assert bench.memory.allocated == {}
+    bench.define(with_room(0, OF_PLAN), 4)
+    assert taken(bench) == 0
+
+
+def test_workspaces_of_all_lanes_and_owners_are_held_against_what_is_allowed(bench: Bench) -> None:
+    other = bench.new_lane(1)
+    bench.define(with_room(1024), 1, allowed=3072)
+    bench.define(with_room(1024, OF_PLAN), 2, allowed=3072)
+    bench.define(with_room(1024), 3, lane=other, allowed=3072)
+    for refused in (with_room(1280), with_room(1, OF_PLAN)):
+        with pytest.raises(CudaError, match="the memory limit leaves 0") as caught:
+            bench.define(refused, 4, allowed=3072)
+        assert (caught.value.status, caught.value.library) == (2, "cuda")
+    assert len(bench.memory.allocated) == 3
+    assert len([what for what in bench.toy.alive.values() if what != "handle"]) == 3
+    bench.drop(2, ticket=1)
+    bench.define(with_room(2048), 4, allowed=3072)
+    assert taken(bench) == 3072
+    with pytest.raises(CudaError, match=r"needs 256 bytes .* leaves 0"):
+        bench.define(with_room(1, OF_PLAN), 5, allowed=3072)
+    bench.define(with_room(1, OF_PLAN), 5, allowed=3072 + 256)
+
+
+def test_a_workspace_that_the_gpu_has_no_memory_for_leaves_the_old_one(bench: Bench) -> None:
+    bench = Bench(memory=4096)
+    bench.define(with_room(2048), 1)
+    before = room_of(bench, 1)
+    with pytest.raises(CudaError, match="no memory"):
+        bench.define(with_room(4096), 2)
+    assert room_of(bench, 1) == before
+    assert bench.forgotten == 0
+    bench.define(with_room(512, OF_PLAN), 3, allowed=2048 + 512)  # what was refused does not count
+
+
+# --- lanes and handles ------------------------------------------------------------------------------------------------
+
+
+def test_each_lane_has_a_handle_or_all_have_one() -> None:
+    for shared in (False, True):
+        bench = Bench(shared=shared)
+        other = bench.new_lane(1)
+        for lane in (bench.lane, other):
+            bench.define(program(), lane=lane)
+            bench.execute(scalars=SCALARS, lane=lane)
+        handles = {call[1] for call in bench.toy.calls if call[0] == "toyRun"}
+        streams = [call[-1] for call in bench.toy.calls if call[0] == "toyRun"]
+        assert (len(handles), streams) == (1 if shared else 2, [0x51, 0x52])
+        for call in bench.engine.forget_lane(1):
+            call()
+        assert list(bench.toy.alive.values()).count("handle") == 1
+        bench.engine.close()
+        assert bench.toy.alive == {}
+
+
+def test_a_library_is_opened_ahead_of_its_first_plan(bench: Bench) -> None:
+    bench.engine.calls[bench.table.open.number](None, bench.lane)
+    assert bench.toy.names() == ["toyOpen"]
+    bench.define(program())
+    assert bench.toy.names() == ["toyCreate", "toyAsk"]
+    assert bench.toy.alive == {1: "handle", 2: "object of 4"}
+
+
+def test_what_is_dropped_is_not_ready_any_more(bench: Bench) -> None:
+    bench.define(program())
+    bench.drop()
+    assert bench.forgotten == 1
+    assert bench.engine.hot_call(bench.table.execute.number, bench.payload(1, (1, 2), SCALARS), bench.lane) is None
+    bench.drop()  # one that was never made, or was dropped before
+    assert bench.forgotten == 1
+
+
+def test_the_stream_of_a_plan_is_that_of_its_lane(bench: Bench) -> None:
+    bench.lane.stream = c_void_p(0x77)
+    bench.define(program())
+    bench.execute(scalars=SCALARS)
+    assert [call[-1] for call in ran(bench)] == [0x77]
