@@ -1,0 +1,1 @@
+"""Fourier transforms by cuFFT, with the names and the meanings of ``numpy.fft``."""

@@ -1,0 +1,137 @@
+"""Two kernels beside cuFFT, for complex numbers of either precision: ``hermitian`` and ``multiply``.
+
+``hermitian`` makes half a spectrum one of real numbers, in place. A transform from complex to real reads half a
+spectrum: the other half is implied by z(-k) = conj(z(k)). Along the halved axis, the elements at 0, and at the half of
+an even length, have their partners -k in the same plane. If those do not agree, cuFFT's result is not defined, and not
+that of numpy, which transforms the other axes first, and then ignores the imaginary parts at both places. The result
+of that depends on the planes by the means (z(k) + conj(z(-k))) / 2 alone. So the kernel writes these, and then both
+agree. In a transform of one axis each element is its own partner, and loses its imaginary part.
+
+``multiply`` multiplies an array with another, element by element.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..._worker.base.kernels import Kernel
+
+_HEAD = ".version 6.3\n.target sm_75\n.address_size 64\n"
+
+_LOOP = """    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    mul.wide.u32 %i, %block, %threads;
+    cvt.u64.u32 %n, %thread;
+    add.u64 %i, %i, %n;
+    mov.u32 %block, %nctaid.x;
+    mul.wide.u32 %step, %block, %threads;
+NEXT:
+    setp.ge.u64 %done, %i, %count;
+    @%done bra END;
+"""
+"""The beginning of a loop over `%i` from 0 up to `%count`."""
+
+_HERMITIAN_WORDS = ("at", "columns", "column", "n0", "s0", "n1", "s1", "batch", "distance")
+"""The address, the number of planes and their distance, the lengths and strides of the other axes, and those of the
+batch. Distances and strides are in bytes."""
+
+
+def _hermitian(name: str, bits: int, half: str) -> str:
+    loads = "".join(f"    ld.param.u64 %{each}, [{each}_];\n" for each in _HERMITIAN_WORDS)
+    partner = "".join(
+        f"""    rem.u64 %k{axis}, %rest, %n{axis};
+    div.u64 %rest, %rest, %n{axis};
+    sub.u64 %m{axis}, %n{axis}, %k{axis};
+    setp.eq.u64 %p, %k{axis}, 0;
+    selp.u64 %m{axis}, 0, %m{axis}, %p;
+    mad.lo.u64 %first, %k{axis}, %s{axis}, %first;
+    mad.lo.u64 %second, %m{axis}, %s{axis}, %second;
+"""
+        for axis in (1, 0)
+    )
+    part = bits // 8
+    return f"""{_HEAD}.visible .entry {name}({", ".join(f".param .u64 {each}_" for each in _HERMITIAN_WORDS)})
+{{
+    .reg .pred %p, %self, %done;
+    .reg .b32 %block, %threads, %thread;
+    .reg .b64 %i, %n, %step, %count, %rest, %first, %second, %k0, %k1, %m0, %m1, %b, %from, %to;
+    .reg .b64 {", ".join(f"%{each}" for each in _HERMITIAN_WORDS)};
+    .reg .f{bits} %a0, %a1, %b0, %b1, %x, %y;
+{loads}    mul.lo.u64 %count, %n0, %n1;
+    mul.lo.u64 %count, %count, %batch;
+    mul.lo.u64 %count, %count, %columns;
+{_LOOP}    mov.u64 %rest, %i;
+    mov.u64 %first, %at;
+    mov.u64 %second, %at;
+{partner}    rem.u64 %b, %rest, %batch;
+    div.u64 %rest, %rest, %batch;
+    mul.lo.u64 %b, %b, %distance;
+    mad.lo.u64 %b, %rest, %column, %b;
+    mad.lo.u64 %from, %k0, %n1, %k1;
+    mad.lo.u64 %to, %m0, %n1, %m1;
+    setp.gt.u64 %p, %from, %to;
+    @%p bra AGAIN;
+    setp.eq.u64 %self, %from, %to;
+    add.u64 %first, %first, %b;
+    add.u64 %second, %second, %b;
+    ld.global.v2.f{bits} {{%a0, %a1}}, [%first];
+    ld.global.v2.f{bits} {{%b0, %b1}}, [%second];
+    mul.rn.f{bits} %x, %a0, {half};
+    fma.rn.f{bits} %x, %b0, {half}, %x;
+    mul.rn.f{bits} %y, %b1, {half};
+    neg.f{bits} %y, %y;
+    fma.rn.f{bits} %y, %a1, {half}, %y;
+    @%self bra ALONE;
+    st.global.v2.f{bits} [%first], {{%x, %y}};
+    neg.f{bits} %y, %y;
+    st.global.v2.f{bits} [%second], {{%x, %y}};
+    bra AGAIN;
+ALONE:
+    mov.b{bits} %y, 0;
+    st.global.f{bits} [%first+{part}], %y;
+AGAIN:
+    add.u64 %i, %i, %step;
+    bra NEXT;
+END:
+    ret;
+}}
+"""
+
+
+def _multiply(name: str, bits: int) -> str:
+    size = bits // 4
+    return f"""{_HEAD}.visible .entry {name}(.param .u64 target_, .param .u64 source_, .param .u64 count_)
+{{
+    .reg .pred %done;
+    .reg .b32 %block, %threads, %thread;
+    .reg .b64 %i, %n, %step, %count, %source, %target, %from, %to;
+    .reg .f{bits} %a0, %a1, %b0, %b1, %x, %y;
+    ld.param.u64 %target, [target_];
+    ld.param.u64 %source, [source_];
+    ld.param.u64 %count, [count_];
+{_LOOP}    mad.lo.u64 %from, %i, {size}, %source;
+    mad.lo.u64 %to, %i, {size}, %target;
+    ld.global.v2.f{bits} {{%a0, %a1}}, [%to];
+    ld.global.v2.f{bits} {{%b0, %b1}}, [%from];
+    mul.rn.f{bits} %x, %a1, %b1;
+    neg.f{bits} %x, %x;
+    fma.rn.f{bits} %x, %a0, %b0, %x;
+    mul.rn.f{bits} %y, %a1, %b0;
+    fma.rn.f{bits} %y, %a0, %b1, %y;
+    st.global.v2.f{bits} [%to], {{%x, %y}};
+    add.u64 %i, %i, %step;
+    bra NEXT;
+END:
+    ret;
+}}
+"""
+
+
+KERNELS: Final = {
+    "hermitian_complex64": Kernel(_hermitian("hermitian_complex64", 32, "0f3F000000"), len(_HERMITIAN_WORDS)),
+    "hermitian_complex128": Kernel(_hermitian("hermitian_complex128", 64, "0d3FE0000000000000"), len(_HERMITIAN_WORDS)),
+    "multiply_complex64": Kernel(_multiply("multiply_complex64", 32), 3),
+    "multiply_complex128": Kernel(_multiply("multiply_complex128", 64), 3),
+}
+"""The kernels by their names."""
