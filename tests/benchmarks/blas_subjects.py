@@ -1,8 +1,7 @@
-"""The subjects of the benchmark of products, one in each process: `blas_subjects.py WHO BACKEND PLAN`.
+"""The subjects of the benchmark of products, one in each process: `blas_subjects.py WHO BACKEND`.
 
-A subject makes a product ready, and then computes it when it is told to, so many times: it is asked by lines on its
-standard input (`take NUMBER`, by the place in the plan, and `turn COUNT`), and answers each by a line of JSON. Nothing
-is done between the questions, so the GPU belongs to whoever has its turn.
+A subject makes a product ready (`take NUMBER`, by the place in the plan), and then computes it so many times
+(`turn COUNT`).
 
 All have the same numbers, drawn from the normal distribution: the power that a GPU draws depends on them, and so does
 its clock. All work on memory that they hold, on a stream of their own. Of workspace the bare calls have what those of
@@ -15,10 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import json
-import os
-import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from ctypes import byref, c_double, c_float, c_int, c_int32, c_uint64, c_void_p, sizeof
@@ -26,8 +21,8 @@ from typing import Any, Final, Protocol
 
 import attrs
 import numpy as np
-import trio
 from speed_report import CUPY, OURS, RAW, TORCH
+from turns import Bare, Computing, Missing, OnCupy, OnTorch, answer_all, check_error, checked, refusal, serve, turn
 
 # --- what is computed -------------------------------------------------------------------------------------------------
 
@@ -162,21 +157,14 @@ def _dtype(name: str) -> np.dtype[Any]:
 # --- the subjects -----------------------------------------------------------------------------------------------------
 
 
-class Subject(Protocol):
-    """What multiplies matrices."""
+class Subject(Computing, Protocol):
+    """A subject that multiplies matrices."""
 
     async def take(self, product: Product, factors: Factors) -> None:
         """Make everything ready that a product needs, and let go of the one before."""
 
-    async def compute(self, count: int) -> None:
-        """Compute it so many times, and wait for all of them."""
-
     async def result(self) -> np.ndarray:
-        """What came out."""
-
-
-class Missing(Exception):
-    """A subject has no such product."""
+        """The product."""
 
 
 class Ours:
@@ -217,27 +205,7 @@ class Ours:
         return found
 
 
-class Others:
-    """What those have in common that compute in this process, and wait by blocking it."""
-
-    _call: Callable[[], object]
-    _wait: Callable[[], object]
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def opened(cls, backend: str) -> AsyncIterator[Any]:
-        if backend == "sim":
-            importlib.import_module("atomr_sim").install()
-        yield cls()
-
-    async def compute(self, count: int) -> None:
-        call = self._call
-        for _ in range(count):
-            call()
-        self._wait()
-
-
-class Raw(Others):
+class Raw(Bare):
     """cuBLAS and cuBLASLt, called through ctypes as this library declares them.
 
     They think in columns: a matrix that lies row by row is its own transpose to them, so they are asked for the
@@ -245,47 +213,26 @@ class Raw(Others):
     """
 
     def __init__(self) -> None:
-        from atomr_cuda import cublas, cublaslt, driver
+        from atomr_cuda import cublas, cublaslt
 
-        self._driver, self._cublas, self._lt = driver, cublas, cublaslt
-        self._context, stream = driver.CUcontext(), driver.CUstream()
-        driver.cuInit(0)
-        driver.cuDevicePrimaryCtxRetain(byref(self._context), 0)
-        driver.cuCtxSetCurrent(self._context)
-        driver.cuStreamCreate(byref(stream), driver.CU_STREAM_NON_BLOCKING)
-        self._stream = stream.value
-        self._wait = functools.partial(driver.cuStreamSynchronize, self._stream)
+        super().__init__()
+        self._cublas, self._lt = cublas, cublaslt
         self._handle, self._lt_handle = cublas.cublasHandle_t(), cublaslt.cublasLtHandle_t()
         cublas.cublasCreate(byref(self._handle))
         cublas.cublasSetStream(self._handle, self._stream)
         cublaslt.cublasLtCreate(byref(self._lt_handle))
-        self._held: list[Any] = []
 
     async def take(self, product: Product, factors: Factors) -> None:
-        while self._held:
-            self._driver.cuMemFree(self._held.pop())
+        self._free_all()
         arithmetic, b = product.arithmetic, factors.b.T if product.arithmetic.narrow else factors.b
         self._result = np.zeros(product.shape, factors.output)
         places = [self._upload(array) for array in (factors.a, b, self._result)]
         self._out = places[-1]
         self._call = checked((self._lt_matmul if arithmetic.narrow else self._gemm)(product, *places))
-        self._driver.cuCtxSynchronize()  # small copies return before they are done, and our stream waits for none
+        self._settle()
 
     async def result(self) -> np.ndarray:
-        self._driver.cuMemcpyDtoH(self._result.ctypes.data, self._out, self._result.nbytes)
-        return self._result
-
-    def _memory(self, nbytes: int) -> int:
-        address = self._driver.CUdeviceptr()
-        self._driver.cuMemAlloc(byref(address), nbytes)
-        self._held.append(address)
-        return address.value or 0
-
-    def _upload(self, array: np.ndarray) -> int:
-        array = np.ascontiguousarray(array)
-        address = self._memory(array.nbytes)
-        self._driver.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes)
-        return address
+        return self._download(self._out, self._result)
 
     def _gemm(self, product: Product, a: int, b: int, out: int) -> functools.partial[int]:
         cublas, n, kind = self._cublas, product.size, self._data_type(product)
@@ -367,25 +314,12 @@ def _scalars(product: Product) -> Iterator[Any]:
     return (byref(kind(value)) for value in (1, 0))
 
 
-def checked(call: Callable[[], int]) -> Callable[[], None]:
-    """The same, and an error where its status is one."""
-
-    def checked_call() -> None:
-        if status := call():
-            raise RuntimeError(f"the call returned {status}")
-
-    return checked_call
-
-
-class Cupy(Others):
+class Cupy(OnCupy):
     """CuPy, which multiplies no matrices of 8 bits."""
 
     def __init__(self) -> None:
-        self._cupy: Any = importlib.import_module("cupy")
+        super().__init__()
         self._routines: Any = importlib.import_module("cupy._core._routines_linalg")
-        self._stream = self._cupy.cuda.Stream(non_blocking=True)
-        self._stream.use()
-        self._wait = self._stream.synchronize
 
     async def take(self, product: Product, factors: Factors) -> None:
         arithmetic, cupy = product.arithmetic, self._cupy
@@ -402,14 +336,8 @@ class Cupy(Others):
         return found
 
 
-class Torch(Others):
+class Torch(OnTorch):
     """PyTorch."""
-
-    def __init__(self) -> None:
-        self._torch: Any = importlib.import_module("torch")
-        stream = self._torch.cuda.Stream()
-        self._torch.cuda.set_stream(stream)
-        self._wait = stream.synchronize
 
     async def take(self, product: Product, factors: Factors) -> None:
         torch, arithmetic = self._torch, product.arithmetic
@@ -447,40 +375,25 @@ SUBJECTS: Final[Mapping[str, Callable[[str], AbstractAsyncContextManager[Subject
 
 
 async def take(subject: Subject, plan: Plan, number: int) -> str | None:
-    """Make a product ready; why it cannot be measured, if that is so."""
-    product = plan.products[number]
-    try:
-        factors = Factors.of(product, max(each.count * each.size**2 for each in plan.products))
-        await subject.take(product, factors)
-        await subject.compute(1)
-        if product.size <= CHECKED_SIZE:
-            error = factors.error_of(await subject.result())
-            if not error <= product.arithmetic.error:
-                return f"wrong by {error:.2g} of its largest element"
-    except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        return first_line if isinstance(error, Missing) else f"{type(error).__name__}: {first_line}"
-    return None
+    """Make a product ready; return why it cannot be measured, if that is so."""
+    return await refusal(_take(subject, plan, plan.products[number]))
 
 
-async def turn(subject: Subject, count: int) -> float:
-    """Seconds that one product takes, by so many; before them a few more are not timed."""
-    await subject.compute(count // 3 + 1)
-    begun = time.perf_counter()
-    await subject.compute(count)
-    return (time.perf_counter() - begun) / count
+async def _take(subject: Subject, plan: Plan, product: Product) -> None:
+    factors = Factors.of(product, max(each.count * each.size**2 for each in plan.products))
+    await subject.take(product, factors)
+    await subject.compute(1)
+    if product.size <= CHECKED_SIZE:
+        check_error(factors.error_of(await subject.result()), product.arithmetic.error)
 
 
-async def serve(who: str, backend: str) -> None:
+async def answer(who: str, backend: str) -> None:
     """Answer questions until there are no more."""
-    plan = PLANS[backend]
     async with SUBJECTS[who](backend) as subject:
-        async for question in trio.wrap_file(sys.stdin):
-            word, number = question.split()
-            answer = await (take(subject, plan, int(number)) if word == "take" else turn(subject, int(number)))
-            print(json.dumps(answer), flush=True)
+        await answer_all(
+            {"take": functools.partial(take, subject, PLANS[backend]), "turn": functools.partial(turn, subject)}
+        )
 
 
 if __name__ == "__main__":
-    trio.run(serve, sys.argv[1], sys.argv[2])
-    os._exit(0)  # what a library does at the end of a process is not measured, and may take long
+    serve(answer)

@@ -13,9 +13,10 @@ from xml.sax.saxutils import escape
 
 import attrs
 
-Unit = Literal["s", "share"]
+Unit = Literal["s", "share", "B"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+_BYTES: Final = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(10))
 """Bytes of the copies, from 4 KiB to 1 GiB."""
 NODES = 100
@@ -55,7 +56,7 @@ def copy_row(direction: Literal["in", "out"], host: Host, nbytes: int) -> str:
 
 def size(nbytes: int) -> str:
     """Bytes in the largest unit that they are a whole number of."""
-    unit, factor = next(each for each in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1)) if nbytes % each[1] == 0)
+    unit, factor = next((each for each in _BYTES if nbytes and nbytes % each[1] == 0), ("B", 1))
     return f"{nbytes // factor} {unit}"
 
 
@@ -266,9 +267,12 @@ def unjudged(why: str) -> Iterator[Verdict]:
 
 
 def shown(value: float, unit: Unit = "s") -> str:
-    """A time with three digits in the unit that suits it, or a share in percent."""
+    """A time with three digits in the unit that suits it, a share in percent, or bytes with four digits."""
     if unit == "share":
         return f"{100 * value:.2f} %"
+    if unit == "B":
+        largest, nbytes = next((each for each in _BYTES if value >= each[1]), ("B", 1))
+        return f"{value / nbytes:.4g} {largest}"
     for name, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= 0.9995 * factor:  # and would be shown as 1000 of the next smaller unit
             return f"{value / factor:.3g} {name}"

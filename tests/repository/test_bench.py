@@ -1,7 +1,8 @@
-"""The benchmarks of speed, products and recovery: that they run to the end, what they judge, and what they draw."""
+"""The benchmarks of speed, products, transforms and recovery: that they end, what they judge, and what they draw."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import subprocess
@@ -18,6 +19,8 @@ BENCHMARKS = ROOT / "tests" / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 report = importlib.import_module("speed_report")
 blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
+fft, fft_subjects = importlib.import_module("fft"), importlib.import_module("fft_subjects")
+turns = importlib.import_module("turns")
 recovery = importlib.import_module("recovery")
 
 
@@ -159,13 +162,18 @@ def test_a_rule_whose_figures_are_missing_is_not_judged_and_says_which():
         (0.0123, "s", "12.3 ms"),
         (75.25, "s", "75.2 s"),
         (0.004, "share", "0.40 %"),
+        (33_554_336.0, "B", "32 MiB"),
+        (5000.0, "B", "4.883 KiB"),
+        (256.0, "B", "256 B"),
     ],
 )
 def test_a_value_is_shown_in_the_unit_that_suits_it(value, unit, text):
     assert report.shown(value, unit) == text
 
 
-@pytest.mark.parametrize(("nbytes", "text"), [(4096, "4 KiB"), (256 << 20, "256 MiB"), (1 << 30, "1 GiB"), (3, "3 B")])
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(4096, "4 KiB"), (256 << 20, "256 MiB"), (1 << 30, "1 GiB"), (3, "3 B"), (0, "0 B")]
+)
 def test_sizes_are_whole_numbers_of_a_unit(nbytes, text):
     assert report.size(nbytes) == text
 
@@ -249,7 +257,7 @@ async def test_a_product_that_is_wrong_is_not_timed(number):
 async def test_a_subject_says_what_it_does_not_have():
     class Without(Multiplier):
         async def take(self, product, factors):
-            raise blas_subjects.Missing("there is no such product")
+            raise turns.Missing("there is no such product")
 
     class Failing(Multiplier):
         async def compute(self, count):
@@ -262,7 +270,7 @@ async def test_a_subject_says_what_it_does_not_have():
 
 async def test_a_turn_warms_up_before_it_is_timed():
     subject = Multiplier(1)
-    assert await blas_subjects.turn(subject, 30) >= 0
+    assert await turns.turn(subject, 30) >= 0
     assert subject.computed == 11 + 30
 
 
@@ -277,10 +285,10 @@ class Scripted:
 
     def answer(self) -> object:
         if not self.answers:
-            raise blas.Gone(self.who, "ended")
+            raise turns.Gone(self.who, "ended")
         return self.answers.pop(0)
 
-    turn = blas.Subject.turn
+    turn = turns.Subject.turn
 
 
 def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orders():
@@ -291,7 +299,7 @@ def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orde
         Scripted("without", log, ["it has none"]),
         Scripted("b", log, [None, 0.1, 4.0, 5.0, 6.0]),
     ]
-    ((product, measures, absent),) = blas.measured(subjects, plan)
+    ((product, measures, absent),) = turns.measured(subjects, plan.products, plan)
     assert measures == [report.Measure(product.name, "a", [1, 2, 3]), report.Measure(product.name, "b", [4, 5, 6])]
     assert absent == [report.Absent(product.name, "without", "it has none")]
     asked = [f"{who} {question}" for who, question in log]
@@ -305,7 +313,7 @@ def test_a_subject_that_ends_is_told_and_not_asked_again():
     log: list[tuple[str, str]] = []
     whole, part = [None, 1.0, 1.0], [None, 1.0]  # the other one ends in the second product, in the middle of the turns
     subjects = [Scripted("a", log, [*whole, *part, *whole * 5]), Scripted("b", log, [*whole, None])]
-    found = list(blas.measured(subjects, plan))
+    found = list(turns.measured(subjects, plan.products, plan))
     assert [len(measures) for _, measures, _ in found] == [2, 0, 1, 1, 1, 1, 1]
     told = [(product.name, absent) for product, _, absent in found if absent]
     names = [product.name for product in plan.products[1:3]]
@@ -315,9 +323,9 @@ def test_a_subject_that_ends_is_told_and_not_asked_again():
 
 def test_what_a_process_said_last_is_why_it_is_gone(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", support.child_environment()["PYTHONPATH"])
-    with blas.started("nobody", "sim") as subject:
+    with turns.started(blas.SUBJECTS, "nobody", "sim") as subject:
         subject.ask("take 0")
-        with pytest.raises(blas.Gone) as gone:
+        with pytest.raises(turns.Gone) as gone:
             subject.answer()
     assert (gone.value.who, gone.value.reason) == ("nobody", "its process ended with 1: KeyError: 'nobody'")
 
@@ -345,10 +353,161 @@ def test_products_are_judged_by_pairs_and_not_by_medians_of_each():
 def test_a_line_tells_the_rate_and_the_ratio_to_ours():
     product = blas_subjects.Product(blas_subjects.ARITHMETICS[0], 1000, 3)
     measures = [report.Measure(product.name, who, [value]) for who, value in ((report.OURS, 1e-3), (report.RAW, 5e-4))]
-    ends = [text.split()[-2:] for text in blas.shown(product, measures)]
+    ends = [text.split()[-2:] for text in turns.shown(product, measures)]
     assert ends == [["6", "1.000"], ["12", "0.500"]]
 
 
 def test_what_is_missing_is_told_once_for_each_reason():
     absent = [report.Absent(what, who, "no") for what, who in (("x", "a"), ("y", "a"), ("x", "b"))]
-    assert list(blas.not_measured(absent)) == ["not measured: a: no: x; y", "not measured: b: no: x"]
+    assert list(turns.not_measured(absent)) == ["not measured: a: no: x; y", "not measured: b: no: x"]
+
+
+# --- the benchmark of transforms --------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_by_both_and_draws_them(tmp_path):
+    picture = tmp_path / "fft.svg"
+    command = [sys.executable, str(BENCHMARKS / "fft.py"), "--backend", "sim", "--svg", str(picture), "--strict"]
+    done = subprocess.run(
+        command, env=support.child_environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan, both = fft_subjects.PLANS["sim"], (report.OURS, report.RAW)
+    found = [(text[2:46].strip(), text[48:80].strip()) for text in done.stdout.splitlines() if text.startswith("  ")]
+    told = [(what, who) for what, who in found if what]
+    new = [(number, transform) for number, transform in enumerate(plan.new)]
+    assert told == [
+        *((transform.name, who) for transform in plan.transforms for who in both),
+        *((fft_subjects.CALLER_ROW, report.OURS), (fft_subjects.LAUNCH_ROW, report.OURS)),
+        (fft_subjects.CALLER_ROW, report.RAW),
+        *((row, who) for each in new for row in (fft.new_row(*each), fft.workspace_row(each[1])) for who in both),
+    ]
+    assert "not measured" not in done.stdout
+    assert done.stdout.count("not judged") == sum(transform.judged for transform in plan.transforms) + 1
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert {transform.name for transform in plan.transforms} <= set(texts)
+
+
+class Transformer:
+    """A subject of numpy, whose results are wrong by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    async def place(self, transform, numbers):
+        self.transform, self.source = transform, numbers.source
+        self.out = np.zeros(transform.shape(1), transform.dtype(1))
+
+    async def compute(self, _count):
+        norm = self.transform.options().get("norm")
+        self.out[...] = getattr(np.fft, self.transform.verb)(self.source, norm=norm) * self.factor
+
+    async def result(self):
+        return self.out
+
+    def workspace(self):
+        return 7
+
+
+@pytest.mark.parametrize("number", range(len(fft_subjects.PLANS["sim"].transforms)))
+async def test_a_transform_that_is_wrong_is_not_timed(number):
+    plan = fft_subjects.PLANS["sim"]
+    error = fft_subjects.ERRORS[plan.transforms[number].double]
+    assert await fft_subjects.take(Transformer(1), plan, number) is None
+    for factor in (1 + 2 * error, 1 - 2 * error, np.nan):
+        told = await fft_subjects.take(Transformer(factor), plan, number)
+        assert told is not None
+        assert told.startswith("wrong by ")
+
+
+async def test_a_first_use_is_timed_only_if_its_result_is_right():
+    plan = fft_subjects.PLANS["sim"]
+    told = await fft_subjects.first(Transformer(1), plan, 0)
+    assert (told.keys(), told["workspace"]) == ({"seconds", "workspace"}, 7)
+    assert (await fft_subjects.first(Transformer(2), plan, 0))["refused"].startswith("wrong by 1 ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "letters", "shapes"),
+    [("fft", "CC", ((3, 8), (3, 8))), ("rfft", "RC", ((3, 8), (3, 5))), ("irfft", "CR", ((3, 5), (3, 8)))],
+)
+def test_a_transform_to_or_from_real_numbers_has_a_half_of_the_spectrum_and_of_the_operations(verb, letters, shapes):
+    transform = fft_subjects.Transform(verb, (8,), 3, double=True)
+    assert (transform.letters, transform.shape(0), transform.shape(1)) == (letters, *shapes)
+    assert transform.operations == 5 * 3 * 8 * 3 / (1 if letters == "CC" else 2)
+    assert transform.name == f"{verb} complex128, 3 of 2^3"
+
+
+def test_transforms_are_judged_by_pairs_where_the_bare_call_takes_long_enough():
+    long, short, default = (
+        fft_subjects.Transform("irfft", (8,), count, exact=exact)
+        for count, exact in ((1, False), (2, False), (1, True))
+    )
+    bare, slower = np.array([1.0, 2.0, 3.0]), np.array([1.019, 1.0, 1.5])
+    for factor, held in ((1.0, True), (1.002, False)):
+        measured = report.Table(
+            [
+                report.Measure(each.name, who, values)
+                for each, scale in ((long, 50e-6 / 2), (short, 49e-6 / 2), (default, 1.0))
+                for who, values in ((report.OURS, scale * bare * slower * factor), (report.RAW, scale * bare))
+            ]
+        )
+        judged, too_short, _ = fft.verdicts(measured, [long, short, default])
+        assert (judged.name, judged.held) == (f"{long.name}, over the bare call", held)
+        assert judged.figure == pytest.approx(1.019 * factor - 1)
+        assert (too_short.held, too_short.missing) == (None, "the bare call takes 49 µs, less than 50 µs")
+    missing, _ = fft.verdicts(table((long.name, report.OURS, 1.0)), [long, default])
+    assert (missing.held, missing.missing) == (None, "not measured: what it is compared with")
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(1.29, True), (1.31, False)])
+def test_a_transform_in_a_batch_may_cost_its_caller_little_more_than_a_launch(seconds, held):
+    rows = (fft_subjects.CALLER_ROW, seconds), (fft_subjects.LAUNCH_ROW, 1.0)
+    (judged,) = fft.verdicts(table(*((row, report.OURS, value) for row, value in rows)), [])
+    assert (judged.held, judged.figure) == (held, pytest.approx(seconds - 1))
+
+
+def test_callers_take_turns_and_say_what_each_call_costs():
+    plan, log, measured = fft_subjects.PLANS["sim"], [], report.Table()
+    subjects = [
+        Scripted("a", log, [None, {"call": 1.0, "launch": 2.0}, {"call": 3.0, "launch": 4.0}]),
+        Scripted("b", log, [None, {"call": 5.0}, {"call": 6.0}]),
+    ]
+    fft.callers(subjects, plan, measured)
+    assert [who for who, question in log if question == f"caller {plan.calls}"] == ["a", "b", "b", "a"]
+    assert measured.measures == [
+        report.Measure("call", "a", [1, 3]),
+        report.Measure("launch", "a", [2, 4]),
+        report.Measure("call", "b", [5, 6]),
+    ]
+
+
+def test_new_plans_are_told_without_the_processes_that_do_not_count_and_by_those_that_end_until_then(monkeypatch):
+    first, second = (fft_subjects.Transform("fft", (length,)) for length in (8, 16))
+    plan = fft_subjects.Plan((), 0.0, 1, 1, new=(first, second), starts=2, uncounted=1)
+    answers = {
+        report.OURS: [[9.0, 9.0], [1.0, 2.0], [3.0, 4.0]],
+        report.RAW: [[9.0, 9.0], [5.0, "wrong"]],
+    }
+
+    @contextlib.contextmanager
+    def started(_script, who, _backend):
+        told = [
+            {"refused": each} if isinstance(each, str) else {"seconds": each, "workspace": int(100 * each)}
+            for each in answers[who].pop(0)
+        ]
+        yield Scripted(who, [], told)
+
+    monkeypatch.setattr(fft, "started", started)
+    measured = report.Table()
+    fft.new_plans("sim", plan, measured)
+    assert measured.measures == [
+        report.Measure(fft.new_row(0, first), report.OURS, [1, 3]),
+        report.Measure(fft.new_row(0, first), report.RAW, [5]),
+        report.Measure(fft.workspace_row(first), report.OURS, [100, 300], "B"),
+        report.Measure(fft.workspace_row(first), report.RAW, [500], "B"),
+        report.Measure(fft.new_row(1, second), report.OURS, [2, 4]),
+        report.Measure(fft.workspace_row(second), report.OURS, [200, 400], "B"),
+    ]
+    assert measured.absent == [report.Absent("new plans", report.RAW, f"{second.name}: wrong")]

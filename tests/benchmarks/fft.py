@@ -1,0 +1,174 @@
+"""Fourier transforms beside the bare cuFFT, CuPy and PyTorch: `make bench-fft`.
+
+Transforms of contiguous arrays of many sizes, whose plans are made. The subjects take turns, as `turns` says. The
+inverse to real numbers is measured without a copy of its input and without scaling, as the bare call does it, and also
+with its defaults.
+
+Then follows the caller's time of one call in a batch, beside that of a launch of an empty kernel in a batch. Last are
+new plans: in a process of its own, each subject uses several transforms for the first time, one after the other, and
+says how large its workspace is. The first of them, the cold one, starts the library.
+
+The verdicts are by pairs of the same repetition: how much longer ours took than the bare call, for transforms that are
+not too short, and how much longer a call in a batch took than a launch. The figures belong to this machine; only ratios
+within one run carry over to others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from fft_subjects import CALLER_ROW, LAUNCH_ROW, PLANS, Plan, Transform
+from speed_report import HEADER, OURS, RAW, Absent, Measure, Table, Verdict, line, shown as shown_value
+from turns import (
+    PRESENT,
+    Gone,
+    Subject,
+    all_started,
+    compare,
+    concluded,
+    excess,
+    in_turns,
+    made_ready,
+    parsed,
+    started,
+    tell,
+)
+
+SUBJECTS: Final = Path(__file__).with_name("fft_subjects.py")
+LIMIT: Final = 0.02
+"""By so much ours may take longer than the bare call."""
+JUDGED_FROM: Final = 50e-6
+"""The seconds that a bare call takes at least, if its transform is judged."""
+CALLER_LIMIT: Final = 0.3
+"""By so much a call of a batch may take longer than a launch of a batch, of the caller's time."""
+
+
+def new_row(number: int, transform: Transform) -> str:
+    """The first use of a transform, by its place in the process."""
+    return f"new plan, {'warm' if number else 'cold'}: {transform.name}"
+
+
+def workspace_row(transform: Transform) -> str:
+    """The workspace after that."""
+    return f"workspace: {transform.name}"
+
+
+# --- what is measured beside the turns --------------------------------------------------------------------------------
+
+
+def callers(subjects: list[Subject], plan: Plan, table: Table) -> None:
+    """Measure what a call costs the caller, in turns; of the first transform, which is the smallest."""
+    ready, absent = made_ready(subjects, 0, CALLER_ROW)
+    table.absent += absent
+    values: dict[tuple[str, str], list[float]] = {}
+    try:
+        for subject in in_turns(ready, plan.repetitions):
+            subject.ask(f"caller {plan.calls}")
+            for row, seconds in subject.answer().items():
+                values.setdefault((row, subject.who), []).append(seconds)
+    except Gone as gone:
+        table.absent.append(Absent(CALLER_ROW, gone.who, gone.reason))
+    else:
+        take_in(table, (Measure(row, who, each) for (row, who), each in values.items()))
+
+
+def new_plans(backend: str, plan: Plan, table: Table) -> None:
+    """Measure first uses, each subject alone, in several fresh processes."""
+    begun, present = time.monotonic(), list(PRESENT[backend])
+    seconds: dict[tuple[str, str], list[float]] = {}
+    nbytes: dict[tuple[str, str], list[float]] = {}
+    processes = plan.uncounted + plan.starts
+    for start in range(processes):
+        for who in tuple(present):
+            try:
+                for number, (time_taken, workspace) in enumerate(_first_uses(who, backend, plan)):
+                    if start >= plan.uncounted:
+                        transform = plan.new[number]
+                        seconds.setdefault((new_row(number, transform), who), []).append(time_taken)
+                        if workspace is not None:
+                            nbytes.setdefault((workspace_row(transform), who), []).append(workspace)
+            except Gone as gone:
+                table.absent.append(Absent("new plans", who, gone.reason))
+                present.remove(who)
+        tell(f"[{start + 1}/{processes}, {time.monotonic() - begun:.0f} s] new plans")
+    order = [
+        row
+        for number, transform in enumerate(plan.new)
+        for row in (new_row(number, transform), workspace_row(transform))
+    ]
+    measures = [
+        *(Measure(row, who, each) for (row, who), each in seconds.items()),
+        *(Measure(row, who, each, "B") for (row, who), each in nbytes.items()),
+    ]
+    take_in(table, sorted(measures, key=lambda measure: order.index(measure.what)))
+
+
+def _first_uses(who: str, backend: str, plan: Plan) -> Iterator[tuple[float, int | None]]:
+    """The seconds and the workspace of each first use. Raises `Gone`, also where one is refused."""
+    with started(SUBJECTS, who, backend) as subject:
+        for number in range(len(plan.new)):
+            subject.ask(f"first {number}")
+            answer = subject.answer()
+            if "refused" in answer:
+                raise Gone(who, f"{plan.new[number].name}: {answer['refused']}")
+            yield answer["seconds"], answer["workspace"]
+
+
+def take_in(table: Table, measures: Iterable[Measure]) -> None:
+    """Add measures to the table, and print them."""
+    print(HEADER)
+    for measure in measures:
+        table.measures.append(measure)
+        print(line(measure), flush=True)
+
+
+# --- what must hold ---------------------------------------------------------------------------------------------------
+
+
+def verdicts(table: Table, transforms: Iterable[Transform]) -> Iterator[Verdict]:
+    """No transform that takes long enough takes more than 2 % over the bare call, and no call much over a launch."""
+    rows = {(measure.what, measure.who): measure for measure in table.measures}
+    for transform in transforms:
+        if not transform.judged:
+            continue
+        name = f"{transform.name}, over the bare call"
+        bare = rows.get((transform.name, RAW))
+        if bare is not None and bare.median < JUDGED_FROM:
+            least = shown_value(JUDGED_FROM)
+            yield Verdict(name, None, missing=f"the bare call takes {shown_value(bare.median)}, less than {least}")
+        else:
+            yield _judged(name, rows.get((transform.name, OURS)), bare, LIMIT)
+    name = "a transform in a batch, over a launch in a batch, caller"
+    yield _judged(name, rows.get((CALLER_ROW, OURS)), rows.get((LAUNCH_ROW, OURS)), CALLER_LIMIT)
+
+
+def _judged(name: str, ours: Measure | None, other: Measure | None, limit: float) -> Verdict:
+    if ours is None or other is None:
+        missing = [what for what, measure in (("ours", ours), ("what it is compared with", other)) if measure is None]
+        return Verdict(name, None, missing=f"not measured: {', '.join(missing)}")
+    figure = excess(ours.values, other.values)
+    return Verdict(name, figure <= limit, figure, limit, "share")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
+    backend: str = arguments.backend
+    plan, table = PLANS[backend], Table()
+    with all_started(SUBJECTS, backend) as subjects:
+        compare(subjects, plan.transforms, plan, table)
+        callers(subjects, plan, table)
+    new_plans(backend, plan, table)
+    judgements = list(verdicts(table, plan.transforms))
+    if backend == "sim":
+        judgements = [Verdict(each.name, None, missing="only a GPU can tell") for each in judgements]
+    title = f"Fourier transforms, medians of {plan.repetitions} turns, and ratios to atomr_trio"
+    return concluded(arguments, table, title, judgements)
+
+
+if __name__ == "__main__":
+    sys.exit(main(parsed(__doc__)))

@@ -1,0 +1,397 @@
+"""Subjects that take turns: what the benchmarks of products and of transforms have in common.
+
+Each subject has a process of its own. All of them live at the same time and take turns, work by work and repetition by
+repetition, so that a clock that drifts is the same for all. In its turn a subject does the work again and again and
+waits once for all of it; the others do nothing meanwhile, so the GPU belongs to whoever has its turn.
+
+A question is a line on a subject's standard input, a word and a number; the answer is a line of JSON. The first half of
+this file asks and shows, the second half answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import byref
+from pathlib import Path
+from typing import IO, Any, Final, Protocol, TypeVar
+
+import numpy as np
+import trio
+from speed_report import CUPY, HEADER, OURS, RAW, TORCH, Absent, Measure, Table, Verdict, line, picture, ratios
+
+DEADLINE: Final = 300.0
+"""Seconds that one subject may take for everything."""
+PRESENT: Final = {"cuda": (OURS, RAW, CUPY, TORCH), "sim": (OURS, RAW)}
+"""The subjects of each backend."""
+FEWEST, MOST = 3, 3000
+"""How often a turn does the work."""
+
+
+class Work(Protocol):
+    """Something that subjects do in turns."""
+
+    @property
+    def name(self) -> str:
+        """Its row in the table."""
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions."""
+
+
+class Pace(Protocol):
+    """How long is measured."""
+
+    @property
+    def seconds(self) -> float:
+        """The approximate length of each turn."""
+
+    @property
+    def repetitions(self) -> int:
+        """Turns of each subject."""
+
+
+AnyWork = TypeVar("AnyWork", bound=Work)
+
+# --- the processes ----------------------------------------------------------------------------------------------------
+
+
+class Gone(Exception):
+    """A subject's process has ended."""
+
+    def __init__(self, who: str, reason: str) -> None:
+        super().__init__(who, reason)
+        self.who = who
+        self.reason = reason
+
+
+class Subject:
+    """A process that does what it is told to, and waits for the next question."""
+
+    def __init__(self, who: str, child: subprocess.Popen[str], errors: IO[str]) -> None:
+        self.who = who
+        self._child = child
+        self._errors = errors
+
+    def ask(self, question: str) -> None:
+        """Send a question, whose answer is to be fetched."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the answer will say so
+            self._child.stdin.write(f"{question}\n")
+            self._child.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return the answer to the oldest question. Raises `Gone`."""
+        assert self._child.stdout is not None
+        told = self._child.stdout.readline()
+        if not told:
+            raise Gone(self.who, f"its process ended with {self._child.wait()}: {self._last_line()}")
+        return json.loads(told)
+
+    def turn(self, count: int) -> float:
+        """Return the seconds that the work takes once, when it is done so many times. Raises `Gone`."""
+        self.ask(f"turn {count}")
+        seconds: float = self.answer()
+        return seconds
+
+    def _last_line(self) -> str:
+        self._errors.seek(0)
+        return (self._errors.read().strip().splitlines() or ["it said nothing"])[-1]
+
+
+@contextlib.contextmanager
+def started(script: Path, who: str, backend: str) -> Iterator[Subject]:
+    """A subject, which ends with the block."""
+    command = [sys.executable, str(script), who, backend]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+    ):
+        alarm = threading.Timer(DEADLINE, child.kill)
+        alarm.start()
+        try:
+            yield Subject(who, child, errors)
+            child.communicate()
+        finally:
+            child.kill()
+            alarm.cancel()
+
+
+@contextlib.contextmanager
+def all_started(script: Path, backend: str) -> Iterator[list[Subject]]:
+    """All the subjects of a backend, which end with the block."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(started(script, who, backend)) for who in PRESENT[backend]]
+
+
+# --- the turns --------------------------------------------------------------------------------------------------------
+
+
+def measured(
+    subjects: list[Subject], works: Sequence[AnyWork], pace: Pace
+) -> Iterator[tuple[AnyWork, list[Measure], list[Absent]]]:
+    """Each work in its turn, by all the subjects that have it. A subject that is gone is taken off the list."""
+    for number, work in enumerate(works):
+        ready, absent = made_ready(subjects, number, work.name)
+        values: dict[str, list[float]] = {}
+        try:
+            values = _turns(ready, pace)
+        except Gone as gone:  # the others have done only a part of their turns
+            absent.append(Absent(work.name, gone.who, gone.reason))
+        yield work, [Measure(work.name, who, each) for who, each in values.items()], absent
+
+
+def made_ready(subjects: list[Subject], number: int, row: str) -> tuple[list[Subject], list[Absent]]:
+    """Return who has made a work ready, all at the same time. A subject that is gone is taken off the list."""
+    ready, absent = [], []
+    for subject in subjects:
+        subject.ask(f"take {number}")
+    for subject in list(subjects):
+        try:
+            reason = subject.answer()
+        except Gone as gone:
+            subjects.remove(subject)
+            reason = gone.reason
+        if reason is None:
+            ready.append(subject)
+        else:
+            absent.append(Absent(row, subject.who, reason))
+    return ready, absent
+
+
+def in_turns(subjects: Sequence[Subject], repetitions: int) -> Iterator[Subject]:
+    """Each subject so many times; who was last in one repetition is first in the next."""
+    for repetition in range(repetitions):
+        yield from subjects[:: -1 if repetition % 2 else 1]
+
+
+def _turns(subjects: Sequence[Subject], pace: Pace) -> dict[str, list[float]]:
+    """The seconds of each subject in each repetition. Raises `Gone`."""
+    if not subjects:
+        return {}
+    fastest = min(subject.turn(FEWEST) for subject in subjects)
+    count = min(max(int(pace.seconds / fastest), FEWEST), MOST)
+    values: dict[str, list[float]] = {subject.who: [] for subject in subjects}
+    for subject in in_turns(subjects, pace.repetitions):
+        values[subject.who].append(subject.turn(count))
+    return values
+
+
+def excess(ours: Sequence[float], other: Sequence[float]) -> float:
+    """How much longer ours took than the other of the same repetition: the median, as a share of that."""
+    return statistics.median(one / compared for one, compared in zip(ours, other, strict=True)) - 1
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+TITLE: Final = f"{HEADER}  {'TFLOP/s':>9}  {'of ours':>7}"
+
+
+def shown(work: Work, measures: Sequence[Measure]) -> Iterator[str]:
+    """A line for each subject."""
+    times = ratios(measures)
+    for each in measures:
+        rate = work.operations / each.median / 1e12
+        ratio = f"{times[each.who]:7.3f}" if times else ""
+        yield f"{line(each)}  {rate:9.3g}  {ratio}"
+
+
+def compare(subjects: list[Subject], works: Sequence[Work], pace: Pace, table: Table) -> None:
+    """Measure each work, and print it as it comes."""
+    begun = time.monotonic()
+    print(TITLE)
+    for number, (work, measures, absent) in enumerate(measured(subjects, works, pace), 1):
+        table.measures += measures
+        table.absent += absent
+        for text in shown(work, measures):
+            print(text, flush=True)
+        tell(f"[{number}/{len(works)}, {time.monotonic() - begun:.0f} s] {work.name}")
+
+
+def tell(text: str) -> None:
+    """Say how far it is, to whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def not_measured(absent: Iterable[Absent]) -> Iterator[str]:
+    """A line for each reason, with what it holds for."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in absent:
+        rows.setdefault((each.who, each.reason), []).append(each.what)
+    for (who, reason), what in rows.items():
+        yield f"not measured: {who}: {reason}: {'; '.join(what)}"
+
+
+def parsed(description: str | None) -> argparse.Namespace:
+    """The arguments of the command line."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0] if description else None)
+    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser.add_argument("--svg", type=Path, help="draw the picture there")
+    parser.add_argument("--strict", action="store_true", help="fail if something that must hold was missed")
+    return parser.parse_args()
+
+
+def concluded(arguments: argparse.Namespace, table: Table, title: str, judgements: Sequence[Verdict]) -> int:
+    """Print what must hold, and draw everything; the exit status is 1 if something was missed and that was asked."""
+    print("", *not_measured(table.absent), sep="\n")
+    if judgements:
+        print("what must hold, by medians of pairs:", *judgements, sep="\n")
+    if arguments.svg is not None:
+        arguments.svg.write_text("\n".join(picture(table, title, judgements)) + "\n", encoding="utf-8")
+    return int(arguments.strict and any(verdict.held is False for verdict in judgements))
+
+
+# --- the subject's side -----------------------------------------------------------------------------------------------
+
+
+class Missing(Exception):
+    """A subject cannot do such a work."""
+
+
+class Computing(Protocol):
+    """A subject that has made its work ready."""
+
+    async def compute(self, count: int) -> None:
+        """Do it so many times, and wait for all of them."""
+
+
+class Others:
+    """The base of the subjects that compute in this process, and wait by blocking it."""
+
+    _call: Callable[[], object]
+    _wait: Callable[[], object]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, backend: str) -> AsyncIterator[Any]:
+        """The subject; on the simulator, which is installed in this process."""
+        if backend == "sim":
+            importlib.import_module("atomr_sim").install()
+        yield cls()
+
+    async def compute(self, count: int) -> None:
+        """Do it so many times, and wait for all of them."""
+        call = self._call
+        for _ in range(count):
+            call()
+        self._wait()
+
+
+class Bare(Others):
+    """The base of those that call through ctypes, on a stream of their own in the device's primary context."""
+
+    def __init__(self) -> None:
+        from atomr_cuda import driver
+
+        self._driver = driver
+        self._context, stream = driver.CUcontext(), driver.CUstream()
+        driver.cuInit(0)
+        driver.cuDevicePrimaryCtxRetain(byref(self._context), 0)
+        driver.cuCtxSetCurrent(self._context)
+        driver.cuStreamCreate(byref(stream), driver.CU_STREAM_NON_BLOCKING)
+        self._stream = stream.value
+        self._wait = functools.partial(driver.cuStreamSynchronize, self._stream)
+        self._held: list[Any] = []
+
+    def _free_all(self) -> None:
+        while self._held:
+            self._driver.cuMemFree(self._held.pop())
+
+    def _memory(self, nbytes: int) -> int:
+        address = self._driver.CUdeviceptr()
+        self._driver.cuMemAlloc(byref(address), nbytes)
+        self._held.append(address)
+        return address.value or 0
+
+    def _upload(self, array: np.ndarray) -> int:
+        array = np.ascontiguousarray(array)
+        address = self._memory(array.nbytes)
+        self._driver.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes)
+        return address
+
+    def _settle(self) -> None:
+        """Wait for everything: small copies return before they are done, and our stream waits for none."""
+        self._driver.cuCtxSynchronize()
+
+    def _download(self, address: int, array: np.ndarray) -> np.ndarray:
+        self._driver.cuMemcpyDtoH(array.ctypes.data, address, array.nbytes)
+        return array
+
+
+class OnCupy(Others):
+    """The base of CuPy's subjects, on a stream of their own."""
+
+    def __init__(self) -> None:
+        self._cupy: Any = importlib.import_module("cupy")
+        self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._stream.use()
+        self._wait = self._stream.synchronize
+
+
+class OnTorch(Others):
+    """The base of PyTorch's subjects, on a stream of their own."""
+
+    def __init__(self) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        stream = self._torch.cuda.Stream()
+        self._torch.cuda.set_stream(stream)
+        self._wait = stream.synchronize
+
+
+def checked(call: Callable[[], int]) -> Callable[[], None]:
+    """The same, and an error where its status is one."""
+
+    def checked_call() -> None:
+        if status := call():
+            raise RuntimeError(f"the call returned {status}")
+
+    return checked_call
+
+
+async def refusal(ready: Awaitable[object]) -> str | None:
+    """Make a work ready; return why it cannot be measured, if that is so."""
+    try:
+        await ready
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        return first_line if isinstance(error, Missing) else f"{type(error).__name__}: {first_line}"
+    return None
+
+
+def check_error(error: float, limit: float) -> None:
+    """Raise `Missing` for a result that is wrong by more than a limit."""
+    if not error <= limit:
+        raise Missing(f"wrong by {error:.2g} of what is right")
+
+
+async def turn(subject: Computing, count: int) -> float:
+    """Return the seconds that the work takes once, by so many; before them a few more are not timed."""
+    await subject.compute(count // 3 + 1)
+    begun = time.perf_counter()
+    await subject.compute(count)
+    return (time.perf_counter() - begun) / count
+
+
+async def answer_all(answers: Mapping[str, Callable[[int], Awaitable[object]]]) -> None:
+    """Answer questions until there are no more, each by what its word stands for."""
+    async for question in trio.wrap_file(sys.stdin):
+        word, number = question.split()
+        print(json.dumps(await answers[word](int(number))), flush=True)
+
+
+def serve(main: Callable[[str, str], Awaitable[None]]) -> None:
+    """Run a subject's process: `main` is given its name and the backend."""
+    trio.run(main, sys.argv[1], sys.argv[2])
+    os._exit(0)  # what a library does at the end of a process is not measured, and may take long
