@@ -41,7 +41,7 @@ ACTORS: Final = ("blas", "blaslt", "fft", "solver")
 RECORDED: Final = ("blas", "blaslt", "fft")
 """The names of the properties of a recorder of graphs: the libraries whose calls can be captured."""
 
-HOMES: Final = {
+HOMES: Final[dict[str, tuple[str, ...]]] = {
     "libraries.blas.verbs": ("BatchBlas", "Blas", "RecordedBlas"),
     "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt", "RecordedBlasLt"),
     "libraries.fft.verbs": ("BatchFft", "Fft", "RecordedFft"),

@@ -41,7 +41,7 @@ ACTORS: Final = ({actors})
 RECORDED: Final = {recorded}
 """The names of the properties of a recorder of graphs: the libraries whose calls can be captured."""
 
-HOMES: Final = {{{homes}}}
+HOMES: Final[dict[str, tuple[str, ...]]] = {{{homes}}}
 """The module of each public name."""
 
 

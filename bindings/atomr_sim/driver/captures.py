@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 from atomr_cuda.driver import CUgraphNodeType, CUresult, CUstreamCaptureMode
 
@@ -43,7 +43,7 @@ class NodeForm(NamedTuple):
     extent: tuple[int, ...] = ()
 
 
-KERNEL_NODE = NodeForm(CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL)
+KERNEL_NODE: NodeForm = NodeForm(CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL)
 
 
 class CapturedNode:
@@ -58,15 +58,15 @@ class CapturedNode:
 class Capture:
     """One capture: its nodes in the order of the calls, and the last ones of each stream that takes part."""
 
-    _numbers = itertools.count(1)
+    _numbers: ClassVar[Iterator[int]] = itertools.count(1)
 
     def __init__(self, origin: Stream, mode: CUstreamCaptureMode) -> None:
         self.origin = origin
         self.mode = mode
-        self.thread = threading.get_ident()
-        self.number = next(self._numbers)
-        self.valid = True
-        self.ended = False
+        self.thread: int = threading.get_ident()
+        self.number: int = next(self._numbers)
+        self.valid: bool = True
+        self.ended: bool = False
         self.nodes: list[CapturedNode] = []
         self._last: dict[Stream, tuple[CapturedNode, ...]] = {origin: ()}
         origin.capture = self
