@@ -30,6 +30,8 @@ def context():
     handle = helper.begin()
     yield handle
     driver.cuCtxSetCurrent(handle)
+    while begun:  # the context may live on in other files of this process, and with it what is not ended
+        driver.cuStreamDestroy.status(begun.pop())
     driver.cuDevicePrimaryCtxRelease(0)
     driver.cuCtxSetCurrent(None)
 
@@ -56,8 +58,13 @@ def launch(function: c_void_p, x: int, amount: int, on: c_void_p) -> int:
     return driver.cuLaunchKernel.status(function, 1, 1, 1, N, 1, 1, 0, on, addressof(addresses), None)
 
 
+begun: list[c_void_p] = []
+"""The streams that were captured in the present test."""
+
+
 def begin(mode: int = THREAD_LOCAL) -> c_void_p:
     on = helper.stream()
+    begun.append(on)
     driver.cuStreamBeginCapture(on, mode)
     return on
 
