@@ -392,7 +392,8 @@ class _Reader:
             self.refuse()
         self._at += length
         while self.take("B"):  # a tag of the ABI
-            self._at += int(self._matched(r"[1-9]\d*"))
+            tag = int(self._matched(r"[1-9]\d*"))
+            self._at += tag
         return name
 
 
