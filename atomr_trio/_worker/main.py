@@ -63,6 +63,7 @@ from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLO
 from .._wire.status import StatusClass, classify
 from ..libraries.modules.engine import ModuleEngine
 from . import registry as engines
+from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
 from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine, Workspaces
 from .base.memory import MemoryEngine
@@ -129,7 +130,7 @@ class Worker:
         self._later = GivingBackLater(functools.partial(self._start_thread, "give-back"), self._give_back_now)
         self.give_back: Callable[[Sequence[Callable[[], object]]], None] = self._later.make
         self.wait_given_back: Callable[[], None] = self._later.join
-        self.capturing: threading.Lock = threading.Lock()
+        self.capture_turns: CaptureTurns = CaptureTurns()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,
             context_records.MAP_CHUNK: self._map_chunk,
@@ -168,7 +169,7 @@ class Worker:
 
     def synchronize(self) -> None:
         """Wait until every stream is idle."""
-        with self.capturing:
+        with self.capture_turns.synchronize():
             self._driver.cuCtxSynchronize()
 
     def lost(self, error: Any, operation: str) -> None:

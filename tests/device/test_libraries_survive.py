@@ -29,7 +29,7 @@ async def test_calls_of_libraries_survive_hundreds_of_losses(open_test_device: A
         seconds=240,
         standby=standby,
         between_losses=0.35,
-        fewest_losses=LOSSES // 2,
+        losses=LOSSES // 2,
         player=LibraryPlayer,
         kernels=KERNELS,
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from ctypes import addressof, byref, c_float, c_int, c_uint64, c_void_p
+from ctypes import addressof, byref, c_float, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
 import pytest
 
-from atomr_cuda import cublas, driver
+from atomr_cuda import cublas, cublaslt, cufft, cusolver, driver
 from atomr_cuda.driver import CUresult as R, CUstreamCaptureMode, CUstreamCaptureStatus
 from support import sim_process as helper
 
@@ -523,3 +523,37 @@ def test_a_result_for_the_host_cannot_be_captured():
     graph = c_void_p()
     assert driver.cuStreamEndCapture.status(on, byref(graph)) == R.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
     assert axpy(blas, 1, x, floats(0, 0, 0)) == 0
+
+
+def made(create: Callable[..., object], *arguments: Any) -> Any:
+    handle = (c_int if create is cufft.cufftCreate else c_void_p)()
+    create(byref(handle), *arguments)
+    return handle
+
+
+@pytest.mark.parametrize("mode", [THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize(
+    ("create", "destroy"),
+    [
+        (cublas.cublasCreate, cublas.cublasDestroy),
+        (cublaslt.cublasLtCreate, cublaslt.cublasLtDestroy),
+        (cusolver.cusolverDnCreate, cusolver.cusolverDnDestroy),
+    ],
+    ids=lambda function: function.symbol,
+)
+def test_a_handle_that_goes_in_another_thread_voids_a_capture_and_says_nothing(create, destroy, mode):
+    """As on an H100 with libraries of CUDA 13."""
+    handle, on = made(create), begin(mode)
+    elsewhere(lambda: made(create))
+    assert state(on) == ACTIVE
+    assert elsewhere(lambda: destroy.status(handle)) == 0
+    assert state(on) == INVALIDATED
+
+
+@pytest.mark.parametrize(("length", "status", "after"), [(1024, 0, ACTIVE), (127, 0, ACTIVE), (131, 5, INVALIDATED)])
+def test_a_plan_with_a_large_prime_factor_cannot_be_made_during_a_capture(length, status, after):
+    """As on an H100 with cuFFT of CUDA 13, in whichever thread."""
+    plan, on, size = made(cufft.cufftCreate), begin(THREAD_LOCAL), c_size_t()
+    make = cufft.cufftMakePlan1d.status
+    assert elsewhere(lambda: make(plan, length, cufft.cufftType.CUFFT_C2C, 1, byref(size))) == status
+    assert state(on) == after

@@ -25,6 +25,8 @@ ARRAYS = 3
 TASKS = 16
 LANES = 4
 LARGEST_BATCH = 40
+LONGEST_LOSS = 5
+"""Seconds that a loss may take on a GPU that others use too."""
 SOURCE = r"""
 extern "C" __global__ void add(int *x, int a) { x[threadIdx.x] += a; }
 extern "C" __global__ void scale(int *x, int a) { x[threadIdx.x] *= a; }
@@ -68,9 +70,9 @@ class Player:
         self.count = 0
         self.losses = 0
 
-    async def run(self, until: float) -> None:
-        """Play until a moment of trio's clock."""
-        while trio.current_time() < until:
+    async def run(self, over: trio.Event) -> None:
+        """Play until it is over."""
+        while not over.is_set():
             self.moments = [[model] for model in self.models]
             try:
                 await (self.play_batch() if self.rng.random() < 0.5 else self.play_one())
@@ -277,18 +279,19 @@ async def play(
     seed: int,
     seconds: float,
     between_losses: float,
+    losses: int,
     player: type[Player] = Player,
     kernels: tuple[str, tuple[str, ...]] = (SOURCE, KERNELS),
 ) -> list[Player]:
     """Let all tasks play for some seconds, with a loss now and then; `between_losses` is the mean of those seconds.
 
-    `player` says what they play, with these kernels of this source.
+    They play on until there were `losses` losses. `player` says what they play, with these kernels of this source.
     """
     source, names = kernels
     compiled = {name: await dev.nvrtc.compile(source, name) for name in names}
     (wild,) = await compile_rogue(dev, "wild")
     rng = np.random.default_rng(seed)
-    end = trio.current_time() + seconds
+    end, over, lost = trio.current_time() + seconds, trio.Event(), 0
     async with contextlib.AsyncExitStack() as stack:
         priorities = range(dev.info.highest_priority, dev.info.lowest_priority + 1)
         opened = [
@@ -297,10 +300,13 @@ async def play(
         players = [player(dev, compiled, [None, *opened], (seed, number)) for number in range(TASKS)]
         async with trio.open_nursery() as nursery:
             for each in players:
-                nursery.start_soon(each.run, end)
-            while trio.current_time() < end - between_losses:
+                nursery.start_soon(each.run, over)
+            while lost < losses or trio.current_time() < end - between_losses:
                 await trio.sleep(between_losses * rng.uniform(0.5, 1.5))
                 await lose(dev, wild, int(rng.integers(3)))
+                lost += 1
+            await trio.sleep_until(max(end, trio.current_time() + between_losses / 2))
+            over.set()
     return players
 
 
@@ -324,20 +330,23 @@ async def keep_accounts(
     standby: int,
     *,
     between_losses: float = 0.7,
-    fewest_losses: int = 2,
+    losses: int = 2,
     player: type[Player] = Player,
     kernels: tuple[str, tuple[str, ...]] = (SOURCE, KERNELS),
 ) -> None:
-    """Random verbs of many tasks on several lanes while workers are lost; what the arrays hold is right throughout."""
+    """Random verbs of many tasks on several lanes while workers are lost; what the arrays hold is right throughout.
+
+    It lasts so many seconds, and longer if there were not yet so many losses.
+    """
     try:
-        with trio.fail_after(seconds + 60):
+        with trio.fail_after(seconds + 60 + LONGEST_LOSS * losses):
             async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
-                players = await play(dev, seed, seconds, between_losses, player, kernels)
+                players = await play(dev, seed, seconds, between_losses, losses, player, kernels)
                 await until(lambda: all(lane.unfinished == 0 for lane in dev.statistics().lanes))
                 for actor in dev.statistics().actors:
                     assert actor.unsettled == 0, actor
                 print(f"\n{sum(each.count for each in players)} calls, {dev.generation - 1} losses, seed {seed}")
-                assert dev.generation > fewest_losses
+                assert dev.generation > losses
                 assert all(each.count for each in players)
                 assert any(each.losses for each in players)
     except BaseException as error:

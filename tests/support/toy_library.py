@@ -24,6 +24,7 @@ from atomr_trio._wire.programs import Program
 from atomr_trio._wire.protocol import WORKSPACES_WORD
 from atomr_trio._wire.records.plans import PlanTable, pack_addresses
 from atomr_trio._worker.base.calls import Handles
+from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.lanes import Workspaces
 from atomr_trio._worker.base.plans import PlanEngine
 
@@ -185,7 +186,10 @@ class Bench:
         self.forgotten = 0
         self.words = [0] * (WORKSPACES_WORD + 1)
         self.services = SimpleNamespace(
-            cuda_error=CudaError, forget_hot=self._forget, workspaces=Workspaces(self.words)
+            cuda_error=CudaError,
+            forget_hot=self._forget,
+            workspaces=Workspaces(self.words),
+            capture_turns=CaptureTurns(),
         )
         self.table = PlanTable("toy", 99, PROGRAMS)
         self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)

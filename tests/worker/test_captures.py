@@ -16,11 +16,14 @@ import atomr_sim
 from atomr_cuda import CudaError, driver
 from atomr_trio._wire.protocol import MAX_LANES, Mode, VerbTable
 from atomr_trio._wire.records.memory import FILL, MEMORY
+from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.giving_back import GivingBackLater
 from atomr_trio._worker.base.lanes import Command
+from atomr_trio.libraries.blas.engine import blas_engine
 from atomr_trio.libraries.graphs.engine import GraphEngine
 from atomr_trio.libraries.graphs.records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS, Step, encode_steps
 from atomr_trio.libraries.modules.engine import ModuleEngine
+from atomr_trio.libraries.solver.engine import solver_engine
 from support import sim_process
 
 pytestmark = pytest.mark.sim_only
@@ -39,22 +42,25 @@ class StubEngine:
     def __init__(self, services: Any) -> None:
         self.services = services
         self.seen: list[tuple[str, int]] = []
+        self.meanwhile: Any = None
         self.calls = {SET.number: self._set, WAIT.number: self._set}
 
     def prepare_capture(self, verb: int, payload: bytes, lane: Any) -> None:
         assert verb == SET.number
-        assert not self.services.capturing.locked()
+        assert not self.services.capture_turns.is_capturing
         sim_process.free_memory()
         with_memory = sim_process.allocate(256)  # a capture would forbid it
         driver.cuMemFree(with_memory)
         self.seen.append(("prepare", lane.index))
 
     def _set(self, command: Command, lane: Any) -> None:
-        assert self.services.capturing.locked()
+        assert self.services.capture_turns.is_capturing
         address, value = SET.struct.unpack(command.payload)
         self.seen.append(("call", lane.index))
         if value == BROKEN:
             raise ZeroDivisionError
+        if value == MEANWHILE:
+            self.meanwhile()
         if value == FORBIDDEN:
             driver.cuStreamSynchronize(lane.stream)
         lane.weigh(command.ticket, 3)
@@ -68,7 +74,7 @@ class StubEngine:
         """Nothing is left."""
 
 
-BROKEN, FORBIDDEN = 77, 78
+BROKEN, FORBIDDEN, MEANWHILE = 77, 78, 79
 
 
 @pytest.fixture
@@ -76,7 +82,11 @@ def services() -> Iterator[Any]:
     context = sim_process.begin()
     later = GivingBackLater(started, lambda calls: [call() for call in calls] and None)
     made = SimpleNamespace(
-        cuda_error=CudaError, capturing=threading.Lock(), give_back=later.make, wait_given_back=later.join, engines={}
+        cuda_error=CudaError,
+        capture_turns=CaptureTurns(),
+        give_back=later.make,
+        wait_given_back=later.join,
+        engines={},
     )
     made.engines |= {MEMORY.number: SimpleNamespace(table=MEMORY, forget_lane=lambda index: ())}
     made.engines[STUB.number] = StubEngine(made)
@@ -209,13 +219,34 @@ def test_a_call_that_fails_ends_its_capture_and_nothing_is_left(services, value,
         graphs.do(BUILD, content=encode_steps([step(0, x, 1), step(1, x, value)]))
     services.wait_given_back()
     assert [what for what, _ in stub.seen] == ["prepare", "prepare", "call", "call", "forget"]
-    assert not services.capturing.locked()
+    assert not services.capture_turns.is_capturing
     assert sim_process.free_memory() == before
     with contextlib.closing(graphs.engine):
         graphs.do(BUILD, content=encode_steps([step(0, x, 3)]))
         graphs.run()
     assert words(x) == [3] * N
     assert stub.seen[-1][0] == "forget"
+
+
+@pytest.mark.parametrize("make", [blas_engine, solver_engine], ids=["cublas", "cusolver"])
+def test_a_handle_that_goes_in_another_thread_waits_for_the_end_of_a_capture(services, make):
+    """Libraries synchronise the context then, which would void the capture."""
+    engine, graphs, x, ended = make(services), Graphs(services), sim_process.allocate(16), threading.Event()
+    engine.calls[engine.table.open.number](None, graphs.lane)
+    calls = engine.forget_lane(graphs.lane.index)
+    turns, threads = services.capture_turns, list[threading.Thread]()
+
+    def meanwhile() -> None:
+        threads.append(started(lambda: [call() for call in calls] and ended.set()))
+        while not turns._changed._waiters and threads[0].is_alive():
+            pass
+
+    services.engines[STUB.number].meanwhile = meanwhile
+    graphs.do(BUILD, content=encode_steps([step(0, x, MEANWHILE), step(1, x, 4, 0)]))
+    threads[0].join()
+    assert ended.is_set()
+    graphs.run()
+    assert words(x) == [4] * N
 
 
 def test_a_verb_that_is_not_declared_capturable_is_no_step(services):

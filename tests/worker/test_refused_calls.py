@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +31,7 @@ from atomr_trio._wire import status
 from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LOAD, UNLOAD
 from atomr_trio._worker.base.calls import CallEngine
+from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.giving_back import GivingBack
 from atomr_trio._worker.base.lanes import Command, Lane
 from atomr_trio._worker.base.memory import MemoryEngine
@@ -406,7 +406,7 @@ def services() -> Iterator[Any]:
         staging_address=0,
         cuda_error=CudaError,
         engines={MEMORY.number: SimpleNamespace(table=MEMORY, forget_lane=lambda index: [])},
-        capturing=threading.Lock(),
+        capture_turns=CaptureTurns(),
         give_back=GivingBackQuietly().make,
         wait_given_back=lambda: None,
         synchronize=driver.cuCtxSynchronize,

@@ -298,11 +298,15 @@ class CallEngine:
         options = handle.options.items()
         return [
             *(functools.partial(self._handles.destroy_option, kind, option) for kind, option in options),
-            functools.partial(self._handles.destroy, handle.value),
+            functools.partial(self._destroy, handle.value),
             functools.partial(self._give_room_back, handle),
             functools.partial(self._give_captured_room_back, handle),
             functools.partial(self._driver.cuMemFree, handle.answers),
         ]
+
+    def _destroy(self, handle: Any) -> None:
+        with self._services.capture_turns.synchronize():
+            self._handles.destroy(handle)
 
     def close(self) -> None:
         """Give every handle back."""

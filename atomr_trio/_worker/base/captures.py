@@ -7,6 +7,8 @@ A capture is *thread-local*. The driver then forbids unsafe calls, such as alloc
 other lanes go on as ever. A relaxed capture would allow them here as well, and hide a library that allocates during a
 call: the memory would be the graph's without anybody knowing. That the first call of a function loads its kernel is no
 unsafe call to a driver that loads lazily.
+
+Captures and calls that synchronise the context take turns (`capture_turns`).
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class CaptureLane:
         call = self._services.engines[verb.engine_number].calls[verb.number]
         command = Command(verb, call, 0, (), payload, [])
         begin, end, graph = self._driver.cuStreamBeginCapture, self._driver.cuStreamEndCapture, self._driver.CUgraph()
-        with self._services.capturing:
+        with self._services.capture_turns.capture():
             begin(self.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             try:
                 call(command, self._as_lane())

@@ -55,6 +55,7 @@ from ..._wire.protocol import (
 )
 from ..._wire.ring import group_index
 from ..._wire.status import StatusClass, classify
+from .capture_turns import CaptureTurns
 
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
@@ -103,8 +104,8 @@ class WorkerServices(Protocol):
     workspaces: Workspaces
     cuda_error: type[Any]
     library_missing: type[Any]
-    capturing: threading.Lock
-    """Held while a stream is captured: the driver then refuses to synchronise the context, which spoils the capture."""
+    capture_turns: CaptureTurns
+    """Whose turn it is: captures, or calls that may synchronise the context."""
 
     @property
     def engines(self) -> Mapping[int, Engine]:

@@ -151,7 +151,7 @@ class _Plan:
                     if not least <= found <= most:
                         raise self._engine.refused(self, status or found, self._last, self._lane)
                 case Destroy(slot):
-                    self._destroyers.pop(slot)()
+                    self._destroy(self._destroyers.pop(slot))
                     del self._slots[slot]
         self.answers = tuple(map(self._number, self.program.answers))
         steps = self.program.execute
@@ -165,7 +165,8 @@ class _Plan:
             self._slots[slot] = kind()
         bound = self._bind(function, arguments)
         self._last = bound
-        status = bound.call(*bound.arguments(given))
+        with self._engine.services.capture_turns.synchronize():
+            status = bound.call(*bound.arguments(given))
         if status:
             raise self._engine.refused(self, status, bound, self._lane)
 
@@ -350,10 +351,14 @@ class _Plan:
         """Give everything back, the last first. Its executions are done, or were never made."""
         while self._destroyers:
             _, call = self._destroyers.popitem()
-            call()
+            self._destroy(call)
         if self.room is not None:
             self._engine.release(self.room, self.room_bytes)
             self.room = None
+
+    def _destroy(self, call: Callable[[], object]) -> None:
+        with self._engine.services.capture_turns.synchronize():
+            call()
 
 
 def _place(argument: Address | RoomOf) -> Callable[[Given], int]:
@@ -651,16 +656,21 @@ class PlanEngine:
             return []
         calls = kept.close()
         if kept.handle is not None and self._handles is not None:
-            calls.append(functools.partial(self._handles.destroy, kept.handle))
+            calls.append(functools.partial(self._destroy, kept.handle))
         return calls
+
+    def _destroy(self, handle: Any) -> None:
+        assert self._handles is not None
+        with self.services.capture_turns.synchronize():
+            self._handles.destroy(handle)
 
     def close(self) -> None:
         """Give everything back."""
         for index in list(self._lanes):
             for call in self.forget_lane(index):
                 call()
-        if self._handle is not None and self._handles is not None:
-            self._handles.destroy(self._handle)
+        if self._handle is not None:
+            self._destroy(self._handle)
             self._handle = None
         if self._arranging is not None:
             self._arranging.close()

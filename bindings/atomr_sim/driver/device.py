@@ -15,7 +15,6 @@ from atomr_cuda.driver import CUdevice_attribute as A, CUlimit, CUresult
 
 from .._status import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNSUPPORTED_LIMIT, require, text_of
 from ..engine.shared import RESERVED_SHARED
-from .captures import UNSUPPORTED
 from .process import PRINTF_BYTES, Context, Process
 from .table import Needs, entry, give
 
@@ -315,9 +314,7 @@ def _context_get_device(process: Process, device: Any) -> None:
 
 @entry(driver.cuCtxSynchronize)
 def _context_synchronize(process: Process) -> int:
-    context = process.current()
-    process.captures.forbid(context.streams(), UNSUPPORTED)
-    return context.synchronize()
+    return process.synchronize_context()
 
 
 @entry(driver.cuCtxGetStreamPriorityRange)

@@ -27,7 +27,7 @@ from .._status import (
     require,
 )
 from ..engine.memory import AddressSpace
-from .captures import IMPLICIT, KERNEL_NODE, Captures, NodeForm
+from .captures import IMPLICIT, KERNEL_NODE, UNSUPPORTED, Captures, NodeForm
 from .faults import Faults
 from .regions import Regions
 from .streams import DefaultStream, Fate, Stream
@@ -293,6 +293,12 @@ class Process:
         if not stack[-1].active:
             raise Refused(CONTEXT_IS_DESTROYED)
         return stack[-1]
+
+    def synchronize_context(self) -> int:
+        """Wait for all streams of the current context; return the status. One that is captured is void, and refuses."""
+        context = self.current()
+        self.captures.forbid(context.streams(), UNSUPPORTED)
+        return context.synchronize()
 
     def synchronize_all(self) -> int:
         """Wait for all work of all contexts; return the status."""

@@ -13,6 +13,7 @@ This file knows no function of any library.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import traceback
 from collections.abc import Callable
@@ -113,6 +114,16 @@ class Counterpart:
         self.require(process.stack and process.stack[-1].active, self.statuses.not_initialized)
         self.require(not process.fate.status, self.statuses.not_initialized)
         return process.handles.add(thing, process.stack[-1].handle)
+
+    def drop_handle(self, process: Process, number: int | None) -> None:
+        """Forget an object that the library has given, when all work of the current context is done.
+
+        While a stream is captured, that is not waited for, and the capture is void; the caller hears nothing of either.
+        """
+        if process.stack and process.stack[-1].active:
+            with contextlib.suppress(Refused):
+                process.synchronize_context()
+        process.handles.pop(number)
 
     def submit(self, process: Process, stream: int | None, work: Callable[[], None], *, wait: bool = False) -> None:
         """Queue work on a stream, and ``wait`` until it is done if asked to. "Execution failed" where the context is

@@ -238,6 +238,7 @@ async def test_a_result_is_written_to_out_and_out_is_returned(dev, batched):
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sim_only
 async def test_a_refusal_of_the_library_says_what_it_does_not_support_and_harms_nothing(dev):
     x = await dev.to_device(numbers((4, 6), "float32"))
     inject(dev, "cufftMakePlanMany64", ReturnStatus(8))

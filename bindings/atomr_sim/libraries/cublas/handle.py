@@ -76,9 +76,7 @@ def _create(process: Process, result: Any) -> None:
 @entry(cublas.cublasDestroy)
 def _destroy(process: Process, number: int | None) -> None:
     the_handle(process, number)
-    if process.stack and process.stack[-1].active:
-        process.stack[-1].synchronize()
-    process.handles.pop(number)
+    counterpart.drop_handle(process, number)
 
 
 @entry(cublas.cublasGetVersion)

@@ -107,9 +107,7 @@ def _create(process: Process, result: Any) -> None:
 @_entry(cublaslt.cublasLtDestroy)
 def _destroy(process: Process, number: int | None) -> None:
     counterpart.handle(process, number, _Light)
-    if process.stack:
-        process.current().synchronize()
-    process.handles.pop(number)
+    counterpart.drop_handle(process, number)
 
 
 def _check_handle(process: Process, number: int | None) -> None:

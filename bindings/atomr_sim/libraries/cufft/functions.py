@@ -248,6 +248,11 @@ def _make(process: Process, number: int, wanted: Wanted) -> Transform:
     require(plan.transform is None, _INVALID_PLAN)
     context, transform = _context(process), wanted.checked()
     require(context is plan.context, _INVALID_DEVICE)
+    if transform.is_convolution:  # its factors are computed on the GPU
+        try:
+            process.synchronize_context()
+        except Refused:
+            raise Refused(_INTERNAL_ERROR) from None
     if plan.auto_allocation and transform.work_bytes:
         try:
             area = process.regions.allocate(Kind.DEVICE, transform.work_bytes, context.device, context.handle)

@@ -125,6 +125,11 @@ class Transform:
         embedding = (*side.lengths[:-1], 2 * (side.lengths[-1] // 2 + 1))
         return replace(side, embedding=embedding, distance=math.prod(embedding))
 
+    @property
+    def is_convolution(self) -> bool:
+        """Tell whether a length has a large prime factor."""
+        return not all(map(_has_small_factors, self.lengths))
+
     @cached_property
     def work_bytes(self) -> int:
         """Bytes of the work area.
@@ -133,7 +138,7 @@ class Transform:
         the data for 2**20, four for the prime 100003). This is like them, but not the same.
         """
         elements = self.batch * math.prod((self.source if self.source.complex else self.target).lengths)
-        if not all(map(_has_small_factors, self.lengths)):
+        if self.is_convolution:
             return _CONVOLUTION * elements * self.granule
         return elements * self.granule if max(self.lengths) > _IN_ONE_KERNEL else 0
 

@@ -95,7 +95,7 @@ def _create(process: Process, result: Any) -> None:
 @_entry(cusolver.cusolverDnDestroy)
 def _destroy(process: Process, number: int | None) -> None:
     _handle(process, number)
-    process.handles.pop(number)
+    counterpart.drop_handle(process, number)
 
 
 def _define_property(name: str, attribute: str, values: type[IntEnum] | None = None) -> None:
