@@ -163,7 +163,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     neither is used, it goes back when the last array that shares it is collected.
     """
 
-    __slots__ = ("__weakref__", "_offset", "_plain", "_storage", "dtype", "shape", "strides")
+    __slots__ = ("__weakref__", "_offset", "_place", "_plain", "_storage", "dtype", "shape", "strides")
 
     shape: tuple[int, ...]
     """Lengths of the axes."""
@@ -190,6 +190,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
         self.dtype = dtype
         self._plain = dtype if contiguous or _layout.is_contiguous(shape, strides, dtype.itemsize) else None
         """Its dtype if it is C-contiguous; what a launch looks at."""
+        self._place: object | None = None
+        """What stands for it, and for every array that is the same elements, once `_find_place` was asked."""
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -515,6 +517,17 @@ class DeviceArray(metaclass=NoPublicConstructor):
     @property
     def _block(self) -> Block:
         return self._storage.block
+
+    def _find_place(self) -> object:
+        """Return an object that stands for the block and how the array lies there; it can be hashed fast."""
+        block = self._storage.block
+        how = (self._offset, self.shape, self.strides, self.dtype)
+        if type(self._storage) is not Storage:
+            return block, how  # a variable of a module moves to another block
+        if block.places is None:
+            block.places = {}
+        place = self._place = block.places.setdefault(how, object())
+        return place
 
     @property
     def _covers_block(self) -> bool:

@@ -27,7 +27,7 @@ from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFaile
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
 from .known import KnownCall
-from .launching import LaunchPath
+from .launching import Launcher, LaunchPath
 
 
 class _Mark(CommandRequest):
@@ -77,6 +77,8 @@ class BatchSender:
         self.generation: Generation | None = None
         self.path: LaunchPath | None = None
         """The short way, where there is one."""
+        self.launchers: dict[object, Launcher] = {}
+        """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
         self._requests: collections.deque[CommandRequest] = collections.deque()
         self._calls = 0
@@ -95,6 +97,7 @@ class BatchSender:
         self.generation = generation
         if generation.ring is not None and ordered:
             self.path = LaunchPath(generation, generation.timeline.book(self.lane), BATCH_LIMIT, unsigned=True)
+            self.launchers = self.path.launchers
 
     @trio.lowlevel.enable_ki_protection
     def close(self) -> None:
@@ -154,10 +157,10 @@ class BatchSender:
     @trio.lowlevel.enable_ki_protection
     def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
         """Send a library's call once more."""
-        launcher = None if self.path is None else self.path.launchers.get(call._key)
-        if launcher is not None and launcher(call, 0, 0, 0, arrays, self._owners[call.kind.later.engine]):
+        launcher = self.launchers.get(call._key)
+        if launcher is not None and launcher(call, 0, 0, 0, arrays, self._owners[call._engine]):
             self.launched = True
-            return call.answer(arrays)
+            return arrays[call._place]
         self._check_room(self.lane, 1)
         request, result = call.again(self.device, arrays, self.lane)
         generation = self.send(request)

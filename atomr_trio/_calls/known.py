@@ -37,7 +37,7 @@ Question = tuple[Hashable, tuple[DeviceArray, ...]]
 An object that stands for itself, such as a plan, is a part of the key if its class says so (`_is_key`).
 
 An array is identified by its block, which is never reused, and by its place there: two views of the same elements are
-the same.
+the same. An option is two parts, its type and its value.
 """
 
 
@@ -46,15 +46,18 @@ def question_of(
 ) -> Question | None:
     """Return the question; None for arguments that may be equal but mean different things, such as 0.0 and -0.0."""
     arrays: list[DeviceArray] = []
-    parts: list[Hashable] = [plan, *keywords]
-    for value in (*arguments, *keywords.values()):
+    parts: list[Hashable] = [plan]
+    values = arguments
+    if keywords:
+        parts += keywords
+        values = (*arguments, *keywords.values())
+    for value in values:
         kind = type(value)
-        if kind is DeviceArray:
-            array = cast("DeviceArray", value)
-            arrays.append(array)
-            parts += (array._storage.block, array._offset, array.shape, array.strides, array.dtype)
+        if kind is DeviceArray:  # a cast would cost as much as a look at the array
+            arrays.append(value)  # type: ignore[arg-type]
+            parts.append(value._place or value._find_place())  # type: ignore[attr-defined]
         elif kind in _PLAIN or (kind is float and value):
-            parts.append((kind, value))
+            parts += (kind, value)  # type: ignore[arg-type]
         elif kind is tuple and all(type(each) in _PLAIN for each in cast("tuple[object, ...]", value)):
             parts.append((value, *map(type, cast("tuple[object, ...]", value))))
         elif getattr(kind, "_is_key", False):
@@ -81,6 +84,7 @@ class KnownCall:
     __slots__ = (
         "__weakref__",
         "_blocks",
+        "_engine",
         "_key",
         "_new",
         "_operands",
@@ -101,6 +105,8 @@ class KnownCall:
         new: _NewResult | None,
     ) -> None:
         self.kind: CallKind = kind
+        self._engine: str = kind.later.engine
+        """The name of its library, whose engine in the worker makes the call."""
         self.operation: str = request.operation
         self._key = object()
         self._payload: bytes = request.payload
@@ -150,10 +156,6 @@ class KnownCall:
         has_room = len(self._payload) <= MAX_RECORD - HEADER.size
         return has_room and self.kind.verb(generation, lane) is self.kind.later
 
-    @property
-    def _engine(self) -> str:
-        return self.kind.later.engine
-
     def _of(self, thing: object) -> bool:
         return self.kind.is_of(thing)
 
@@ -167,10 +169,8 @@ class KnownCalls(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self._calls: dict[Hashable, KnownCall] = {}
-
-    def find(self, question: Question) -> KnownCall | None:
-        """Return the call, if it was made before."""
-        return self._calls.get(question[0])
+        self.find: Callable[[Hashable], KnownCall | None] = self._calls.get
+        """Return the call of a key, if it was made before."""
 
     def learn(
         self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object

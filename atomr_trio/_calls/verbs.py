@@ -592,7 +592,7 @@ class Library:
         self._device.home.check_task()
         calls = self._known
         question = question_of(plan, arguments, keywords)
-        call = None if question is None else calls.find(question)
+        call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
             return cast("T", answer)
@@ -645,13 +645,12 @@ class Library:
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        batch = known(self._batch, "this is its form for batches")
-        calls = self._known
         question = question_of(plan, arguments, keywords)
-        call = None if question is None else calls.find(question)
-        if question is not None and call is not None:
+        batch, calls = self._batch, self._known
+        assert batch is not None  # this is its form for batches
+        if question is not None and (call := calls.find(question[0])) is not None:
             answer: Any = batch.repeat(call, question[1])
-            return cast("T", answer)
+            return answer  # type: ignore[no-any-return]
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)

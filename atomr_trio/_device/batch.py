@@ -88,8 +88,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             raise InvalidArgument("a batch can be entered only once: make another one with dev.batch()")
         await self._sender.enter(ordered=self._lane_held.ordered)
         self._lane_held._batches += 1
-        if self._sender.path is not None:
-            self._launchers = self._sender.path.launchers
+        self._launchers = self._sender.launchers
         return self
 
     @trio.lowlevel.enable_ki_protection
