@@ -540,6 +540,7 @@ def _device_failed(message: str, text: str, context: ErrorContext) -> DeviceFail
 _BY_CLASS: Final[Mapping[StatusClass, Callable[[str, str, ErrorContext], DeviceError]]] = MappingProxyType(
     {
         StatusClass.REQUEST: lambda message, text, context: CommandFailed(message, **context),
+        StatusClass.UNCERTAIN: lambda message, text, context: CommandFailed(message, **context),
         StatusClass.OUT_OF_MEMORY: lambda message, text, context: OutOfDeviceMemory(message, **context),
         StatusClass.POISONS: _context_lost,
         StatusClass.GONE: _device_failed,

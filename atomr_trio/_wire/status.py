@@ -28,6 +28,9 @@ class StatusClass(enum.Enum):
     OUT_OF_MEMORY = "out of memory"
     """Only this request failed, because memory was short. Releasing caches and trying again may help."""
 
+    UNCERTAIN = "uncertain"
+    """Only this request failed, unless the driver reports a fault when it is asked."""
+
     POISONS = "poisons"
     """The context, and with it the worker process, is lost. A new worker can go on."""
 

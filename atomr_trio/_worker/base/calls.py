@@ -317,7 +317,7 @@ class CallEngine:
 
 def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> Exception:
     """Return the text of a status. If the library only reports a failure, the text is the driver's."""
-    if classify(status, library.name) is StatusClass.POISONS:
+    if classify(status, library.name) in (StatusClass.POISONS, StatusClass.UNCERTAIN):
         query = driver.cuStreamQuery
         driver_status = query.status(lane.stream)
         if driver_status and classify(driver_status) in (StatusClass.POISONS, StatusClass.GONE):

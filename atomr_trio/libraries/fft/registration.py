@@ -17,7 +17,8 @@ REGISTRATION = Registration(
             *(15, 16, 17, 18, 19, 20),  # LICENSE_ERROR, NOT_SUPPORTED, and what the library needs and has not found
         ),
         StatusClass.OUT_OF_MEMORY: (2,),  # ALLOC_FAILED
-        StatusClass.POISONS: (5, 6),  # INTERNAL_ERROR, EXEC_FAILED
+        StatusClass.UNCERTAIN: (5,),  # INTERNAL_ERROR: after a fault, and for a plan that cannot be made
+        StatusClass.POISONS: (6,),  # EXEC_FAILED
     },
     verbs="Fft",
     batch_verbs="BatchFft",

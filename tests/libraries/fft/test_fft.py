@@ -239,10 +239,15 @@ async def test_a_result_is_written_to_out_and_out_is_returned(dev, batched):
 
 
 @pytest.mark.sim_only
-async def test_a_refusal_of_the_library_says_what_it_does_not_support_and_harms_nothing(dev):
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(8, r"so many points.*CUFFT_INVALID_SIZE"), (5, "CUFFT_INTERNAL_ERROR")],
+    ids=["a size", "an internal error, of which the driver knows nothing"],
+)
+async def test_a_refusal_of_the_library_says_what_it_does_not_support_and_harms_nothing(dev, status, text):
     x = await dev.to_device(numbers((4, 6), "float32"))
-    inject(dev, "cufftMakePlanMany64", ReturnStatus(8))
-    with pytest.raises(CommandFailed, match=r"so many points.*CUFFT_INVALID_SIZE"):
+    inject(dev, "cufftMakePlanMany64", ReturnStatus(status))
+    with pytest.raises(CommandFailed, match=text):
         await dev.fft.fft(x)
     assert dev.generation == 1
     assert_near(await (await dev.fft.fft(x)).to_host(), exact("fft", numbers((4, 6), "float32")), 6)
