@@ -169,11 +169,15 @@ class _Writer:
         strides = (source.strides[axis] for axis in found.axes)
         *outer, (points, step) = zip(layout.lengths, strides, strict=True)
         planes = (1, 0) if points % 2 else (2, points // 2 * step)
+        self._entries += 1
+        if not outer:
+            ends = (source.at(offset), *planes, layout.batch, layout.source_distance * size)
+            self._execute.append(Launch(f"real_ends_{source.dtype}", ends, layout.batch))
+            return
         others = [number for axis in [*[(1, 0)] * (2 - len(outer)), *outer] for number in axis]
         words = (source.at(offset), *planes, *others, layout.batch, layout.source_distance * size)
         threads = planes[0] * others[0] * others[2] * layout.batch
         self._execute.append(Launch(f"hermitian_{source.dtype}", words, threads))
-        self._entries += 1
 
 
 def _entries_of(length: int) -> int:
