@@ -29,12 +29,17 @@ effect."""
 
 _FLOAT = """
     if type(a{i}) is not float:
+        if type(a{i}) not in REALS{size}:
+            return None
+        a{i} = float(a{i})
+"""
+_NARROW = (
+    _FLOAT
+    + """\
+    if a{i} > {largest} or a{i} < -{largest}:
         return None
 """
-_NARROW = """
-    if type(a{i}) is not float or a{i} > {largest} or a{i} < -{largest}:
-        return None
-"""
+)
 _LARGEST = {2: 65504.0, 4: (2 - 2**-23) * 2.0**127}
 """The largest float by its size in bytes. A number that does not fit must be found before a block is changed."""
 _BOOL = """
@@ -42,7 +47,11 @@ _BOOL = """
         return None
 """
 _TYPED = """
-    if type(a{i}) is not int or not {low} <= a{i} <= {high}:
+    if type(a{i}) is not int:
+        if type(a{i}) not in INTEGERS:
+            return None
+        a{i} = int(a{i})
+    if not {low} <= a{i} <= {high}:
         return None
 """
 _INTEGER = (
@@ -108,6 +117,13 @@ _PARTS = {
     ParameterKind.POINTER_OR_INTEGER: _ARRAY,
     ParameterKind.BYTES: _UNKNOWN,
 }
+_SCALARS: dict[str, Any] = {
+    "INTEGERS": frozenset(np.dtype(letter).type for letter in "bBhHiIlLqQ"),
+    "REALS2": frozenset({np.float16}),
+    "REALS4": frozenset({np.float16, np.float32}),
+    "REALS8": frozenset({np.float16, np.float32, np.float64}),
+}
+"""numpy's scalars that a parameter takes as it takes those of Python, by the names in the text; floats by its bytes."""
 _OF_ARRAYS = (ParameterKind.POINTER, ParameterKind.POINTER_OR_INTEGER)
 
 
@@ -129,7 +145,8 @@ def _written(parameters: tuple[Parameter, ...]) -> Encode:
     text = f"def encode(arguments, token, me):\n    if len(arguments) != {len(names)}:\n        return None\n"
     if names:
         text += f"    {listed} = arguments\n"
-    known: dict[str, Any] = {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly, "Writes": Writes, "Strided": Strided}
+    classes = {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly, "Writes": Writes, "Strided": Strided}
+    known: dict[str, Any] = {**classes, **_SCALARS}
     proven = any(parameter.reads for parameter in parameters)
     for i, parameter in enumerate(parameters):
         text += _part(i, parameter, known, proven=proven)

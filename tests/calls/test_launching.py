@@ -86,6 +86,9 @@ async def test_the_second_launch_of_a_kernel_on_an_array_goes_the_short_way(dev,
     assert general.count == 4, "a batch learns for itself"
     await add.launch(1, N, read_only(x[2:]), 0)
     assert general.count == 4, "another view of the block is as good"
+    await add.launch(1, N, x, np.int32(0))
+    await add.launch(1, N, x, np.uint8(0))
+    assert general.count == 4, "numpy's scalars are as good"
     assert (await x.to_host() == NUMBERS + 42).all()
 
 
