@@ -26,7 +26,7 @@ async def test_calls_of_libraries_survive_hundreds_of_losses(open_test_device: A
     await keep_accounts(
         open_test_device,
         int.from_bytes(os.urandom(4)),
-        seconds=240,
+        seconds=60,
         standby=standby,
         between_losses=0.35,
         losses=LOSSES // 2,
