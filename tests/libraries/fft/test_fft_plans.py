@@ -251,9 +251,7 @@ async def test_a_plan_that_cannot_be_handed_over_fails_its_call_and_no_other(dev
     set_constant(monkeypatch, plans, "MOST_DEFINED", 0)
     with monkeypatch.context() as patch:
         patch.setattr(plans.os, "memfd_create", refuse)
-        with pytest.raises(
-            OutOfHostMemory, match="cannot be handed to the worker: no file descriptor is left"
-        ):
+        with pytest.raises(OutOfHostMemory, match="cannot be handed to the worker: no file descriptor is left"):
             await dev.fft.rfft(x)
     assert_near(await (await dev.fft.rfft(x)).to_host(), exact("rfft", numbers((4, 6), "float32")), 6)
 
