@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
+    from .libraries.fft.callbacks import FftCallback as FftCallback
     from .libraries.fft.plan import FftPlan as FftPlan
     from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
     from .libraries.lanes.verbs import Event as Event, Lane as Lane
@@ -186,6 +187,7 @@ _HOMES = {
     "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),
+    "libraries.fft.callbacks": ("FftCallback",),
     "libraries.fft.plan": ("FftPlan",),
     "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import os
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import Command, Operand, Unwatched
-from .._values.errors import DeviceError
+from .._values.errors import DeviceError, OutOfHostMemory
+from .._values.shortage import host_limits
 from .._wire.programs import Program
 from .._wire.protocol import LANE_COMPUTE
-from .._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
+from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -57,12 +59,12 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.number} of {self.operation}>"
 
-    def definition(self, allowed: int) -> bytes:
-        """Return the tail of the record that defines it, with the bytes that its workspace may take."""
+    def definition(self, allowed: int) -> tuple[bytes, bytes]:
+        """Return the tail of the record that defines it, with the bytes that its workspace may take, in two parts."""
         if not self._content:
             self._content = self._make().encode()
         head = self.table.define.struct.pack(self.number, allowed, len(self._content))
-        return head + self._content + pack_addresses(self.example)
+        return head, self._content + pack_addresses(self.example)
 
 
 class PlanKind(CallKind):
@@ -184,7 +186,7 @@ class Plans(DevicePart):
         if lane == LANE_COMPUTE:
             for standby in generation.standbys:
                 if standby.ready and (lane, plan.number) not in standby.plans:
-                    self._publish(plan, standby, lane)
+                    self._publish_ahead(plan, standby)
 
     @contextlib.contextmanager
     def defined(self, kinds: Sequence[PlanKind], generation: Generation, lane: int) -> Iterator[None]:
@@ -198,10 +200,26 @@ class Plans(DevicePart):
             self._held = before
 
     def _publish(self, plan: Plan, generation: Generation, lane: int) -> None:
-        payload = plan.definition(generation.workspace_room)
-        owner = _Definition(plan, generation, lane)
-        generation.publish(lane, plan.table.define, payload, (), owner, operation=f"the plan of {plan.operation}")
+        head, content = plan.definition(generation.workspace_room)
+        define, owner = plan.table.define, _Definition(plan, generation, lane)
+        operation = f"the plan of {plan.operation}"
+        if len(content) <= MOST_DEFINED:
+            generation.publish(lane, define, head + content, (), owner, operation=operation)
+        else:
+            with (
+                host_limits("the plan cannot be handed to the worker", device=self.device.index, operation=operation),
+                open(os.memfd_create("atomr-trio-plan", os.MFD_CLOEXEC), "wb") as file,
+            ):
+                file.write(content)
+                file.flush()
+                descriptors = (file.fileno(),)
+                generation.publish(lane, define, head, (), owner, operation=operation, descriptors=descriptors)
         generation.plans.add((lane, plan.number))
+
+    def _publish_ahead(self, plan: Plan, standby: Generation) -> None:
+        """Define a plan in a standby. If it cannot be handed over now, its first execution there does so, or fails."""
+        with contextlib.suppress(OutOfHostMemory):
+            self._publish(plan, standby, LANE_COMPUTE)
 
     def _drop(self, plan: Plan, generation: Generation) -> None:
         """Make a worker give a plan back, unless it is used again by now."""
@@ -224,7 +242,7 @@ class Plans(DevicePart):
         for plan in self._kept if current is not None else ():
             place = (LANE_COMPUTE, plan.number)
             if standby.ready and current is not None and place in current.plans and place not in standby.plans:
-                self._publish(plan, standby, LANE_COMPUTE)
+                self._publish_ahead(plan, standby)
 
 
 class _Definition:

@@ -27,6 +27,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import atomr_trio
 from atomr_trio import testing
+from atomr_trio._calls.compiling import Compiling
 from atomr_trio._device import ending, lifetime, supervisor, workers as _workers
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission, generation as _generation, inbox as _inbox, watch as _watch
@@ -38,7 +39,6 @@ from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
 from atomr_trio.libraries.modules import kernel as kernel_actor, module as module_actor
-from atomr_trio.libraries.nvrtc.verbs import Compiling
 from support import child_environment, next_event, open_test_device, set_constant, supervisor_of
 from support.rogue import children
 

@@ -16,6 +16,7 @@ import numpy as np
 import trio
 
 from atomr_trio import Device, DeviceArray, DeviceEvent, DeviceState, Kernel, read_only
+from atomr_trio._calls.compiling import Compiling
 from atomr_trio._compiling.service import CompileService
 from atomr_trio._device.device import core_of
 from atomr_trio._generation.generation import Generation
@@ -24,7 +25,6 @@ from atomr_trio._transfers.staging import Slot
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from atomr_trio._wire.records.memory import COPY_IN
-from atomr_trio.libraries.nvrtc.verbs import Compiling
 from support.rogue import SOURCE as ROGUE, until
 
 SOURCE = (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from ctypes import (
     POINTER,
     Structure,
     addressof,
     c_char,
+    c_char_p,
     c_double,
     c_int,
     c_int64,
@@ -47,6 +50,7 @@ class Toy:
         self.toyCreate = library("toyCreate", POINTER(c_void_p), c_int)
         self.toyDestroy = library("toyDestroy", c_void_p)
         self.toyNumber = library("toyNumber", POINTER(c_int), c_void_p)
+        self.toyHook = library("toyHook", c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_void_p))
         self.toyForget = library("toyForget", c_int)
         self.toySet = library("toySet", c_void_p, c_int, c_void_p, c_size_t)
         self.toyShape = library("toyShape", c_void_p, POINTER(c_int64), c_int)
@@ -60,6 +64,7 @@ class Toy:
         self.statuses: dict[str, int] = {}
         """The status with which a function answers its next call."""
         self.answers: dict[str, int] = {"state": 0, "bytes": 1000, "count": 3}
+        self._hook: Callable[[], tuple[Any, ...]] | None = None
         self._next = 0
         library.replace({name: self._entry(name) for name in library.functions})
 
@@ -104,11 +109,17 @@ class Toy:
         del self.alive[number]
 
     def _toyAsk(self, thing: int, info: Any, count: Any) -> None:
+        if self._hook is not None:
+            self.calls.append(("hooked", *self._hook()))
         info[0].state, info[0].bytes = self.answers["state"], self.answers["bytes"]
         count[0] = self.answers["count"]
 
     def _toySet(self, thing: int, attribute: int, value: int, size: int) -> None:
         self.calls[-1] = ("toySet", attribute, string_at(value, size))
+
+    def _toyHook(self, thing: int, name: bytes, image: int, size: int, words: Any) -> None:
+        """What it is given is read when the toy is asked, as cuFFT does with callbacks."""
+        self._hook = lambda: (name, string_at(image, size), *words[:2])
 
     def _toyShape(self, thing: int, values: Any, count: int) -> None:
         self.calls[-1] = ("toyShape", *(values[at] for at in range(count)))
@@ -118,7 +129,7 @@ class Toy:
         self.calls[-1] = ("toyRun", *head, string_at(scalars, 4), number, length, room, size, stream)
 
 
-PROGRAMS = ("toyCreate", "toyDestroy", "toyNumber", "toyForget", "toySet", "toyShape", "toyAsk", "toyRun")
+PROGRAMS = ("toyCreate", "toyDestroy", "toyNumber", "toyForget", "toySet", "toyShape", "toyAsk", "toyRun", "toyHook")
 
 
 class _Handles(Handles):
@@ -143,6 +154,8 @@ class Memory:
         )
         self.allocated: dict[int, int] = {}
         self.synchronized = 0
+        self.fault = 0
+        """The status of the stream, when it is asked."""
         self._size = size
         self._next = 1 << 12
         self.cuMemAlloc = self.library("cuMemAlloc", POINTER(c_uint64), c_size_t)
@@ -156,7 +169,7 @@ class Memory:
                 "cuMemAlloc": self._allocate,
                 "cuMemFree": self._free,
                 "cuStreamSynchronize": self._synchronize,
-                "cuStreamQuery": lambda stream: 0,
+                "cuStreamQuery": lambda stream: self.fault,
             }
         )
 
@@ -216,10 +229,16 @@ class Bench:
         allowed: int = 1 << 20,
         lane: Any = None,
         ticket: int = 1,
+        by_file: bool = False,
     ) -> dict[str, int]:
         content = program if isinstance(program, bytes) else program.encode()
-        payload = self.table.define.struct.pack(number, allowed, len(content)) + content + pack_addresses(example)
-        return self._call(self.table.define, payload, lane, ticket)
+        head = self.table.define.struct.pack(number, allowed, len(content))
+        content += pack_addresses(example)
+        if not by_file:
+            return self._call(self.table.define, head + content, lane, ticket)
+        descriptor = os.memfd_create("toy")
+        os.write(descriptor, content)
+        return self._call(self.table.define, head, lane, ticket, descriptor)
 
     def payload(self, number: int = 1, addresses: tuple[int, ...] = (512, 1024), scalars: bytes = b"") -> bytes:
         return self.table.execute.struct.pack(number) + pack_addresses(addresses) + scalars
@@ -238,8 +257,8 @@ class Bench:
     def drop(self, number: int = 1, *, lane: Any = None, ticket: int = 1) -> None:
         self._call(self.table.drop, self.table.drop.struct.pack(number), lane, ticket)
 
-    def _call(self, verb: Any, payload: bytes, lane: Any, ticket: int) -> Any:
-        command = SimpleNamespace(payload=payload, ticket=ticket)
+    def _call(self, verb: Any, payload: bytes, lane: Any, ticket: int, *descriptors: int) -> Any:
+        command = SimpleNamespace(payload=payload, ticket=ticket, take_descriptor=lambda: descriptors[0])
         return self.engine.calls[verb.number](command, lane or self.lane)
 
 

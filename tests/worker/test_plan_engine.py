@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ctypes import c_void_p
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from atomr_trio._wire.programs import (
 from atomr_trio._wire.protocol import WORKSPACES_WORD
 from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
+from atomr_trio._worker.base.lanes import FailedAlone
 from support.toy_library import Bench
 
 THE_THING = Slot(0)
@@ -156,6 +158,36 @@ def test_a_kernel_of_the_engine_is_launched_with_the_words_of_each_execution(
     assert bench.lane.weighed == [(1, 3 * ENTRIES_OF_A_CALL)] * 2
 
 
+def test_what_a_call_is_given_lasts_until_the_plan_is_made(bench: Bench) -> None:
+    image = bytes(range(256)) * 2000
+    hook = Call("toyHook", (Slot(0), Bytes(b"load\0"), Bytes(image), len(image), Words((Address(0), Address(1, 8)))))
+    bench.define(program(THING, hook, Call("toyShape", (Slot(0), Values((1,)), 1)), ASK))
+    assert next(call[1:] for call in bench.toy.calls if call[0] == "hooked") == (b"load", image, 512, 1032)
+
+
+def test_a_definition_may_come_in_a_file(bench: Bench) -> None:
+    bench.define(program(THING, Call("toySet", (Slot(0), 7, Bytes(b"value"), 5)), ASK), by_file=True)
+    assert ("toySet", 7, b"value") in bench.toy.calls
+    bench.execute(scalars=SCALARS)
+    with pytest.raises(BadProgram, match="number of addresses"):
+        bench.define(program(), example=(1,), by_file=True)
+
+
+def test_a_companion_is_loaded_before_the_function_that_looks_for_it(bench: Bench) -> None:
+    loaded: list[str] = []
+
+    def load() -> None:
+        assert not any(name == "toyShape" for name, *_ in bench.toy.calls)
+        loaded.append("companion")
+
+    bench.engine._companions = {"toyShape": SimpleNamespace(load=load)}
+    bench.define(program())
+    assert loaded == []
+    for _ in range(2):
+        bench.define(program(THING, Call("toyShape", (Slot(0), Values((1,)), 1)), ASK))
+    assert loaded == ["companion"]
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 BAD: dict[str, Program] = {
@@ -214,6 +246,8 @@ BAD: dict[str, Program] = {
     "an object that each execution gives back": program(THING, ASK, execute=(Destroy(0),)),
     "a number that each execution requires": program(THING, ASK, execute=(Require(Slot(3), 0, 9, 0),)),
     "words of an object that is not there": program(Call("toySet", (Slot(0), 7, Words((Slot(0),)), 8))),
+    "a text without an end": program(THING, Call("toyHook", (Slot(0), Bytes(b"load"), Bytes(b"i"), 1, None))),
+    "numbers for pointers": program(THING, Call("toyHook", (Slot(0), Bytes(b"n\0"), Bytes(b"i"), 1, Values((1,))))),
     "words of a number": program(THING, ASK, execute=(Call("toySet", (Slot(0), 7, Words((Slot(3),)), 8)),)),
     "an answer that is not there": program(THING, ASK, answers=(Slot(7),)),
     "an answer that is an object": program(THING, ASK, answers=(Slot(0),)),
@@ -273,6 +307,34 @@ def test_a_step_that_is_refused_gives_back_what_was_made_before(bench: Bench, fu
     assert (bench.toy.alive, bench.memory.allocated) == ({}, {})
     bench.define(content)
     bench.execute(scalars=SCALARS)
+
+
+def test_a_status_that_harms_nothing_when_a_plan_is_made_fails_it_alone_unless_the_driver_reports_a_fault(
+    bench: Bench,
+) -> None:
+    content = program(texts={6: "the toy has no such hook"}, harmless=(6,))
+    bench.toy.statuses["toyAsk"] = 6
+    with pytest.raises(FailedAlone) as caught:
+        bench.define(content)
+    assert caught.value.failure == {
+        "status": 6,
+        "class": "request",
+        "name": "TOY_6",
+        "text": "toyAsk: a toy: the toy has no such hook",
+        "library": "toy",
+    }
+    with pytest.raises(FailedAlone):  # what was sent behind it
+        bench.execute(scalars=SCALARS)
+    for status, driver in ((5, 0), (6, 700)):
+        bench.toy.statuses["toyAsk"], bench.memory.fault = status, driver
+        with pytest.raises(CudaError) as error:
+            bench.define(content)
+        assert (error.value.status, error.value.library) == ((700, "cuda") if driver else (5, "toy"))
+    bench.memory.fault = 0
+    bench.define(content)
+    bench.toy.statuses["toyRun"] = 6
+    with pytest.raises(CudaError):
+        bench.execute(scalars=SCALARS)
 
 
 @pytest.mark.parametrize(("answers", "status"), [({"count": 0}, 15), ({"count": 10}, 15), ({"state": 8}, 8)])

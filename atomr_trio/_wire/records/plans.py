@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from ..protocol import Mode, Verb, VerbTable
 
 WORD = 8
+MOST_DEFINED = 96 * 1024
+"""The most bytes of a program that are in a record: a message of the channel has 192 KiB at most."""
 _EXECUTE = {"plan": "Q"}
 
 
@@ -15,7 +17,8 @@ class PlanTable(VerbTable):
     """The functions of a library that programs may call, and the verbs that define, execute and drop plans.
 
     The tail of an execution has the addresses as 64-bit words, and behind them the scalars. That of a definition has
-    the program, which is `program` bytes long, and behind it the addresses of an example.
+    the program, which is `program` bytes long, and behind it the addresses of an example. If both are more than
+    `MOST_DEFINED` bytes, they are in a file, whose descriptor comes with the record.
     """
 
     def __init__(self, engine: str, number: int, functions: tuple[str, ...]) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from ctypes import byref, c_uint64, c_void_p, create_string_buffer
+from ctypes import byref, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from atomr_cuda._library import Function
+from atomr_cuda._library import Function, Library
 from atomr_cuda.constants.driver import CUDA_ERROR_OUT_OF_MEMORY
 
 from ..._wire.programs import (
@@ -51,9 +51,11 @@ from ..._wire.programs import (
     slots_of,
 )
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
+from ..._wire.status import StatusClass
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Kernel, Kernels
+from .lanes import FailedAlone
 from .program_check import INTEGERS, ProgramCheck
 
 if TYPE_CHECKING:
@@ -117,6 +119,8 @@ class _Plan:
         """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
         self._last: Any = None
         """The function that was called last."""
+        self._told: list[tuple[Any, ...]] = []
+        """The arguments of the calls that make it: a library may read what is behind a pointer in a later one."""
         self.sets: tuple[_Bound, ...] = ()
         self.calls: tuple[_Bound, ...] = ()
         self.entries: int = 0
@@ -153,6 +157,7 @@ class _Plan:
                 case Destroy(slot):
                     self._destroy(self._destroyers.pop(slot))
                     del self._slots[slot]
+        self._told.clear()
         self.answers = tuple(map(self._number, self.program.answers))
         steps = self.program.execute
         self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
@@ -165,10 +170,11 @@ class _Plan:
             self._slots[slot] = kind()
         bound = self._bind(function, arguments)
         self._last = bound
+        self._told.append(bound.arguments(given))
         with self._engine.services.capture_turns.synchronize():
-            status = bound.call(*bound.arguments(given))
+            status = bound.call(*self._told[-1])
         if status:
-            raise self._engine.refused(self, status, bound, self._lane)
+            raise self._engine.refused_making(self, status, bound, self._lane)
 
     def _bind(self, name: str, arguments: Sequence[Argument]) -> _Bound:
         function = self._engine.function(name)
@@ -212,7 +218,7 @@ class _Plan:
                 return _place(address)
             case Words(words):
                 parts = [self._word(each) for each in words]
-                return lambda given: (c_uint64 * len(parts))(*(part(given) for part in parts))
+                return lambda given: (c_void_p * len(parts))(*(part(given) for part in parts))
             case Scalars(offset):
                 return lambda given: byref(given.scalars, offset)
             case Number(offset, form):
@@ -369,6 +375,13 @@ def _place(argument: Address | RoomOf) -> Callable[[Given], int]:
     return lambda given: given.room[index] + offset if given.room[index] else 0
 
 
+def _content_of(command: Command) -> bytes:
+    """Return what a definition has in a file."""
+    with open(command.take_descriptor(), "rb") as file:
+        file.seek(0)  # the writer's place in the file is shared
+        return file.read()
+
+
 def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -433,7 +446,8 @@ class PlanEngine:
     """Defines, executes and drops the plans of one library.
 
     `handles` makes its handles: one for each lane, or one for all if `shared`; None for a library without. `kernels`
-    are those of its own that its programs may launch.
+    are those of its own that its programs may launch. `companions` are libraries that the library itself looks for when
+    a function is used; they are loaded before, so that they are found.
     """
 
     def __init__(
@@ -445,6 +459,7 @@ class PlanEngine:
         *,
         shared: bool = False,
         kernels: Mapping[str, Kernel] | None = None,
+        companions: Mapping[str, Library] | None = None,
     ) -> None:
         from atomr_cuda import driver
 
@@ -452,6 +467,7 @@ class PlanEngine:
         self.services = services
         self.driver: Any = driver
         self._bindings = bindings
+        self._companions = companions or {}
         self._handles = handles
         self._shared = shared
         self._handle: Any = None
@@ -479,6 +495,8 @@ class PlanEngine:
         """Return the function itself, which returns its status. Raises `LibraryMissing`."""
         call = self._calls.get(name)
         if call is None:
+            if name in self._companions:
+                self._companions[name].load()
             call = self._calls[name] = self.function(name).bind()
         return call
 
@@ -537,14 +555,22 @@ class PlanEngine:
         """Return the error of a status, with what the program says about it."""
         library = bound.library
         error: Any = refusal(self.driver, library, status, bound.symbol, lane)
-        text = plan.program.texts.get(status)
-        if text is None or error.library != self._bindings.library.name:
-            plain: Exception = error
-            return plain
-        more: Exception = self.services.cuda_error(
-            status, error.name, f"{error.text}: {text}", error.library, error.function
+        if error.library == self._bindings.library.name and status in plan.program.texts:
+            text = f"{error.text}: {plan.program.texts[status]}"
+            error = self.services.cuda_error(status, error.name, text, error.library, error.function)
+        found: Exception = error
+        return found
+
+    def refused_making(self, plan: _Plan, status: int, bound: _Bound, lane: Lane) -> Exception:
+        """Return the error of a status of a call that makes a plan."""
+        error: Any = self.refused(plan, status, bound, lane)
+        if error.library != self._bindings.library.name or status not in plan.program.harmless:
+            found: Exception = error
+            return found
+        text, kind = f"{error.function}: {error.text}", StatusClass.REQUEST.value
+        return FailedAlone(
+            {"status": status, "class": kind, "name": error.name, "text": text, "library": error.library}
         )
-        return more
 
     # Records.
 
@@ -553,17 +579,17 @@ class PlanEngine:
 
     def _define(self, command: Command, lane: Lane) -> dict[str, Any]:
         number, allowed, length = self.table.define.struct.unpack_from(command.payload)
-        start = self.table.define.struct.size
         kept = self._kept(lane)
         kept.collect(lane.finished)
         kept.failed.pop(number, None)
         try:
-            program = Program.read(command.payload[start : start + length])
-            if len(command.payload) != start + length + WORD * program.addresses:
+            content = command.payload[self.table.define.struct.size :] or _content_of(command)
+            program = Program.read(content[:length])
+            if len(content) != length + WORD * program.addresses:
                 raise BadProgram("the example has another number of addresses")
             has_handle = self._handles is not None
             ProgramCheck(program, self.table, self._bindings, self.kernels.known, has_handle=has_handle).check()
-            addresses = unpack_addresses(command.payload, start + length, program.addresses)
+            addresses = unpack_addresses(content, length, program.addresses)
             plan = self._made(program, addresses, allowed, lane)
         except Exception as error:
             kept.failed[number] = error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p, sizeof
+from ctypes import Structure, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from typing import Any, Final
 
 from atomr_cuda._library import Function
@@ -173,14 +173,16 @@ class ProgramCheck:
             case RoomOf(piece):
                 return kind is c_void_p and piece < self._pieces
             case Words(words):
-                return kind is c_void_p and all(self._fits(each, c_void_p) for each in words)
+                return c_void_p in (kind, pointed) and all(self._fits(each, c_void_p) for each in words)
             case Scalars(offset):
                 return kind is c_void_p and offset < self._program.scalars
             case Number(offset, form):
                 return kind in _NUMBERS[form] and offset + struct.calcsize(form) <= self._program.scalars
             case Handle():
                 return kind is c_void_p and self._has_handle
-            case Bytes() | Stream():
+            case Bytes(content):
+                return kind is c_void_p or (kind is c_char_p and content.endswith(b"\0"))
+            case Stream():
                 return kind is c_void_p
 
     def _type_of(self, place: Slot | Ref) -> Any:

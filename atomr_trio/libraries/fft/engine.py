@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def fft_engine(services: WorkerServices) -> PlanEngine:
     """The engine of cuFFT. Nothing is loaded before its first plan."""
-    from atomr_cuda import cufft
+    from atomr_cuda import cufft, nvjitlink
 
-    return PlanEngine(services, FFT, cufft, kernels=KERNELS)
+    companions = {"cufftXtSetJITCallback": nvjitlink.library}
+    return PlanEngine(services, FFT, cufft, kernels=KERNELS, companions=companions)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from ..._arrays.arrays import DeviceArray
 from ..._arrays.layout import contiguous_strides
+from ..._calls.library_types import name_of
 from ..._values.errors import InvalidArgument
 from ..._values.util import NoPublicConstructor
 from .axes import Transform, integers
+from .callbacks import CallbackKind, FftCallback, Hook, described
+from .programs import transform_program
+from .records import Problem
+from .sides import side
 
 if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
@@ -21,10 +27,14 @@ if TYPE_CHECKING:
 class FftPlan(metaclass=NoPublicConstructor):
     """A transform that is known before its arrays are: made by `dev.fft.plan`, called like a verb, ``await plan(x)``.
 
-    It is a description, and holds nothing of the GPU. It never changes, and stays valid after a fault.
+    It is a description, and holds nothing of the GPU but the arrays of its callbacks. It never changes, and stays valid
+    after a fault.
     """
 
-    __slots__ = ("__weakref__", "_fft", "_transform", "dtype", "out_strides", "overwrite_x", "shape", "strides")
+    __slots__ = (
+        *("__weakref__", "_fft", "_hooks", "_transform"),
+        *("dtype", "out_strides", "overwrite_x", "shape", "strides"),
+    )
 
     _made_by = "`dev.fft.plan(...)`"
     _is_key = True
@@ -49,6 +59,7 @@ class FftPlan(metaclass=NoPublicConstructor):
         strides: object,
         out_strides: object,
         overwrite_x: bool,
+        hooks: Mapping[CallbackKind, Hook],
     ) -> None:
         self._fft = fft
         self._transform = transform
@@ -57,6 +68,20 @@ class FftPlan(metaclass=NoPublicConstructor):
         self.strides = _strides(strides, shape, dtype.itemsize, "strides")
         self.out_strides = _strides(out_strides, transform.shape, self.out_dtype.itemsize, "out_strides")
         self.overwrite_x = overwrite_x
+        self._hooks = hooks
+        """Its callbacks."""
+        if hooks and 0 not in transform.shape:
+            transform_program(self._problem())  # which refuses what callbacks cannot see
+
+    @property
+    def load(self) -> FftCallback | None:
+        """The callback that reads the input; None without one."""
+        return self._hooks["load"].callback if "load" in self._hooks else None
+
+    @property
+    def store(self) -> FftCallback | None:
+        """The callback that writes the output; None without one."""
+        return self._hooks["store"].callback if "store" in self._hooks else None
 
     @property
     def kind(self) -> str:
@@ -88,6 +113,20 @@ class FftPlan(metaclass=NoPublicConstructor):
     @property
     def _owner(self) -> DeviceCore:
         return self._fft._device
+
+    def _problem(self) -> Problem:
+        """Return what it does with two arrays that are aligned."""
+        transform = self._transform
+        return Problem(
+            transform.operations,
+            side(name_of(self.dtype), self.shape, self.strides),
+            side(transform.dtype, transform.shape, self.out_strides),
+            transform.scale,
+            transform.conjugated,
+            False,
+            self.overwrite_x and transform.reads_half,
+            *described(self._hooks),
+        )
 
     def _check(self, x: DeviceArray, out: DeviceArray | None) -> Transform:
         """Return the transform. Raises `InvalidArgument` for arrays that the plan is not for."""

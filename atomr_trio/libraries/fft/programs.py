@@ -5,6 +5,11 @@ or is done in place: the arrays are the source, the target, and pieces of the la
 an array as it lies, it is copied to another layout, and that copy also converts, pads, conjugates and scales. If there
 is no such copy, the result is scaled in place at the end. The source is only read.
 
+A callback sees where an element lies in the array that cuFFT was given. So with callbacks a transform is one execution
+of cuFFT, which begins at the source for a load callback, and ends at the target for a store callback; what cannot be
+done so is refused (`_check_direct`). The kernel ``hermitian`` would see what a load callback has not read yet, and is
+left out with one.
+
 cuFFT destroys the input of a transform from complex to real, so it is given a copy. What it says about that copy is in
 ``engine_kernels``: the kernel ``hermitian`` runs before.
 """
@@ -19,9 +24,12 @@ from typing import Final, NamedTuple
 
 from atomr_cuda.constants import cufft
 
+from ..._values.errors import InvalidArgument
 from ..._values.util import known
 from ..._wire.programs import (
     OF_LANE,
+    Address,
+    Bytes,
     Call,
     Create,
     Launch,
@@ -36,10 +44,11 @@ from ..._wire.programs import (
     Step,
     Stream,
     Values,
+    Words,
 )
 from .axes import COMPLEX
 from .layouts import SIZES, Buffer, Fit, Layout, copies, fit
-from .records import Convolution, Operation, Problem, Shift
+from .records import Callback, Convolution, Operation, Problem, Shift
 
 _TYPES: Final = {
     ("complex64", "complex64"): (cufft.CUFFT_C2C, "cufftExecC2C"),
@@ -72,12 +81,40 @@ _TEXTS: Final = {
     cufft.CUFFT_NOT_SUPPORTED: "cuFFT does not support this layout",
 }
 
+_LOADS: Final = {
+    "float32": cufft.CUFFT_CB_LD_REAL,
+    "float64": cufft.CUFFT_CB_LD_REAL_DOUBLE,
+    "complex64": cufft.CUFFT_CB_LD_COMPLEX,
+    "complex128": cufft.CUFFT_CB_LD_COMPLEX_DOUBLE,
+}
+_STORES: Final = {
+    "float32": cufft.CUFFT_CB_ST_REAL,
+    "float64": cufft.CUFFT_CB_ST_REAL_DOUBLE,
+    "complex64": cufft.CUFFT_CB_ST_COMPLEX,
+    "complex128": cufft.CUFFT_CB_ST_COMPLEX_DOUBLE,
+}
+"""The kind of a callback by the dtype of its elements, as ``cufftXtCallbackType``."""
+_NOT_LINKED: Final = (
+    "cuFFT could not link the callbacks: nvJitLink must be at least as new as the NVRTC that compiled them, and what "
+    "they call must be in their sources"
+)
+_TEXTS_OF_CALLBACKS: Final = {
+    **_TEXTS,
+    cufft.CUFFT_INTERNAL_ERROR: _NOT_LINKED,
+    cufft.CUFFT_NVRTC_FAILURE: _NOT_LINKED,
+    cufft.CUFFT_NVJITLINK_FAILURE: _NOT_LINKED,
+    cufft.CUFFT_NOT_SUPPORTED: "cuFFT does not support this layout with callbacks",
+}
+
 
 class _Writer:
     """The steps of a program, as far as they are written."""
 
-    def __init__(self, addresses: int) -> None:
+    def __init__(self, addresses: int, *callbacks: tuple[Callback, int]) -> None:
         self._addresses = addresses
+        """The arrays; behind their addresses come those of what callbacks are given."""
+        self._callbacks = callbacks
+        """The callbacks of each plan of cuFFT, with their kinds."""
         self._make: list[Step] = []
         self._settings: list[Step] = []
         self._execute: list[Step] = []
@@ -86,6 +123,10 @@ class _Writer:
         self._pieces: list[int] = []
         self._held: set[int] = set()
         self._entries = 0
+
+    @property
+    def _loads(self) -> bool:
+        return any(kind in _LOADS.values() for _, kind in self._callbacks)
 
     def program(self) -> Program:
         """Return the program."""
@@ -96,7 +137,17 @@ class _Writer:
         elif self._pieces:
             make = [*make, Room((0, *self._pieces), OF_LANE)]
         execute = (*self._settings, *self._execute)
-        return Program(tuple(make), execute, self._addresses, entries=self._entries, texts=_TEXTS)
+        if not self._callbacks:
+            return Program(tuple(make), execute, self._addresses, entries=self._entries, texts=_TEXTS)
+        return Program(
+            tuple(make),
+            execute,
+            self._addresses + len(self._callbacks),
+            entries=self._entries,
+            texts=_TEXTS_OF_CALLBACKS,
+            # A function that cannot be linked; see `FftCallback` for those that are refused before.
+            harmless=(cufft.CUFFT_INTERNAL_ERROR,),
+        )
 
     def room(self, dtype: str, shape: Sequence[int], order: Sequence[int], *apart: Buffer) -> Buffer:
         """Return a piece of the workspace for an array, which is none of those of `apart`, and none that is held."""
@@ -134,7 +185,7 @@ class _Writer:
         plan = self._plan(kind, found.layout)
         direction = () if source.dtype != target.dtype else (cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD,)
         for read, written in found.offsets:
-            if target.dtype in _REALS.values():
+            if target.dtype in _REALS.values() and not self._loads:
                 self._make_hermitian(found, source, read)
             self._execute.append(Call(function, (Slot(plan), source.at(read), target.at(written), *direction)))
             self._entries += sum(map(_entries_of, found.layout.lengths))
@@ -157,11 +208,19 @@ class _Writer:
         self._make += [
             Create("cufftCreate", (Out(plan),), "cufftDestroy"),
             Call("cufftSetAutoAllocation", (Slot(plan), 0)),
+            *self._hooks(plan),
             Query("cufftMakePlanMany64", (Slot(plan), *lengths, *read, *written, kind, layout.batch, Out(size))),
             Call("cufftSetStream", (Slot(plan), Stream())),
         ]
         self._settings.append(Set("cufftSetWorkArea", (Slot(plan), RoomOf(0))))
         return plan
+
+    def _hooks(self, plan: int) -> Iterator[Step]:
+        """Yield the steps that give a plan its callbacks, which cuFFT takes before it plans."""
+        for number, (callback, kind) in enumerate(self._callbacks):
+            name, info = callback.name.encode() + b"\0", Words((Address(self._addresses + number),))
+            content = Bytes(callback.image), len(callback.image)
+            yield Call("cufftXtSetJITCallback", (Slot(plan), Bytes(name), *content, kind, info))
 
     def _make_hermitian(self, found: Fit, source: Buffer, offset: int) -> None:
         """Write the kernel that makes half a spectrum one of real numbers."""
@@ -370,12 +429,62 @@ def _innermost(together: tuple[Operation, ...]) -> list[int]:
 
 @functools.lru_cache(256)
 def transform_program(problem: Problem) -> Program:
-    """Return the program of a transform. Raises `InvalidArgument` if the arrays have too many axes to be copied."""
-    writer = _Writer(2)
+    """Return the program of a transform. Raises `InvalidArgument` if the arrays have too many axes to be copied.
+
+    Raises it too if there are callbacks, and the transform is not one execution of cuFFT between the arrays.
+    """
+    sides = (problem.load, _LOADS), (problem.store, _STORES)
+    writer = _Writer(2, *((callback, kinds[callback.dtype]) for callback, kinds in sides if callback is not None))
     target = Buffer.given(1, problem.target, owned=True)
     source = target if problem.in_place else Buffer.given(0, problem.source, owned=problem.overwrites)
     _Transformer(writer, problem.operations, source, target, problem.scale, problem.conjugated).write()
-    return writer.program()
+    program = writer.program()
+    if problem.load is not None or problem.store is not None:
+        _check_direct(problem, [step for step in program.execute if type(step) is not Set])
+    return program
+
+
+def _check_direct(problem: Problem, steps: Sequence[Step]) -> None:
+    """Raise `InvalidArgument` unless callbacks see the arrays themselves."""
+    count = sum(type(step) is Call for step in steps)
+    if count != 1:
+        raise InvalidArgument(
+            f"with callbacks a transform is one execution of cuFFT, and this one takes {count}: transform one to three "
+            "axes of at least 2 points, the first or the last ones of contiguous arrays"
+        )
+    if problem.load is not None and type(steps[0]) is not Call:
+        raise InvalidArgument(
+            f"a load callback reads x where it lies, and {_why_copied_before(problem)}: do without a load callback, or "
+            "give an x that cuFFT takes as it is"
+        )
+    if problem.store is not None and type(steps[-1]) is not Call:
+        if problem.scale != 1:
+            raise InvalidArgument(
+                "a store callback writes the result, and nothing scales that behind it: multiply by "
+                f'{problem.scale!r} in the callback, and give the norm that does not scale, "forward" for an inverse '
+                'transform and "backward" for another'
+            )
+        reason = "it is conjugated" if problem.conjugated == "target" else "cuFFT cannot write to its layout"
+        raise InvalidArgument(
+            f"a store callback writes out where it lies, and the result would be copied there, since {reason}"
+        )
+
+
+def _why_copied_before(problem: Problem) -> str:
+    source, first = problem.source, problem.operations
+    real = _precision(problem.target.dtype)
+    taken = real if any(each.kind == "r" for each in first) else COMPLEX[real]
+    if source.dtype != taken:
+        return f"x would be converted from {source.dtype} to {taken} before"
+    if any(each.given > source.shape[each.axis] for each in first):
+        return "x would be padded with zeros before"
+    if problem.conjugated == "source":
+        return "x would be conjugated before"
+    if any(each.kind == "h" for each in first) and not problem.overwrites:
+        return "x would be copied before, since cuFFT destroys the input of this transform: give overwrite_x=True"
+    if not source.aligned:
+        return "x would be copied before, since it is not aligned to a complex number"
+    return "x would be copied before, since cuFFT cannot read its layout"
 
 
 @functools.lru_cache(256)

@@ -41,6 +41,17 @@ class Operation(NamedTuple):
         return self.length // 2 + 1 if self.kind == "r" else self.length
 
 
+class Callback(NamedTuple):
+    """A function that cuFFT calls for each element. Its name, and its code as LTO-IR."""
+
+    name: str
+    image: bytes
+    dtype: str
+    """That of an element."""
+    info: int
+    """The address of the array that it is given, 0 for none: cuFFT reads it when it plans."""
+
+
 class Problem(NamedTuple):
     """A transform, with all that its plan depends on."""
 
@@ -55,6 +66,8 @@ class Problem(NamedTuple):
     """True if both sides are the same array."""
     overwrites: bool = False
     """True if the source may be destroyed."""
+    load: Callback | None = None
+    store: Callback | None = None
 
 
 class Shift(NamedTuple):
@@ -81,7 +94,7 @@ FFT = PlanTable(
     REGISTRATION.number,
     (
         *("cufftCreate", "cufftDestroy", "cufftSetAutoAllocation", "cufftMakePlanMany64"),
-        *("cufftSetStream", "cufftSetWorkArea"),
+        *("cufftXtSetJITCallback", "cufftSetStream", "cufftSetWorkArea"),
         *("cufftExecC2C", "cufftExecR2C", "cufftExecC2R", "cufftExecZ2Z", "cufftExecD2Z", "cufftExecZ2D"),
     ),
 )

@@ -6,30 +6,36 @@ users hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from ..._arrays.access import Marked
 from ..._arrays.arrays import DeviceArray, check_shape, check_usable
 from ..._arrays.ownership import check_own
 from ..._calls.apart import check_apart
 from ..._calls.library_types import name_of
 from ..._calls.linear import check_array
 from ..._calls.verbs import Awaited, Batched, Library, Operands, Recorded, verb
+from ..._compiling.options import NvrtcOptions
 from ..._values.dtypes import check_dtype
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
 from ..._wire.programs import Program
+from ..._wire.protocol import Role
 from . import frequencies
 from .axes import Kind as FftKind, Norm as FftNorm, Transform, axes_of, check_kind, transform_of
+from .callbacks import CallbackKind, FftCallback, Hook, check_hooks, described, make_callback
 from .convolution import Mode as ConvolutionMode, dtype_of, shapes_of
 from .plan import FftPlan
 from .programs import convolution_program, shift_program, transform_program
-from .records import FFT, Convolution, Problem, Shift, Side
+from .records import FFT, Convolution, Problem, Shift
+from .sides import broadcast_side, side_of
 
-__all__ = ["BatchFft", "ConvolutionMode", "Fft", "FftKind", "FftNorm", "FftPlan", "RecordedFft"]
+__all__ = ["BatchFft", "ConvolutionMode", "Fft", "FftCallback", "FftKind", "FftNorm", "FftPlan", "RecordedFft"]
 
 
 class _FftVerbs(Library):
@@ -425,7 +431,7 @@ class _FftVerbs(Library):
         check_own(self._device, plan)
         check_usable(self._device, check_array(x, "x"))
         transform = plan._check(x, None if out is None else check_array(out, "out"))
-        return self._done(transform, x, out, overwrites=plan.overwrite_x)
+        return self._done(transform, x, out, overwrites=plan.overwrite_x, hooks=plan._hooks)
 
     @verb
     def fftshift(self, x: DeviceArray, axes: SupportsIndex | Sequence[SupportsIndex] | None = None) -> DeviceArray:
@@ -471,9 +477,9 @@ class _FftVerbs(Library):
         shapes = shapes_of(a.shape, b.shape, mode, axes)
         result = self._empty(shapes.shape, dtype)
         problem = Convolution(
-            _broadcast_side(a, shapes.first),
-            _broadcast_side(b, shapes.second),
-            _side(result),
+            broadcast_side(a, shapes.first),
+            broadcast_side(b, shapes.second),
+            side_of(result),
             shapes.axes,
             shapes.lengths,
             shapes.starts,
@@ -494,7 +500,15 @@ class _FftVerbs(Library):
         transform = transform_of(name, name_of(array.dtype), array.shape, lengths, axes, norm)
         return self._done(transform, array, out, overwrites=_checked_flag(overwrite_x))
 
-    def _done(self, transform: Transform, x: DeviceArray, out: object, *, overwrites: bool) -> DeviceArray:
+    def _done(
+        self,
+        transform: Transform,
+        x: DeviceArray,
+        out: object,
+        *,
+        overwrites: bool,
+        hooks: Mapping[CallbackKind, Hook] = MappingProxyType({}),
+    ) -> DeviceArray:
         in_place = False
         if out is None:
             target = self._empty(transform.shape, transform.dtype)
@@ -510,20 +524,24 @@ class _FftVerbs(Library):
         overwrites = overwrites and transform.reads_half
         problem = Problem(
             transform.operations,
-            _side(x),
-            _side(target),
+            side_of(x),
+            side_of(target),
             transform.scale,
             transform.conjugated,
             in_place,
             overwrites,
+            *described(hooks),
         )
         operands = self._operands()
+        for hook in hooks.values():
+            _add_info(operands, hook, x, target)
         if overwrites:
             operands.writes(x)
         else:
             operands.reads(x)
         operands.writes(target, keeps=False)
-        self._plan_execution(problem, transform_program(problem), (x, target), operands, transform.name)
+        infos = [callback.info for callback in (problem.load, problem.store) if callback is not None]
+        self._plan_execution(problem, transform_program(problem), (x, target), operands, transform.name, infos)
         return target
 
     def _shifted(self, x: object, axes: object, distance: Callable[[int], int]) -> DeviceArray:
@@ -535,7 +553,7 @@ class _FftVerbs(Library):
         result = self._empty(array.shape, array.dtype)
         if not array.size:
             return result
-        source, target = (_side(each)._replace(dtype=f"bits{each.itemsize}") for each in (array, result))
+        source, target = (side_of(each)._replace(dtype=f"bits{each.itemsize}") for each in (array, result))
         moved = (shift % length for shift, length in zip(shifts, array.shape, strict=True))
         problem = Shift(source, target, tuple(moved))
         operands = self._operands()
@@ -551,8 +569,9 @@ class _FftVerbs(Library):
         arrays: Sequence[DeviceArray],
         operands: Operands,
         operation: str,
+        more: Sequence[int] = (),
     ) -> None:
-        addresses = [array.address - _side(array).base for array in arrays]
+        addresses = [*(array.address - side_of(array).base for array in arrays), *more]
         request = self._execution(problem, lambda: program, addresses, b"", operands, operation=operation)
         self._requests.append(request)
 
@@ -563,21 +582,17 @@ def _checked_flag(overwrite_x: object) -> bool:
     return bool(overwrite_x)
 
 
-def _side(array: DeviceArray) -> Side:
-    axes = list(zip(array.shape, array.strides, strict=True))
-    strides = tuple(stride if length > 1 else 0 for length, stride in axes)
-    base = -sum((length - 1) * stride for length, stride in axes if stride < 0 < length)
-    granule = _GRANULES.get(name_of(array.dtype), 1)
-    return Side(name_of(array.dtype), array.shape, strides, base, array.address % granule == 0)
-
-
-_GRANULES = {"float32": 8, "complex64": 8, "float64": 16, "complex128": 16}
-"""The alignment that cuFFT wants, in bytes: that of a complex number, for real ones too."""
-
-
-def _broadcast_side(array: DeviceArray, shape: tuple[int, ...]) -> Side:
-    """Return an array repeated along axes of length 1."""
-    return _side(array)._replace(shape=shape)
+def _add_info(operands: Operands, hook: Hook, x: DeviceArray, target: DeviceArray) -> None:
+    """Note the array that a callback is given."""
+    info = hook.info
+    if info is None:
+        return
+    check_apart(target, info)
+    if hook.role is Role.READ:
+        operands.reads(info)
+    else:
+        check_apart(info, x)
+        operands.writes(info, keeps=hook.role is not Role.OVERWRITE)
 
 
 def _is_same(first: DeviceArray, second: DeviceArray) -> bool:
@@ -624,6 +639,10 @@ class Fft(_FftVerbs, Awaited):
         overwrite_x: bool = False,
         strides: Sequence[SupportsIndex] | None = None,
         out_strides: Sequence[SupportsIndex] | None = None,
+        load: FftCallback | None = None,
+        store: FftCallback | None = None,
+        load_info: DeviceArray | Marked | None = None,
+        store_info: DeviceArray | Marked | None = None,
     ) -> FftPlan:
         """Return a plan: a transform of arrays of one layout, which is called like a verb.
 
@@ -632,7 +651,15 @@ class Fft(_FftVerbs, Awaited):
         those of the input and of the output in bytes, by default those of contiguous arrays. Nothing is sent: cuFFT
         plans at the first call.
 
-        Raises `InvalidArgument` as the verb does.
+        `load` is a callback through which cuFFT reads the input, and `store` one through which it writes the output
+        (``cufftXtSetJITCallback``); see `callback`. `load_info` and `store_info` are the arrays whose addresses they
+        get as `info`, of any shape and dtype. The plan keeps them. They are only read, unless they are marked by
+        `writes` or `overwrites`. A plan with callbacks is one execution of cuFFT on the arrays themselves.
+
+        Raises `InvalidArgument` as the verb does; for callbacks of another kind or dtype, for two that define the same
+        names, and for a transform that cuFFT cannot do in one, from where `x` lies to where the result lies; and on the
+        simulator, which has no callbacks. The first call raises `CommandFailed` for callbacks that cuFFT cannot link,
+        and `LibraryNotFound` for a cuFFT before 11.3 and without nvJitLink.
         """
         several = check_kind(kind)
         unused = {"n": n, "axis": axis} if several else {"s": s, "axes": axes}
@@ -648,7 +675,33 @@ class Fft(_FftVerbs, Awaited):
         else:
             default = (-2, -1) if kind.endswith("2") else None
             transform = transform_of(kind, name_of(checked), lengths, s, default if axes is None else axes, norm)
-        return FftPlan._create(self, transform, lengths, checked, strides, out_strides, _checked_flag(overwrite_x))
+        hooks = check_hooks(
+            self._device,
+            {"load": (load, load_info), "store": (store, store_info)},
+            {"load": name_of(checked), "store": transform.dtype},
+        )
+        overwrites = _checked_flag(overwrite_x)
+        return FftPlan._create(self, transform, lengths, checked, strides, out_strides, overwrites, hooks)
+
+    async def callback(self, source: str, name: str, options: NvrtcOptions | None = None) -> FftCallback:
+        """Compile a function in CUDA C++ that cuFFT calls for each element, for `plan` (``nvrtcCompileProgram``).
+
+        `source` has a function called `name`, with a plain C++ name: neither ``extern "C"`` nor static, a template or
+        in a namespace. `options` say how to compile it, by default for the open device. What it does is told by its
+        type, where ``T`` is ``float``, ``double``, ``float2`` or ``double2``, for an element of dtype float32, float64,
+        complex64 or complex128:
+
+        - ``__device__ T name(void *data, unsigned long long offset, void *info, void *shared)`` returns the element of
+          the input that lies `offset` elements behind `data`, the address of the input;
+        - ``__device__ void name(void *data, unsigned long long offset, T element, void *info, void *shared)`` writes an
+          element of the output there.
+
+        The source is compiled to LTO-IR, and once or twice more to learn the types; all of it is kept on disk.
+
+        Raises `CompileError` with the compiler's log, `InvalidArgument` for a function that is not there or is no
+        callback, and `LibraryNotFound` when there is no NVRTC.
+        """
+        return await make_callback(self._device, source, name, options)
 
     def fftfreq(self, n: SupportsIndex, d: float = 1.0) -> npt.NDArray[np.float64]:
         """The frequencies of `fft` in its order, for `n` elements, as a numpy array of shape (n,) and dtype float64.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, FftPlan, InvalidArgument, OutOfDeviceMemory, RestartPolicy
+from atomr_trio import ContextLost, FftPlan, InvalidArgument, OutOfDeviceMemory, OutOfHostMemory, RestartPolicy
+from atomr_trio._calls import plans
 from atomr_trio._calls.known import KnownCalls
 from atomr_trio._device.device import core_of
+from atomr_trio.libraries.fft import verbs
+from atomr_trio.libraries.fft.programs import transform_program
+from support import set_constant
 from support.blas import submitted
 from support.fft import assert_near, exact, numbers
 from support.linear import FORMS
@@ -220,6 +225,35 @@ async def test_a_standby_has_the_plans_before_it_serves(open_test_device):
             assert plans_of(dev, standby) == plans_of(dev)
             await lose(dev)
             assert ((await (await dev.fft.rfft2(x)).to_host()) == before).all()
+
+
+async def test_a_plan_that_is_larger_than_a_message_reaches_a_worker_and_its_standby(open_test_device, monkeypatch):
+    def large(problem: Any) -> Any:
+        return transform_program(problem)._replace(texts={3: "x" * MIB})
+
+    monkeypatch.setattr(verbs, "transform_program", large)
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1) as dev:
+            await dev.wait_standby()
+            host = numbers((4, 6), "float32")
+            x = await dev.to_device(host)
+            for _ in range(2):
+                assert_near(await (await dev.fft.rfft(x)).to_host(), exact("rfft", host), 6)
+                await lose(dev)
+
+
+async def test_a_plan_that_cannot_be_handed_over_fails_its_call_and_no_other(dev, monkeypatch):
+    x = await dev.to_device(numbers((4, 6), "float32"))
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    set_constant(monkeypatch, plans, "MOST_DEFINED", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(plans.os, "memfd_create", refuse)
+        with pytest.raises(OutOfHostMemory, match="cannot be handed to the worker: no file descriptor is left"):
+            await dev.fft.rfft(x)
+    assert_near(await (await dev.fft.rfft(x)).to_host(), exact("rfft", numbers((4, 6), "float32")), 6)
 
 
 async def test_more_transforms_than_plans_are_kept_come_back_silently(open_test_device):

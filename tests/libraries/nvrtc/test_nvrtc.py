@@ -14,12 +14,12 @@ import trio
 
 import atomr_trio
 from atomr_trio import CompileFinished, CompileStarted, NvrtcOptions
+from atomr_trio._calls.compiling import Compiling
 from atomr_trio._compiling.cache import NvrtcCache
 from atomr_trio._compiling.caching import CachingCompiler
 from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._compiling.service import CompileService
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.nvrtc.verbs import Compiling
 from support import open_test_device
 
 pytestmark = pytest.mark.used_workers
