@@ -246,8 +246,6 @@ class Program(NamedTuple):
     """Entries of a stream's queue that an execution makes at most; 0 for a few with each call."""
     texts: Mapping[int, str] = {}
     """What to say beside a status: why the library may have answered it."""
-    harmless: tuple[int, ...] = ()
-    """Statuses that harm this plan alone when it is made, if the driver reports no fault: else they may mean one."""
     answers: tuple[Slot, ...] = ()
     """Numbers that the definition answers: sizes that are known only when the plan was made."""
 
@@ -260,7 +258,6 @@ class Program(NamedTuple):
             "scalars": self.scalars,
             "entries": self.entries,
             "texts": {str(status): text for status, text in self.texts.items()},
-            "harmless": list(self.harmless),
             "answers": [_plain(each) for each in self.answers],
         }
         return json.dumps(fields, separators=(",", ":")).encode()
@@ -277,7 +274,6 @@ class Program(NamedTuple):
                 _count(fields["scalars"]),
                 _count(fields["entries"]),
                 {int(status): str(text) for status, text in fields["texts"].items()},
-                tuple(map(_count, _list(fields["harmless"]))),
                 tuple(map(_read_answer, _list(fields["answers"]))),
             )
         except BadProgram:

@@ -83,7 +83,6 @@ programs = st.builds(
     counts,
     counts,
     st.dictionaries(st.integers(0, 999), st.text()),
-    st.lists(counts, max_size=3).map(tuple),
     st.lists(slots).map(tuple),
 )
 
@@ -106,7 +105,6 @@ GOOD: dict[str, Any] = {
     "scalars": 0,
     "entries": 0,
     "texts": {},
-    "harmless": [],
     "answers": [],
 }
 CALL = ["Call", "f", ["", 1]]
@@ -154,8 +152,6 @@ BAD: dict[str, Any] = {
     "an answer of a field that is none": GOOD | {"answers": [["Slot", 0, "a.b"]]},
     "texts that are none": GOOD | {"texts": []},
     "a text for no status": GOOD | {"texts": {"x": "y"}},
-    "a status that is none": GOOD | {"harmless": ["5"]},
-    "statuses that are none": GOOD | {"harmless": 5},
 }
 
 

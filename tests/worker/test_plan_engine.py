@@ -42,7 +42,6 @@ from atomr_trio._wire.programs import (
 from atomr_trio._wire.protocol import WORKSPACES_WORD
 from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
-from atomr_trio._worker.base.lanes import FailedAlone
 from support.toy_library import Bench
 
 THE_THING = Slot(0)
@@ -309,32 +308,13 @@ def test_a_step_that_is_refused_gives_back_what_was_made_before(bench: Bench, fu
     bench.execute(scalars=SCALARS)
 
 
-def test_a_status_that_harms_nothing_when_a_plan_is_made_fails_it_alone_unless_the_driver_reports_a_fault(
-    bench: Bench,
-) -> None:
-    content = program(texts={6: "the toy has no such hook"}, harmless=(6,))
-    bench.toy.statuses["toyAsk"] = 6
-    with pytest.raises(FailedAlone) as caught:
-        bench.define(content)
-    assert caught.value.failure == {
-        "status": 6,
-        "class": "request",
-        "name": "TOY_6",
-        "text": "toyAsk: a toy: the toy has no such hook",
-        "library": "toy",
-    }
-    with pytest.raises(FailedAlone):  # what was sent behind it
-        bench.execute(scalars=SCALARS)
-    for status, driver in ((5, 0), (6, 700)):
-        bench.toy.statuses["toyAsk"], bench.memory.fault = status, driver
-        with pytest.raises(CudaError) as error:
-            bench.define(content)
-        assert (error.value.status, error.value.library) == ((700, "cuda") if driver else (5, "toy"))
-    bench.memory.fault = 0
-    bench.define(content)
-    bench.toy.statuses["toyRun"] = 6
-    with pytest.raises(CudaError):
-        bench.execute(scalars=SCALARS)
+@pytest.mark.parametrize("driver", [0, 700])
+def test_a_status_that_may_mean_a_fault_is_that_of_the_driver_where_the_driver_reports_one(bench: Bench, driver: int):
+    bench.toy.statuses["toyAsk"], bench.memory.fault = 6, driver
+    with pytest.raises(CudaError) as error:
+        bench.define(program(texts={6: "the toy has no such hook"}))
+    assert (error.value.status, error.value.library) == ((700, "cuda") if driver else (6, "toy"))
+    assert ("no such hook" in error.value.text) is not bool(driver)
 
 
 @pytest.mark.parametrize(("answers", "status"), [({"count": 0}, 15), ({"count": 10}, 15), ({"state": 8}, 8)])

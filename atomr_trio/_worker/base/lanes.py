@@ -249,15 +249,11 @@ class _OrderRefused(Exception):
     """The driver does not let a stream wait for another one now."""
 
 
-class FailedAlone(Exception):
-    """A failure whose class is known, whatever its status means elsewhere."""
+class RequiredCommandFailed(Exception):
+    """A command that this one builds on (a chunk, a module) has failed; it fails with the same words."""
 
     def __init__(self, failure: dict[str, Any]) -> None:
         self.failure = failure
-
-
-class RequiredCommandFailed(FailedAlone):
-    """A command that this one builds on (a chunk, a module) has failed; it fails with the same words."""
 
 
 class Lane:
@@ -500,7 +496,7 @@ class Lane:
                 self._fail(ticket, error.status, error.name, text, error.library, kind)
             else:
                 self._fail(ticket, HOST_SHORTAGE, error.name, f"{text}; {shortage(short)}", error.library)
-        elif isinstance(error, FailedAlone):
+        elif isinstance(error, RequiredCommandFailed):
             failure = error.failure
             kind = StatusClass(failure["class"])
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"], kind)

@@ -51,11 +51,9 @@ from ..._wire.programs import (
     slots_of,
 )
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
-from ..._wire.status import StatusClass
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Kernel, Kernels
-from .lanes import FailedAlone
 from .program_check import INTEGERS, ProgramCheck
 
 if TYPE_CHECKING:
@@ -174,7 +172,7 @@ class _Plan:
         with self._engine.services.capture_turns.synchronize():
             status = bound.call(*self._told[-1])
         if status:
-            raise self._engine.refused_making(self, status, bound, self._lane)
+            raise self._engine.refused(self, status, bound, self._lane)
 
     def _bind(self, name: str, arguments: Sequence[Argument]) -> _Bound:
         function = self._engine.function(name)
@@ -560,17 +558,6 @@ class PlanEngine:
             error = self.services.cuda_error(status, error.name, text, error.library, error.function)
         found: Exception = error
         return found
-
-    def refused_making(self, plan: _Plan, status: int, bound: _Bound, lane: Lane) -> Exception:
-        """Return the error of a status of a call that makes a plan."""
-        error: Any = self.refused(plan, status, bound, lane)
-        if error.library != self._bindings.library.name or status not in plan.program.harmless:
-            found: Exception = error
-            return found
-        text, kind = f"{error.function}: {error.text}", StatusClass.REQUEST.value
-        return FailedAlone(
-            {"status": status, "class": kind, "name": error.name, "text": text, "library": error.library}
-        )
 
     # Records.
 

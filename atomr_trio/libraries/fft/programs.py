@@ -145,8 +145,6 @@ class _Writer:
             self._addresses + len(self._callbacks),
             entries=self._entries,
             texts=_TEXTS_OF_CALLBACKS,
-            # A function that cannot be linked; see `FftCallback` for those that are refused before.
-            harmless=(cufft.CUFFT_INTERNAL_ERROR,),
         )
 
     def room(self, dtype: str, shape: Sequence[int], order: Sequence[int], *apart: Buffer) -> Buffer:
