@@ -95,7 +95,7 @@ async def gated(dev: Device, lane: Lane | None = None) -> AsyncIterator[Gate]:
         try:
             yield gate
         finally:
-            with trio.CancelScope(shield=True), contextlib.suppress(ContextLost, DeviceClosed):
+            with contextlib.suppress(ContextLost, DeviceClosed), trio.fail_after(60, shield=True):
                 await gate.open()
 
 

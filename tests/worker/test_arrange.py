@@ -76,6 +76,7 @@ class Machine:
         try:
             write(room, source.tobytes())
             write(result, target.tobytes())
+            driver.cuCtxSynchronize()  # the copies may still be under way, on a stream that ours does not wait for
             assert prepared.launch(room + source_at, result + target_at, self.stream) == 0
             driver.cuStreamSynchronize(self.stream)
             return np.frombuffer(read(result, target.nbytes), np.uint8)

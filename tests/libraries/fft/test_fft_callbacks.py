@@ -107,6 +107,7 @@ async def test_arguments_that_are_none_are_refused(dev):
 # --- in plans ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sim_only
 async def test_the_simulator_has_no_callbacks_and_says_so_before_anything_is_sent(dev):
     load = await dev.fft.callback(window("complex64", 8), "window")
     before = submitted(dev)
@@ -172,6 +173,7 @@ async def test_what_a_plan_is_given_for_callbacks_is_checked(dev, open_test_devi
     assert submitted(dev) == before
 
 
+@pytest.mark.sim_only
 async def test_a_cufft_that_refuses_callbacks_fails_the_call_and_nothing_else(dev, as_on_a_gpu):
     store = await dev.fft.callback(scaled("complex64", "2"), "scaled")
     plan = dev.fft.plan("fft", (4, 8), "complex64", store=store)
