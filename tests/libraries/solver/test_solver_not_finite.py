@@ -28,6 +28,7 @@ from atomr_trio import (
     link,
 )
 from atomr_trio._calls.verbs import Outgoing
+from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.lanes import Command
 from atomr_trio.libraries.solver.engine import solver_engine
 from atomr_trio.libraries.solver.engine_kernels import PTX
@@ -371,7 +372,7 @@ def test_a_standby_has_the_kernels_ahead_of_the_first_call(monkeypatch: pytest.M
     sim_process.begin()
     load, loads = driver.cuModuleLoadData, []
     monkeypatch.setattr(driver, "cuModuleLoadData", lambda *arguments: loads.append(load(*arguments)))
-    services: Any = SimpleNamespace(cuda_error=CudaError)
+    services: Any = SimpleNamespace(cuda_error=CudaError, capture_turns=CaptureTurns())
     lane: Any = SimpleNamespace(index=0, stream=sim_process.stream())
     engine, command = solver_engine(services), Command.__new__(Command)
     assert loads == []
