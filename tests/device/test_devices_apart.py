@@ -65,6 +65,10 @@ extern "C" __global__ void add(float *x, const float *y, int n)
 {{ int i = threadIdx.x; if (i < n) x[i] += y[i] + spare[i]; }}
 """
 
+CALLBACK = """
+__device__ float load(void *data, unsigned long long offset, void *info, void *shared) { return 0; }
+"""
+
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 PLAIN = {
@@ -96,6 +100,11 @@ BELONGS_TO_NONE = {
     "Program.__contains__(name)": "anything may be asked for",
     "link(inputs)": "images, which are for every device",
     "overwrites(array)": "the launch that it is given to refuses it",
+    **dict.fromkeys(("Fft.plan(load)", "Fft.plan(store)"), "code, which is for every device"),
+    **dict.fromkeys(
+        ("Fft.plan(load_info)", "Fft.plan(store_info)"),
+        "the simulator has no right call; `libraries/fft/test_fft_callbacks.py` gives it arrays of another device",
+    ),
     **dict.fromkeys(
         ("read_only(array)", "strided(array)", "writes(array)"), "the launch that it is given to refuses it"
     ),
@@ -531,6 +540,7 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
     "DeviceArray.fill": lambda w: {"value": 1.0},
     "DeviceArray.reshape": lambda w: {"shape": (N,)},
     "DeviceArray.transpose": lambda w: {"axes": (0,)},
+    "Fft.callback": lambda w: {"source": CALLBACK, "name": "load", "options": NvrtcOptions()},
     "Fft.fftfreq": lambda w: {"n": 8, "d": 0.5},
     "Fft.next_fast_len": lambda w: {"n": 11},
     "Fft.plan": lambda w: {

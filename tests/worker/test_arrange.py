@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from atomr_cuda import driver
 from atomr_trio._compiling.linker import link
 from atomr_trio._worker.base import arrange
-from atomr_trio._worker.base.arrange import SOURCES, TARGETS, Arrange, ArrangeKernels
+from atomr_trio._worker.base.arrange import HALVES, SOURCES, TARGETS, Arrange, ArrangeKernels
 from support import ON_GPU, SWEEP, set_constant, sim_process
 from support.sim_process import allocate, read, stream, write
 
@@ -376,6 +376,54 @@ def test_an_infinity_that_is_scaled_has_no_new_nan_beside_it(machine: Machine) -
     assert np.signbit(found.view(np.float32)).tolist() == [True, False, False, True, False, False]
 
 
+HALF_PAIRS = [
+    *((name, name) for name in HALVES),
+    ("float16", "complex_float16"),
+    ("bfloat16", "complex_bfloat16"),
+]
+
+
+@pytest.mark.parametrize(
+    ("scale", "conjugate"), [(1.0, False), (1.0, True), (0.3, True), (-3.0, False), (2.0**-20, False)]
+)
+@pytest.mark.parametrize(("source", "target"), HALF_PAIRS)
+def test_halves_are_moved_scaled_and_conjugated_in_pairs_as_in_float32(
+    machine: Machine, source: str, target: str, scale: float, conjugate: bool
+) -> None:
+    """Every number of 16 bits, padded by one element; those that are not scaled keep their bits."""
+    parts = [2 if name.startswith("complex") else 1 for name in (source, target)]
+    dtype = np.dtype(np.float16 if "float16" in source.split("_")[-1][:7] else ml_dtypes.bfloat16)
+    numbers = np.arange(1 << 16, dtype=np.uint16)
+    count = numbers.size // parts[0]
+    sizes = [2 * each for each in parts]
+    found = machine.copy(
+        (source, target, (count + 1,), (count,), sizes[:1], sizes[1:], (), scale, conjugate),
+        *(numbers.view(np.uint8), 0, np.full((count + 1) * sizes[1], 0xEE, np.uint8), 0),
+    ).view(np.uint16)
+    with np.errstate(all="ignore"):
+        scaled = (numbers.view(dtype).astype(np.float32) * np.float32(scale)).astype(dtype).view(np.uint16)
+    expected = np.full((count + 1, parts[1]), 0x8000 if scale < 0 else 0, np.uint16)
+    expected[:count, : parts[0]] = (numbers if scale == 1 else scaled).reshape(count, parts[0])
+    if conjugate and parts[1] == 2:
+        expected[:, 1] ^= 0x8000
+    expected = expected.ravel()
+    if scale != 1:
+        unknown = np.isnan(expected.view(dtype).astype(np.float32))
+        assert (np.isnan(found.view(dtype).astype(np.float32)) == unknown).all()
+        expected, found = np.where(unknown, 0, expected), np.where(unknown, 0, found)
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("lead", [0, 1, 2])
+def test_a_pair_of_halves_may_lie_anywhere_and_its_target_at_any_half(machine: Machine, lead: int) -> None:
+    numbers = np.arange(40, dtype=np.uint16)
+    source = np.concatenate([np.zeros(lead, np.uint8), numbers.view(np.uint8)])
+    description = ("complex_float16", "complex_float16", (4, 5), (4, 5), (4, 16), (20, 4), (), 1.0, False)
+    found = machine.copy(description, source, lead, np.zeros(84, np.uint8), 2)
+    assert (found[2:82].view(np.uint32).reshape(4, 5) == numbers.view(np.uint32).reshape(5, 4).T).all()
+    assert not found[[0, 1, 82, 83]].any()
+
+
 def test_a_factor_is_rounded_to_the_type_of_the_components(machine: Machine) -> None:
     numbers = np.array([3.0, 1e30, 7.0], np.float32)
     found = result_of(machine, one_row("float32", "float32", numbers, scale=0.1))
@@ -595,7 +643,12 @@ GOOD: dict[str, Any] = {
         ({"source": "float8"}, "'float8' is not a type of a source; use one of bool, int8"),
         ({"source": 3}, "3 is not a type of a source"),
         ({"source": ["bool"]}, r"\['bool'\] is not a type of a source"),
-        ({"target": "float16"}, "'float16' is not a type of a target; use one of float32"),
+        ({"target": "float8"}, "'float8' is not a type of a target; use one of float32"),
+        ({"target": "float16"}, "cannot become float16: halves stay what they are"),
+        ({"source": "bfloat16", "target": "float16"}, "bfloat16 cannot become float16"),
+        ({"source": "complex_float16", "target": "float16"}, "complex_float16 cannot become float16"),
+        ({"source": "complex_float16", "target": "complex64"}, "complex_float16 cannot become complex64"),
+        ({"source": "complex_float16", "target": "complex_bfloat16"}, "halves stay what they are"),
         ({"source": "complex64", "target": "float32"}, "complex64 cannot become float32; a complex source needs"),
         ({"source": "bits4", "target": "float32"}, "bits4 cannot become float32: bits are moved as they are"),
         ({"target": "bits4"}, "float32 cannot become bits4"),

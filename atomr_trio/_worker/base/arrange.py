@@ -77,6 +77,11 @@ SOURCES: Final[dict[str, _Element]] = {
 TARGETS: Final = ("float32", "float64", "complex64", "complex128", "bits1", "bits2", "bits4", "bits8", "bits16")
 """The types of targets; a type of bits is for a source of the same type."""
 
+HALVES: Final = ("float16", "bfloat16", "complex_float16", "complex_bfloat16")
+"""Further types of both, the complex ones pairs of the others. None is converted; a real one may become a pair."""
+
+_ELEMENTS: Final = {**SOURCES, "complex_float16": _Element("f", 2, 2), "complex_bfloat16": _Element("bf", 2, 2)}
+
 
 class Arrange(NamedTuple):
     """One copy, described by value. `of` checks and simplifies it; strides are in bytes.
@@ -167,14 +172,17 @@ def _checked(given: Arrange) -> Arrange:
 
 
 def _types(source_name: object, target_name: object) -> tuple[_Element, _Element]:
-    source = SOURCES.get(source_name) if isinstance(source_name, str) else None
+    source = _ELEMENTS.get(source_name) if isinstance(source_name, str) else None
     _require(source is not None, f"{source_name!r} is not a type of a source; use one of {', '.join(SOURCES)}")
     _require(
-        isinstance(target_name, str) and target_name in TARGETS,
+        isinstance(target_name, str) and target_name in (*TARGETS, *HALVES),
         f"{target_name!r} is not a type of a target; use one of {', '.join(TARGETS)}",
     )
     assert source is not None
-    target = SOURCES[str(target_name)]
+    target = _ELEMENTS[str(target_name)]
+    if source_name in HALVES[2:] or target_name in HALVES:
+        same = (source.kind, source.part) == (target.kind, target.part) and source.parts <= target.parts
+        _require(same, f"{source_name} cannot become {target_name}: halves stay what they are")
     if "b" in (source.kind, target.kind):
         _require(source_name == target_name, f"{source_name} cannot become {target_name}: bits are moved as they are")
     elif source.parts > target.parts:
@@ -332,7 +340,7 @@ def _division(divisor: int, bits: int) -> tuple[int, int]:
 
 def _plan_words(copy: Arrange, key: _Key) -> list[int]:
     """Return the words of the plan, as integers of any sign."""
-    width = 8 if SOURCES[copy.target].part == 8 else 4
+    width = 8 if _ELEMENTS[copy.target].part == 8 else 4
     words = [copy.elements, int.from_bytes(struct.pack("<d" if width == 8 else "<f", copy.scale), "little")]
     for extent, inside, source_stride, target_stride, shift in zip(*copy[2:7], strict=True):
         magic, down = _division(extent, 63 if key.wide else 31) if extent > 1 else (0, 64)
@@ -429,11 +437,30 @@ def _finish(key: _Key, target: _Element, access: str) -> list[str]:
     """Return the instructions that scale the components, conjugate, and write."""
     bits = 8 * target.part
     values = [f"%v{number}" for number in range(target.parts)]
-    lines = [f"mul.rn.f{bits} {value}, {value}, %scale;" for value in values] if key.scaled else []
-    lines += [f"xor.b{bits} %v1, %v1, {1 << (bits - 1):#x};"] if key.conjugate else []
+    lines = [line for value in values for line in _multiply(target, value)] if key.scaled else []
+    lines += [f"xor.b{max(bits, 32)} %v1, %v1, {1 << (bits - 1):#x};"] if key.conjugate else []
     if access == "whole" and target.parts == 2:
         return [*lines, f"st.global.v2.u{bits} [%to], {{%v0, %v1}};"]
     return [*lines, *(f"st.global.u{bits} [%to+{at * target.part}], {value};" for at, value in enumerate(values))]
+
+
+def _multiply(target: _Element, value: str) -> list[str]:
+    """Return the instructions that multiply a component by the scale. Halves are float32 meanwhile."""
+    if target.part > 2:
+        return [f"mul.rn.f{8 * target.part} {value}, {value}, %scale;"]
+    if target.kind == "f":
+        return [
+            *(f"cvt.u16.u32 %half, {value};", f"cvt.f32.f16 {value}, %half;", f"mul.rn.f32 {value}, {value}, %scale;"),
+            *(f"cvt.rn.f16.f32 %half, {value};", f"cvt.u32.u16 {value}, %half;"),
+        ]
+    # To the nearest: 0x7FFF is added, and 1 more if the last bit that stays is odd. A NaN stays one.
+    return [
+        *(f"shl.b32 {value}, {value}, 16;", f"mul.rn.f32 {value}, {value}, %scale;"),
+        *(f"shr.u32 %round, {value}, 16;", "and.b32 %round, %round, 1;", "add.u32 %round, %round, 0x7FFF;"),
+        *(f"add.u32 %round, %round, {value};", f"setp.nan.f32 %p, {value}, {value};"),
+        *(f"or.b32 {value}, {value}, 0x400000;", f"selp.b32 {value}, {value}, %round, %p;"),
+        f"shr.u32 {value}, {value}, 16;",
+    ]
 
 
 _ACCESSES = ("whole", "parts", "bytes")
@@ -456,12 +483,12 @@ def _registers(key: _Key, source: _Element, target: _Element) -> list[str]:
         "b64": ["source", "target", "from", "to", "w"],
     }
     widths = [(index, ("count", "i", "step", "rest", "n", "q")), (max(8 * source.part, 32), ("a0", "a1", "byte"))]
-    widths.append((max(8 * target.part, 32), ("v0", "v1", "scale")))
+    widths += [(max(8 * target.part, 32), ("v0", "v1", "scale")), (32, ("round",))]
     for width, names in widths:
         families[f"b{width}"] += names
     loads = ["ld.param.u64 %source, [addresses];", "ld.param.u64 %target, [addresses+8];"]
     loads.append(f"ld.param.u{index} %count, [plan];")
-    loads += [f"ld.param.f{8 * target.part} %scale, [plan+8];"] if key.scaled else []
+    loads += [f"ld.param.f{max(8 * target.part, 32)} %scale, [plan+8];"] if key.scaled else []
     for axis in range(key.axes):
         for place, name in enumerate(_WORDS):
             width = "64" if name.endswith("stride") else "32" if name == "down" else index
@@ -474,7 +501,7 @@ def _registers(key: _Key, source: _Element, target: _Element) -> list[str]:
 
 def _entry(key: _Key, access: str) -> str:
     """Return the text of one kernel."""
-    source, target = SOURCES[key.source], SOURCES[key.target]
+    source, target = _ELEMENTS[key.source], _ELEMENTS[key.target]
     index = "u64" if key.wide else "u32"
     first = (
         ["mul.wide.u32 %i, %block, %threads;", "cvt.u64.u32 %n, %thread;", "add.u64 %i, %i, %n;"]
@@ -482,7 +509,7 @@ def _entry(key: _Key, access: str) -> str:
         else ["mad.lo.u32 %i, %block, %threads, %thread;"]
     )
     zeros = [f"mov.b{max(8 * source.part, 32)} %a{number}, 0;" for number in range(source.parts)]
-    imaginary = [f"mov.b{8 * target.part} %v1, 0;"] if source.parts < target.parts else []
+    imaginary = [f"mov.b{max(8 * target.part, 32)} %v1, 0;"] if source.parts < target.parts else []
     lines = [
         *_registers(key, source, target),
         "mov.u32 %block, %ctaid.x;",
@@ -514,7 +541,7 @@ def _entry(key: _Key, access: str) -> str:
 
 def _text(key: _Key) -> str:
     """Return the PTX of a module: one kernel for each way to read and write."""
-    ways = _accesses(SOURCES[key.source], SOURCES[key.target])
+    ways = _accesses(_ELEMENTS[key.source], _ELEMENTS[key.target])
     head = ".version 6.3\n.target sm_75\n.address_size 64\n"
     return head + "".join(_entry(key, access) for access in ways)
 
@@ -531,7 +558,7 @@ class Prepared:
     __slots__ = ("_blocks", "_calls", "_launch", "_plan", "_plan_address", "_target_mask")
 
     def __init__(self, launch: Callable[..., int], functions: dict[str, Any], copy: Arrange, words: list[int]) -> None:
-        source, target = SOURCES[copy.source], SOURCES[copy.target]
+        source, target = _ELEMENTS[copy.source], _ELEMENTS[copy.target]
         self._launch = launch
         self._blocks = min(-(-copy.elements // _THREADS), _MOST_BLOCKS)
         self._plan = (c_uint64 * len(words))(*words)
@@ -625,7 +652,7 @@ class ArrangeKernels:
         driver.cuModuleLoadData(byref(module), cast(c_char_p(_text(key).encode()), c_void_p))
         functions = {}
         try:
-            for access in _accesses(SOURCES[key.source], SOURCES[key.target]):
+            for access in _accesses(_ELEMENTS[key.source], _ELEMENTS[key.target]):
                 functions[access] = driver.CUfunction()
                 driver.cuModuleGetFunction(byref(functions[access]), module, f"atomr_arrange_{access}".encode())
         except BaseException:

@@ -76,14 +76,27 @@ _REALS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """The precision of the transform of each dtype, as the dtype of a real number."""
-COMPLEX: Final[Mapping[str, str]] = MappingProxyType({"float32": "complex64", "float64": "complex128"})
-"""The complex dtype of each precision."""
+COMPLEX: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "float32": "complex64",
+        "float64": "complex128",
+        "float16": "complex_float16",
+        "bfloat16": "complex_bfloat16",
+    }
+)
+"""The complex dtype of each precision. numpy has none of half precision: such a number is a pair in an axis of its own.
+"""
+HALVES: Final = ("float16", "bfloat16")
+PAIRS: Final[Mapping[str, str]] = MappingProxyType({COMPLEX[real]: real for real in HALVES})
+"""The dtype of the two numbers of such a pair."""
 
 _NORMS: Final = {name: name for name in ("backward", "ortho", "forward")}
 
 _MOST_AXES: Final = 64
 _MOST_ELEMENTS: Final = 1 << 58
 """More would be 2**62 bytes."""
+_MOST_HALVES: Final = 1 << 32
+"""The most elements of a transform in half precision."""
 
 
 @attrs.frozen
@@ -100,6 +113,26 @@ class Transform:
     """That of the result."""
     precision: str
     """The dtype of its real numbers."""
+
+    @property
+    def array_shape(self) -> tuple[int, ...]:
+        """The lengths of an array that holds the result, with the axis of pairs."""
+        return (*self.shape, 2) if self.makes_pairs else self.shape
+
+    @property
+    def array_dtype(self) -> str:
+        """The dtype of such an array."""
+        return PAIRS.get(self.dtype, self.dtype)
+
+    @property
+    def takes_pairs(self) -> bool:
+        """True if the input is an array of pairs."""
+        return self.precision in HALVES and takes_pairs(self.name)
+
+    @property
+    def makes_pairs(self) -> bool:
+        """True if the result is an array of pairs."""
+        return self.dtype in PAIRS
 
     @property
     def reads_half(self) -> bool:
@@ -165,11 +198,16 @@ def transform_of(
     lengths: SupportsIndex | Sequence[SupportsIndex] | None,
     axes: SupportsIndex | Sequence[SupportsIndex] | None,
     norm: object,
+    *,
+    pairs: bool = False,
 ) -> Transform:
     """Return a transform by its name, and the arguments `n` and `axis` or `s` and `axes` of ``numpy.fft``.
 
-    Raises `InvalidArgument`.
+    `dtype` and `shape` are those of the input. With `pairs` it is in half precision, and the last axis of a complex
+    input is that of the pairs. Raises `InvalidArgument`.
     """
+    if pairs:
+        dtype, shape = _of_pairs(name, dtype, shape)
     if _RULES[name].several:
         s = None if lengths is None else integers(lengths, "s")
         chosen: Any = None if axes is None else integers(axes, "axes")
@@ -182,6 +220,26 @@ def transform_of(
     return _transform(name, dtype, shape, s, chosen, scaled)
 
 
+def takes_pairs(name: str) -> bool:
+    """Return whether the input of a transform of this name is complex, so that it is pairs in half precision."""
+    return _RULES[name].real != "r"
+
+
+def _of_pairs(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the dtype of the numbers of an input in half precision, and its shape without the axis of pairs."""
+    if _RULES[name].conjugated:
+        raise InvalidArgument(f"{name} is not there in half precision: use irfft or rfft, and conjugate")
+    if dtype not in HALVES:
+        raise InvalidArgument(f"pairs=True is for {' and '.join(HALVES)}, not {dtype}")
+    if not takes_pairs(name):
+        return f"real_{dtype}", shape
+    if not shape or shape[-1] != 2:
+        raise InvalidArgument(
+            f"with pairs=True the last axis of x has the 2 parts of each number; its shape is {shape}"
+        )
+    return COMPLEX[dtype], shape[:-1]
+
+
 @functools.lru_cache(512)
 def _transform(
     name: str,
@@ -192,19 +250,27 @@ def _transform(
     norm: str,
 ) -> Transform:
     rules = _RULES[name]
-    precision = precision_of(dtype)
+    is_half = dtype.endswith(HALVES) and dtype not in HALVES
+    precision = dtype.partition("_")[2] if is_half else precision_of(dtype)
     if rules.real == "r" and dtype.startswith("complex"):
         raise InvalidArgument(f"{name} takes real numbers, not {dtype}: use fft for complex numbers")
     axes, points = _cooked(rules, shape, lengths, chosen)
     for axis, count in zip(axes, points, strict=True):
         if count < 1:
             raise InvalidArgument(f"{name} needs at least 1 point; along axis {axis} it has {count}")
+        if is_half and count & (count - 1):
+            raise InvalidArgument(
+                f"in half precision cuFFT has transforms of powers of two alone; along axis {axis} {name} has {count} "
+                "points: convert to float32 for others"
+            )
     operations = tuple(_ordered(rules, list(zip(axes, points, strict=True))))
     result = list(shape)
     for each in operations:
         result[each.axis] = each.result
         if math.prod(result) > _MOST_ELEMENTS:
             raise InvalidArgument(f"{name} along axis {each.axis} makes {math.prod(result):,} elements: too many")
+        if is_half and max(math.prod(shape), math.prod(result)) > _MOST_HALVES:
+            raise InvalidArgument(f"{name} in half precision takes {_MOST_HALVES:,} elements at most: use float32")
     return Transform(
         name,
         operations,

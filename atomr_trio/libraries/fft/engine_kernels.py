@@ -1,4 +1,4 @@
-"""Kernels beside cuFFT, for complex numbers of either precision: ``hermitian``, ``real_ends`` and ``multiply``.
+"""Kernels beside cuFFT: ``hermitian`` and ``real_ends``, for every precision, and ``multiply``, for single and double.
 
 ``hermitian`` makes half a spectrum one of real numbers, in place. A transform from complex to real reads half a
 spectrum: the other half is implied by z(-k) = conj(z(k)). Along the halved axis, the elements at 0, and at the half of
@@ -39,7 +39,50 @@ _HERMITIAN_WORDS = ("at", "columns", "column", "n0", "s0", "n1", "s1", "batch", 
 batch. Distances and strides are in bytes."""
 
 
-def _hermitian(name: str, bits: int, half: str) -> str:
+def _read(kind: str, into: str, place: str) -> str:
+    """Return the instructions that read a complex number into two registers."""
+    first, second = f"%{into}0", f"%{into}1"
+    if kind.startswith("f") and kind != "f16":
+        return f"    ld.global.v2.{kind} {{{first}, {second}}}, [{place}];\n"
+    widen = {
+        "f16": f"    cvt.f32.f16 {first}, %h0;\n    cvt.f32.f16 {second}, %h1;\n",
+        "bf16": "".join(
+            f"    cvt.u32.u16 %bits, %h{number};\n    shl.b32 %bits, %bits, 16;\n    mov.b32 {each}, %bits;\n"
+            for number, each in enumerate((first, second))
+        ),
+    }[kind]
+    return f"    ld.global.v2.u16 {{%h0, %h1}}, [{place}];\n{widen}"
+
+
+def _write(kind: str, place: str) -> str:
+    """Return the instructions that write the complex number in `%x` and `%y`, rounded to nearest."""
+    if kind.startswith("f") and kind != "f16":
+        return f"    st.global.v2.{kind} [{place}], {{%x, %y}};\n"
+    narrow = {
+        "f16": "    cvt.rn.f16.f32 %h0, %x;\n    cvt.rn.f16.f32 %h1, %y;\n",
+        "bf16": "".join(map(_narrowed, ("x", "y"), ("h0", "h1"))),
+    }[kind]
+    return f"{narrow}    st.global.v2.u16 [{place}], {{%h0, %h1}};\n"
+
+
+def _narrowed(number: str, half: str) -> str:
+    """Return the instructions that round a float32 to a bfloat16, the even one of two; see ``base/arrange.py``."""
+    return f"""    mov.b32 %bits, %{number};
+    shr.u32 %round, %bits, 16;
+    and.b32 %round, %round, 1;
+    add.u32 %round, %round, 0x7FFF;
+    add.u32 %round, %round, %bits;
+    setp.nan.f32 %p, %{number}, %{number};
+    or.b32 %bits, %bits, 0x400000;
+    selp.b32 %bits, %bits, %round, %p;
+    shr.u32 %bits, %bits, 16;
+    cvt.u16.u32 %{half}, %bits;
+"""
+
+
+def _hermitian(name: str, kind: str) -> str:
+    bits = 64 if kind == "f64" else 32
+    half = "0d3FE0000000000000" if bits == 64 else "0f3F000000"
     loads = "".join(f"    ld.param.u64 %{each}, [{each}_];\n" for each in _HERMITIAN_WORDS)
     partner = "".join(
         f"""    rem.u64 %k{axis}, %rest, %n{axis};
@@ -52,11 +95,12 @@ def _hermitian(name: str, bits: int, half: str) -> str:
 """
         for axis in (1, 0)
     )
-    part = bits // 8
+    part = int(kind.strip("bf")) // 8
     return f"""{_HEAD}.visible .entry {name}({", ".join(f".param .u64 {each}_" for each in _HERMITIAN_WORDS)})
 {{
     .reg .pred %p, %self, %done;
-    .reg .b32 %block, %threads, %thread;
+    .reg .b16 %h0, %h1;
+    .reg .b32 %block, %threads, %thread, %bits, %round;
     .reg .b64 %i, %n, %step, %count, %rest, %first, %second, %k0, %k1, %m0, %m1, %b, %from, %to;
     .reg .b64 {", ".join(f"%{each}" for each in _HERMITIAN_WORDS)};
     .reg .f{bits} %a0, %a1, %b0, %b1, %x, %y;
@@ -77,21 +121,17 @@ def _hermitian(name: str, bits: int, half: str) -> str:
     setp.eq.u64 %self, %from, %to;
     add.u64 %first, %first, %b;
     add.u64 %second, %second, %b;
-    ld.global.v2.f{bits} {{%a0, %a1}}, [%first];
-    ld.global.v2.f{bits} {{%b0, %b1}}, [%second];
-    mul.rn.f{bits} %x, %a0, {half};
+{_read(kind, "a", "%first")}{_read(kind, "b", "%second")}    mul.rn.f{bits} %x, %a0, {half};
     fma.rn.f{bits} %x, %b0, {half}, %x;
     mul.rn.f{bits} %y, %b1, {half};
     neg.f{bits} %y, %y;
     fma.rn.f{bits} %y, %a1, {half}, %y;
     @%self bra ALONE;
-    st.global.v2.f{bits} [%first], {{%x, %y}};
-    neg.f{bits} %y, %y;
-    st.global.v2.f{bits} [%second], {{%x, %y}};
-    bra AGAIN;
+{_write(kind, "%first")}    neg.f{bits} %y, %y;
+{_write(kind, "%second")}    bra AGAIN;
 ALONE:
-    mov.b{bits} %y, 0;
-    st.global.f{bits} [%first+{part}], %y;
+    mov.b64 %n, 0;
+    st.global.u{8 * part} [%first+{part}], %n;
 AGAIN:
     add.u64 %i, %i, %step;
     bra NEXT;
@@ -106,22 +146,21 @@ _ENDS_WORDS = ("at", "columns", "column", "count", "distance")
 in bytes."""
 
 
-def _real_ends(name: str, bits: int) -> str:
+def _real_ends(name: str, kind: str) -> str:
+    part = int(kind.strip("bf")) // 8
     loads = "".join(f"    ld.param.u64 %{each}, [{each}_];\n" for each in _ENDS_WORDS)
-    part = bits // 8
     return f"""{_HEAD}.visible .entry {name}({", ".join(f".param .u64 {each}_" for each in _ENDS_WORDS)})
 {{
     .reg .pred %single, %done;
     .reg .b32 %block, %threads, %thread;
-    .reg .b64 %i, %n, %step, %to;
+    .reg .b64 %i, %n, %step, %to, %zero;
     .reg .b64 {", ".join(f"%{each}" for each in _ENDS_WORDS)};
-    .reg .f{bits} %zero;
-{loads}    mov.b{bits} %zero, 0;
+{loads}    mov.b64 %zero, 0;
     setp.lt.u64 %single, %columns, 2;
 {_LOOP}    mad.lo.u64 %to, %i, %distance, %at;
-    st.global.f{bits} [%to+{part}], %zero;
+    st.global.u{8 * part} [%to+{part}], %zero;
     add.u64 %to, %to, %column;
-    @!%single st.global.f{bits} [%to+{part}], %zero;
+    @!%single st.global.u{8 * part} [%to+{part}], %zero;
     add.u64 %i, %i, %step;
     bra NEXT;
 END:
@@ -159,11 +198,18 @@ END:
 """
 
 
+_KINDS: Final = {"complex64": "f32", "complex128": "f64", "complex_float16": "f16", "complex_bfloat16": "bf16"}
+"""The types of the components."""
+
 KERNELS: Final = {
-    "hermitian_complex64": Kernel(_hermitian("hermitian_complex64", 32, "0f3F000000"), len(_HERMITIAN_WORDS)),
-    "hermitian_complex128": Kernel(_hermitian("hermitian_complex128", 64, "0d3FE0000000000000"), len(_HERMITIAN_WORDS)),
-    "real_ends_complex64": Kernel(_real_ends("real_ends_complex64", 32), len(_ENDS_WORDS)),
-    "real_ends_complex128": Kernel(_real_ends("real_ends_complex128", 64), len(_ENDS_WORDS)),
+    **{
+        f"hermitian_{name}": Kernel(_hermitian(f"hermitian_{name}", kind), len(_HERMITIAN_WORDS))
+        for name, kind in _KINDS.items()
+    },
+    **{
+        f"real_ends_{name}": Kernel(_real_ends(f"real_ends_{name}", kind), len(_ENDS_WORDS))
+        for name, kind in _KINDS.items()
+    },
     "multiply_complex64": Kernel(_multiply("multiply_complex64", 32), 3),
     "multiply_complex128": Kernel(_multiply("multiply_complex128", 64), 3),
 }

@@ -2,8 +2,9 @@
 
 Element (x, y, z) of transform b lies at ``b * distance + ((x * embedding[1] + y) * embedding[2] + z) * stride``,
 counted in elements. So cuFFT takes up to three axes that nest, and one more for the batch, with positive strides. The
-halved axis of a real transform is the innermost. `fit` finds such a layout for both arrays. What is left of the batch
-is done by several executions, from other addresses.
+halved axis of a real transform is the innermost, and in half precision the real numbers along it lie side by side.
+`fit` finds such a layout for both arrays. What is left of the batch is done by several executions, from other
+addresses.
 """
 
 from __future__ import annotations
@@ -15,9 +16,19 @@ from typing import Final, NamedTuple
 
 from ..._values.errors import InvalidArgument
 from ..._wire.programs import Address, Arrange, RoomOf
+from .axes import HALVES
 from .records import Operation, Side
 
-SIZES: Final = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+SIZES: Final = {
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "float16": 2,
+    "bfloat16": 2,
+    "complex_float16": 4,
+    "complex_bfloat16": 4,
+}
 """The bytes of an element, of the dtypes in which is computed."""
 
 MOST_EXECUTIONS: Final = 16
@@ -122,6 +133,8 @@ def fit(source: Buffer, target: Buffer, operations: Sequence[Operation]) -> Fit 
         if axis not in axes and source.shape[axis] > 1
     ]
     if any(not _is_step(step, side) for each in batches for step, side in ((each[1], source), (each[2], target))):
+        return None
+    if any(side.dtype in HALVES and stride != 1 for side, (_, stride) in ((source, read), (target, written))):
         return None
     batch, rest = _collapsed(batches)
     executions = math.prod(each.size for each in rest)

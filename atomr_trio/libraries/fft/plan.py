@@ -10,13 +10,14 @@ import numpy as np
 from ..._arrays.arrays import DeviceArray
 from ..._arrays.layout import contiguous_strides
 from ..._calls.library_types import name_of
+from ..._values.dtypes import check_dtype
 from ..._values.errors import InvalidArgument
 from ..._values.util import NoPublicConstructor
 from .axes import Transform, integers
 from .callbacks import CallbackKind, FftCallback, Hook, described
 from .programs import transform_program
 from .records import Problem
-from .sides import side
+from .sides import paired, side
 
 if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
@@ -66,7 +67,11 @@ class FftPlan(metaclass=NoPublicConstructor):
         self.shape = shape
         self.dtype = dtype
         self.strides = _strides(strides, shape, dtype.itemsize, "strides")
-        self.out_strides = _strides(out_strides, transform.shape, self.out_dtype.itemsize, "out_strides")
+        self.out_strides = _strides(out_strides, self.out_shape, self.out_dtype.itemsize, "out_strides")
+        if transform.takes_pairs:
+            paired(dtype.name, shape, self.strides, "the plan")
+        if transform.makes_pairs:
+            paired(self.out_dtype.name, self.out_shape, self.out_strides, "the plan's result")
         self.overwrite_x = overwrite_x
         self._hooks = hooks
         """Its callbacks."""
@@ -91,12 +96,12 @@ class FftPlan(metaclass=NoPublicConstructor):
     @property
     def out_shape(self) -> tuple[int, ...]:
         """The lengths of the output along its axes."""
-        return self._transform.shape
+        return self._transform.array_shape
 
     @property
     def out_dtype(self) -> np.dtype[Any]:
         """The dtype of the output."""
-        return np.dtype(self._transform.dtype)
+        return check_dtype(self._transform.array_dtype)
 
     def __repr__(self) -> str:
         return f"<FftPlan {self.kind} of {self.shape} {self.dtype.name}, to {self.out_shape} {self.out_dtype.name}>"

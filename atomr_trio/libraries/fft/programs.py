@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from atomr_cuda.constants import cufft
+from atomr_cuda.constants import cufft, library_types
 
 from ..._values.errors import InvalidArgument
 from ..._values.util import known
@@ -46,7 +46,7 @@ from ..._wire.programs import (
     Values,
     Words,
 )
-from .axes import COMPLEX
+from .axes import COMPLEX, HALVES, PAIRS
 from .layouts import SIZES, Buffer, Fit, Layout, copies, fit
 from .records import Callback, Convolution, Operation, Problem, Shift
 
@@ -59,6 +59,13 @@ _TYPES: Final = {
     ("complex128", "float64"): (cufft.CUFFT_Z2D, "cufftExecZ2D"),
 }
 """By the dtypes of both sides, the ``cufftType`` and the function that executes it."""
+_HALF_TYPES: Final = {
+    "float16": library_types.CUDA_R_16F,
+    "bfloat16": library_types.CUDA_R_16BF,
+    "complex_float16": library_types.CUDA_C_16F,
+    "complex_bfloat16": library_types.CUDA_C_16BF,
+}
+"""The ``cudaDataType`` of half precision, which other functions take for each side."""
 _REALS: Final = {name: real for real, name in COMPLEX.items()}
 
 _MOST_TOGETHER: Final = 3
@@ -118,7 +125,7 @@ class _Writer:
         self._make: list[Step] = []
         self._settings: list[Step] = []
         self._execute: list[Step] = []
-        self._plans: dict[tuple[int, Layout], tuple[int, int]] = {}
+        self._plans: dict[tuple[tuple[str, str], Layout], tuple[int, int]] = {}
         """The slots of a plan, and of the size of its work area."""
         self._pieces: list[int] = []
         self._held: set[int] = set()
@@ -179,9 +186,11 @@ class _Writer:
 
     def execute(self, found: Fit, source: Buffer, target: Buffer, *, inverse: bool) -> None:
         """Write a pass."""
-        kind, function = _TYPES[source.dtype, target.dtype]
-        plan = self._plan(kind, found.layout)
-        direction = () if source.dtype != target.dtype else (cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD,)
+        types, is_half = (source.dtype, target.dtype), source.dtype in _HALF_TYPES
+        plan = self._plan(types, found.layout)
+        function = "cufftXtExec" if is_half else _TYPES[types][1]
+        has_direction = is_half or source.dtype == target.dtype
+        direction = (cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD,) if has_direction else ()
         for read, written in found.offsets:
             if target.dtype in _REALS.values() and not self._loads:
                 self._make_hermitian(found, source, read)
@@ -194,20 +203,27 @@ class _Writer:
         self._execute.append(Launch(f"multiply_{target.dtype}", (target.place, source.place, count), count))
         self._entries += 1
 
-    def _plan(self, kind: int, layout: Layout) -> int:
-        made = self._plans.get((kind, layout))
+    def _plan(self, types: tuple[str, str], layout: Layout) -> int:
+        made = self._plans.get((types, layout))
         if made is not None:
             return made[0]
         plan, size = 2 * len(self._plans), 2 * len(self._plans) + 1
-        self._plans[kind, layout] = plan, size
+        self._plans[types, layout] = plan, size
         read = (Values(layout.source_embedding), layout.source_stride, layout.source_distance)
         written = (Values(layout.target_embedding), layout.target_stride, layout.target_distance)
         lengths = (len(layout.lengths), Values(layout.lengths))
+        kinds: tuple[tuple[int, ...], tuple[int, ...]]
+        if types in _TYPES:
+            function, kinds = "cufftMakePlanMany64", ((), (_TYPES[types][0],))
+        else:
+            function, kinds = "cufftXtMakePlanMany", ((_HALF_TYPES[types[0]],), (_HALF_TYPES[types[1]],))
+        computed = [_HALF_TYPES[each] for each in types if each in PAIRS][:1]
+        sides = (*read, *kinds[0], *written, *kinds[1], layout.batch)
         self._make += [
             Create("cufftCreate", (Out(plan),), "cufftDestroy"),
             Call("cufftSetAutoAllocation", (Slot(plan), 0)),
             *self._hooks(plan),
-            Query("cufftMakePlanMany64", (Slot(plan), *lengths, *read, *written, kind, layout.batch, Out(size))),
+            Query(function, (Slot(plan), *lengths, *sides, Out(size), *computed)),
             Call("cufftSetStream", (Slot(plan), Stream())),
         ]
         self._settings.append(Set("cufftSetWorkArea", (Slot(plan), RoomOf(0))))
@@ -309,6 +325,8 @@ class _Transformer:
         else:
             needs_copy = self._array.dtype != dtype or self._array.shape != tuple(shape)
         if left:
+            # Halves have a small range: what is added up first may be infinite before it is multiplied.
+            needs_copy |= self._scale != 1 and real in HALVES
             needs_copy |= not self._array.aligned or (halves and self._conjugates_source)
             needs_copy |= halves and not self._array.owned and len(left) <= _MOST_TOGETHER
         if needs_copy:

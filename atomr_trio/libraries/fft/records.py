@@ -12,6 +12,7 @@ class Side(NamedTuple):
     """An array as a plan sees it, without its address."""
 
     dtype: str
+    """Its name. A pair of halves is one element, of "complex_float16" or "complex_bfloat16"."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In bytes."""
@@ -94,7 +95,7 @@ FFT = PlanTable(
     REGISTRATION.number,
     (
         *("cufftCreate", "cufftDestroy", "cufftSetAutoAllocation", "cufftMakePlanMany64"),
-        *("cufftXtSetJITCallback", "cufftSetStream", "cufftSetWorkArea"),
+        *("cufftXtMakePlanMany", "cufftXtExec", "cufftXtSetJITCallback", "cufftSetStream", "cufftSetWorkArea"),
         *("cufftExecC2C", "cufftExecR2C", "cufftExecC2R", "cufftExecZ2Z", "cufftExecD2Z", "cufftExecZ2D"),
     ),
 )

@@ -33,7 +33,7 @@ from .convolution import Mode as ConvolutionMode, dtype_of, shapes_of
 from .plan import FftPlan
 from .programs import convolution_program, shift_program, transform_program
 from .records import FFT, Convolution, Problem, Shift
-from .sides import broadcast_side, side_of
+from .sides import broadcast_side, check_supported, paired_side_of, side_of
 
 __all__ = ["BatchFft", "ConvolutionMode", "Fft", "FftCallback", "FftKind", "FftNorm", "FftPlan", "RecordedFft"]
 
@@ -55,6 +55,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The transform of `x` along one axis (``cufftExecC2C``).
 
@@ -65,11 +66,12 @@ class _FftVerbs(Library):
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. It may be `x` itself, if that has the dtype and the lengths of the result. `overwrite_x` allows to destroy
         `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("fft", x, n, axis, norm, out, overwrite_x)
+        return self._transformed("fft", x, n, axis, norm, out, overwrite_x, pairs)
 
     @verb
     def ifft(
@@ -81,6 +83,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The inverse transform of `x` along one axis (``cufftExecC2C``).
 
@@ -91,11 +94,12 @@ class _FftVerbs(Library):
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. It may be `x` itself, if that has the dtype and the lengths of the result. `overwrite_x` allows to destroy
         `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("ifft", x, n, axis, norm, out, overwrite_x)
+        return self._transformed("ifft", x, n, axis, norm, out, overwrite_x, pairs)
 
     @verb
     def fft2(
@@ -107,6 +111,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The transform of `x` along two axes (``cufftExecC2C``).
 
@@ -118,11 +123,12 @@ class _FftVerbs(Library):
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. It may be `x` itself, if that has the dtype and the lengths of the result. `overwrite_x` allows to destroy
         `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("fft2", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("fft2", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def ifft2(
@@ -134,6 +140,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The inverse transform of `x` along two axes (``cufftExecC2C``).
 
@@ -145,11 +152,12 @@ class _FftVerbs(Library):
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. It may be `x` itself, if that has the dtype and the lengths of the result. `overwrite_x` allows to destroy
         `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("ifft2", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("ifft2", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def fftn(
@@ -161,6 +169,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The transform of `x` along several axes (``cufftExecC2C``).
 
@@ -173,11 +182,12 @@ class _FftVerbs(Library):
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. It may be `x` itself, if that has the dtype and the lengths of the result. `overwrite_x` allows to destroy
         `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("fftn", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("fftn", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def ifftn(
@@ -189,6 +199,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The inverse transform of `x` along several axes (``cufftExecC2C``).
 
@@ -201,11 +212,12 @@ class _FftVerbs(Library):
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. It may be `x` itself, if that has the dtype and the lengths of the result. `overwrite_x` allows to destroy
         `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("ifftn", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("ifftn", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def rfft(
@@ -217,6 +229,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The transform of real numbers along one axis (``cufftExecR2C``): the first half, ``n // 2 + 1`` elements.
 
@@ -226,11 +239,12 @@ class _FftVerbs(Library):
         The result has dtype complex64 or complex128, in the precision of `x` (see `Fft`). `norm` says what is
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. `overwrite_x` allows to destroy `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("rfft", x, n, axis, norm, out, overwrite_x)
+        return self._transformed("rfft", x, n, axis, norm, out, overwrite_x, pairs)
 
     @verb
     def irfft(
@@ -242,6 +256,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The inverse of `rfft`, from half a spectrum to `n` real numbers (``cufftExecC2R``).
 
@@ -252,11 +267,12 @@ class _FftVerbs(Library):
         The result has dtype float32 or float64, in the precision of `x` (see `Fft`). `norm` says what is multiplied by
         1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is new. With
         `overwrite_x` the contents of `x` may be destroyed, which saves a copy.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("irfft", x, n, axis, norm, out, overwrite_x)
+        return self._transformed("irfft", x, n, axis, norm, out, overwrite_x, pairs)
 
     @verb
     def rfft2(
@@ -268,6 +284,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The transform of real numbers along two axes: half of it along the last (``cufftExecR2C``).
 
@@ -278,11 +295,12 @@ class _FftVerbs(Library):
         The result has dtype complex64 or complex128, in the precision of `x` (see `Fft`). `norm` says what is
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. `overwrite_x` allows to destroy `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("rfft2", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("rfft2", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def irfft2(
@@ -294,6 +312,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The inverse of `rfft2`, from half a spectrum to real numbers (``cufftExecC2R``).
 
@@ -305,11 +324,12 @@ class _FftVerbs(Library):
         The result has dtype float32 or float64, in the precision of `x` (see `Fft`). `norm` says what is multiplied by
         1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is new. With
         `overwrite_x` the contents of `x` may be destroyed, which saves a copy.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("irfft2", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("irfft2", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def rfftn(
@@ -321,6 +341,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The transform of real numbers along several axes: half of it along the last (``cufftExecR2C``).
 
@@ -332,11 +353,12 @@ class _FftVerbs(Library):
         The result has dtype complex64 or complex128, in the precision of `x` (see `Fft`). `norm` says what is
         multiplied by 1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is
         new. `overwrite_x` allows to destroy `x`, and has no effect.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("rfftn", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("rfftn", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def irfftn(
@@ -348,6 +370,7 @@ class _FftVerbs(Library):
         out: DeviceArray | None = None,
         *,
         overwrite_x: bool = False,
+        pairs: bool = False,
     ) -> DeviceArray:
         """The inverse of `rfftn`, from half a spectrum to real numbers (``cufftExecC2R``).
 
@@ -359,11 +382,12 @@ class _FftVerbs(Library):
         The result has dtype float32 or float64, in the precision of `x` (see `Fft`). `norm` says what is multiplied by
         1/n. `out` is an array of the shape and dtype of the result, which is returned; by default it is new. With
         `overwrite_x` the contents of `x` may be destroyed, which saves a copy.
+        With `pairs`, `x` and the result are in half precision, complex numbers as pairs (see `Fft`).
 
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        return self._transformed("irfftn", x, s, axes, norm, out, overwrite_x)
+        return self._transformed("irfftn", x, s, axes, norm, out, overwrite_x, pairs)
 
     @verb
     def hfft(
@@ -493,12 +517,21 @@ class _FftVerbs(Library):
     # How they are planned.
 
     def _transformed(
-        self, name: str, x: object, lengths: Any, axes: Any, norm: object, out: object, overwrite_x: object
+        self,
+        name: str,
+        x: object,
+        lengths: Any,
+        axes: Any,
+        norm: object,
+        out: object,
+        overwrite_x: object,
+        pairs: object = False,
     ) -> DeviceArray:
         array = check_array(x, "x")
         check_usable(self._device, array)
-        transform = transform_of(name, name_of(array.dtype), array.shape, lengths, axes, norm)
-        return self._done(transform, array, out, overwrites=_checked_flag(overwrite_x))
+        is_half = _checked_flag(pairs, "pairs")
+        transform = transform_of(name, name_of(array.dtype), array.shape, lengths, axes, norm, pairs=is_half)
+        return self._done(transform, array, out, overwrites=_checked_flag(overwrite_x, "overwrite_x"))
 
     def _done(
         self,
@@ -509,9 +542,10 @@ class _FftVerbs(Library):
         overwrites: bool,
         hooks: Mapping[CallbackKind, Hook] = MappingProxyType({}),
     ) -> DeviceArray:
+        check_supported(self._device, transform)
         in_place = False
         if out is None:
-            target = self._empty(transform.shape, transform.dtype)
+            target = self._empty(transform.array_shape, transform.array_dtype)
         else:
             target = check_array(out, "out")
             check_usable(self._device, target)
@@ -524,8 +558,8 @@ class _FftVerbs(Library):
         overwrites = overwrites and transform.reads_half
         problem = Problem(
             transform.operations,
-            side_of(x),
-            side_of(target),
+            paired_side_of(x, "x") if transform.takes_pairs else side_of(x),
+            paired_side_of(target, "out") if transform.makes_pairs else side_of(target),
             transform.scale,
             transform.conjugated,
             in_place,
@@ -576,10 +610,10 @@ class _FftVerbs(Library):
         self._requests.append(request)
 
 
-def _checked_flag(overwrite_x: object) -> bool:
-    if not isinstance(overwrite_x, bool | np.bool_):
-        raise InvalidArgument(f"overwrite_x is True or False, not {shown(overwrite_x)}")
-    return bool(overwrite_x)
+def _checked_flag(flag: object, name: str) -> bool:
+    if not isinstance(flag, bool | np.bool_):
+        raise InvalidArgument(f"{name} is True or False, not {shown(flag)}")
+    return bool(flag)
 
 
 def _add_info(operands: Operands, hook: Hook, x: DeviceArray, target: DeviceArray) -> None:
@@ -605,10 +639,10 @@ def _is_same(first: DeviceArray, second: DeviceArray) -> bool:
 
 def _check_out(out: DeviceArray, transform: Transform) -> None:
     """Raise `InvalidArgument` unless the result can be written to an array."""
-    if out.shape != transform.shape or name_of(out.dtype) != transform.dtype:
+    shape, dtype = transform.array_shape, transform.array_dtype
+    if out.shape != shape or name_of(out.dtype) != dtype:
         raise InvalidArgument(
-            f"out has shape {out.shape} and dtype {name_of(out.dtype)}, and the result has {transform.shape} and "
-            f"{transform.dtype}"
+            f"out has shape {out.shape} and dtype {name_of(out.dtype)}, and the result has {shape} and {dtype}"
         )
 
 
@@ -619,6 +653,10 @@ class Fft(_FftVerbs, Awaited):
     float32 and complex64 are transformed in single precision, float64 and complex128 in double. bool and integers are
     converted to float64, as by numpy, and float16 and bfloat16 to float32. `norm` is None or "backward" to multiply the
     inverse transform by 1/n, "forward" to multiply the other, and "ortho" to multiply both by the square root of that.
+
+    With ``pairs=True`` a transform is in half precision: `x` and the result are float16, or both bfloat16. A complex
+    number is a pair of them, so a complex array has one more axis behind all others, of length 2; it has no number
+    among `axes`. All lengths are powers of two then. A factor of `norm` is multiplied before the transform.
 
     Inputs are only read. The same transform of the same numbers has the same bits each time.
     """
@@ -639,6 +677,7 @@ class Fft(_FftVerbs, Awaited):
         overwrite_x: bool = False,
         strides: Sequence[SupportsIndex] | None = None,
         out_strides: Sequence[SupportsIndex] | None = None,
+        pairs: bool = False,
         load: FftCallback | None = None,
         store: FftCallback | None = None,
         load_info: DeviceArray | Marked | None = None,
@@ -647,9 +686,9 @@ class Fft(_FftVerbs, Awaited):
         """Return a plan: a transform of arrays of one layout, which is called like a verb.
 
         `shape` has the lengths of the input, and `dtype` is its dtype. `kind` is the name of the verb, and `n` with
-        `axis`, or `s` with `axes`, `norm` and `overwrite_x` are what they are there. `strides` and `out_strides` are
-        those of the input and of the output in bytes, by default those of contiguous arrays. Nothing is sent: cuFFT
-        plans at the first call.
+        `axis`, or `s` with `axes`, `norm`, `overwrite_x` and `pairs` are what they are there. `strides` and
+        `out_strides` are those of the input and of the output in bytes, by default those of contiguous arrays. Nothing
+        is sent: cuFFT plans at the first call.
 
         `load` is a callback through which cuFFT reads the input, and `store` one through which it writes the output
         (``cufftXtSetJITCallback``); see `callback`. `load_info` and `store_info` are the arrays whose addresses they
@@ -670,17 +709,21 @@ class Fft(_FftVerbs, Awaited):
                 )
         checked = check_dtype(dtype)
         lengths = check_shape(shape, checked.itemsize)
-        if not several:
-            transform = transform_of(kind, name_of(checked), lengths, n, -1 if axis is None else axis, norm)
-        else:
-            default = (-2, -1) if kind.endswith("2") else None
-            transform = transform_of(kind, name_of(checked), lengths, s, default if axes is None else axes, norm)
+        points: Any = s if several else n
+        along: Any = axes if several else axis
+        if along is None:
+            along = -1 if not several else (-2, -1) if kind.endswith("2") else None
+        is_half = _checked_flag(pairs, "pairs")
+        transform = transform_of(kind, name_of(checked), lengths, points, along, norm, pairs=is_half)
+        check_supported(self._device, transform)
         hooks = check_hooks(
             self._device,
             {"load": (load, load_info), "store": (store, store_info)},
             {"load": name_of(checked), "store": transform.dtype},
         )
-        overwrites = _checked_flag(overwrite_x)
+        if hooks and is_half:
+            raise InvalidArgument("cuFFT has no callbacks in half precision: do without pairs, or without callbacks")
+        overwrites = _checked_flag(overwrite_x, "overwrite_x")
         return FftPlan._create(self, transform, lengths, checked, strides, out_strides, overwrites, hooks)
 
     async def callback(self, source: str, name: str, options: NvrtcOptions | None = None) -> FftCallback:
