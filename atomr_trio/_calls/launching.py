@@ -251,11 +251,12 @@ class LaunchPath:
             arguments: tuple[object, ...],
             owner: LaunchOwner,
         ) -> bool:
-            try:
-                if grid or block or shared or (arguments and bound):
+            if bound:
+                try:
+                    if grid or block or shared or arguments:
+                        return False
+                except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
                     return False
-            except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
-                return False
             sent = sender.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):
                 return False

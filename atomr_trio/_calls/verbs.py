@@ -649,8 +649,7 @@ class Library:
         batch, calls = self._batch, self._known
         assert batch is not None  # this is its form for batches
         if question is not None and (call := calls.find(question[0])) is not None:
-            answer: Any = batch.repeat(call, question[1])
-            return answer  # type: ignore[no-any-return]
+            return batch.repeat(call, question[1])  # type: ignore[return-value]
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)

@@ -29,6 +29,7 @@ from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_L
 from atomr_trio._wire.ring import SLOTS
 from atomr_trio.testing import endless_kernel, hold_rebuild, hold_worker
 from support import open_test_device, set_constant
+from support.fft_callbacks import scaled
 from support.rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
 
 DEADLINE = 60
@@ -581,6 +582,7 @@ class Awaited:
             "DeviceArray.copy_to": lambda: x.copy_to(np.zeros(4, np.int32)),
             "DeviceArray.fill": lambda: x.fill(0),
             "DeviceArray.to_host": x.to_host,
+            "Fft.callback": lambda: dev.fft.callback(scaled("float32", "2"), "scaled"),
             "Graph.launch": self.graph.launch,
             "Kernel.launch": lambda: add.launch(1, 1, x, 1),
             "Kernel.occupancy": lambda: add.occupancy(64),

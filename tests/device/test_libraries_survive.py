@@ -17,7 +17,7 @@ KERNELS = (SOURCE, ("negate",))
 
 @pytest.mark.parametrize("standby", [0, 1])
 async def test_calls_of_libraries_survive_losses(open_test_device: Any, standby: int) -> None:
-    await keep_accounts(open_test_device, standby, 4, standby, player=LibraryPlayer, kernels=KERNELS)
+    await keep_accounts(open_test_device, standby, 3, standby, player=LibraryPlayer, kernels=KERNELS)
 
 
 @pytest.mark.soak

@@ -255,7 +255,7 @@ async def test_the_last_look_at_the_arrays_outlives_losses(open_test_device, sta
 
 @pytest.mark.parametrize("standby", [0, 1])
 async def test_arrays_hold_what_they_must_whatever_is_launched_and_lost(open_test_device, standby):
-    await keep_accounts(open_test_device, seed=standby, seconds=5, standby=standby)
+    await keep_accounts(open_test_device, seed=standby, seconds=3, standby=standby)
 
 
 @pytest.mark.soak

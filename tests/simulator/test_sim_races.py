@@ -728,6 +728,8 @@ CLEAN = {
     "cub": "reduce scan exchange device_scan",
     "library": "split_barrier semaphore_and_latch",
 }
+LARGE = ("library", "cub")
+"""Those that take longer than all others, which `make sweep` tries."""
 """Cases of `kernels/`, by their families: those that have something to do with the order of accesses."""
 
 
@@ -760,7 +762,9 @@ def run_case(gpu: CheckedMachine, case: Case) -> None:
             argument.check(array)
 
 
-@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.sweep if name in LARGE else []) for name in CLEAN]
+)
 def test_all_checks_find_nothing_in_clean_kernels(tmp_path: Path, name: str) -> None:
     cases = {case.name: case for case in CASES if case.family.name == name}
     for wanted in CLEAN[name].split():

@@ -17,8 +17,9 @@ other thread of the worker enters the stream unless it may block as well.
 
 Having the GPU write a ticket costs as much as a third of a launch. A command that came unsigned therefore shares the
 ticket of one that follows: of the next signed one, or of the last one of its group, which is full after `GROUP_LIMIT`,
-old after `GROUP_SECONDS`, and complete when nothing else has come for `IDLE_SECONDS` (``main.py``). The lane's thread
-completes a group before anything that may take long: nobody else would meanwhile.
+old after `GROUP_SECONDS` unless the GPU has enough before it, and complete when nothing else has come for
+`IDLE_SECONDS` (``main.py``). The lane's thread completes a group before anything that may take long: nobody else would
+meanwhile.
 """
 
 from __future__ import annotations
@@ -455,7 +456,9 @@ class Lane:
         for lane, ticket in awaited:
             lane.wait_submitted(ticket)
         while command.ticket > max(self._room(DRIVER_LIMIT), self.finished + 1):
-            self.sign()  # or nothing might ever be seen to finish
+            # Or nothing might ever be seen to finish. Each ticket is a pause between two kernels, so not at each turn.
+            if self.signed <= self.finished or self.submitted - self.signed >= GROUP_LIMIT:
+                self.sign()
             time.sleep(_POLL_SECONDS)
         self._perform(command, self._order_after_in_turn)
 
@@ -588,7 +591,9 @@ class Lane:
             now = time.perf_counter()
             if ticket == self.signed + 1:
                 self._group_began = now
-            shares = ticket - self.signed < GROUP_LIMIT and now - self._group_began < GROUP_SECONDS
+            # Nobody sees it earlier while the GPU has a whole group of signed commands before it.
+            in_time = now - self._group_began < GROUP_SECONDS or self.signed - self.finished >= GROUP_LIMIT
+            shares = ticket - self.signed < GROUP_LIMIT and in_time
         if not shares:
             self._sign(ticket, verb.operation)
         self.submitted = ticket
