@@ -728,9 +728,9 @@ CLEAN = {
     "cub": "reduce scan exchange device_scan",
     "library": "split_barrier semaphore_and_latch",
 }
+"""Cases of `kernels/`, by their families: those that have something to do with the order of accesses."""
 LARGE = ("library", "cub")
 """Those that take longer than all others, which `make sweep` tries."""
-"""Cases of `kernels/`, by their families: those that have something to do with the order of accesses."""
 
 
 @functools.cache

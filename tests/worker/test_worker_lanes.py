@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from atomr_cuda import driver
 from atomr_sim.driver.streams import Fate, Stream
 from atomr_trio import _worker as worker
-from atomr_trio._wire.protocol import EXIT_BUG, Mode
+from atomr_trio._wire.protocol import EXIT_BUG, GROUP_LIMIT, Mode
+from atomr_trio._worker.base import lanes
 from atomr_trio._worker.base.lanes import Command, Lane
 from support import sim_process as helper
 
@@ -119,6 +121,26 @@ def test_other_lanes_hear_of_a_command_when_it_is_signed(lane: Lane) -> None:
     assert (seen, lane.submitted) == ([(1, 0)], 2), "this one shares the ticket of a later one"
     lane._made(verb, 3, unsigned=False)
     assert (seen, lane.submitted) == ([(1, 0), (3, 2)], 3)
+    close_stream(lane)
+
+
+def test_a_group_is_not_signed_for_its_age_while_the_gpu_has_another_before_it(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ticket is a pause between two kernels, and nobody would see it earlier."""
+    clock, signed = itertools.count(0, lanes.GROUP_SECONDS), list[int]()
+    monkeypatch.setattr(lanes.time, "perf_counter", lambda: next(clock))
+    lane._services = SimpleNamespace(poisoned=False)
+    lane._write_value = lambda stream, address, ticket, flags: signed.append(ticket) or 0
+    verb: Any = SimpleNamespace(operation="a command")
+    for ticket in range(1, 1 + 4 * GROUP_LIMIT):  # each is older than a group may be; the GPU has reached none
+        lane._made(verb, ticket, unsigned=True)
+    ahead = range(2, GROUP_LIMIT + 1, 2)
+    assert signed == [*ahead, 2 * GROUP_LIMIT, 3 * GROUP_LIMIT, 4 * GROUP_LIMIT]
+    lane._words[lane._counter] = 4 * GROUP_LIMIT
+    for ticket in (1, 2):
+        lane._made(verb, 4 * GROUP_LIMIT + ticket, unsigned=True)
+    assert signed[-1] == 4 * GROUP_LIMIT + 2
     close_stream(lane)
 
 
