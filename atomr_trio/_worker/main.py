@@ -65,8 +65,9 @@ from ..libraries.modules.engine import ModuleEngine
 from . import registry as engines
 from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
-from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine, Workspaces
+from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .base.memory import MemoryEngine
+from .base.workspaces import Workspaces
 from .context import Context
 from .parent import die_with_parent
 

@@ -25,8 +25,8 @@ from atomr_trio._wire.protocol import WORKSPACES_WORD
 from atomr_trio._wire.records.plans import PlanTable, pack_addresses
 from atomr_trio._worker.base.calls import Handles
 from atomr_trio._worker.base.capture_turns import CaptureTurns
-from atomr_trio._worker.base.lanes import Workspaces
 from atomr_trio._worker.base.plans import PlanEngine
+from atomr_trio._worker.base.workspaces import Workspaces
 
 
 class Info(Structure):

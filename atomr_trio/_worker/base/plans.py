@@ -18,7 +18,6 @@ from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_cuda._library import Function
-from atomr_cuda.constants.driver import CUDA_ERROR_OUT_OF_MEMORY
 
 from ..._wire.programs import (
     OF_LANE,
@@ -51,6 +50,7 @@ from ..._wire.programs import (
     slots_of,
 )
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
+from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Kernel, Kernels
@@ -127,12 +127,10 @@ class _Plan:
         """The slots that each execution fills."""
         self.example: tuple[int, ...] = ()
         """The addresses that it was made with."""
-        self.allowed: int = 0
-        """The bytes that all workspaces were allowed to take then."""
 
     def make(self, addresses: tuple[int, ...], allowed: int) -> None:
         """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
-        self.example, self.allowed = addresses, allowed
+        self.example = addresses
         given = Given(addresses, None, ())
         for step in self.program.make:
             match step:
@@ -501,27 +499,11 @@ class PlanEngine:
 
         Raises the driver's error for a lack of memory if that would be more than `allowed`.
         """
-        workspaces, allocate = self.services.workspaces, self.driver.cuMemAlloc
-        left = workspaces.take(more, allowed)
-        if left is not None:
-            error = allocate.library.error(CUDA_ERROR_OUT_OF_MEMORY, allocate.symbol)
-            text = (
-                f"the plan needs {more:,} bytes for its workspace, and the memory limit leaves {left:,}: free arrays, "
-                "and `await dev.trim()` to give cached memory back"
-            )
-            raise self.services.cuda_error(error.status, error.name, text, error.library, error.function)
-        room = self.driver.CUdeviceptr()
-        try:
-            allocate(byref(room), size)
-        except BaseException:
-            workspaces.give(more)
-            raise
-        return room
+        return workspaces.allocate(self.services, self.driver, "the plan", size, more, allowed)
 
     def release(self, room: Any, less: int) -> None:
         """Give such memory back; all workspaces take so many bytes less then."""
-        self.driver.cuMemFree(room)
-        self.services.workspaces.give(less)
+        workspaces.release(self.services, self.driver, room, less)
 
     def arranged(self, copy: object) -> Prepared:
         """Return a copy by a kernel of our own, ready to be launched. Raises `BadProgram`."""
@@ -580,7 +562,7 @@ class PlanEngine:
             raise
         return plan
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
         """Make a plan for the lane of a graph, as it was defined for another lane; see `CapturableEngine`."""
         kept = self._kept(lane)
         kept.is_captured = True
@@ -590,7 +572,7 @@ class PlanEngine:
                 if number in other.failed:
                     raise other.failed[number].with_traceback(None)
             known = next(other.plans[number] for other in list(self._lanes.values()) if number in other.plans)
-            kept.plans[number] = self._made(known.program, known.example, known.allowed, lane)
+            kept.plans[number] = self._made(known.program, known.example, allowed, lane)
         plan = kept.plans[number]
         given = plan.given(payload)
         plan.set(plan.settings_of(given), given)
