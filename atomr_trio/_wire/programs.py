@@ -32,6 +32,7 @@ __all__ = [
     "Call",
     "Create",
     "Destroy",
+    "Exported",
     "Handle",
     "Launch",
     "Most",
@@ -137,7 +138,13 @@ class Handle(NamedTuple):
     """The handle of the library."""
 
 
-_Pointer: TypeAlias = Ref | Out | Bytes | Values | Address | Words | Scalars | RoomOf | Stream | Handle
+class Exported(NamedTuple):
+    """The pointer that a variable of the library holds."""
+
+    variable: str
+
+
+_Pointer: TypeAlias = Ref | Out | Bytes | Values | Address | Words | Scalars | RoomOf | Stream | Handle | Exported
 _Special: TypeAlias = Slot | Number | _Pointer
 Argument: TypeAlias = int | float | _Special | None
 """An argument of a function: a number by value, None for a null pointer, or one of the classes above."""
@@ -286,7 +293,7 @@ class Program(NamedTuple):
 
 _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind
-    for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Most)
+    for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Exported, Most)
 }
 _STEPS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind for kind in (Create, Query, Call, Set, Room, Require, Destroy, Arrange, Launch)
@@ -395,6 +402,7 @@ _ARGUMENT_FORMS: Final[Mapping[type[Any], Callable[..., bool]]] = {
     RoomOf: _is_place,
     Stream: lambda: True,
     Handle: lambda: True,
+    Exported: lambda variable: type(variable) is str,
 }
 
 

@@ -55,13 +55,18 @@ class Toy:
             "toyRun", c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_double, c_size_t, c_void_p, c_size_t, c_void_p
         )
         self.toySecret = library("toySecret", c_void_p)
+        self.TOY_WORD = library.variable("TOY_WORD")
+        self.TOY_NULL = library.variable("TOY_NULL")
+        self.TOY_NEW = library.variable("TOY_NEW", since=(13, 9))
+        self.TOY_SECRET = library.variable("TOY_SECRET")
         self.calls: list[tuple[Any, ...]] = []
         self.alive: dict[int, str] = {}
         self.statuses: dict[str, int] = {}
         """The status with which a function answers its next call."""
         self.answers: dict[str, int] = {"state": 0, "bytes": 1000, "count": 3}
         self._next = 0
-        library.replace({name: self._entry(name) for name in library.functions})
+        variables = {"TOY_WORD": 0xF00D, "TOY_NULL": 0, "TOY_SECRET": 0xBAD}
+        library.replace({name: self._entry(name) for name in library.functions} | variables)
 
     def _entry(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
@@ -119,6 +124,7 @@ class Toy:
 
 
 PROGRAMS = ("toyCreate", "toyDestroy", "toyNumber", "toyForget", "toySet", "toyShape", "toyAsk", "toyRun")
+VARIABLES = ("TOY_WORD", "TOY_NULL", "TOY_NEW", "toyCreate")
 
 
 class _Handles(Handles):
@@ -191,7 +197,7 @@ class Bench:
             workspaces=Workspaces(self.words),
             capture_turns=CaptureTurns(),
         )
-        self.table = PlanTable("toy", 99, PROGRAMS)
+        self.table = PlanTable("toy", 99, PROGRAMS, variables=VARIABLES)
         self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)
         self.engine.driver = self.memory
         self.lane = self.new_lane(0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ctypes import c_void_p
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from atomr_cuda._library import CudaError
+from atomr_cuda._library import CudaError, Library, SymbolMissing
 from atomr_trio._wire.programs import (
     OF_LANE,
     OF_PLAN,
@@ -19,6 +20,7 @@ from atomr_trio._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -39,8 +41,10 @@ from atomr_trio._wire.programs import (
     Words,
 )
 from atomr_trio._wire.protocol import WORKSPACES_WORD
+from atomr_trio._wire.records.plans import PlanTable
 from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
+from atomr_trio._worker.base.plans import PlanEngine
 from support.toy_library import Bench
 
 THE_THING = Slot(0)
@@ -156,10 +160,46 @@ def test_a_kernel_of_the_engine_is_launched_with_the_words_of_each_execution(
     assert bench.lane.weighed == [(1, 3 * ENTRIES_OF_A_CALL)] * 2
 
 
+# --- variables --------------------------------------------------------------------------------------------------------
+
+
+def test_a_variable_is_given_by_the_pointer_that_it_holds(bench: Bench) -> None:
+    bench.define(program(THING, ASK, execute=(run(thing=Exported("TOY_WORD")), run(thing=Exported("TOY_NULL")))))
+    bench.execute(scalars=SCALARS)
+    assert [call[2] for call in ran(bench)] == [0xF00D, None]
+
+
+def test_a_variable_that_the_library_lacks_is_a_missing_symbol_and_gives_back_what_was_made(bench: Bench) -> None:
+    for _ in range(2):
+        with pytest.raises(SymbolMissing, match=r"has no variable TOY_NEW: it needs version 13.9 or newer"):
+            bench.define(program(THING, ASK, execute=(run(thing=Exported("TOY_NEW")),)))
+    assert set(bench.toy.alive.values()) <= {"handle"}
+    with pytest.raises(SymbolMissing):
+        bench.execute(scalars=SCALARS)
+
+
+def test_a_program_passes_variables_of_a_real_library_to_its_functions(bench: Bench) -> None:
+    library = Library("real", sonames=("libc.so.6",), describe=lambda status: (f"C_{status}", "a status"))
+    bindings = SimpleNamespace(library=library, fileno=library("fileno", c_void_p))
+    bindings.stdout, bindings.stderr = library.variable("stdout"), library.variable("stderr")
+    table = PlanTable("real", 98, ("fileno",), variables=("stdout", "stderr"))
+    bench.table, bench.engine = table, PlanEngine(bench.services, table, bindings)
+    bench.engine.driver = bench.memory
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        with pytest.raises(CudaError) as caught:
+            bench.define(Program((Call("fileno", (Exported(name),)),), (), 0), example=())
+        assert (caught.value.status, caught.value.function) == (number, "fileno")
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 BAD: dict[str, Program] = {
     "a function of another library": program(Call("cuMemFree", (Address(0),))),
+    "a variable that programs may not use": program(THING, ASK, execute=(run(thing=Exported("TOY_SECRET")),)),
+    "a variable that is not there": program(THING, ASK, execute=(run(thing=Exported("TOY_WORDS")),)),
+    "a function as a variable": program(THING, ASK, execute=(run(thing=Exported("toyCreate")),)),
+    "a variable as a function": program(Call("TOY_WORD", ())),
+    "a variable for a number": program(Create("toyCreate", (Out(0), Exported("TOY_WORD")), "toyDestroy")),
     "a function that programs may not call": program(Call("toySecret", (Slot(0),))),
     "what is no function": program(Call("library", ())),
     "an attribute of the bindings": program(Call("calls", ())),

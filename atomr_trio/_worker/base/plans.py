@@ -17,7 +17,7 @@ import threading
 from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from atomr_cuda._library import Function
+from atomr_cuda._library import Function, Variable
 
 from ..._wire.programs import (
     OF_LANE,
@@ -29,6 +29,7 @@ from ..._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -242,6 +243,8 @@ class _Plan:
                 return content
             case Values(values):
                 return (kind._type_ * len(values))(*values)
+            case Exported(name):
+                return self._engine.exported(name)
             case Stream():
                 return self._lane.stream
             case Handle():
@@ -479,6 +482,11 @@ class PlanEngine:
         if call is None:
             call = self._calls[name] = self.function(name).bind()
         return call
+
+    def exported(self, name: str) -> int | None:
+        """Return the pointer that a variable of the library holds. Raises `SymbolMissing`."""
+        variable: Variable = getattr(self._bindings, name)
+        return variable.value
 
     def handle(self, lane: Lane) -> Any:
         """Return the handle that calls of this lane take. It is made at its first use."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import Structure, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from typing import Any, Final
 
-from atomr_cuda._library import Function
+from atomr_cuda._library import Function, Variable
 
 from ..._wire.programs import (
     Address,
@@ -18,6 +18,7 @@ from ..._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -180,8 +181,13 @@ class ProgramCheck:
                 return kind in _NUMBERS[form] and offset + struct.calcsize(form) <= self._program.scalars
             case Handle():
                 return kind is c_void_p and self._has_handle
+            case Exported(name):
+                return kind is c_void_p and self._is_variable(name)
             case Bytes() | Stream():
                 return kind is c_void_p
+
+    def _is_variable(self, name: str) -> bool:
+        return name in self._table.variables and isinstance(getattr(self._bindings, name, None), Variable)
 
     def _type_of(self, place: Slot | Ref) -> Any:
         found = self._types.get(place.slot)
