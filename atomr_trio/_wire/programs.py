@@ -111,7 +111,10 @@ class Words(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """The address on the host of the scalars that come with an execution, from `offset` bytes on."""
+    """The address on the host of the scalars that come with an execution, from `offset` bytes on.
+
+    There are none while a plan is made: `Bytes` stand for them there.
+    """
 
     offset: int
 
@@ -124,7 +127,7 @@ class Number(NamedTuple):
 
 
 class RoomOf(NamedTuple):
-    """The address of one piece of the plan's workspace, and bytes behind it."""
+    """The address of one piece of the plan's workspaces, and bytes behind it."""
 
     piece: int
     offset: int = 0
@@ -195,7 +198,11 @@ class Most(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Take a workspace of several pieces, each of so many bytes. A program has at most one such step."""
+    """Take a workspace of several pieces, each of so many bytes.
+
+    A program may have several that are its own, the size of one an answer that the one before was needed for. It has at
+    most one of the lane. The pieces of all are counted on.
+    """
 
     pieces: tuple[int | Slot | Most, ...]
     owner: str

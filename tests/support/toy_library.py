@@ -190,12 +190,15 @@ class Bench:
         self.toy = Toy()
         self.memory = Memory(memory)
         self.forgotten = 0
+        self.later: list[Any] = []
+        """What a worker would give back in a thread."""
         self.words = [0] * (WORKSPACES_WORD + 1)
         self.services = SimpleNamespace(
             cuda_error=CudaError,
             forget_hot=self._forget,
             workspaces=Workspaces(self.words),
             capture_turns=CaptureTurns(),
+            give_back=self.later.extend,
         )
         self.table = PlanTable("toy", 99, PROGRAMS, variables=VARIABLES)
         self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)
@@ -208,10 +211,16 @@ class Bench:
             index=index, stream=c_void_p(0x51 + index), calling=threading.Lock(), finished=0, accepted=7
         )
         lane.weighed, lane.weigh = weighed, lambda *what: weighed.append(what)
+        lane.ask = lambda call: call(lane.stream)
         return lane
 
     def _forget(self) -> None:
         self.forgotten += 1
+
+    def give_back(self) -> None:
+        """Make the calls that a worker would make in a thread."""
+        while self.later:
+            self.later.pop(0)()
 
     def define(
         self,

@@ -98,6 +98,16 @@ class _Bound(NamedTuple):
         return tuple([resolve(given) for resolve in self.resolve])
 
 
+class _Workspace(NamedTuple):
+    """What one `Room` step has taken."""
+
+    sizes: tuple[int, ...]
+    """The bytes of its pieces."""
+    own: Any = None
+    """The memory, if it is the plan's; None for that of the lane, which may move."""
+    own_bytes: int = 0
+
+
 class _Plan:
     """The objects of one plan on one lane."""
 
@@ -109,11 +119,9 @@ class _Plan:
         self._slots: dict[int, Any] = {}
         self._destroyers: dict[int, Callable[[], int]] = {}
         """The calls that give the objects back, in the order in which those were made."""
-        self.sizes: tuple[int, ...] = ()
-        """The bytes of the workspace's pieces."""
-        self.room: Any = None
-        """A workspace of its own."""
-        self.room_bytes: int = 0
+        self._workspaces: list[_Workspace] = []
+        self.may_be_hot: bool = False
+        """True once an execution was made ready to be made again."""
         self.settings: tuple[tuple[int, ...], ...] | None = None
         """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
         self._last: Any = None
@@ -142,8 +150,7 @@ class _Plan:
                 case Query(function, arguments) | Call(function, arguments):
                     self._call(function, arguments, given)
                 case Room(pieces, owner):
-                    self.sizes = tuple(map(self._size, pieces))
-                    self._take_room(owner, allowed)
+                    self._take_room(tuple(map(self._size, pieces)), owner, allowed)
                     given = Given(addresses, None, self.places())
                 case Require(value, least, most, status):
                     found = self._number(value)
@@ -262,22 +269,29 @@ class _Plan:
             return max(map(self._size, piece.sizes))
         return self._number(piece) if isinstance(piece, Slot) else piece
 
-    def _take_room(self, owner: str, allowed: int) -> None:
-        size = sum(map(_rounded, self.sizes))
+    def _take_room(self, sizes: tuple[int, ...], owner: str, allowed: int) -> None:
+        size = sum(map(_rounded, sizes))
+        taken = _Workspace(sizes)
         if owner == OF_LANE:
             self._kept.grow(size, allowed, self._lane)
         elif size:
-            self.room = self._engine.allocate(size, size, allowed)
-            self.room_bytes = size
+            taken = _Workspace(sizes, self._engine.allocate(size, size, allowed), size)
+        self._workspaces.append(taken)
+
+    @property
+    def has_memory(self) -> bool:
+        """True if a workspace is its own."""
+        return any(each.own is not None for each in self._workspaces)
 
     def places(self) -> tuple[int, ...]:
-        """Return the addresses of the workspace's pieces, as things are now; 0 for one of no bytes."""
-        room = self._kept.room if self.room is None else self.room
-        at = 0 if room is None else room.value
+        """Return the addresses of the workspaces' pieces, as things are now; 0 for one of no bytes."""
         found = []
-        for size in self.sizes:
-            found.append(at if size else 0)
-            at += _rounded(size)
+        for sizes, own, _ in self._workspaces:
+            room = self._kept.room if own is None else own
+            at = 0 if room is None else room.value
+            for size in sizes:
+                found.append(at if size else 0)
+                at += _rounded(size)
         return tuple(found)
 
     # Executions.
@@ -353,9 +367,11 @@ class _Plan:
         while self._destroyers:
             _, call = self._destroyers.popitem()
             self._destroy(call)
-        if self.room is not None:
-            self._engine.release(self.room, self.room_bytes)
-            self.room = None
+        while self._workspaces:
+            _, own, size = self._workspaces[-1]
+            if own is not None:
+                self._engine.release(own, size)
+            self._workspaces.pop()
 
     def _destroy(self, call: Callable[[], object]) -> None:
         with self._engine.services.capture_turns.synchronize():
@@ -609,6 +625,7 @@ class PlanEngine:
         plan = None if kept is None else kept.plans.get(number)
         if verb != self.table.execute.number or plan is None:
             return None
+        plan.may_be_hot = True
         given = plan.given(payload)
         settings = plan.settings_of(given)
         call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
@@ -631,8 +648,13 @@ class PlanEngine:
         kept.failed.pop(number, None)
         plan = kept.plans.pop(number, None)
         if plan is not None:  # or it could not be made
-            self.services.forget_hot()
-            kept.dropped.append((command.ticket - 1, plan))
+            if plan.may_be_hot:
+                self.services.forget_hot()
+            if plan.has_memory and lane.finished < command.ticket - 1:  # nobody may define another for long
+                wait = functools.partial(lane.ask, self.driver.cuStreamSynchronize.status)
+                self.services.give_back([wait, plan.destroy])
+            else:
+                kept.dropped.append((command.ticket - 1, plan))
         kept.collect(lane.finished)
 
     def _open_ahead(self, command: Command, lane: Lane) -> None:
