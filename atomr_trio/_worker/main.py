@@ -130,7 +130,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._later = GivingBackLater(functools.partial(self._start_thread, "give-back"), self._give_back_now)
         self.give_back: Callable[[Sequence[Callable[[], object]]], None] = self._later.make
-        self.wait_given_back: Callable[[], None] = self._later.join
+        self.wait_given_back: Callable[[], bool] = self._later.join
         self.capture_turns: CaptureTurns = CaptureTurns()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,

@@ -199,6 +199,7 @@ class Bench:
             workspaces=Workspaces(self.words),
             capture_turns=CaptureTurns(),
             give_back=self.later.extend,
+            wait_given_back=self.give_back,
         )
         self.table = PlanTable("toy", 99, PROGRAMS, variables=VARIABLES)
         self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)
@@ -217,10 +218,13 @@ class Bench:
     def _forget(self) -> None:
         self.forgotten += 1
 
-    def give_back(self) -> None:
-        """Make the calls that a worker would make in a thread."""
-        while self.later:
-            self.later.pop(0)()
+    def give_back(self) -> bool:
+        """Make the calls that a worker would make in a thread. Returns whether there were any."""
+        calls = list(self.later)
+        self.later.clear()
+        for call in calls:
+            call()
+        return bool(calls)
 
     def define(
         self,

@@ -508,15 +508,13 @@ def test_a_plan_with_a_workspace_of_its_own_gives_it_back_when_it_is_dropped(ben
     bench.define(with_room(1000, OF_PLAN), 2)
     assert taken(bench) == 2048
     assert room_of(bench, 1) != room_of(bench, 2)
-    bench.lane.finished = 3
-    bench.drop(1, ticket=4)
-    assert list(bench.memory.allocated.values()) == [1024]
-    bench.drop(2, ticket=9)
-    assert taken(bench) == 1024
-    assert list(bench.memory.allocated.values()) == [1024]  # the GPU has not reached its last execution
+    bench.drop(1)
+    bench.drop(2)
+    assert taken(bench) == 2048  # a thread waits for the last execution
+    assert (bench.memory.synchronized, len(bench.memory.allocated)) == (0, 2)
     bench.give_back()
-    assert bench.memory.synchronized == 1
-    assert bench.memory.allocated == {}
+    assert bench.memory.synchronized == 2
+    assert (taken(bench), bench.memory.allocated) == (0, {})
     bench.define(with_room(0, OF_PLAN), 4)
     assert taken(bench) == 0
 
@@ -568,7 +566,8 @@ def test_workspaces_of_a_plan_follow_each_other_while_it_is_made_and_it_answers_
     bench.define(with_room(5000), 2)  # the lane's own is another
     bench.execute(addresses=(512, 4096), scalars=SCALARS)
     assert [call[-3] for call in ran(bench)] == [second, first + 256, first]
-    bench.drop(ticket=1)
+    bench.drop()
+    bench.give_back()
     assert list(bench.memory.allocated.values()) == [5120]
 
 
@@ -578,6 +577,20 @@ def test_a_second_workspace_that_is_refused_gives_back_the_first(bench: Bench, a
         bench.define(SPARSE, allowed=allowed)
     assert (taken(bench), bench.memory.allocated) == (0, {})
     assert set(bench.toy.alive.values()) <= {"handle"}
+
+
+def test_a_plan_waits_for_memory_that_is_being_given_back_before_it_is_refused(bench: Bench) -> None:
+    for number in range(1, 4):
+        bench.define(SPARSE, number, allowed=2304)
+        bench.drop(number)
+    assert (taken(bench), bench.memory.synchronized, len(bench.later)) == (2304, 2, 2)
+    bench.toy.names()
+    with pytest.raises(CudaError, match="leaves 2,303"):
+        bench.define(with_room(2304, OF_PLAN), allowed=2303)
+    assert bench.toy.names().count("toyCreate") == 2
+    with pytest.raises(CudaError, match="leaves 2,303"):
+        bench.define(with_room(2304, OF_PLAN), allowed=2303)
+    assert bench.toy.names().count("toyCreate") == 1, "nothing was being given back"
 
 
 def test_a_workspace_of_the_lane_goes_with_those_of_the_plan(bench: Bench) -> None:

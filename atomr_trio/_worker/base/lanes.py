@@ -98,8 +98,8 @@ class WorkerServices(Protocol):
     def give_back(self, calls: Sequence[Callable[[], object]]) -> None:
         """Make calls that give something back, in a thread: the driver may let them wait for all that runs."""
 
-    def wait_given_back(self) -> None:
-        """Wait until those calls were made."""
+    def wait_given_back(self) -> bool:
+        """Wait until those calls were made. Returns whether some may have been under way before."""
 
     def lost(self, error: Any, operation: str) -> None:
         """The context is gone: say so once, run nothing more."""

@@ -6,7 +6,8 @@ arguments fit, every slot is filled before it is used. So a program that went as
 
 A plan belongs to one lane, whose stream its objects are bound to. Executions of a lane follow each other, so all plans
 of a lane may share one workspace. It grows when a plan is made, never in an execution; then every call that was made
-ready with its address is forgotten. A plan that is dropped is destroyed when the GPU has reached its last execution.
+ready with its address is forgotten. A plan that is dropped is destroyed when the GPU has reached its last execution:
+one with memory of its own by a thread that waits for that, any other when the next is defined or dropped.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from ..._wire.programs import (
     slots_of,
 )
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
+from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
@@ -570,12 +572,22 @@ class PlanEngine:
             has_handle = self._handles is not None
             ProgramCheck(program, self.table, self._bindings, self.kernels.known, has_handle=has_handle).check()
             addresses = unpack_addresses(command.payload, start + length, program.addresses)
-            plan = self._made(program, addresses, allowed, lane)
+            plan = self._made_at_last(program, addresses, allowed, lane)
         except Exception as error:
             kept.failed[number] = error
             raise
         kept.plans[number] = plan
         return {"answers": plan.answers}
+
+    def _made_at_last(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
+        """Make a plan; once more if there is too little memory while plans are about to give theirs back."""
+        try:
+            return self._made(program, addresses, allowed, lane)
+        except self.services.cuda_error as error:
+            out_of_memory = classify(error.status, error.library) is StatusClass.OUT_OF_MEMORY
+            if not out_of_memory or not self.services.wait_given_back():
+                raise
+            return self._made(program, addresses, allowed, lane)
 
     def _made(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
         plan = _Plan(self, program, lane, self._kept(lane))
@@ -650,7 +662,7 @@ class PlanEngine:
         if plan is not None:  # or it could not be made
             if plan.may_be_hot:
                 self.services.forget_hot()
-            if plan.has_memory and lane.finished < command.ticket - 1:  # nobody may define another for long
+            if plan.has_memory:  # at once, but not here: the driver may wait for what runs in other lanes
                 wait = functools.partial(lane.ask, self.driver.cuStreamSynchronize.status)
                 self.services.give_back([wait, plan.destroy])
             else:
