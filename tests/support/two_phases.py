@@ -57,7 +57,7 @@ def note_what_is_sent() -> None:
             SENT.append(verb.name)
         return real(order, lane, verb, *arguments, **options)
 
-    Order.publish = publish  # type: ignore[method-assign]
+    Order.publish = publish
 
 
 @contextlib.contextmanager
@@ -78,12 +78,12 @@ def between(action: Callable[[], Awaitable[None]]) -> Iterator[None]:
             await left.pop()()
         return await real(planner)
 
-    Library._ask_all = ask_all  # type: ignore[method-assign]
+    Library._ask_all = ask_all
     try:
         yield
         assert not left, "there was no second phase"
     finally:
-        Library._ask_all = real  # type: ignore[method-assign]
+        Library._ask_all = real
 
 
 async def check(dev: Any, numbers: Any = NUMBERS) -> None:
@@ -362,9 +362,9 @@ async def what_goes_before_the_first_phase() -> None:
 @scenario
 async def a_batch_and_a_graph() -> None:
     """They refuse it by name, unless it comes to no first phase."""
-    from atomr_trio.libraries.running.verbs import _RunningVerbs  # type: ignore[import-not-found]
+    from atomr_trio.libraries.running.verbs import _RunningVerbs
 
-    class RecordedRunning(_RunningVerbs, Recorded):  # type: ignore[misc]
+    class RecordedRunning(_RunningVerbs, Recorded):
         """The form that its graphs would have."""
 
     def recorded(graph: Any) -> Any:
