@@ -145,7 +145,7 @@ class DeviceMemory(DevicePart):
 
     def _full(self, full: ArenaFull) -> OutOfDeviceMemory:
         text, advice = _SHORT_OF[full.bound]
-        plans = f", and plans of libraries have {full.workspaces:,} for their workspaces" if full.workspaces else ""
+        plans = f", and libraries have {full.workspaces:,} for their workspaces" if full.workspaces else ""
         return OutOfDeviceMemory(
             f"{full.requested:,} bytes do not fit: {text.format(limit=full.limit)}, arrays hold {full.in_use:,} "
             f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}{plans}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import itertools
 import struct
 import types
@@ -47,6 +48,7 @@ from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, Call
 from .._wire.records.memory import COPY_IN
 from .known import KnownCalls, question_of
 from .launching import AwaitedLaunches
+from .phases import Definition, Phases, ask_in_phases, at_once
 from .plans import PlanRequest, Plans
 from .shortcut import begin_in_turn
 
@@ -562,6 +564,12 @@ class Library:
             kind, addresses, scalars, operands.roles(), lane=self._lane, operation=name, keep=operands.arrays
         )
 
+    def _definition(
+        self, program: Program, addresses: Sequence[int], operands: Operands, *, operation: str
+    ) -> Definition:
+        """Return the definition of a plan for this call alone, for a verb in two phases to yield (``phases.py``)."""
+        return Definition(self, program, addresses, operands, operation)
+
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of `source` to `target`, before the calls that follow."""
         from .._transfers.copy_plan import plan_copy
@@ -596,11 +604,21 @@ class Library:
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
             return cast("T", answer)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        await placed(self._device, _flat((*arguments, *keywords.values())))
+        await self._begin_verb(arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        outgoing = Outgoing(planner._requests)
+        made = await planner._ask_all()
+        if question is not None:
+            calls.learn(question, made, planner._made, result)
+        return result
+
+    async def _begin_verb(self, arguments: Sequence[object], keywords: dict[str, Any]) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await placed(self._device, _flat((*arguments, *keywords.values())))
+
+    async def _ask_all(self) -> list[CommandRequest]:
+        """Run the commands that were planned, and forget them. Returns them."""
+        outgoing, self._requests = Outgoing(self._requests), []
         waiting = collections.deque(outgoing.take(STRETCH))
         if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough for one turn
             await trio.lowlevel.checkpoint()
@@ -608,9 +626,7 @@ class Library:
             for request in await self._ask_some(waiting, outgoing):
                 request.take()
             waiting += outgoing.take(STRETCH - len(waiting))
-        if question is not None:
-            calls.learn(question, outgoing.made, planner._made, result)
-        return result
+        return outgoing.made
 
     @trio.lowlevel.enable_ki_protection
     async def _ask_some(self, waiting: collections.deque[CommandRequest], outgoing: Outgoing) -> list[CommandRequest]:
@@ -835,21 +851,34 @@ def _places_of_results(arrays: Sequence[DeviceArray], result: object) -> list[in
 
 
 class verb(Generic[P, T]):
-    """A decorator that makes two methods of one that plans: awaited on `Awaited`, done at once on the other forms."""
+    """A decorator that makes two methods of one that plans: awaited on `Awaited`, done at once on the other forms.
 
-    def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None:
+    One that is a generator function is a verb in two phases (``phases.py``).
+    """
+
+    @overload
+    def __init__(self, plan: Callable[Concatenate[Any, P], Phases[T]]) -> None: ...
+    @overload
+    def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None: ...
+    def __init__(self, plan: Callable[Concatenate[Any, P], Any]) -> None:
         self.plan = plan
         functools.update_wrapper(self, plan)  # type: ignore[arg-type]
+        has_phases = inspect.isgeneratorfunction(plan)
+        planned: Callable[..., Any] = at_once(plan) if has_phases else plan
 
         @functools.wraps(plan)
         async def ask(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
             return await library._ask(plan, arguments, keywords)
 
         @functools.wraps(plan)
-        def send(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
-            return library._send(plan, arguments, keywords)
+        async def ask_twice(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+            return cast("T", await ask_in_phases(library, plan, arguments, keywords))
 
-        self._ask, self._send = ask, send
+        @functools.wraps(plan)
+        def send(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+            return cast("T", library._send(planned, arguments, keywords))
+
+        self._ask, self._send = ask_twice if has_phases else ask, send
 
     @overload
     def __get__(self, library: None, owner: type[Any]) -> Self: ...

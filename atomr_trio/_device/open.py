@@ -75,8 +75,8 @@ def open_device(
       from when no other command can delay it any more, and for lanes that only wait for each other. The limit does not
       apply to a copy of more than 4 MiB of ordinary memory, in which the host takes part.
     - `close_timeout`: seconds that leaving the block waits for started work, before it kills the worker.
-    - `memory_limit`: bytes that the arrays' chunks and the workspaces of plans may take; by default 95 % of the memory
-      that was free at opening.
+    - `memory_limit`: bytes that the arrays' chunks and the workspaces of plans and graphs may take; by default 95 % of
+      the memory that was free at opening.
     - `restart_policy`: the number of lost contexts that is tolerated; by default 3 within a minute.
     - `guarded`: the default for arrays: true puts each between unmapped addresses (see `Device.empty`).
     - `workers`: a source of worker processes, which takes them back, for example an `atomr_trio.testing.WorkerPool`; by

@@ -371,7 +371,7 @@ class Arena:
         self.quarantine: dict[int, tuple[int, ...]] = {}
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self.count_workspaces: Callable[[], int] = _none
-        """Returns the bytes of device memory that plans of libraries have taken, which count for the limit too."""
+        """Returns the bytes of device memory that libraries have for workspaces, which count for the limit too."""
         self._short = False
         self._bins: dict[int, list[Block]] = {}
         """The freed blocks that are not merged with their neighbours yet, by size, the newest last."""
@@ -383,7 +383,7 @@ class Arena:
 
     @property
     def workspaces(self) -> int:
-        """Bytes of device memory that plans of libraries have taken."""
+        """Bytes of device memory that libraries have taken for workspaces."""
         return self.count_workspaces()
 
     @property

@@ -136,7 +136,8 @@ class MemoryStatistics:
     """The budget in bytes: `reserved` and `workspaces` together never exceed it."""
 
     workspaces: int
-    """Bytes of device memory that libraries use for the workspaces of their plans; they count for `limit`."""
+    """Bytes of device memory that libraries use for the workspaces of plans and of graphs; they count for
+    `limit`."""
 
     staging: int
     """Bytes of pinned *host* memory that copies go through; it grows when a batch needs more."""

@@ -32,6 +32,7 @@ __all__ = [
     "Call",
     "Create",
     "Destroy",
+    "Exported",
     "Handle",
     "Launch",
     "Most",
@@ -110,7 +111,10 @@ class Words(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """The address on the host of the scalars that come with an execution, from `offset` bytes on."""
+    """The address on the host of the scalars that come with an execution, from `offset` bytes on.
+
+    There are none while a plan is made: `Bytes` stand for them there.
+    """
 
     offset: int
 
@@ -123,7 +127,7 @@ class Number(NamedTuple):
 
 
 class RoomOf(NamedTuple):
-    """The address of one piece of the plan's workspace, and bytes behind it."""
+    """The address of one piece of the plan's workspaces, and bytes behind it."""
 
     piece: int
     offset: int = 0
@@ -137,7 +141,13 @@ class Handle(NamedTuple):
     """The handle of the library."""
 
 
-_Pointer: TypeAlias = Ref | Out | Bytes | Values | Address | Words | Scalars | RoomOf | Stream | Handle
+class Exported(NamedTuple):
+    """The pointer that a variable of the library holds."""
+
+    variable: str
+
+
+_Pointer: TypeAlias = Ref | Out | Bytes | Values | Address | Words | Scalars | RoomOf | Stream | Handle | Exported
 _Special: TypeAlias = Slot | Number | _Pointer
 Argument: TypeAlias = int | float | _Special | None
 """An argument of a function: a number by value, None for a null pointer, or one of the classes above."""
@@ -188,7 +198,11 @@ class Most(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Take a workspace of several pieces, each of so many bytes. A program has at most one such step."""
+    """Take a workspace of several pieces, each of so many bytes.
+
+    A program may have several that are its own, the size of one an answer that the one before was needed for. It has at
+    most one of the lane. The pieces of all are counted on.
+    """
 
     pieces: tuple[int | Slot | Most, ...]
     owner: str
@@ -286,7 +300,7 @@ class Program(NamedTuple):
 
 _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind
-    for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Most)
+    for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Exported, Most)
 }
 _STEPS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind for kind in (Create, Query, Call, Set, Room, Require, Destroy, Arrange, Launch)
@@ -395,6 +409,7 @@ _ARGUMENT_FORMS: Final[Mapping[type[Any], Callable[..., bool]]] = {
     RoomOf: _is_place,
     Stream: lambda: True,
     Handle: lambda: True,
+    Exported: lambda variable: type(variable) is str,
 }
 
 

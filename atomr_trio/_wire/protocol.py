@@ -118,7 +118,7 @@ RECORDS_READ_WORD: Final = RECORDS_READ_CELL * CELL // 8
 RECORDS_SENT_WORD: Final = RECORDS_SENT_CELL * CELL // 8
 WORKER_ASLEEP_WORD: Final = WORKER_ASLEEP_CELL * CELL // 8
 WORKSPACES_WORD: Final = WORKSPACES_CELL * CELL // 8
-"""The bytes of device memory that the worker has taken for the workspaces of plans."""
+"""The bytes of device memory that the worker has taken for workspaces: of plans, and of calls in graphs."""
 SENDER_WAITS_WORD: Final = SENDER_WAITS_CELL * CELL // 8
 """Not 0 while the sender has records for which the ring had no room: the worker says ``room`` when it has read all."""
 

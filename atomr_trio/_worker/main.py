@@ -65,8 +65,9 @@ from ..libraries.modules.engine import ModuleEngine
 from . import registry as engines
 from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
-from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine, Workspaces
+from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
 from .base.memory import MemoryEngine
+from .base.workspaces import Workspaces
 from .context import Context
 from .parent import die_with_parent
 
@@ -129,7 +130,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._later = GivingBackLater(functools.partial(self._start_thread, "give-back"), self._give_back_now)
         self.give_back: Callable[[Sequence[Callable[[], object]]], None] = self._later.make
-        self.wait_given_back: Callable[[], None] = self._later.join
+        self.wait_given_back: Callable[[], bool] = self._later.join
         self.capture_turns: CaptureTurns = CaptureTurns()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,

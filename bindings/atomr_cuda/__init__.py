@@ -5,6 +5,15 @@ shared library: a library is searched when its first function is called. ``atomr
 Python for machines without a GPU. This package does not depend on its users, of which ``atomr_sim`` is one.
 """
 
-from ._library import CudaError, Function, Library, LibraryMissing, SymbolMissing, ValueFunction, gpu_is_here
+from ._library import CudaError, Function, Library, LibraryMissing, SymbolMissing, ValueFunction, Variable, gpu_is_here
 
-__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction", "gpu_is_here"]
+__all__ = [
+    "CudaError",
+    "Function",
+    "Library",
+    "LibraryMissing",
+    "SymbolMissing",
+    "ValueFunction",
+    "Variable",
+    "gpu_is_here",
+]

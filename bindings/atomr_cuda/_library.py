@@ -1,8 +1,8 @@
 """Find, load and declare a shared library of C functions.
 
-A ``Library`` is a table of declared functions. Nothing is searched, loaded or bound at import. The shared object is
-found when one of its functions is first needed, and each function is bound at its own first use. So a library that
-lacks one function can still be used for all the others.
+A ``Library`` is a table of declared functions and variables. Nothing is searched, loaded or bound at import. The shared
+object is found when one of them is first needed, and each is bound at its own first use. So a library that lacks one
+function can still be used for all the others.
 
 This file finds libraries and turns a status into an exception. It knows no CUDA library by name.
 """
@@ -15,11 +15,22 @@ import glob
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-__all__ = ["CudaError", "Function", "Library", "LibraryMissing", "SymbolMissing", "ValueFunction", "gpu_is_here"]
+__all__ = [
+    "CudaError",
+    "Function",
+    "Library",
+    "LibraryMissing",
+    "SymbolMissing",
+    "ValueFunction",
+    "Variable",
+    "gpu_is_here",
+]
 
 Describe = Callable[[int], "tuple[str, str]"]
+Table = Mapping[str, "Callable[..., int] | int"]
+"""What stands in the place of a library: a Python function for each C function, and a pointer for each variable."""
 Version = tuple[int, int]
 
 
@@ -55,7 +66,7 @@ class LibraryMissing(ImportError):
 
     ``extra`` is the optional dependency set of the distribution that contains it, or None when it comes with the NVIDIA
     driver. ``looked`` lists every place that was tried, with the error there. If the library was found and only a
-    function is missing, ``SymbolMissing`` is raised instead.
+    function or variable is missing, ``SymbolMissing`` is raised instead.
     """
 
     def __init__(self, library: str, extra: str | None, looked: tuple[str, ...]) -> None:
@@ -74,9 +85,10 @@ class LibraryMissing(ImportError):
 
 
 class SymbolMissing(LibraryMissing):
-    """The library was loaded, but it lacks the function: it is older or newer than the function.
+    """The library was loaded, but it lacks a function or variable: it is older or newer than that.
 
-    ``function`` is the C symbol, ``path`` the shared object that lacks it, ``since`` the version that introduced it.
+    ``function`` is the C symbol, ``path`` the shared object that lacks it, ``since`` the version that introduced it,
+    ``what`` is "function" or "variable".
     """
 
     def __init__(
@@ -87,10 +99,12 @@ class SymbolMissing(LibraryMissing):
         function: str,
         path: str,
         since: Version | None = None,
+        what: str = "function",
     ) -> None:
         super().__init__(library, extra, looked)
         # The arguments with which pickling and copying call the class.
-        self.args: tuple[Any, ...] = (library, extra, looked, function, path, since)
+        self.args: tuple[Any, ...] = (library, extra, looked, function, path, since, what)
+        self.what: str = what
         self.function = function
         self.path: str = path
         self.since: Version | None = since
@@ -99,7 +113,7 @@ class SymbolMissing(LibraryMissing):
         reason = "the installed version is too old or too new; install another one"
         if self.since is not None:
             reason = "it needs version {}.{} or newer".format(*self.since)
-        return f"the library {self.library!r} ({self.path}) has no function {self.function}: {reason}"
+        return f"the library {self.library!r} ({self.path}) has no {self.what} {self.function}: {reason}"
 
 
 class Symbol:
@@ -164,6 +178,35 @@ class ValueFunction(Symbol):
         return (self._bound or self.bind())(*arguments)
 
 
+class Variable:
+    """A variable that the library exports: a pointer, whose meaning only the library knows.
+
+    ``value`` looks it up at its first use, and reads it each time. None is a null pointer.
+    """
+
+    __slots__ = ("_bound", "library", "since", "symbol")
+
+    def __init__(self, library: Library, symbol: str, since: Version | None = None) -> None:
+        self.library: Library = library
+        self.symbol: str = symbol
+        self.since: Version | None = since
+        self._bound: ctypes.c_void_p | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.library.name}.{self.symbol}>"
+
+    @property
+    def value(self) -> int | None:
+        """The address in it. Raises ``LibraryMissing``, or ``SymbolMissing`` if the library lacks it."""
+        bound = self._bound
+        if bound is None:
+            bound = self._bound = self.library._bind_variable(self)
+        return bound.value
+
+    def _forget(self) -> None:
+        self._bound = None
+
+
 def nested(kind: Any, **fields: Any) -> Any:
     """A ``Structure`` or ``Union`` for a member whose type the header declares in place.
 
@@ -173,7 +216,7 @@ def nested(kind: Any, **fields: Any) -> Any:
     return type(kind)("nested", (kind,), {"_anonymous_": anonymous, "_fields_": list(fields.items())})
 
 
-_SymbolType = TypeVar("_SymbolType", bound=Symbol)
+_SymbolType = TypeVar("_SymbolType", Function, ValueFunction, Variable)
 
 
 class _NotHere(Exception):
@@ -260,10 +303,10 @@ def _mapped_path(name: str) -> str:
     return name
 
 
-_stand_ins: dict[str, Callable[[], Mapping[str, Callable[..., int]]]] = {}
+_stand_ins: dict[str, Callable[[], Table]] = {}
 
 
-def stand_in(name: str, make_table: Callable[[], Mapping[str, Callable[..., int]]]) -> None:
+def stand_in(name: str, make_table: Callable[[], Table]) -> None:
     """Replace the library with this name by Python functions, when one of its functions is first needed.
 
     See ``Library.replace``; the library need not be declared yet.
@@ -300,13 +343,14 @@ class Library:
         """A pattern of files in the same folder that the library opens later, by names that no other search finds."""
         self.override_variable: str = f"ATOMR_TRIO_{name.upper()}_PATH"
         self.functions: dict[str, Symbol] = {}
+        self.variables: dict[str, Variable] = {}
         self.path: str | None = None
         self.found_by: str | None = None
         self._extra = extra
         self._extra_without_gpu = extra_without_gpu
         self._describe = describe
         self._handle: ctypes.CDLL | None = None
-        self._table: Mapping[str, Callable[..., int]] | None = None
+        self._table: Table | None = None
         self._lock = threading.RLock()
 
     @property
@@ -321,17 +365,21 @@ class Library:
         self, symbol: str, *argtypes: Any, restype: Any = ctypes.c_int, since: Version | None = None
     ) -> Function:
         """Declare a function that returns a status (0 is success)."""
-        return self._declare(Function(self, symbol, argtypes, restype, since))
+        return self._declare(Function(self, symbol, argtypes, restype, since), self.functions)
 
     def value(self, symbol: str, *argtypes: Any, restype: Any, since: Version | None = None) -> ValueFunction:
         """Declare a function that returns something other than a status."""
-        return self._declare(ValueFunction(self, symbol, argtypes, restype, since))
+        return self._declare(ValueFunction(self, symbol, argtypes, restype, since), self.functions)
 
-    def _declare(self, function: _SymbolType) -> _SymbolType:
-        if function.symbol in self.functions:
-            raise ValueError(f"{function.symbol} is declared twice")
-        self.functions[function.symbol] = function
-        return function
+    def variable(self, symbol: str, *, since: Version | None = None) -> Variable:
+        """Declare a variable that holds a pointer."""
+        return self._declare(Variable(self, symbol, since), self.variables)
+
+    def _declare(self, declared: _SymbolType, place: dict[str, Any]) -> _SymbolType:
+        if declared.symbol in self.functions or declared.symbol in self.variables:
+            raise ValueError(f"{declared.symbol} is declared twice")
+        place[declared.symbol] = declared
+        return declared
 
     def load(self) -> ctypes.CDLL:
         """Find and load the shared object; later calls return the same one. Raises ``LibraryMissing``.
@@ -366,21 +414,26 @@ class Library:
                 return found
         raise LibraryMissing(self.name, self.extra, (f"{self.override_variable}: not set", *looked))
 
-    def replace(self, table: Mapping[str, Callable[..., int]], *, found_by: str = "replaced") -> None:
+    def replace(self, table: Table, *, found_by: str = "replaced") -> None:
         """Replace the shared object, which is then never loaded, by Python functions.
 
-        Each entry gets the arguments of the C function, and returns its status. Functions that were already bound are
-        bound again. A function that is not in the table is missing, as from a library of another version.
+        Each entry gets the arguments of the C function, and returns its status; that of a variable is the pointer in
+        it, 0 for a null pointer. Functions that were already bound are bound again. What is not in the table is
+        missing, as from a library of another version.
         """
-        unknown = sorted(set(table) - set(self.functions))
+        unknown = [
+            name for name, entry in table.items() if name not in (self.functions if callable(entry) else self.variables)
+        ]
         if unknown:
-            raise ValueError(f"{self.name} declares no function {', '.join(unknown)}")
+            raise ValueError(f"{self.name} declares no function or variable {', '.join(sorted(unknown))}")
         with self._lock:
             self._table = table
             self.path = None
             self.found_by = found_by
             for function in self.functions.values():
                 function._forget()
+            for variable in self.variables.values():
+                variable._forget()
 
     @property
     def replaced(self) -> bool:
@@ -392,12 +445,16 @@ class Library:
         name, text = self._describe(status)
         return CudaError(status, name, text, self.name, function)
 
+    def _stand_in(self) -> Table | None:
+        if self._table is None and self.name in _stand_ins:
+            self.replace(_stand_ins[self.name](), found_by="simulator")
+        return self._table
+
     def _bind(self, function: Symbol) -> Callable[..., Any]:
         with self._lock:
-            if self._table is None and self.name in _stand_ins:
-                self.replace(_stand_ins[self.name](), found_by="simulator")
-            if self._table is not None:
-                return self._thunk(function, self._table)
+            table = self._stand_in()
+            if table is not None:
+                return self._thunk(function, table)
             handle = self.load()
             try:
                 bound = getattr(handle, function.symbol)
@@ -407,7 +464,17 @@ class Library:
             bound.restype = function.restype
             return bound
 
-    def _thunk(self, function: Symbol, table: Mapping[str, Callable[..., int]]) -> Callable[..., Any]:
+    def _bind_variable(self, variable: Variable) -> ctypes.c_void_p:
+        with self._lock:
+            table = self._stand_in()
+            try:
+                if table is None:
+                    return ctypes.c_void_p.in_dll(self.load(), variable.symbol)
+                return ctypes.c_void_p(cast("int", table[variable.symbol]))
+            except (ValueError, KeyError):
+                raise self._lacks(variable) from None
+
+    def _thunk(self, function: Symbol, table: Table) -> Callable[..., Any]:
         """Wrap an entry of the table in a C function pointer, so that arguments are converted as in a real call."""
         try:
             entry = table[function.symbol]
@@ -416,9 +483,9 @@ class Library:
         thunk = ctypes.CFUNCTYPE(function.restype, *function.argtypes)(entry)
         return thunk
 
-    def _lacks(self, function: Symbol) -> SymbolMissing:
-        path = self.path or f"{self.found_by}"
-        return SymbolMissing(self.name, self.extra, (path,), function.symbol, path, function.since)
+    def _lacks(self, missing: Symbol | Variable) -> SymbolMissing:
+        path, what = self.path or f"{self.found_by}", "variable" if isinstance(missing, Variable) else "function"
+        return SymbolMissing(self.name, self.extra, (path,), missing.symbol, path, missing.since, what)
 
     def __iter__(self) -> Iterator[Symbol]:
         return iter(self.functions.values())

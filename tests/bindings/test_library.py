@@ -83,6 +83,7 @@ def test_errors_survive_pickling():
         LibraryMissing("nvrtc", "cu13", ("here", "there")),
         SymbolMissing("nvrtc", "cu13", ("/a",), "nvrtcNew", "/a"),
         SymbolMissing("nvrtc", "cu13", ("/a",), "nvrtcNew", "/a", (13, 3)),
+        SymbolMissing("nvrtc", "cu13", ("/a",), "NVRTC_NEW", "/a", (13, 3), "variable"),
     ):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)
@@ -219,6 +220,61 @@ def test_a_replacement_gets_what_c_gets():
 def test_a_replacement_for_an_undeclared_function_is_refused():
     with pytest.raises(ValueError, match="cuNothing"):
         c_library().replace({"cuNothing": lambda: 0})
+
+
+def test_a_variable_is_the_pointer_that_the_library_holds():
+    library = c_library()
+    environment, thing = library.variable("environ"), library.variable("program_invocation_name")
+    assert library.path is None, "declaring loads nothing"
+    loaded = ctypes.CDLL("libc.so.6")
+    for variable in (environment, thing):
+        assert variable.value == ctypes.c_void_p.in_dll(loaded, variable.symbol).value is not None
+    assert (repr(environment), list(library)) == ("<Variable testc.environ>", [])
+
+
+def test_a_variable_is_read_each_time():
+    library = Library("testm", sonames=("libc.so.6",), describe=describe)
+    variable, place = library.variable("environ"), ctypes.c_void_p.in_dll(ctypes.CDLL("libc.so.6"), "environ")
+    before = variable.value
+    try:
+        place.value = None
+        assert variable.value is None
+    finally:
+        place.value = before
+    assert variable.value == before
+
+
+def test_a_variable_that_the_library_lacks_is_a_missing_symbol():
+    library = c_library()
+    gone = library.variable("CU_FROM_THE_FUTURE", since=(99, 1))
+    with pytest.raises(SymbolMissing, match=r"has no variable CU_FROM_THE_FUTURE: it needs version 99\.1") as caught:
+        _ = gone.value
+    assert (caught.value.function, caught.value.path) == ("CU_FROM_THE_FUTURE", library.path)
+    with pytest.raises(LibraryMissing, match="was not found"):
+        _ = c_library(sonames=("libgone.so.1",)).variable("environ").value
+
+
+def test_a_replacement_holds_the_variables_too():
+    library = c_library()
+    environment, gone, null = (library.variable(name) for name in ("environ", "stdout", "NULL_ONE"))
+    assert environment.value
+    library.replace({"environ": 1 << 40, "NULL_ONE": 0})
+    assert (environment.value, null.value) == (1 << 40, None)
+    with pytest.raises(SymbolMissing, match="has no variable stdout"):
+        _ = gone.value
+    library.replace({"environ": 7})
+    assert environment.value == 7
+
+
+@pytest.mark.parametrize("table", [{"abs": 5}, {"environ": lambda: 0}, {"other": 5}])
+def test_a_replacement_of_another_kind_is_refused(table):
+    library = c_library()
+    library("abs", ctypes.c_int)
+    library.variable("environ")
+    with pytest.raises(ValueError, match="declares no function or variable"):
+        library.replace(table)
+    with pytest.raises(ValueError, match="declared twice"):
+        library("environ")
 
 
 def test_many_threads_load_once():

@@ -331,7 +331,7 @@ async def test_workspaces_are_in_the_statistics_and_count_for_the_memory_limit(o
         await until(lambda: dev.statistics().memory.workspaces == taken)  # it is given back in a thread
         memory = dev.statistics().memory
         room = memory.limit - memory.reserved
-        with pytest.raises(OutOfDeviceMemory, match=f"plans of libraries have {taken:,} for their workspaces"):
+        with pytest.raises(OutOfDeviceMemory, match=f"libraries have {taken:,} for their workspaces"):
             dev.empty(room, np.uint8)
         await lose(dev)
         assert dev.statistics().memory.workspaces == 0

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import ROOT, child_environment
+from support.adding import add_libraries, run_there
 
 pytestmark = pytest.mark.sim_only
-
-PAGE = ROOT / "docs" / "adding-a-library.md"
-BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 PROGRAM = """
 import numpy as np, trio
@@ -46,14 +39,15 @@ async def main():
             for _ in range(3):
                 again = batch.running.total(y, sums)
         print((await again.to_host()).tolist(), before)
+        print((await (await dev.running.nonzero(y)).to_host()).tolist())
 
 trio.run(main)
 """
 
 
 def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) -> None:
-    parts = dict(BLOCK.findall(PAGE.read_text(encoding="utf-8")))
-    assert {Path(name).name for name in parts} == {
+    files = add_libraries(tmp_path)
+    assert {Path(name).name for name in files} == {
         "cuvector.py",
         "functions.py",
         "registration.py",
@@ -63,26 +57,10 @@ def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) 
         "programs.py",
         "curunning.py",
     }
-    no_caches = shutil.ignore_patterns("__pycache__")
-    for folder in ("atomr_trio", "bindings"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=no_caches)
-    (tmp_path / "tests" / "support").mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "support" / "registered.py", tmp_path / "tests" / "support")
-    for name, text in parts.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        if path.parent.name in ("vector", "cuvector", "running", "curunning"):
-            (path.parent / "__init__.py").write_text('"""A library of the page."""\n')
-        path.write_text(f"from __future__ import annotations\n\n{text}", encoding="utf-8")
-    environment = child_environment(PYTHONPATH=f"{tmp_path}:{tmp_path / 'bindings'}")
-    for command in (["tests/support/registered.py"], ["-c", PROGRAM]):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert run_there(tmp_path, "-c", PROGRAM).splitlines() == [
         "[0.0, 3.0, 6.0, 9.0] 18.0",
         "2 6.0 True",
         "vectors are all of float32, or all of float64, not of int32",
         "[0.0, 1.0, 3.0, 6.0] 256",
+        "[1.0, 2.0, 3.0]",
     ]

@@ -28,8 +28,8 @@ from atomr_trio._wire.protocol import WORKSPACES_WORD
 from atomr_trio._wire.records.plans import PlanTable, pack_addresses
 from atomr_trio._worker.base.calls import Handles
 from atomr_trio._worker.base.capture_turns import CaptureTurns
-from atomr_trio._worker.base.lanes import Workspaces
 from atomr_trio._worker.base.plans import PlanEngine
+from atomr_trio._worker.base.workspaces import Workspaces
 
 
 class Info(Structure):
@@ -59,6 +59,10 @@ class Toy:
             "toyRun", c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_double, c_size_t, c_void_p, c_size_t, c_void_p
         )
         self.toySecret = library("toySecret", c_void_p)
+        self.TOY_WORD = library.variable("TOY_WORD")
+        self.TOY_NULL = library.variable("TOY_NULL")
+        self.TOY_NEW = library.variable("TOY_NEW", since=(13, 9))
+        self.TOY_SECRET = library.variable("TOY_SECRET")
         self.calls: list[tuple[Any, ...]] = []
         self.alive: dict[int, str] = {}
         self.statuses: dict[str, int] = {}
@@ -66,7 +70,8 @@ class Toy:
         self.answers: dict[str, int] = {"state": 0, "bytes": 1000, "count": 3}
         self._hook: Callable[[], tuple[Any, ...]] | None = None
         self._next = 0
-        library.replace({name: self._entry(name) for name in library.functions})
+        variables = {"TOY_WORD": 0xF00D, "TOY_NULL": 0, "TOY_SECRET": 0xBAD}
+        library.replace({name: self._entry(name) for name in library.functions} | variables)
 
     def _entry(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
@@ -130,6 +135,7 @@ class Toy:
 
 
 PROGRAMS = ("toyCreate", "toyDestroy", "toyNumber", "toyForget", "toySet", "toyShape", "toyAsk", "toyRun", "toyHook")
+VARIABLES = ("TOY_WORD", "TOY_NULL", "TOY_NEW", "toyCreate")
 
 
 class _Handles(Handles):
@@ -197,14 +203,18 @@ class Bench:
         self.toy = Toy()
         self.memory = Memory(memory)
         self.forgotten = 0
+        self.later: list[Any] = []
+        """What a worker would give back in a thread."""
         self.words = [0] * (WORKSPACES_WORD + 1)
         self.services = SimpleNamespace(
             cuda_error=CudaError,
             forget_hot=self._forget,
             workspaces=Workspaces(self.words),
             capture_turns=CaptureTurns(),
+            give_back=self.later.extend,
+            wait_given_back=self.give_back,
         )
-        self.table = PlanTable("toy", 99, PROGRAMS)
+        self.table = PlanTable("toy", 99, PROGRAMS, variables=VARIABLES)
         self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)
         self.engine.driver = self.memory
         self.lane = self.new_lane(0)
@@ -215,10 +225,19 @@ class Bench:
             index=index, stream=c_void_p(0x51 + index), calling=threading.Lock(), finished=0, accepted=7
         )
         lane.weighed, lane.weigh = weighed, lambda *what: weighed.append(what)
+        lane.ask = lambda call: call(lane.stream)
         return lane
 
     def _forget(self) -> None:
         self.forgotten += 1
+
+    def give_back(self) -> bool:
+        """Make the calls that a worker would make in a thread. Returns whether there were any."""
+        calls = list(self.later)
+        self.later.clear()
+        for call in calls:
+            call()
+        return bool(calls)
 
     def define(
         self,

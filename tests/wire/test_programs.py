@@ -19,6 +19,7 @@ from atomr_trio._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -57,6 +58,7 @@ arguments = st.one_of(
     st.builds(Number, counts, st.sampled_from("fdiIqQ")),
     st.builds(Stream),
     st.builds(Handle),
+    st.builds(Exported, st.text()),
 )
 lists = st.lists(arguments, max_size=5).map(tuple)
 names = st.text(min_size=1, max_size=9)

@@ -14,12 +14,16 @@ import pytest
 
 import atomr_sim
 from atomr_cuda import CudaError, driver
-from atomr_trio._wire.protocol import MAX_LANES, Mode, VerbTable
+from atomr_trio._wire.protocol import MAX_LANES, WORKSPACES_WORD, Mode, VerbTable
+from atomr_trio._wire.records.calls import HEAD
 from atomr_trio._wire.records.memory import FILL, MEMORY
+from atomr_trio._worker.base.calls import CallEngine
 from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.giving_back import GivingBackLater
 from atomr_trio._worker.base.lanes import Command
+from atomr_trio._worker.base.workspaces import Workspaces
 from atomr_trio.libraries.blas.engine import blas_engine
+from atomr_trio.libraries.blas.records import BLAS
 from atomr_trio.libraries.graphs.engine import GraphEngine
 from atomr_trio.libraries.graphs.records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS, Step, encode_steps
 from atomr_trio.libraries.modules.engine import ModuleEngine
@@ -45,7 +49,7 @@ class StubEngine:
         self.meanwhile: Any = None
         self.calls = {SET.number: self._set, WAIT.number: self._set}
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Any) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Any, allowed: int) -> None:
         assert verb == SET.number
         assert not self.services.capture_turns.is_capturing
         sim_process.free_memory()
@@ -84,6 +88,7 @@ def services() -> Iterator[Any]:
     made = SimpleNamespace(
         cuda_error=CudaError,
         capture_turns=CaptureTurns(),
+        workspaces=Workspaces([0] * (WORKSPACES_WORD + 1)),
         give_back=later.make,
         wait_given_back=later.join,
         engines={},
@@ -126,7 +131,8 @@ class Graphs:
         descriptors = [os.memfd_create("test")] if content else []
         if content:
             os.write(descriptors[0], content)
-        command = Command(verb, self.engine.calls[verb.number], 1, (), verb.struct.pack(1) + tail, descriptors)
+        head = verb.struct.pack(1) if verb in (LAUNCH_GRAPH, DESTROY) else verb.struct.pack(1, 1 << 30)
+        command = Command(verb, self.engine.calls[verb.number], 1, (), head + tail, descriptors)
         self.engine.calls[verb.number](command, self.lane)
 
     def run(self) -> None:
@@ -247,6 +253,19 @@ def test_a_handle_that_goes_in_another_thread_waits_for_the_end_of_a_capture(ser
     assert ended.is_set()
     graphs.run()
     assert words(x) == [4] * N
+
+
+def test_a_workspace_beyond_what_is_allowed_is_refused_before_anything_is_made(services, monkeypatch):
+    opened: list[int] = []
+    monkeypatch.setattr(CallEngine, "_open", lambda engine, lane: opened.append(lane.index))
+    engine = blas_engine(services)
+    lane: Any = SimpleNamespace(index=5, stream=sim_process.stream())
+    payload = HEAD.pack(BLAS.numbers["cublasSaxpy_64"], 0, 0, 0, 0, 0)
+    before = sim_process.free_memory()
+    services.workspaces.take(100, 100)
+    with pytest.raises(CudaError, match=r"needs 33,554,432 bytes .* the memory limit leaves 33,554,431"):
+        engine.prepare_capture(BLAS.call.number, payload, lane, (32 << 20) + 99)
+    assert (opened, sim_process.free_memory()) == ([], before)
 
 
 def test_a_verb_that_is_not_declared_capturable_is_no_step(services):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atomr_cuda._library import CudaError
+from atomr_cuda._library import CudaError, Library, SymbolMissing
 from atomr_trio._wire.programs import (
     OF_LANE,
     OF_PLAN,
@@ -20,6 +20,7 @@ from atomr_trio._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -40,8 +41,10 @@ from atomr_trio._wire.programs import (
     Words,
 )
 from atomr_trio._wire.protocol import WORKSPACES_WORD
+from atomr_trio._wire.records.plans import PlanTable
 from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
+from atomr_trio._worker.base.plans import PlanEngine
 from support.toy_library import Bench
 
 THE_THING = Slot(0)
@@ -187,10 +190,46 @@ def test_a_companion_is_loaded_before_the_function_that_looks_for_it(bench: Benc
     assert loaded == ["companion"]
 
 
+# --- variables --------------------------------------------------------------------------------------------------------
+
+
+def test_a_variable_is_given_by_the_pointer_that_it_holds(bench: Bench) -> None:
+    bench.define(program(THING, ASK, execute=(run(thing=Exported("TOY_WORD")), run(thing=Exported("TOY_NULL")))))
+    bench.execute(scalars=SCALARS)
+    assert [call[2] for call in ran(bench)] == [0xF00D, None]
+
+
+def test_a_variable_that_the_library_lacks_is_a_missing_symbol_and_gives_back_what_was_made(bench: Bench) -> None:
+    for _ in range(2):
+        with pytest.raises(SymbolMissing, match=r"has no variable TOY_NEW: it needs version 13.9 or newer"):
+            bench.define(program(THING, ASK, execute=(run(thing=Exported("TOY_NEW")),)))
+    assert set(bench.toy.alive.values()) <= {"handle"}
+    with pytest.raises(SymbolMissing):
+        bench.execute(scalars=SCALARS)
+
+
+def test_a_program_passes_variables_of_a_real_library_to_its_functions(bench: Bench) -> None:
+    library = Library("real", sonames=("libc.so.6",), describe=lambda status: (f"C_{status}", "a status"))
+    bindings = SimpleNamespace(library=library, fileno=library("fileno", c_void_p))
+    bindings.stdout, bindings.stderr = library.variable("stdout"), library.variable("stderr")
+    table = PlanTable("real", 98, ("fileno",), variables=("stdout", "stderr"))
+    bench.table, bench.engine = table, PlanEngine(bench.services, table, bindings)
+    bench.engine.driver = bench.memory
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        with pytest.raises(CudaError) as caught:
+            bench.define(Program((Call("fileno", (Exported(name),)),), (), 0), example=())
+        assert (caught.value.status, caught.value.function) == (number, "fileno")
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 BAD: dict[str, Program] = {
     "a function of another library": program(Call("cuMemFree", (Address(0),))),
+    "a variable that programs may not use": program(THING, ASK, execute=(run(thing=Exported("TOY_SECRET")),)),
+    "a variable that is not there": program(THING, ASK, execute=(run(thing=Exported("TOY_WORDS")),)),
+    "a function as a variable": program(THING, ASK, execute=(run(thing=Exported("toyCreate")),)),
+    "a variable as a function": program(Call("TOY_WORD", ())),
+    "a variable for a number": program(Create("toyCreate", (Out(0), Exported("TOY_WORD")), "toyDestroy")),
     "a function that programs may not call": program(Call("toySecret", (Slot(0),))),
     "what is no function": program(Call("library", ())),
     "an attribute of the bindings": program(Call("calls", ())),
@@ -229,7 +268,11 @@ BAD: dict[str, Program] = {
     "a piece of a workspace that is not there": program(
         THING, ASK, Room((8,), OF_LANE), execute=(run(room=RoomOf(1)),)
     ),
-    "two workspaces": program(THING, Room((8,), OF_LANE), Room((8,), OF_PLAN)),
+    "two workspaces of the lane": program(THING, Room((8,), OF_LANE), Room((8,), OF_PLAN), Room((8,), OF_LANE)),
+    "scalars while the plan is made": program(THING, Call("toySet", (Slot(0), 7, Scalars(0), 1))),
+    "a number of an execution while the plan is made": program(
+        THING, ASK, Call("toyRun", (*run().arguments[:4], None, Number(4, "d"), *run().arguments[6:]))
+    ),
     "a workspace of an object's size": program(THING, Room((Slot(0),), OF_LANE)),
     "scalars that do not come": program(THING, ASK, execute=(Call("toySet", (Slot(0), 7, Scalars(12), 1)),)),
     "a number that does not come": program(
@@ -506,17 +549,101 @@ def test_a_plan_with_a_workspace_of_its_own_gives_it_back_when_it_is_dropped(ben
     bench.define(with_room(1000, OF_PLAN), 2)
     assert taken(bench) == 2048
     assert room_of(bench, 1) != room_of(bench, 2)
-    bench.lane.finished = 3
-    bench.drop(1, ticket=4)
-    assert list(bench.memory.allocated.values()) == [1024]
-    bench.drop(2, ticket=9)
-    assert taken(bench) == 1024
-    assert list(bench.memory.allocated.values()) == [1024]  # the GPU has not reached its last execution
-    bench.lane.finished = 8
-    bench.define(program(), 3)
-    assert bench.memory.allocated == {}
+    bench.drop(1)
+    bench.drop(2)
+    assert taken(bench) == 2048  # a thread waits for the last execution
+    assert (bench.memory.synchronized, len(bench.memory.allocated)) == (0, 2)
+    bench.give_back()
+    assert bench.memory.synchronized == 2
+    assert (taken(bench), bench.memory.allocated) == (0, {})
     bench.define(with_room(0, OF_PLAN), 4)
     assert taken(bench) == 0
+
+
+def test_a_plan_without_memory_of_its_own_is_destroyed_with_the_next_when_the_gpu_has_reached_its_last_execution(
+    bench: Bench,
+) -> None:
+    bench.define(program(), 1)
+    bench.lane.finished = 3
+    bench.drop(1, ticket=9)
+    bench.define(program(), 2)
+    assert (list(bench.toy.alive.values()).count("object of 4"), bench.later) == (2, [])
+    bench.lane.finished = 8
+    bench.define(program(), 3)
+    assert list(bench.toy.alive.values()).count("object of 4") == 2
+
+
+# The sequence of a product of two sparse matrices: a workspace, work in it that tells the size of a second one, work
+# in that, and then the size of the result.
+
+
+def work(room: Argument, size: Argument) -> Call:
+    return Call(
+        "toyRun",
+        (Handle(), Slot(0), Address(0), Address(1), Bytes(b"beta"), 1.0, Slot(3), room, size, Stream()),
+    )
+
+
+SPARSE = program(
+    THING,
+    ASK,
+    Room((16, Slot(2, "bytes")), OF_PLAN),
+    work(RoomOf(1), Slot(2, "bytes")),
+    Query("toyAsk", (Slot(0), Out(4), Out(5))),
+    Room((Slot(4, "bytes"),), OF_PLAN),
+    work(RoomOf(2), Slot(4, "bytes")),
+    Query("toyAsk", (Slot(0), Out(6), Out(7))),
+    execute=(run(room=RoomOf(2)), run(room=RoomOf(1)), run(room=RoomOf(0))),
+    answers=(Slot(7), Slot(6, "state")),
+)
+
+
+def test_workspaces_of_a_plan_follow_each_other_while_it_is_made_and_it_answers_at_the_end(bench: Bench) -> None:
+    assert bench.define(SPARSE, example=(512, 0)) == {"answers": (3, 0)}
+    first, second = bench.memory.allocated
+    assert bench.memory.allocated == {first: 256 + 1024, second: 1024}
+    assert taken(bench) == 256 + 1024 + 1024
+    assert [call[-3:] for call in ran(bench)] == [(first + 256, 1000, 0x51), (second, 1000, 0x51)]
+    bench.define(with_room(5000), 2)  # the lane's own is another
+    bench.execute(addresses=(512, 4096), scalars=SCALARS)
+    assert [call[-3] for call in ran(bench)] == [second, first + 256, first]
+    bench.drop()
+    bench.give_back()
+    assert list(bench.memory.allocated.values()) == [5120]
+
+
+@pytest.mark.parametrize(("allowed", "left"), [(2303, 1023), (1279, 1279)])
+def test_a_second_workspace_that_is_refused_gives_back_the_first(bench: Bench, allowed: int, left: int) -> None:
+    with pytest.raises(CudaError, match=rf"the memory limit leaves {left:,}:"):
+        bench.define(SPARSE, allowed=allowed)
+    assert (taken(bench), bench.memory.allocated) == (0, {})
+    assert set(bench.toy.alive.values()) <= {"handle"}
+
+
+def test_a_plan_waits_for_memory_that_is_being_given_back_before_it_is_refused(bench: Bench) -> None:
+    for number in range(1, 4):
+        bench.define(SPARSE, number, allowed=2304)
+        bench.drop(number)
+    assert (taken(bench), bench.memory.synchronized, len(bench.later)) == (2304, 2, 2)
+    bench.toy.names()
+    with pytest.raises(CudaError, match="leaves 2,303"):
+        bench.define(with_room(2304, OF_PLAN), allowed=2303)
+    assert bench.toy.names().count("toyCreate") == 2
+    with pytest.raises(CudaError, match="leaves 2,303"):
+        bench.define(with_room(2304, OF_PLAN), allowed=2303)
+    assert bench.toy.names().count("toyCreate") == 1, "nothing was being given back"
+
+
+def test_a_workspace_of_the_lane_goes_with_those_of_the_plan(bench: Bench) -> None:
+    rooms = (Room((8,), OF_PLAN), Room((300,), OF_LANE), Room((8,), OF_PLAN))
+    bench.define(program(THING, ASK, *rooms, execute=tuple(run(room=RoomOf(piece)) for piece in range(3))))
+    before = {size: place for place, size in bench.memory.allocated.items()}
+    bench.define(with_room(5000), 2)
+    (lane,) = [place for place, size in bench.memory.allocated.items() if size == 5120]
+    bench.execute(scalars=SCALARS)
+    first, middle, last = [call[-3] for call in ran(bench)]
+    assert (middle, {first, last} < set(bench.memory.allocated), first == last) == (lane, True, False)
+    assert before.keys() == {256, 512}
 
 
 def test_workspaces_of_all_lanes_and_owners_are_held_against_what_is_allowed(bench: Bench) -> None:
@@ -578,11 +705,16 @@ def test_a_library_is_opened_ahead_of_its_first_plan(bench: Bench) -> None:
 
 
 def test_what_is_dropped_is_not_ready_any_more(bench: Bench) -> None:
+    again = (bench.table.execute.number, bench.payload(1, (1, 2), SCALARS), bench.lane)
     bench.define(program())
+    assert bench.engine.hot_call(*again) is not None
     bench.drop()
     assert bench.forgotten == 1
-    assert bench.engine.hot_call(bench.table.execute.number, bench.payload(1, (1, 2), SCALARS), bench.lane) is None
+    assert bench.engine.hot_call(*again) is None
     bench.drop()  # one that was never made, or was dropped before
+    bench.define(program())
+    bench.execute(scalars=SCALARS)
+    bench.drop()  # one that was never made ready
     assert bench.forgotten == 1
 
 

@@ -28,6 +28,7 @@ from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory
 from atomr_trio._calls.verbs import CallRequest, Scalar
 from atomr_trio._device.device import core_of
 from atomr_trio._wire import status
+from atomr_trio._wire.protocol import WORKSPACES_WORD
 from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LOAD, UNLOAD
 from atomr_trio._worker.base.calls import CallEngine
@@ -35,6 +36,7 @@ from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.giving_back import GivingBack
 from atomr_trio._worker.base.lanes import Command, Lane
 from atomr_trio._worker.base.memory import MemoryEngine
+from atomr_trio._worker.base.workspaces import Workspaces
 from atomr_trio.libraries.blas.engine import blas_engine
 from atomr_trio.libraries.blas.records import BLAS
 from atomr_trio.libraries.blas.registration import REGISTRATION
@@ -398,7 +400,10 @@ class GivingBackQuietly(GivingBack):
 def services() -> Iterator[Any]:
     """What an engine asks of its worker, for the simulated driver of this process."""
     context = sim_process.begin()
+    words = [0] * (WORKSPACES_WORD + 1)
     yield SimpleNamespace(
+        words=words,
+        workspaces=Workspaces(words),
         device=0,
         durable=True,
         prints=False,
@@ -453,7 +458,7 @@ def of_graphs(services: Any, lane: Any) -> tuple[Call, Call]:
     engine, address = GraphEngine(services, ModuleEngine(services)), sim_process.allocate(4096)
     fill = FILL.struct.pack(address, 0, 16, 8, 1, bytes(range(16)))
     steps = encode_steps([Step(0, (), ((FILL, fill),)), Step(1, (0,), ((FILL, fill),))])
-    build, destroy = BUILD.struct.pack(1), DESTROY.struct.pack(1)
+    build, destroy = BUILD.struct.pack(1, 1 << 30), DESTROY.struct.pack(1)
     return (
         lambda: engine.calls[BUILD.number](command(BUILD, build, steps), lane),
         lambda: engine.calls[DESTROY.number](command(DESTROY, destroy), lane),
@@ -468,7 +473,7 @@ def of_calls_in_graphs(services: Any, lane: Any) -> tuple[Call, Call]:
     others: dict[str, Any] = {"lane": 0, "operation": "axpy", "flags": 0, **dict.fromkeys(("answer", "check", "keep"))}
     axpy = CallRequest(BLAS, "cublasSaxpy_64", words, (), **others)
     steps = encode_steps([Step(number, (), ((BLAS.call, axpy.payload),)) for number in range(2)])
-    build, destroy = BUILD.struct.pack(1), DESTROY.struct.pack(1)
+    build, destroy = BUILD.struct.pack(1, 1 << 30), DESTROY.struct.pack(1)
 
     def undo() -> None:
         engine.calls[DESTROY.number](command(DESTROY, destroy), lane)
@@ -534,6 +539,7 @@ def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
             do()  # which makes up for what could not be given back
             undo()
             assert given() == before, f"{call} of {refused_in} has left something"
+            assert services.words[WORKSPACES_WORD] == 0
         assert refused
 
 

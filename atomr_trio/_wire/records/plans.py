@@ -14,16 +14,19 @@ _EXECUTE = {"plan": "Q"}
 
 
 class PlanTable(VerbTable):
-    """The functions of a library that programs may call, and the verbs that define, execute and drop plans.
+    """What of a library programs may use, functions and variables, and the verbs that define, execute and drop plans.
 
     The tail of an execution has the addresses as 64-bit words, and behind them the scalars. That of a definition has
     the program, which is `program` bytes long, and behind it the addresses of an example. If both are more than
     `MOST_DEFINED` bytes, they are in a file, whose descriptor comes with the record.
     """
 
-    def __init__(self, engine: str, number: int, functions: tuple[str, ...]) -> None:
+    def __init__(
+        self, engine: str, number: int, functions: tuple[str, ...], *, variables: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(engine, number)
         self.functions: frozenset[str] = frozenset(functions)
+        self.variables: frozenset[str] = frozenset(variables)
         self.define: Verb = self.verb(
             "define", Mode.BLOCKS, {"plan": "Q", "allowed": "Q", "program": "I"}, answers=True
         )

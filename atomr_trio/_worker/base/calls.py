@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, CallTable, Option, Workspace
 from ..._wire.status import StatusClass, classify
+from . import workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,20 +186,27 @@ class CallEngine:
             target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
         """Make the lane's handle and its workspace; see `CapturableEngine`."""
         number, _, _, answers, *_ = HEAD.unpack_from(payload)
         if answers:
             raise ValueError(f"a call of {self.table.functions[number]} with an answer cannot be captured")
         if number not in self._bound:
             self._bind(number)
-        handle = self._lanes.get(lane.index) or self._open(lane)
-        size = self._handles.captured_room_bytes
-        if size and handle.captured_room is None:
-            room = self._driver.CUdeviceptr()
-            self._driver.cuMemAlloc(byref(room), size)
-            handle.captured_room = room
+        handle, size = self._lanes.get(lane.index), self._handles.captured_room_bytes
+        if not size or (handle is not None and handle.captured_room is not None):
+            if handle is None:
+                self._open(lane)
+            return
+        user = f"{self.table.engine} in a graph"
+        room = workspaces.allocate(self._services, self._driver, user, size, size, allowed)
+        try:
+            handle = handle or self._open(lane)
             self._handles.lend(handle.value, room.value, size)
+        except BaseException:
+            workspaces.release(self._services, self._driver, room, size)
+            raise
+        handle.captured_room = room
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
         """Return a call whose words are the same each time, ready to be made; see `RepeatingEngine`."""
@@ -272,7 +280,8 @@ class CallEngine:
 
     def _give_captured_room_back(self, handle: LaneHandle) -> None:
         if handle.captured_room is not None:
-            self._driver.cuMemFree(handle.captured_room)
+            size = self._handles.captured_room_bytes
+            workspaces.release(self._services, self._driver, handle.captured_room, size)
             handle.captured_room = None
 
     def _open_ahead(self, command: Command, lane: Lane) -> None:

@@ -58,11 +58,14 @@ class CaptureLane:
     def weigh(self, ticket: int, entries: int) -> None:
         """Do nothing: a captured call takes no room in a queue."""
 
-    def prepare(self, verb: Verb, payload: bytes) -> None:
-        """Let the engine of a record make what its call needs, before anything is captured."""
+    def prepare(self, verb: Verb, payload: bytes, allowed: int) -> None:
+        """Let the engine of a record make what its call needs, before anything is captured.
+
+        All workspaces of the worker may take `allowed` bytes of device memory.
+        """
         engine = self._services.engines[verb.engine_number]
         if isinstance(engine, CapturableEngine):
-            engine.prepare_capture(verb.number, payload, self._as_lane())
+            engine.prepare_capture(verb.number, payload, self._as_lane(), allowed)
 
     def capture(self, verb: Verb, payload: bytes) -> Any:
         """Make the call of a record, and return the graph that it became, for the caller to destroy.

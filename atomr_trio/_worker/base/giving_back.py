@@ -67,9 +67,12 @@ class GivingBackLater:
         with self._lock:
             self._threads = [thread, *(other for other in self._threads if other.is_alive())]
 
-    def join(self) -> None:
-        """Wait until all calls were made that `make` was given so far."""
+    def join(self) -> bool:
+        """Wait until all calls were made that `make` was given so far. Returns whether there were any to wait for."""
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
             thread.join()
+        with self._lock:
+            self._threads = [other for other in self._threads if other not in threads]
+        return bool(threads)

@@ -47,7 +47,6 @@ from ..._wire.protocol import (
     LANE_NAMES,
     LIBRARY_MISSING,
     STATUSES_PER_LANE,
-    WORKSPACES_WORD,
     Mode,
     Verb,
     VerbTable,
@@ -57,37 +56,13 @@ from ..._wire.protocol import (
 from ..._wire.ring import group_index
 from ..._wire.status import StatusClass, classify
 from .capture_turns import CaptureTurns
+from .workspaces import Workspaces
 
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _FATAL = (StatusClass.POISONS, StatusClass.GONE)
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
-
-
-class Workspaces:
-    """The bytes of device memory that the workspaces of a worker take, of all libraries and lanes.
-
-    They are a word of the timeline page, so that the user's process sees them.
-    """
-
-    def __init__(self, words: Any) -> None:
-        self._words = words
-        self._taken = 0
-        self._lock = threading.Lock()
-
-    def take(self, size: int, allowed: int) -> int | None:
-        """Count so many bytes more. Returns None; or how many are left, if it would be more than `allowed` in all."""
-        with self._lock:
-            if self._taken + size > allowed:
-                return max(0, allowed - self._taken)
-            self._taken = self._words[WORKSPACES_WORD] = self._taken + size
-            return None
-
-    def give(self, size: int) -> None:
-        """Count so many bytes less."""
-        with self._lock:
-            self._taken = self._words[WORKSPACES_WORD] = self._taken - size
 
 
 Ready = tuple[Callable[[int], int], Callable[[int], Exception]]
@@ -124,8 +99,8 @@ class WorkerServices(Protocol):
     def give_back(self, calls: Sequence[Callable[[], object]]) -> None:
         """Make calls that give something back, in a thread: the driver may let them wait for all that runs."""
 
-    def wait_given_back(self) -> None:
-        """Wait until those calls were made."""
+    def wait_given_back(self) -> bool:
+        """Wait until those calls were made. Returns whether some may have been under way before."""
 
     def lost(self, error: Any, operation: str) -> None:
         """The context is gone: say so once, run nothing more."""
@@ -176,10 +151,11 @@ class RepeatingEngine(Engine, Protocol):
 class CapturableEngine(Engine, Protocol):
     """One that makes ahead what its calls need, since a capture allows neither allocating nor waiting."""
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
         """Make all that the call of a record needs on this lane, whose stream is not captured yet.
 
-        What calls that were captured before use must stay in its place until `forget_lane`.
+        All workspaces of the worker may take `allowed` bytes of device memory. What calls that were captured before use
+        must stay in its place until `forget_lane`.
         """
 
 

@@ -6,7 +6,8 @@ arguments fit, every slot is filled before it is used. So a program that went as
 
 A plan belongs to one lane, whose stream its objects are bound to. Executions of a lane follow each other, so all plans
 of a lane may share one workspace. It grows when a plan is made, never in an execution; then every call that was made
-ready with its address is forgotten. A plan that is dropped is destroyed when the GPU has reached its last execution.
+ready with its address is forgotten. A plan that is dropped is destroyed when the GPU has reached its last execution:
+one with memory of its own by a thread that waits for that, any other when the next is defined or dropped.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import threading
 from ctypes import byref, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from atomr_cuda._library import Function, Library
-from atomr_cuda.constants.driver import CUDA_ERROR_OUT_OF_MEMORY
+from atomr_cuda._library import Function, Library, Variable
 
 from ..._wire.programs import (
     OF_LANE,
@@ -30,6 +30,7 @@ from ..._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -51,6 +52,8 @@ from ..._wire.programs import (
     slots_of,
 )
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
+from ..._wire.status import StatusClass, classify
+from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Kernel, Kernels
@@ -97,6 +100,16 @@ class _Bound(NamedTuple):
         return tuple([resolve(given) for resolve in self.resolve])
 
 
+class _Workspace(NamedTuple):
+    """What one `Room` step has taken."""
+
+    sizes: tuple[int, ...]
+    """The bytes of its pieces."""
+    own: Any = None
+    """The memory, if it is the plan's; None for that of the lane, which may move."""
+    own_bytes: int = 0
+
+
 class _Plan:
     """The objects of one plan on one lane."""
 
@@ -108,11 +121,9 @@ class _Plan:
         self._slots: dict[int, Any] = {}
         self._destroyers: dict[int, Callable[[], int]] = {}
         """The calls that give the objects back, in the order in which those were made."""
-        self.sizes: tuple[int, ...] = ()
-        """The bytes of the workspace's pieces."""
-        self.room: Any = None
-        """A workspace of its own."""
-        self.room_bytes: int = 0
+        self._workspaces: list[_Workspace] = []
+        self.may_be_hot: bool = False
+        """True once an execution was made ready to be made again."""
         self.settings: tuple[tuple[int, ...], ...] | None = None
         """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
         self._last: Any = None
@@ -129,12 +140,10 @@ class _Plan:
         """The slots that each execution fills."""
         self.example: tuple[int, ...] = ()
         """The addresses that it was made with."""
-        self.allowed: int = 0
-        """The bytes that all workspaces were allowed to take then."""
 
     def make(self, addresses: tuple[int, ...], allowed: int) -> None:
         """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
-        self.example, self.allowed = addresses, allowed
+        self.example = addresses
         given = Given(addresses, None, ())
         for step in self.program.make:
             match step:
@@ -145,8 +154,7 @@ class _Plan:
                 case Query(function, arguments) | Call(function, arguments):
                     self._call(function, arguments, given)
                 case Room(pieces, owner):
-                    self.sizes = tuple(map(self._size, pieces))
-                    self._take_room(owner, allowed)
+                    self._take_room(tuple(map(self._size, pieces)), owner, allowed)
                     given = Given(addresses, None, self.places())
                 case Require(value, least, most, status):
                     found = self._number(value)
@@ -248,6 +256,8 @@ class _Plan:
                 return content
             case Values(values):
                 return (kind._type_ * len(values))(*values)
+            case Exported(name):
+                return self._engine.exported(name)
             case Stream():
                 return self._lane.stream
             case Handle():
@@ -265,22 +275,29 @@ class _Plan:
             return max(map(self._size, piece.sizes))
         return self._number(piece) if isinstance(piece, Slot) else piece
 
-    def _take_room(self, owner: str, allowed: int) -> None:
-        size = sum(map(_rounded, self.sizes))
+    def _take_room(self, sizes: tuple[int, ...], owner: str, allowed: int) -> None:
+        size = sum(map(_rounded, sizes))
+        taken = _Workspace(sizes)
         if owner == OF_LANE:
             self._kept.grow(size, allowed, self._lane)
         elif size:
-            self.room = self._engine.allocate(size, size, allowed)
-            self.room_bytes = size
+            taken = _Workspace(sizes, self._engine.allocate(size, size, allowed), size)
+        self._workspaces.append(taken)
+
+    @property
+    def has_memory(self) -> bool:
+        """True if a workspace is its own."""
+        return any(each.own is not None for each in self._workspaces)
 
     def places(self) -> tuple[int, ...]:
-        """Return the addresses of the workspace's pieces, as things are now; 0 for one of no bytes."""
-        room = self._kept.room if self.room is None else self.room
-        at = 0 if room is None else room.value
+        """Return the addresses of the workspaces' pieces, as things are now; 0 for one of no bytes."""
         found = []
-        for size in self.sizes:
-            found.append(at if size else 0)
-            at += _rounded(size)
+        for sizes, own, _ in self._workspaces:
+            room = self._kept.room if own is None else own
+            at = 0 if room is None else room.value
+            for size in sizes:
+                found.append(at if size else 0)
+                at += _rounded(size)
         return tuple(found)
 
     # Executions.
@@ -356,9 +373,11 @@ class _Plan:
         while self._destroyers:
             _, call = self._destroyers.popitem()
             self._destroy(call)
-        if self.room is not None:
-            self._engine.release(self.room, self.room_bytes)
-            self.room = None
+        while self._workspaces:
+            _, own, size = self._workspaces[-1]
+            if own is not None:
+                self._engine.release(own, size)
+            self._workspaces.pop()
 
     def _destroy(self, call: Callable[[], object]) -> None:
         with self._engine.services.capture_turns.synchronize():
@@ -498,6 +517,11 @@ class PlanEngine:
             call = self._calls[name] = self.function(name).bind()
         return call
 
+    def exported(self, name: str) -> int | None:
+        """Return the pointer that a variable of the library holds. Raises `SymbolMissing`."""
+        variable: Variable = getattr(self._bindings, name)
+        return variable.value
+
     def handle(self, lane: Lane) -> Any:
         """Return the handle that calls of this lane take. It is made at its first use."""
         if self._handles is None:
@@ -517,27 +541,11 @@ class PlanEngine:
 
         Raises the driver's error for a lack of memory if that would be more than `allowed`.
         """
-        workspaces, allocate = self.services.workspaces, self.driver.cuMemAlloc
-        left = workspaces.take(more, allowed)
-        if left is not None:
-            error = allocate.library.error(CUDA_ERROR_OUT_OF_MEMORY, allocate.symbol)
-            text = (
-                f"the plan needs {more:,} bytes for its workspace, and the memory limit leaves {left:,}: free arrays, "
-                "and `await dev.trim()` to give cached memory back"
-            )
-            raise self.services.cuda_error(error.status, error.name, text, error.library, error.function)
-        room = self.driver.CUdeviceptr()
-        try:
-            allocate(byref(room), size)
-        except BaseException:
-            workspaces.give(more)
-            raise
-        return room
+        return workspaces.allocate(self.services, self.driver, "the plan", size, more, allowed)
 
     def release(self, room: Any, less: int) -> None:
         """Give such memory back; all workspaces take so many bytes less then."""
-        self.driver.cuMemFree(room)
-        self.services.workspaces.give(less)
+        workspaces.release(self.services, self.driver, room, less)
 
     def arranged(self, copy: object) -> Prepared:
         """Return a copy by a kernel of our own, ready to be launched. Raises `BadProgram`."""
@@ -577,12 +585,22 @@ class PlanEngine:
             has_handle = self._handles is not None
             ProgramCheck(program, self.table, self._bindings, self.kernels.known, has_handle=has_handle).check()
             addresses = unpack_addresses(content, length, program.addresses)
-            plan = self._made(program, addresses, allowed, lane)
+            plan = self._made_at_last(program, addresses, allowed, lane)
         except Exception as error:
             kept.failed[number] = error
             raise
         kept.plans[number] = plan
         return {"answers": plan.answers}
+
+    def _made_at_last(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
+        """Make a plan; once more if there is too little memory while plans are about to give theirs back."""
+        try:
+            return self._made(program, addresses, allowed, lane)
+        except self.services.cuda_error as error:
+            out_of_memory = classify(error.status, error.library) is StatusClass.OUT_OF_MEMORY
+            if not out_of_memory or not self.services.wait_given_back():
+                raise
+            return self._made(program, addresses, allowed, lane)
 
     def _made(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
         plan = _Plan(self, program, lane, self._kept(lane))
@@ -593,7 +611,7 @@ class PlanEngine:
             raise
         return plan
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
         """Make a plan for the lane of a graph, as it was defined for another lane; see `CapturableEngine`."""
         kept = self._kept(lane)
         kept.is_captured = True
@@ -603,7 +621,7 @@ class PlanEngine:
                 if number in other.failed:
                     raise other.failed[number].with_traceback(None)
             known = next(other.plans[number] for other in list(self._lanes.values()) if number in other.plans)
-            kept.plans[number] = self._made(known.program, known.example, known.allowed, lane)
+            kept.plans[number] = self._made(known.program, known.example, allowed, lane)
         plan = kept.plans[number]
         given = plan.given(payload)
         plan.set(plan.settings_of(given), given)
@@ -632,6 +650,7 @@ class PlanEngine:
         plan = None if kept is None else kept.plans.get(number)
         if verb != self.table.execute.number or plan is None:
             return None
+        plan.may_be_hot = True
         given = plan.given(payload)
         settings = plan.settings_of(given)
         call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
@@ -654,8 +673,13 @@ class PlanEngine:
         kept.failed.pop(number, None)
         plan = kept.plans.pop(number, None)
         if plan is not None:  # or it could not be made
-            self.services.forget_hot()
-            kept.dropped.append((command.ticket - 1, plan))
+            if plan.may_be_hot:
+                self.services.forget_hot()
+            if plan.has_memory:  # at once, but not here: the driver may wait for what runs in other lanes
+                wait = functools.partial(lane.ask, self.driver.cuStreamSynchronize.status)
+                self.services.give_back([wait, plan.destroy])
+            else:
+                kept.dropped.append((command.ticket - 1, plan))
         kept.collect(lane.finished)
 
     def _open_ahead(self, command: Command, lane: Lane) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from ctypes import Structure, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from typing import Any, Final
 
-from atomr_cuda._library import Function
+from atomr_cuda._library import Function, Variable
 
 from ..._wire.programs import (
+    OF_LANE,
     Address,
     Argument,
     Arrange,
@@ -18,6 +19,7 @@ from ..._wire.programs import (
     Call,
     Create,
     Destroy,
+    Exported,
     Handle,
     Launch,
     Most,
@@ -72,6 +74,7 @@ class ProgramCheck:
         """True from the first step on that fills a slot in each execution."""
         self._owned: set[int] = set()
         self._pieces = 0
+        self._has_lane_room = self._executing = False
 
     def check(self) -> None:
         """Raise `BadProgram` for the first thing that does not fit."""
@@ -79,6 +82,7 @@ class ProgramCheck:
             self._check_step(step, making=True)
         for answer in self._program.answers:
             self._check_number(answer)
+        self._executing = True
         for step in self._program.execute:
             self._check_step(step, making=False)
 
@@ -98,13 +102,14 @@ class ProgramCheck:
                 self._check_call(function, arguments, outs=None)
             case Call(function, arguments) | Set(function, arguments):
                 self._check_call(function, arguments, outs=0)
-            case Room(pieces, _):
-                if self._pieces:
-                    raise BadProgram("two workspaces")
+            case Room(pieces, owner):
+                if owner == OF_LANE and self._has_lane_room:
+                    raise BadProgram("two workspaces of the lane")
+                self._has_lane_room |= owner == OF_LANE
                 for size in (size for piece in pieces for size in (piece.sizes if type(piece) is Most else (piece,))):
                     if type(size) is Slot:
                         self._check_number(size)
-                self._pieces = len(pieces)
+                self._pieces += len(pieces)
             case Require(value):
                 self._check_number(value)
             case Arrange(source, target):
@@ -175,15 +180,21 @@ class ProgramCheck:
             case Words(words):
                 return c_void_p in (kind, pointed) and all(self._fits(each, c_void_p) for each in words)
             case Scalars(offset):
-                return kind is c_void_p and offset < self._program.scalars
+                return kind is c_void_p and self._executing and offset < self._program.scalars
             case Number(offset, form):
-                return kind in _NUMBERS[form] and offset + struct.calcsize(form) <= self._program.scalars
+                fits = kind in _NUMBERS[form] and offset + struct.calcsize(form) <= self._program.scalars
+                return fits and self._executing
             case Handle():
                 return kind is c_void_p and self._has_handle
+            case Exported(name):
+                return kind is c_void_p and self._is_variable(name)
             case Bytes(content):
                 return kind is c_void_p or (kind is c_char_p and content.endswith(b"\0"))
             case Stream():
                 return kind is c_void_p
+
+    def _is_variable(self, name: str) -> bool:
+        return name in self._table.variables and isinstance(getattr(self._bindings, name, None), Variable)
 
     def _type_of(self, place: Slot | Ref) -> Any:
         found = self._types.get(place.slot)

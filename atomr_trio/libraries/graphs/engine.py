@@ -86,15 +86,17 @@ def _with(nodes: list[Any], another: Any) -> list[Any]:
 class _BuiltGraph:
     """A graph in the driver: the nodes of each step, and the graph that is launched."""
 
-    __slots__ = ("executable", "graph", "has_priorities", "lane", "last_calls", "nodes", "steps")
+    __slots__ = ("allowed", "executable", "graph", "has_priorities", "lane", "last_calls", "nodes", "steps")
 
-    def __init__(self, steps: list[Step], graph: Any, lane: CaptureLane | None) -> None:
+    def __init__(self, steps: list[Step], graph: Any, lane: CaptureLane | None, allowed: int) -> None:
         self.steps = steps
         self.graph = graph
         self.nodes: list[list[Any]] = []
         self.executable: Any = None
         self.lane: CaptureLane | None = lane
         """The lane of its calls of libraries, if it has any."""
+        self.allowed: int = allowed
+        """The bytes that all workspaces of the worker may take, when it was built or changed last."""
         self.last_calls: dict[int, Any] = {}
         """The last node that is a call of a library, by the number of its engine."""
         self.has_priorities = False
@@ -136,11 +138,11 @@ class GraphEngine:
     # Records.
 
     def _build(self, command: Command, lane: Lane) -> None:
-        (number,) = BUILD.struct.unpack_from(command.payload)
+        number, allowed = BUILD.struct.unpack_from(command.payload)
         with open(command.take_descriptor(), "rb") as file:
             file.seek(0)  # it was written through the same descriptor
             steps = self._decoded(file.read())
-        self._rebuild(number, steps, lane)
+        self._rebuild(number, steps, lane, allowed)
 
     def _launch(self, command: Command, lane: Lane) -> None:
         (number,) = LAUNCH_GRAPH.struct.unpack(command.payload)
@@ -150,15 +152,16 @@ class GraphEngine:
             self._driver.cuGraphLaunch(built.executable, lane.stream)
 
     def _update(self, command: Command, lane: Lane) -> None:
-        (number,) = UPDATE.struct.unpack_from(command.payload)
+        number, allowed = UPDATE.struct.unpack_from(command.payload)
         built = self._graphs[number]
+        built.allowed = allowed
         fits = True
         with contextlib.ExitStack() as captured:
             for step in self._decoded(command.payload[UPDATE.struct.size :]):
                 built.steps[step.number] = step._replace(after=built.steps[step.number].after)
                 fits = fits and self._change(built, step, captured)
         if not fits:
-            self._rebuild(number, built.steps, lane)
+            self._rebuild(number, built.steps, lane, allowed)
 
     def _destroy(self, command: Command, lane: Lane) -> None:
         (number,) = DESTROY.struct.unpack_from(command.payload)
@@ -166,7 +169,7 @@ class GraphEngine:
         if built is not None:
             self._give_back(built, lane)
 
-    def _rebuild(self, number: int, steps: list[Step], lane: Lane) -> None:
+    def _rebuild(self, number: int, steps: list[Step], lane: Lane, allowed: int) -> None:
         """Build a graph in the place of an older one, if there is one. It takes over the lane of the older one's calls.
 
         Launches of the two never overlap, since all are in the order of one lane. So one workspace is enough.
@@ -177,7 +180,7 @@ class GraphEngine:
             calls_lane, older.lane = older.lane, None
             with contextlib.suppress(self._services.cuda_error):
                 self._give_back(older, lane)
-        self._graphs[number] = self._built(steps, lane, calls_lane)
+        self._graphs[number] = self._built(steps, lane, calls_lane, allowed)
 
     def _decoded(self, content: bytes) -> list[Step]:
         verbs = self._verbs = self._verbs or capturable(engine.table for engine in self._services.engines.values())
@@ -219,9 +222,9 @@ class GraphEngine:
 
     # Building.
 
-    def _built(self, steps: list[Step], lane: Lane, calls_lane: CaptureLane | None) -> _BuiltGraph:
+    def _built(self, steps: list[Step], lane: Lane, calls_lane: CaptureLane | None, allowed: int) -> _BuiltGraph:
         driver = self._driver
-        built = _BuiltGraph(steps, driver.CUgraph(), calls_lane)
+        built = _BuiltGraph(steps, driver.CUgraph(), calls_lane, allowed)
         try:
             driver.cuGraphCreate(byref(built.graph), 0)
             self._prepare_all_calls(built, steps)
@@ -258,7 +261,7 @@ class GraphEngine:
             for verb, payload in step.records:
                 if verb not in self._parts:
                     built.lane = built.lane or CaptureLane(self._services)
-                    built.lane.prepare(verb, payload)
+                    built.lane.prepare(verb, payload, built.allowed)
 
     def _add_step(self, built: _BuiltGraph, step: Step, captured: contextlib.ExitStack) -> list[Any]:
         """Add the nodes of a step in order. The first one comes after the last node of every step before it.

@@ -685,7 +685,7 @@ class Graph(metaclass=NoPublicConstructor):
         required = {ticket for module in plan.modules for ticket in module._require(generation)}
         self._require_chunks(generation, plan, required)
         owner = _Preparation(self, generation, built, request)
-        payload = BUILD.struct.pack(self._number)
+        payload = BUILD.struct.pack(self._number, generation.workspace_room)
         with (
             self._defined(generation, plan),
             host_limits(
@@ -711,7 +711,7 @@ class Graph(metaclass=NoPublicConstructor):
         required = {built.ticket} if built.ticket else set()
         self._require_chunks(generation, plan, required)
         owner = _Preparation(self, generation, built)
-        payload = verb.struct.pack(self._number) + changes
+        payload = verb.struct.pack(self._number, generation.workspace_room) + changes
         with self._defined(generation, plan) if verb is UPDATE_CALLS else contextlib.nullcontext():
             command = generation.publish(LANE_COMPUTE, verb, payload, (), owner, requires=required)
         built.records, built.ticket = plan.records, command.ticket

@@ -11,15 +11,18 @@ from .registration import REGISTRATION
 
 GRAPH = VerbTable(REGISTRATION.name, REGISTRATION.number)
 
-BUILD = GRAPH.verb("build", Mode.BLOCKS, {"graph": "Q"})
+_BUILD = {"graph": "Q", "allowed": "Q"}
+"""All workspaces of the worker may take `allowed` bytes of device memory."""
+
+BUILD = GRAPH.verb("build", Mode.BLOCKS, _BUILD)
 """Build a graph of the steps in the record's descriptor. It replaces an older graph with the same number."""
 
 LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"})
 
-UPDATE = GRAPH.verb("update", Mode.ENQUEUES, {"graph": "Q"})
+UPDATE = GRAPH.verb("update", Mode.ENQUEUES, _BUILD)
 """Replace steps by those of the tail that have the same numbers. The edges stay."""
 
-UPDATE_CALLS = GRAPH.verb("update_calls", Mode.BLOCKS, {"graph": "Q"})
+UPDATE_CALLS = GRAPH.verb("update_calls", Mode.BLOCKS, _BUILD)
 """The same, where calls of libraries are among the steps: to capture one may take long the first time."""
 
 DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})

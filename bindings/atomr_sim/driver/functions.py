@@ -14,11 +14,10 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from atomr_cuda import driver
-from atomr_cuda._library import LibraryMissing, stand_in
+from atomr_cuda._library import LibraryMissing, Table, stand_in
 from atomr_cuda.driver import (
     CUmemAccess_flags,
     CUmemAllocationHandleType,
@@ -426,11 +425,11 @@ def withdraw() -> None:
         _process.faults.withdraw()
 
 
-def _table_of(name: str, process: Process) -> dict[str, Callable[..., int]]:
+def _table_of(name: str, process: Process) -> Table:
     if name in _ON_SCIPY and importlib.util.find_spec("scipy") is None:
         raise LibraryMissing("scipy", "sim", (f"the modules that {sys.executable} finds",))
     counterpart = importlib.import_module(f"atomr_sim.libraries.{name}.functions").counterpart
-    table: dict[str, Callable[..., int]] = counterpart.table(process)
+    table: Table = counterpart.table(process)
     return table
 
 

@@ -32,7 +32,7 @@ from ..engine.memory import MISALIGNED_ADDRESS, DeviceFault
 from ..ptx.numeric import bf16_to_f32, f32_to_bf16
 
 if TYPE_CHECKING:
-    from atomr_cuda._library import Library, Symbol
+    from atomr_cuda._library import Library, Symbol, Table, Variable
 
     from ..engine.memory import AddressSpace, Array
 
@@ -55,12 +55,13 @@ class Statuses:
 
 
 class Counterpart:
-    """The functions of one library in Python, and what they refuse with."""
+    """The functions of one library in Python, what they refuse with, and its variables."""
 
     def __init__(self, library: Library, statuses: Statuses) -> None:
         self.library = library
         self.statuses = statuses
         self._implementations: dict[str, Implementation] = {}
+        self._variables: dict[str, int] = {}
 
     def entry(self, *functions: Symbol) -> Callable[[Implementation], Implementation]:
         """Mark the implementation of declared functions. It gets the process first, then what the C function gets, and
@@ -75,10 +76,17 @@ class Counterpart:
 
         return mark
 
-    def table(self, process: Process) -> dict[str, Callable[..., int]]:
+    def holds(self, variable: Variable, pointer: int) -> None:
+        """Say what a declared variable holds: any number by which functions know it."""
+        if variable.symbol in self._variables:
+            raise ValueError(f"{variable.symbol} is given twice")
+        self._variables[variable.symbol] = pointer
+
+    def table(self, process: Process) -> Table:
         """Return the table that replaces the library in this process. A function that has no implementation is missing
-        in it."""
-        return {symbol: self._gate(process, symbol, each) for symbol, each in self._implementations.items()}
+        in it, and a variable that holds nothing."""
+        functions = {symbol: self._gate(process, symbol, each) for symbol, each in self._implementations.items()}
+        return functions | self._variables
 
     def _gate(self, process: Process, symbol: str, implementation: Implementation) -> Callable[..., int]:
         def call(*arguments: Any) -> int:

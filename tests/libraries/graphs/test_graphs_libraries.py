@@ -36,6 +36,8 @@ pytestmark = pytest.mark.used_workers
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 DEADLINE = 60
+ROOM = 32 << 20
+"""The bytes that captured calls of cuBLAS work in."""
 SOURCE = """
 extern "C" __global__ void add(float *x, float a) { x[threadIdx.x] += a; }
 extern "C" __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
@@ -467,10 +469,15 @@ async def test_a_freed_result_is_refused_until_the_node_gets_another(dev):
 
 
 @pytest.mark.sim_only
-async def test_workspaces_are_given_back_with_their_graphs(open_test_device, monkeypatch):
+@pytest.mark.parametrize(
+    ("memory", "limit", "words"),
+    [(320 << 20, 1 << 30, "cuMemAlloc"), (1 << 30, 250 << 20, "the memory limit leaves")],
+    ids=["the GPU's memory", "the limit"],
+)
+async def test_workspaces_are_given_back_with_their_graphs(open_test_device, monkeypatch, memory, limit, words):
     """A workspace has 32 MiB: there is memory for a few of them at a time."""
-    monkeypatch.setenv("ATOMR_TRIO_SIM_MEMORY", str(320 << 20))
-    async with open_test_device(memory_limit=64 << 20) as dev:
+    monkeypatch.setenv("ATOMR_TRIO_SIM_MEMORY", str(memory))
+    async with open_test_device(memory_limit=limit) as dev:
         x, y, nothing = await dev.to_device(numbers(4)), dev.zeros(4, np.float32), dev.empty(0, np.float32)
         graph, _, (node,) = await captured(dev, lambda g: g.blas.axpy(x, y))
         for number in range(40):  # each change is another graph to the driver
@@ -484,13 +491,75 @@ async def test_workspaces_are_given_back_with_their_graphs(open_test_device, mon
                 kept.extend((await captured(dev, lambda g: g.blas.axpy(x, y)))[:1])
 
         for _ in range(3):
-            with pytest.raises(OutOfDeviceMemory):
+            with pytest.raises(OutOfDeviceMemory, match=words):
                 await capture_more()
             assert len(kept) > 3
             del kept[1:]
             gc.collect()
         await graph.launch()
         assert (await y.to_host() == 20 * numbers(4)).all()
+
+
+@pytest.mark.sim_only
+async def test_the_workspace_of_captured_calls_is_counted_while_the_graph_lives(open_test_device):
+    async with open_test_device(memory_limit=256 << 20, restart_policy=ANY_NUMBER) as dev:
+        x, y = await dev.to_device(numbers(4)), dev.zeros(4, np.float32)
+        graph, _, (node,) = await captured(dev, lambda g: g.blas.axpy(x, y))
+        assert dev.statistics().memory.workspaces == ROOM
+        other, _, (_, _) = await captured(dev, lambda g: g.blas.axpy(x, y), lambda g: g.blas.axpy(x, y))
+        assert dev.statistics().memory.workspaces == 2 * ROOM
+        graph.update(node, x, y, alpha=2)
+        await graph.launch()
+        assert dev.statistics().memory.workspaces == 2 * ROOM
+        kill_worker(dev)
+        await next_generation(dev, 1)
+        await graph.launch()
+        await other.launch()
+        assert dev.statistics().memory.workspaces == 2 * ROOM
+        del graph, node, other
+        gc.collect()
+        core = core_of(dev)
+        core.release_dropped(core.current)
+        await until(lambda: dev.statistics().memory.workspaces == 0)
+
+
+@pytest.mark.sim_only
+async def test_a_workspace_beyond_the_limit_is_refused_before_anything_is_made(open_test_device):
+    async with open_test_device(memory_limit=256 << 20) as dev:
+        x, y = await dev.to_device(numbers(4)), dev.zeros(4, np.float32)
+        rest = dev.empty(dev.statistics().memory.limit - dev.statistics().memory.reserved, np.uint8)
+        await rest.fill(1)
+        for _ in range(2):
+            with pytest.raises(OutOfDeviceMemory, match=r"needs 33,554,432 bytes .* memory limit leaves 0.*dev.trim"):
+                await captured(dev, lambda g: g.blas.axpy(x, y))
+        assert dev.statistics().memory.workspaces == 0
+        rest.free()
+        with pytest.raises(OutOfDeviceMemory, match="the memory limit leaves 0"):
+            await captured(dev, lambda g: g.blas.axpy(x, y))
+        await dev.trim()
+        graph, _, _ = await captured(dev, lambda g: g.blas.axpy(x, y))
+        await graph.launch()
+        assert (await y.to_host() == numbers(4)).all()
+        assert (dev.statistics().memory.workspaces, dev.statistics().generation) == (ROOM, 1)
+
+
+@pytest.mark.sim_only
+async def test_an_update_to_a_call_that_needs_a_workspace_is_held_against_the_limit(open_test_device):
+    """The node was a copy of no elements to the driver: only now the graph needs a handle."""
+    async with open_test_device(memory_limit=256 << 20) as dev:
+        x, y, nothing = await dev.to_device(numbers(4)), dev.zeros(4, np.float32), dev.empty(0, np.float32)
+        graph, _, (node,) = await captured(dev, lambda g: g.blas.axpy(nothing, dev.empty(0, np.float32)))
+        await graph.launch()
+        assert dev.statistics().memory.workspaces == 0
+        rest = dev.empty(dev.statistics().memory.limit - dev.statistics().memory.reserved, np.uint8)
+        graph.update(node, x, y)
+        with pytest.raises(OutOfDeviceMemory, match="the memory limit leaves 0"):
+            await graph.launch()
+        rest.free()
+        await dev.trim()
+        await graph.launch()
+        assert (await y.to_host() == numbers(4)).all()
+        assert dev.statistics().memory.workspaces == ROOM
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
