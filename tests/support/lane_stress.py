@@ -63,9 +63,9 @@ class Player:
         self.cut_off = 0
 
     async def run(self, until: float) -> None:
-        """Play until a moment of trio's clock."""
+        """Play until a moment of trio's clock, and longer if nothing was done by then."""
         await self.write_anew()
-        while trio.current_time() < until:
+        while trio.current_time() < until or not self.done:
             deed = DEEDS[int(self.rng.integers(len(DEEDS)))]
             try:
                 await deed(self)
