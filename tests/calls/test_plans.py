@@ -27,9 +27,9 @@ OFTEN = RestartPolicy(intensity=20)
 
 
 @pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str, int]]]:
+def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, str, int]]]:
     """The records of plans that were sent since it was cleared: generation, verb, lane."""
-    sent: list[tuple[int, str, int]] = []
+    sent: list[tuple[Any, str, int]] = []
     begin = Generation.__init__
 
     def init(generation: Any, *arguments: Any, **more: Any) -> None:
@@ -38,7 +38,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str, 
 
         def note(lane: int, verb: Any, *rest: Any, **others: Any) -> Any:
             if verb.engine == ENGINE:
-                sent.append((generation.number, verb.name, lane))
+                sent.append((generation, verb.name, lane))
             return publish(lane, verb, *rest, **others)
 
         generation.publish = note
@@ -47,7 +47,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str, 
     return sent
 
 
-def verbs(published: list[tuple[int, str, int]]) -> list[str]:
+def verbs(published: list[tuple[Any, str, int]]) -> list[str]:
     """The verbs of those records, which are forgotten then."""
     found = [verb for _, verb, _ in published]
     published.clear()
@@ -148,8 +148,8 @@ async def test_a_standby_has_the_plans_ahead_of_time(published, open_test_device
             await lose(dev)
             await check(dev, one)
             await check(dev, other)
-            number = standby.number  # another standby is told about the plans meanwhile
-            assert [verb for where, verb, _ in published if where == number] == ["first_execute", "first_execute"]
+            # Another standby is told about the plans meanwhile.
+            assert [verb for where, verb, _ in published if where is standby] == ["first_execute", "first_execute"]
             assert len(plans_of(dev)) == 2
             await check(dev, later)
 
