@@ -33,7 +33,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 ABI_ARGS ?=
 COVERAGE ?=
-JOBS ?= $(shell nproc)
+# One more than there are processors: many tests wait, for a worker or for a time.
+JOBS ?= $(shell expr $$(nproc) + 1)
 # A file stays in one process: its tests share what they set up. Files are taken in their order: those with few tests
 # take longest in places, and would be left for the end.
 PARALLEL = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder

@@ -214,12 +214,17 @@ ENDS = ("compute_75", "compute_100")
 To compile those takes longer than to run all the others. So each is compiled for one of the two, and for all
 architectures by `make sweep`.
 """
+BETWEEN = ("compute_80", "compute_90")
+"""Those between, which share the other families: each of these is compiled for both ends, and for one of the two."""
 SLOW = tuple(family for family in FAMILIES if family.slow)
+QUICK = tuple(family for family in FAMILIES if not family.slow)
 
 
 def _is_rare(family: Family, arch: str) -> bool:
     """Whether the cases of a family are left to `make sweep` for this architecture."""
-    return family.slow and (arch not in ENDS or SLOW.index(family) % len(ENDS) != ENDS.index(arch))
+    families, sharing = (SLOW, ENDS) if family.slow else (QUICK, BETWEEN)
+    shares = arch in sharing and families.index(family) % len(sharing) == sharing.index(arch)
+    return not shares and (family.slow or arch in BETWEEN)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
