@@ -16,7 +16,6 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceClosed
-from atomr_trio._device.device import core_of
 from atomr_trio.testing import _workers, endless_kernel, kill_worker, worker_pid
 from atomr_trio.testing._faults import SOURCE as FAULTY, WILD
 from support import template
@@ -90,8 +89,6 @@ async def gated(dev: Device, lane: Lane | None = None) -> AsyncIterator[Gate]:
     (spin,) = await compile_rogue(dev, "spin")
     word = dev.zeros(1, np.int32)
     await word.to_host()
-    # The kernel looks at the word until it sees the sign, which nobody knows of: it must not become another array's.
-    vars(core_of(dev)).setdefault("words of gates", []).append(word)
     async with dev.lane() as key:
         gate = Gate(spin, word, key)
         gate.close(lane)
