@@ -12,7 +12,7 @@ import operator
 import sys
 from collections.abc import Awaitable, Iterable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,10 @@ def _check_index(part: object) -> Index:
     if not isinstance(part, bool | np.bool_ | np.ndarray) and hasattr(part, "__index__"):
         return operator.index(part)
     raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
+
+
+_MOST_PLACES: Final = 256
+"""The most places that a block remembers: a loop may make a new view in each turn."""
 
 
 class Storage:
@@ -524,9 +528,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
         how = (self._offset, self.shape, self.strides, self.dtype)
         if type(self._storage) is not Storage:
             return block, how  # a variable of a module moves to another block
-        if block.places is None:
-            block.places = {}
-        place = self._place = block.places.setdefault(how, object())
+        places = block.places
+        if places is None or (how not in places and len(places) >= _MOST_PLACES):
+            places = block.places = {}  # equal arrays that come later have another place, which costs a plan
+        place = self._place = places.setdefault(how, object())
         return place
 
     @property

@@ -22,6 +22,7 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
+from atomr_trio._arrays.arrays import _MOST_PLACES
 from atomr_trio._calls.known import _MOST_KNOWN, KnownCall, KnownCalls, question_of
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._calls.verbs import Library
@@ -513,6 +514,18 @@ def known_payload(dev: Any, x: Any, alpha: float) -> bytes:
 
 
 VARIABLE = 'extern "C" __device__ double held[4]; extern "C" __global__ void keep(double *x) { *x = held[0]; }'
+
+
+async def test_a_block_remembers_few_of_the_views_that_a_loop_makes_and_equal_ones_stay_the_same(dev):
+    x = dev.zeros(4 * _MOST_PLACES, np.float32)
+    seen = set()
+    for at in range(3 * _MOST_PLACES):
+        first, second = x[at : at + 2], x[at : at + 2]
+        (one, _), (other, _) = (question_of(Library._copy, (view,), {}) for view in (first, second))
+        assert one == other
+        assert one not in seen
+        seen.add(one)
+        assert len(x._block.places) <= _MOST_PLACES
 
 
 async def test_a_call_on_a_variable_of_a_module_is_not_kept(dev, ways):
