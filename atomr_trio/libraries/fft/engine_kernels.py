@@ -6,7 +6,7 @@ an even length, have their partners -k in the same plane. If those do not agree,
 that of numpy, which transforms the other axes first, and then ignores the imaginary parts at both places. The result
 of that depends on the planes by the means (z(k) + conj(z(-k))) / 2 alone. So the kernel writes these, and then both
 agree. In a transform of one axis each element is its own partner, and loses its imaginary part: ``real_ends`` does just
-that, in half the time. (An H100 ignores these parts for all lengths that were tried, but for 8192 and 16384 in single
+that, without divisions. (An H100 ignores these parts for all lengths that were tried, but for 8192 and 16384 in single
 precision, of which every number is wrong then.)
 
 ``multiply`` multiplies an array with another, element by element.
