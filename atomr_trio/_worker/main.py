@@ -424,8 +424,8 @@ class Worker:
         """Return the call of a slot's record, ready to be repeated; None if the record must be read each time."""
         _, index, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
         lane = self._lanes.get(index)
-        if waits or lane is None or lane.stream is None or length > _LONGEST_PAYLOAD:
-            return None
+        if waits or lane is None or lane.stream is None or lane.pending or length > _LONGEST_PAYLOAD:
+            return None  # what is pending may change what its calls need: it is made ready behind that
         first = at + NUMBER.size + _TICKET_BYTES
         if verb & REPEATED:
             record = bytes(slots[first : at + NUMBER.size + HEADER.size + length])
@@ -538,12 +538,30 @@ class Worker:
         words = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
         waits = [(self._lanes[other], awaited, required) for other, awaited, required in words]
         verb, call = self._verbs[engine, verb_number & VERB_NUMBERS]
+        if verb_number & REPEATED and not waits:
+            call = functools.partial(self._repeat, data[_TICKET_BYTES:], engine, verb_number, call)
         unsigned = bool(verb_number & UNSIGNED)
         self._lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
         self._printed = True
         if not self._awake and not self._work.is_set():
             self._work.set()
         return None
+
+    def _repeat(
+        self,
+        record: bytes,
+        engine: int,
+        verb: int,
+        call: Callable[[Command, Lane], Any],
+        command: Command,
+        lane: Lane,
+    ) -> Any:
+        """Make a call of a library that came before, as fast as from the ring, where the lane's thread makes it.
+
+        What is ready is looked up only now: a command before this one may have changed what the call needs.
+        """
+        hot = self._ready.get(record) or self._make_call_ready(record, lane, engine, verb)
+        return call(command, lane) if hot is None else lane.repeat(command.ticket, hot)
 
     # Control records.
 

@@ -222,7 +222,7 @@ class Bench:
     def new_lane(self, index: int) -> Any:
         weighed: list[tuple[int, int]] = []
         lane = SimpleNamespace(
-            index=index, stream=c_void_p(0x51 + index), calling=threading.Lock(), finished=0, accepted=7
+            index=index, stream=c_void_p(0x51 + index), calling=threading.Lock(), finished=0, made_now=8
         )
         lane.weighed, lane.weigh = weighed, lambda *what: weighed.append(what)
         lane.ask = lambda call: call(lane.stream)

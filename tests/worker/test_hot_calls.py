@@ -7,6 +7,8 @@ import pytest
 import trio
 
 from atomr_trio import CommandFailed
+from atomr_trio._wire.protocol import INLINE_LIMIT
+from support.rogue import gated
 from support.sim_process import run_in_process
 
 N = 64
@@ -132,6 +134,29 @@ async def test_calls_of_many_tasks_at_once(dev, x):
         for _ in range(8):
             nursery.start_soon(add)
     assert (await y.to_host() == 160 * np.arange(N)).all()
+
+
+async def test_repeated_calls_that_have_no_room_in_the_stream(dev, x):
+    """The lane's thread makes them, and the workspace that they had may be another by the time of their turn."""
+    short, long = dev.full(65_536, 1, np.complex64), dev.full(131_072, 1, np.complex64)
+    results = [dev.zeros(each.shape, np.complex64) for each in (short, long)]
+    y = dev.zeros(N)
+    await dev.fft.fft(short, out=results[0])
+    await dev.fft.fft(short, out=results[0])
+    await dev.blas.axpy(x, y)
+    async with gated(dev) as gate, dev.batch() as batch:
+        for number in range(INLINE_LIMIT + 100):
+            batch.blas.axpy(x, y)
+            if number == INLINE_LIMIT:
+                batch.fft.fft(long, out=results[1])
+            if number > INLINE_LIMIT and number % 30 == 0:
+                batch.fft.fft(short, out=results[0])
+        await gate.open()
+    assert (await y.to_host() == (INLINE_LIMIT + 101) * np.arange(N)).all()
+    for each, result in zip((short, long), results, strict=True):
+        expected = np.zeros(each.shape, np.complex64)
+        expected[0] = each.size
+        np.testing.assert_allclose(await result.to_host(), expected, atol=1e-3)
 
 
 @pytest.mark.sim_only

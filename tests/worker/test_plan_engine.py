@@ -444,7 +444,7 @@ def test_several_calls_are_ready_as_one_and_the_error_names_the_one_that_was_ref
     bench.toy.calls.clear()
     assert ready[0](0) == 0
     assert bench.toy.names() == ["toyRun", "toySet", "toyRun"]
-    assert bench.lane.weighed == [(bench.lane.accepted + 1, 50)]
+    assert bench.lane.weighed == [(bench.lane.made_now, 50)]
     bench.toy.statuses["toySet"] = 4
     status = ready[0](0)
     error = ready[1](status)

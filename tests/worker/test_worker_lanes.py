@@ -17,7 +17,8 @@ from atomr_sim.driver.streams import Fate, Stream
 from atomr_trio import _worker as worker
 from atomr_trio._wire.protocol import EXIT_BUG, GROUP_LIMIT, Mode
 from atomr_trio._worker.base import lanes
-from atomr_trio._worker.base.lanes import Command, Lane
+from atomr_trio._worker.base.lanes import Command, HotCall, Lane
+from atomr_trio.libraries.fft.records import FFT
 from support import sim_process as helper
 
 pytestmark = pytest.mark.sim_only
@@ -103,6 +104,25 @@ def test_without_a_thread_to_be_had_the_loops_own_does_the_lanes_work(
     assert ran[:2] == [threading.current_thread()] * 2
     assert ran[2].name == "lane-3"
     close_stream(lane)
+
+
+def test_a_call_that_was_made_ready_is_made_as_the_command_that_it_is(lane: Lane) -> None:
+    """The loop thread has accepted others meanwhile, whose tickets are not those that the call's entries belong to."""
+    weighed: list[tuple[int, bool]] = []
+    status = 0
+
+    def call(_address: int) -> int:
+        weighed.append((lane.made_now, lane.calling.locked()))
+        return status
+
+    hot = HotCall(FFT.execute, lane, call, lambda status: ValueError(str(status)), unsigned=True)
+    lane.accepted = 9
+    lane.repeat(4, hot)
+    assert weighed == [(4, True)]
+    status = 7
+    with pytest.raises(ValueError, match="7"):
+        lane.repeat(5, hot)
+    assert (lane.made_now, lane.calling.locked()) == (10, False)
 
 
 def refuse_thread(_thread: threading.Thread) -> None:

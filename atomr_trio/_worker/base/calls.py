@@ -222,7 +222,7 @@ class CallEngine:
             if handle.flags != flags:
                 self._set(handle, flags)
             if bound.entries > ENTRIES_OF_A_CALL:
-                lane.weigh(lane.accepted + 1, bound.entries)
+                lane.weigh(lane.made_now, bound.entries)
 
         def error_of(status: int) -> Exception:
             return refusal(self._driver, self._library, status, bound.symbol, lane)

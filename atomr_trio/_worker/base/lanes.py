@@ -274,6 +274,7 @@ class Lane:
         self._marked = self.submitted
         """The last ticket that the lane's event covers."""
         self.accepted: int = self.submitted
+        self._repeats: int = 0
         self.signed: int = self.submitted
         """The last ticket that the GPU was told to write."""
         self._group_began = 0.0
@@ -342,6 +343,25 @@ class Lane:
             return False
         self._thread = thread
         return True
+
+    @property
+    def made_now(self) -> int:
+        """The ticket of the command whose calls are being made by a function that was made ready."""
+        return self._repeats or self.accepted + 1
+
+    def repeat(self, ticket: int, hot: HotCall) -> None:
+        """Make a library's call that was made ready, as the command with this ticket, which was accepted before.
+
+        Raises the error of a call that is refused.
+        """
+        self._repeats = ticket
+        try:
+            with self.calling:
+                status = hot.call(0)
+        finally:
+            self._repeats = 0
+        if status:
+            raise hot.error(status)
 
     def takes_at_once(self, ticket: int) -> bool:
         """Return whether the loop thread may make the calls of the command with this ticket, which has no waits."""

@@ -660,7 +660,7 @@ class PlanEngine:
             if plan.settings != settings:
                 plan.set(settings, given)
             if weighs:
-                lane.weigh(lane.accepted + 1, plan.entries)
+                lane.weigh(lane.made_now, plan.entries)
 
         def error_of(status: int) -> Exception:
             return self.refused(plan, status, plan.failed or plan.calls[0], lane)
