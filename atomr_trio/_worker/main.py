@@ -84,6 +84,9 @@ HELD_UP_SECONDS = 0.05
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _LAUNCH = (LAUNCH.engine_number, LAUNCH.number)
 _TICKET_BYTES = 8
+SWITCH_SECONDS = 100e-6
+"""A thread waits so long for one that computes. The lanes' threads give up the interpreter in each call of the driver,
+and the loop thread may read records for many milliseconds: with Python's own 5 ms the GPU would run dry meanwhile."""
 """The ticket is the first of a record's header, and all that differs from one launch to the next like it."""
 _LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - _TICKET_BYTES + LAUNCH.struct.size}s")
 """The record's number, its ticket, and what is the same in every record of one launch."""
@@ -118,6 +121,8 @@ class Worker:
         self._lanes: dict[int, Lane] = {}
         self._ring: Ring | None = None
         self._ready: dict[bytes, HotCall] = {}
+        self._repeated: dict[bytes, tuple[Verb, Callable[[Command, Lane], Any], bytes]] = {}
+        """Of records of repeated calls: the verb, the function that makes the call, and the payload."""
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
         self._turns = 0
@@ -240,7 +245,7 @@ class Worker:
         modules = self.engines[MODULE.number]
         assert isinstance(modules, ModuleEngine)
         self._modules = modules
-        self._ready = {}
+        self._ready, self._repeated = {}, {}
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
@@ -377,6 +382,7 @@ class Worker:
         hears of them together, at `bound` at the latest.
         """
         words, slots, ready = self._page.words, ring.slots, self._ready
+        sys.setswitchinterval(SWITCH_SECONDS)
         unpack, get_ready = _LAUNCH_RECORD.unpack_from, ready.get
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
@@ -405,6 +411,8 @@ class Worker:
                     if hot is None:
                         hot = self._make_ready(slots, at)
                     if hot is None or not hot.lane.takes_at_once(ticket):
+                        if self._queue_again(slots, at):
+                            continue
                         if (end := self._take_from_ring(slots, at)) is not None:
                             words[RECORDS_READ_WORD] = read
                             return end
@@ -538,14 +546,37 @@ class Worker:
         words = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
         waits = [(self._lanes[other], awaited, required) for other, awaited, required in words]
         verb, call = self._verbs[engine, verb_number & VERB_NUMBERS]
-        if verb_number & REPEATED and not waits:
-            call = functools.partial(self._repeat, data[_TICKET_BYTES:], engine, verb_number, call)
         unsigned = bool(verb_number & UNSIGNED)
-        self._lanes[lane].accept(Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
+        self._give(self._lanes[lane], Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
+        return None
+
+    def _give(self, lane: Lane, command: Command) -> None:
+        lane.accept(command)
         self._printed = True
         if not self._awake and not self._work.is_set():
             self._work.set()
-        return None
+
+    def _queue_again(self, slots: memoryview, at: int) -> bool:
+        """Give a call that is often repeated to its lane, which has others before it; false if it is none.
+
+        The loop thread reads no more of it than it must: while it reads, the lane's thread waits for the interpreter.
+        """
+        ticket, index, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
+        lane = self._lanes.get(index)
+        if waits or not verb & REPEATED or lane is None or not lane.pending or length > _LONGEST_PAYLOAD:
+            return False
+        first = at + NUMBER.size + _TICKET_BYTES
+        record = bytes(slots[first : at + NUMBER.size + HEADER.size + length])
+        known = self._repeated.get(record)
+        if known is None:
+            if len(self._repeated) >= _MOST_READY:
+                self._repeated.clear()
+            of, call = self._verbs[engine, verb & VERB_NUMBERS]
+            repeat = functools.partial(self._repeat, record, engine, verb, call)
+            known = self._repeated[record] = of, repeat, record[HEADER.size - _TICKET_BYTES :]
+        of, again, payload = known
+        self._give(lane, Command(of, again, ticket, (), payload, [], unsigned=bool(verb & UNSIGNED)))
+        return True
 
     def _repeat(
         self,
@@ -556,7 +587,7 @@ class Worker:
         command: Command,
         lane: Lane,
     ) -> Any:
-        """Make a call of a library that came before, as fast as from the ring, where the lane's thread makes it.
+        """Make such a call, by its thread, as fast as from the ring.
 
         What is ready is looked up only now: a command before this one may have changed what the call needs.
         """
