@@ -10,7 +10,7 @@ from sphinx.util.inspect import stringify_signature
 
 import atomr_cuda.injection
 import atomr_trio.testing
-from atomr_trio._calls.verbs import Awaited, verb
+from atomr_trio._calls.verbs import Awaited, is_verb
 
 project = "atomr_trio"
 author = "The atomr_trio authors"
@@ -72,7 +72,7 @@ def _show_verbs(cls: type) -> None:
     """Let Sphinx see the verbs of a library as the methods that they are to a user."""
     for base in cls.__mro__:
         for name, value in list(vars(base).items()):
-            if isinstance(value, verb):
+            if is_verb(value):
                 setattr(base, name, value.plan)
 
 

@@ -14,7 +14,7 @@ import inspect
 import itertools
 import struct
 import types
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .._wire.programs import Program
     from .._wire.records.plans import PlanTable
     from .batch_sender import BatchSender
+    from .recorded import Recorded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -437,6 +438,66 @@ class ArrayMaker(Protocol):
         """Return a new array of zeros."""
 
 
+_PLAN = "plan"
+
+
+def is_verb(value: object) -> bool:
+    """Return whether a class has a verb there, or the method that a form has of it; both have `plan`."""
+    return hasattr(value, _PLAN)
+
+
+class verb(Generic[P, T]):
+    """A decorator that makes two methods of one that plans: awaited on `Awaited`, done at once on the other forms.
+
+    One that is a generator function is a verb in two phases (``phases.py``).
+    """
+
+    @overload
+    def __init__(self, plan: Callable[Concatenate[Any, P], Phases[T]]) -> None: ...
+    @overload
+    def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None: ...
+    def __init__(self, plan: Callable[Concatenate[Any, P], Any]) -> None:
+        self.plan = plan
+        functools.update_wrapper(self, plan)  # type: ignore[arg-type]
+        has_phases = inspect.isgeneratorfunction(plan)
+        planned: Callable[..., Any] = at_once(plan) if has_phases else plan
+
+        @functools.wraps(plan)
+        async def ask(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+            return await library._ask(plan, arguments, keywords)
+
+        @functools.wraps(plan)
+        async def ask_twice(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+            return cast("T", await ask_in_phases(library, plan, arguments, keywords))
+
+        @functools.wraps(plan)
+        def send(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+            return cast("T", library._send(planned, arguments, keywords))
+
+        self._ask, self._send = ask_twice if has_phases else ask, send
+        for method in (self._ask, self._send):
+            setattr(method, _PLAN, plan)
+
+    def of(self, form: type[Library]) -> Callable[..., Any]:
+        """Return the method of a form."""
+        return self._ask if form._is_awaited else self._send
+
+    @overload
+    def __get__(self, library: None, owner: type[Any]) -> Self: ...
+    @overload
+    def __get__(self, library: Awaited, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, library: Batched, owner: type[Any]) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, library: Recorded, owner: type[Any]) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, library: Library, owner: type[Any]) -> Callable[P, Any]: ...
+    def __get__(self, library: Library | None, owner: type[Any]) -> Any:
+        if library is None:
+            return self
+        return types.MethodType(self.of(type(library)), library)
+
+
 class Library:
     """The base class of `dev.blas` and its like, with what the verbs of one library have in common.
 
@@ -447,8 +508,19 @@ class Library:
 
     _table: VerbTable
     _is_awaited: ClassVar[bool] = True
+    _is_form: ClassVar[bool] = False
+    """True for what users have; false for classes that only hold verbs."""
     _form: ClassVar[str] = ""
     """What its objects belong to, for a `repr`."""
+
+    def __init_subclass__(cls) -> None:
+        """Put the functions of a form in the place of its verbs: to look a verb up costs a tenth of a batch's call."""
+        if cls._is_form:
+            for name, each in {
+                name: each for base in reversed(cls.__mro__) for name, each in vars(base).items()
+            }.items():
+                if isinstance(each, verb):
+                    setattr(cls, name, each.of(cls))
 
     def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
         self._device = device
@@ -614,7 +686,7 @@ class Library:
 
     async def _begin_verb(self, arguments: Sequence[object], keywords: dict[str, Any]) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        await placed(self._device, _flat((*arguments, *keywords.values())))
+        await placed(self._device, flat((*arguments, *keywords.values())))
 
     async def _ask_all(self) -> list[CommandRequest]:
         """Run the commands that were planned, and forget them. Returns them."""
@@ -676,7 +748,7 @@ class Library:
         return result
 
 
-def _flat(arguments: Iterable[object]) -> Iterator[object]:
+def flat(arguments: Iterable[object]) -> Iterator[object]:
     """Yield the arguments, and the items of those that are lists."""
     for each in arguments:
         if isinstance(each, list | tuple):
@@ -698,199 +770,14 @@ class Awaited(Library):
 
     __slots__ = ()
 
+    _is_form = True
+
 
 class Batched(Library):
     """The form of the `blas` of a batch: its verbs are sent, and done at the end of the batch."""
 
     __slots__ = ()
 
+    _is_form = True
     _is_awaited = False
     _form = " of a batch"
-
-
-@attrs.frozen(eq=False)
-class Planned:
-    """A call of a verb that was planned and not sent."""
-
-    operation: str
-    """Its name, such as ``"blas.gemm"``."""
-    requests: Sequence[CommandRequest]
-    """Its commands, in order."""
-    made: Sequence[DeviceArray]
-    """The new arrays, for results and for intermediate values, whose contents nobody has set."""
-    zeros: Sequence[DeviceArray]
-    """The new arrays that are zero before the first command."""
-    result: object
-    again: Callable[..., Planned]
-    """A function that plans the same verb with other arguments. Its results are in the same arrays, unless the
-    arguments name others."""
-
-
-class CallRecorder(Protocol):
-    """Keeps planned calls, to be made later and repeatedly."""
-
-    def _check_open(self) -> None:
-        """Raise `InvalidArgument` if it takes no more."""
-
-    def _add_call(self, planned: Planned) -> None:
-        """Keep a call. Raises `InvalidArgument` if one of its commands cannot be made later."""
-
-
-MOST_CALLS = 256
-"""The most commands of one verb that is recorded. All are planned at once, which blocks the caller's task."""
-
-
-class _NotedMemory:
-    """Makes the arrays of a verb and notes them. The arrays in `given` stand for new ones, by the number of those."""
-
-    def __init__(self, memory: DeviceMemory, given: Mapping[int, DeviceArray]) -> None:
-        self._memory = memory
-        self._given = given
-        self.arrays: list[DeviceArray] = []
-        self.zero: list[bool] = []
-
-    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        return self._note(shape, dtype, self._memory.empty, is_zero=False)
-
-    def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        return self._note(shape, dtype, self._memory.zeros, is_zero=True)
-
-    def _note(
-        self, shape: tuple[int, ...], dtype: npt.DTypeLike, make: Callable[..., DeviceArray], *, is_zero: bool
-    ) -> DeviceArray:
-        array = self._given.get(len(self.arrays))
-        if array is None:
-            array = make(shape, dtype)
-        elif array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
-            raise InvalidArgument(
-                f"the result would have shape {tuple(shape)} and dtype {np.dtype(dtype).name}, and the node's has "
-                f"{array.shape} and {array.dtype.name}: give out, or arguments with the same result"
-            )
-        self.arrays.append(array)
-        self.zero.append(is_zero)
-        return array
-
-
-class Recorded(Library):
-    """The form of the `blas` of a recorder: its verbs are recorded, and done with each launch of the graph."""
-
-    __slots__ = ("_recorder",)
-
-    _is_awaited = False
-    _form = " of a recorder"
-
-    def __init__(self, device: DeviceCore, recorder: CallRecorder | None = None) -> None:
-        super().__init__(device)
-        self._recorder = recorder
-
-    def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        recorder = known(self._recorder, "it is not the object of a single call")
-        recorder._check_open()
-        planned, result = type(self)(self._device)._planned(plan, arguments, keywords)
-        recorder._add_call(planned)
-        return result
-
-    # By an object that knows no recorder, which would keep all that was recorded.
-
-    def _planned(
-        self,
-        plan: Callable[..., T],
-        arguments: Sequence[object],
-        keywords: dict[str, Any],
-        results: Sequence[DeviceArray] | None = None,
-    ) -> tuple[Planned, T]:
-        """Plan a verb whose new results are these arrays; by default, new ones."""
-        noted, planner, result = self._plan_once(plan, arguments, keywords, {})
-        if results is not None and (places := _places_of_results(noted.arrays, result)):
-            if len(places) != len(results):
-                raise InvalidArgument("the node has no array for the result: give out")
-            for array in noted.arrays:
-                array.free()
-            noted, planner, result = self._plan_once(plan, arguments, keywords, dict(zip(places, results, strict=True)))
-        if results is None:
-            results = [noted.arrays[place] for place in _places_of_results(noted.arrays, result)]
-        count = sum(each.left if isinstance(each, Series) else 1 for each in planner._requests)
-        operation = f"{self._table.engine}.{plan.__name__}"
-        if count > MOST_CALLS:
-            raise InvalidArgument(
-                f"{operation} cannot be captured here: it takes {count} commands, and a node at most {MOST_CALLS}",
-                advice="record it for a part of the arrays at a time",
-            )
-        planned = Planned(
-            operation,
-            Outgoing(planner._requests).take(),
-            [array for array, is_zero in zip(noted.arrays, noted.zero, strict=True) if not is_zero],
-            [array for array, is_zero in zip(noted.arrays, noted.zero, strict=True) if is_zero],
-            result,
-            functools.partial(self._planned_again, plan, tuple(results)),
-        )
-        return planned, result
-
-    def _planned_again(
-        self, plan: Callable[..., object], results: Sequence[DeviceArray], *arguments: object, **keywords: Any
-    ) -> Planned:
-        planned, _ = self._planned(plan, arguments, keywords, results)
-        return planned
-
-    def _plan_once(
-        self,
-        plan: Callable[..., T],
-        arguments: Sequence[object],
-        keywords: dict[str, Any],
-        given: Mapping[int, DeviceArray],
-    ) -> tuple[_NotedMemory, Self, T]:
-        planner = type(self)(self._device)
-        planner._memory = noted = _NotedMemory(self._device.part(DeviceMemory), given)
-        return noted, planner, plan(planner, *arguments, **keywords)
-
-
-def _places_of_results(arrays: Sequence[DeviceArray], result: object) -> list[int]:
-    """Return the numbers of those arrays that a verb returns, itself or a part of them."""
-    blocks = {each._block for each in _flat([result]) if isinstance(each, DeviceArray)}
-    return [number for number, array in enumerate(arrays) if array._block in blocks]
-
-
-class verb(Generic[P, T]):
-    """A decorator that makes two methods of one that plans: awaited on `Awaited`, done at once on the other forms.
-
-    One that is a generator function is a verb in two phases (``phases.py``).
-    """
-
-    @overload
-    def __init__(self, plan: Callable[Concatenate[Any, P], Phases[T]]) -> None: ...
-    @overload
-    def __init__(self, plan: Callable[Concatenate[Any, P], T]) -> None: ...
-    def __init__(self, plan: Callable[Concatenate[Any, P], Any]) -> None:
-        self.plan = plan
-        functools.update_wrapper(self, plan)  # type: ignore[arg-type]
-        has_phases = inspect.isgeneratorfunction(plan)
-        planned: Callable[..., Any] = at_once(plan) if has_phases else plan
-
-        @functools.wraps(plan)
-        async def ask(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
-            return await library._ask(plan, arguments, keywords)
-
-        @functools.wraps(plan)
-        async def ask_twice(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
-            return cast("T", await ask_in_phases(library, plan, arguments, keywords))
-
-        @functools.wraps(plan)
-        def send(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
-            return cast("T", library._send(planned, arguments, keywords))
-
-        self._ask, self._send = ask_twice if has_phases else ask, send
-
-    @overload
-    def __get__(self, library: None, owner: type[Any]) -> Self: ...
-    @overload
-    def __get__(self, library: Awaited, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    @overload
-    def __get__(self, library: Batched, owner: type[Any]) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, library: Recorded, owner: type[Any]) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, library: Library, owner: type[Any]) -> Callable[P, Any]: ...
-    def __get__(self, library: Library | None, owner: type[Any]) -> Any:
-        if library is None:
-            return self
-        return types.MethodType(self._ask if library._is_awaited else self._send, library)

@@ -20,7 +20,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -46,7 +45,6 @@ from .._wire.protocol import (
     LANES,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
-    REPEATED,
     SELF_TEST_WORD,
     SENDER_WAITS_WORD,
     SOCKET_LANE,
@@ -65,11 +63,12 @@ from ..libraries.modules.engine import ModuleEngine
 from . import registry as engines
 from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
-from .base.lanes import Command, HotCall, Lane, Ready, RepeatingEngine
+from .base.lanes import Command, Lane
 from .base.memory import MemoryEngine
 from .base.workspaces import Workspaces
 from .context import Context
 from .parent import die_with_parent
+from .ready import LAUNCH_RECORD, ReadyCalls
 
 HEARTBEAT_PERIOD = 0.2
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
@@ -81,17 +80,9 @@ IDLE_SECONDS = 50e-6
 """Commands that may share a ticket are signed after this time without a record: a ticket costs as much as a call."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
-_LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
-_LAUNCH = (LAUNCH.engine_number, LAUNCH.number)
-_TICKET_BYTES = 8
-SWITCH_SECONDS = 100e-6
+SWITCH_SECONDS = 20e-6
 """A thread waits so long for one that computes. The lanes' threads give up the interpreter in each call of the driver,
 and the loop thread may read records for many milliseconds: with Python's own 5 ms the GPU would run dry meanwhile."""
-"""The ticket is the first of a record's header, and all that differs from one launch to the next like it."""
-_LAUNCH_RECORD = struct.Struct(f"<QQ{HEADER.size - _TICKET_BYTES + LAUNCH.struct.size}s")
-"""The record's number, its ticket, and what is the same in every record of one launch."""
-_MOST_READY = 8192
-"""Launches and calls that are kept ready; each takes 2 to 3 KB."""
 _READ_MASK = 15
 """So many records, and one, are read before the sender is told of it."""
 LINGER_SECONDS = 2.0
@@ -120,9 +111,6 @@ class Worker:
         self._flush_wanted = threading.Event()
         self._lanes: dict[int, Lane] = {}
         self._ring: Ring | None = None
-        self._ready: dict[bytes, HotCall] = {}
-        self._repeated: dict[bytes, tuple[Verb, Callable[[Command, Lane], Any], bytes]] = {}
-        """Of records of repeated calls: the verb, the function that makes the call, and the payload."""
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
         self._turns = 0
@@ -244,8 +232,12 @@ class Worker:
         self._memory = memory
         modules = self.engines[MODULE.number]
         assert isinstance(modules, ModuleEngine)
-        self._modules = modules
-        self._ready, self._repeated = {}, {}
+        self._verbs = {
+            (number, verb.number): (verb, engine.calls[verb.number])
+            for number, engine in self.engines.items()
+            for verb in engine.table.verbs
+        }
+        self._ready = ReadyCalls(self.engines, modules, self._verbs)
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
@@ -358,11 +350,6 @@ class Worker:
 
     def run(self) -> Verb:
         """Run records in the order they come, until one asks for the end: `CLOSE` or `RESET`, which it returns."""
-        self._verbs = {
-            (number, verb.number): (verb, engine.calls[verb.number])
-            for number, engine in self.engines.items()
-            for verb in engine.table.verbs
-        }
         if self._ring is None:
             return self._run_socket()
         return self._run_ring(self._ring)
@@ -383,7 +370,7 @@ class Worker:
         """
         words, slots, ready = self._page.words, ring.slots, self._ready
         sys.setswitchinterval(SWITCH_SECONDS)
-        unpack, get_ready = _LAUNCH_RECORD.unpack_from, ready.get
+        unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
         read = 0
@@ -409,9 +396,10 @@ class Worker:
                         lane, bound = None, 0  # no launch may join what the lane has heard of
                         words[RECORDS_READ_WORD] = read - 1
                     if hot is None:
-                        hot = self._make_ready(slots, at)
+                        hot = ready.of_record(slots, at, self._lanes)
                     if hot is None or not hot.lane.takes_at_once(ticket):
-                        if self._queue_again(slots, at):
+                        if (queued := ready.queued(slots, at, self._lanes)) is not None:
+                            self._give(*queued)
                             continue
                         if (end := self._take_from_ring(slots, at)) is not None:
                             words[RECORDS_READ_WORD] = read
@@ -428,40 +416,9 @@ class Worker:
             words[RECORDS_READ_WORD] = read
             self._printed = True
 
-    def _make_ready(self, slots: memoryview, at: int) -> HotCall | None:
-        """Return the call of a slot's record, ready to be repeated; None if the record must be read each time."""
-        _, index, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
-        lane = self._lanes.get(index)
-        if waits or lane is None or lane.stream is None or lane.pending or length > _LONGEST_PAYLOAD:
-            return None  # what is pending may change what its calls need: it is made ready behind that
-        first = at + NUMBER.size + _TICKET_BYTES
-        if verb & REPEATED:
-            record = bytes(slots[first : at + NUMBER.size + HEADER.size + length])
-            return self._ready.get(record) or self._make_call_ready(record, lane, engine, verb)
-        if (engine, verb & VERB_NUMBERS) != _LAUNCH:
-            return None
-        launch = bytes(slots[first : at + _LAUNCH_RECORD.size])
-        call = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, lane)
-        if call is None:
-            return None
-        return self._keep_ready(launch, LAUNCH, lane, (call, self._modules.launch_error), verb)
-
-    def _make_call_ready(self, record: bytes, lane: Lane, engine_number: int, verb: int) -> HotCall | None:
-        engine, number = self.engines[engine_number], verb & VERB_NUMBERS
-        if not isinstance(engine, RepeatingEngine):
-            return None
-        call = engine.hot_call(number, record[HEADER.size - _TICKET_BYTES :], lane)
-        return None if call is None else self._keep_ready(record, engine.table.verbs[number], lane, call, verb)
-
-    def _keep_ready(self, record: bytes, verb: Verb, lane: Lane, call: Ready, number: int) -> HotCall:
-        if len(self._ready) >= _MOST_READY:
-            self._ready.clear()
-        hot = self._ready[record] = HotCall(verb, lane, *call, unsigned=bool(number & UNSIGNED))
-        return hot
-
     def forget_hot(self) -> None:
         """Some launches that were made ready for the ring are not valid any more."""
-        self._ready.clear()
+        self._ready.forget()
 
     def _take_from_ring(self, slots: memoryview, at: int) -> Verb | None:
         _, lane, _, _, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
@@ -555,44 +512,6 @@ class Worker:
         self._printed = True
         if not self._awake and not self._work.is_set():
             self._work.set()
-
-    def _queue_again(self, slots: memoryview, at: int) -> bool:
-        """Give a call that is often repeated to its lane, which has others before it; false if it is none.
-
-        The loop thread reads no more of it than it must: while it reads, the lane's thread waits for the interpreter.
-        """
-        ticket, index, engine, verb, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
-        lane = self._lanes.get(index)
-        if waits or not verb & REPEATED or lane is None or not lane.pending or length > _LONGEST_PAYLOAD:
-            return False
-        first = at + NUMBER.size + _TICKET_BYTES
-        record = bytes(slots[first : at + NUMBER.size + HEADER.size + length])
-        known = self._repeated.get(record)
-        if known is None:
-            if len(self._repeated) >= _MOST_READY:
-                self._repeated.clear()
-            of, call = self._verbs[engine, verb & VERB_NUMBERS]
-            repeat = functools.partial(self._repeat, record, engine, verb, call)
-            known = self._repeated[record] = of, repeat, record[HEADER.size - _TICKET_BYTES :]
-        of, again, payload = known
-        self._give(lane, Command(of, again, ticket, (), payload, [], unsigned=bool(verb & UNSIGNED)))
-        return True
-
-    def _repeat(
-        self,
-        record: bytes,
-        engine: int,
-        verb: int,
-        call: Callable[[Command, Lane], Any],
-        command: Command,
-        lane: Lane,
-    ) -> Any:
-        """Make such a call, by its thread, as fast as from the ring.
-
-        What is ready is looked up only now: a command before this one may have changed what the call needs.
-        """
-        hot = self._ready.get(record) or self._make_call_ready(record, lane, engine, verb)
-        return call(command, lane) if hot is None else lane.repeat(command.ticket, hot)
 
     # Control records.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .._calls.batch_sender import BatchSender
-    from .._calls.verbs import CallRecorder
+    from .._calls.recorded import CallRecorder
     from .._generation.core import DeviceCore
     from .blas.verbs import BatchBlas, Blas, RecordedBlas
     from .blaslt.verbs import BatchBlasLt, BlasLt, RecordedBlasLt

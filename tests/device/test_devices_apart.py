@@ -48,7 +48,7 @@ from atomr_trio import (
     strided,
     writes,
 )
-from atomr_trio._calls.verbs import verb
+from atomr_trio._calls.verbs import is_verb
 from atomr_trio._values.util import NoPublicConstructor
 from support import open_test_device
 from support.linear import find
@@ -402,7 +402,7 @@ def as_called(name: str) -> str:
     return f"{library.lower()}.{method}"
 
 
-LIBRARY_VERBS = {as_called(member.name): member for member in CALLABLES if isinstance(member.value, verb)}
+LIBRARY_VERBS = {as_called(member.name): member for member in CALLABLES if is_verb(member.value)}
 
 
 def by_name(path: str, given: tuple[Any, ...]) -> Arguments:

@@ -26,7 +26,7 @@ import trio
 
 import atomr_trio
 from atomr_trio import Device, OutsideRun, testing
-from atomr_trio._calls.verbs import Library, verb
+from atomr_trio._calls.verbs import Library, is_verb
 from atomr_trio.libraries.registered import ACTORS as LIBRARIES
 from support import ON_GPU, child_environment, open_test_device
 from support.public_interface import CALLABLES, FACES
@@ -232,7 +232,7 @@ def library_verbs(stage: Stage) -> dict[str, Callable[[Stage], Any]]:
     for form, library in itertools.product(("dev", "batch"), LIBRARIES):
         verbs = getattr(getattr(stage, form), library)
         for name in dir(type(verbs)):
-            if isinstance(inspect.getattr_static(type(verbs), name), verb):
+            if is_verb(inspect.getattr_static(type(verbs), name)):
                 call = getattr(verbs, name)
                 found[f"{form}.{library}.{name}"] = lambda _, call=call: call()
     return found

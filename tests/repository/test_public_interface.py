@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from atomr_cuda.injection import SIMULATED
-from atomr_trio._calls.verbs import verb
+from atomr_trio._calls.verbs import is_verb
 from support import ROOT
 from support.public_interface import CALLABLES, FACES, PUBLIC, Member, described, resolve, spelled
 
@@ -187,7 +187,7 @@ WAITS_ALONE = {
 
 
 def is_awaited(member: Member) -> bool:
-    return isinstance(member.value, verb) or inspect.iscoroutinefunction(member.function)
+    return is_verb(member.value) or inspect.iscoroutinefunction(member.function)
 
 
 def test_the_c_functions_that_are_named_exist():

@@ -20,7 +20,8 @@ import trio
 
 import atomr_trio
 import atomr_trio.testing
-from atomr_trio._calls.verbs import Batched, Recorded
+from atomr_trio._calls.recorded import Recorded
+from atomr_trio._calls.verbs import Batched
 
 FACES = (atomr_trio, atomr_trio.testing)
 MADE_BY_USERS = ("NvrtcCache", "NvrtcOptions", "RestartPolicy", "testing.WorkerPool")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .._calls.batch_sender import BatchSender
-    from .._calls.verbs import CallRecorder
+    from .._calls.recorded import CallRecorder
     from .._generation.core import DeviceCore
 {imports}
 

@@ -19,7 +19,8 @@ import trio
 import atomr_trio
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
 from atomr_trio._calls.known import KnownCalls
-from atomr_trio._calls.verbs import Library, Recorded
+from atomr_trio._calls.recorded import Recorded
+from atomr_trio._calls.verbs import Library
 from atomr_trio._device.device import core_of
 from atomr_trio._generation.order import Order
 from atomr_trio.testing import Fault, ReturnStatus, cause, inject

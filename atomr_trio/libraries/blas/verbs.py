@@ -6,7 +6,8 @@ prepare operands, and `types` has the shared tables.
 
 from __future__ import annotations
 
-from ..._calls.verbs import Awaited, Batched, Recorded
+from ..._calls.recorded import Recorded
+from ..._calls.verbs import Awaited, Batched
 from .level1 import VectorVerbs
 from .level2 import MatrixVectorVerbs
 from .level3 import MatrixVerbs

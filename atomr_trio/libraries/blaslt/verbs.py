@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from ..._calls.verbs import Awaited, Batched, Recorded
+from ..._calls.recorded import Recorded
+from ..._calls.verbs import Awaited, Batched
 from .matmul import MatmulVerbs
 from .types import Compute, Epilogue
 

@@ -19,7 +19,8 @@ from ..._arrays.ownership import check_own
 from ..._calls.apart import check_apart
 from ..._calls.library_types import name_of
 from ..._calls.linear import check_array
-from ..._calls.verbs import Awaited, Batched, Library, Operands, Recorded, verb
+from ..._calls.recorded import Recorded
+from ..._calls.verbs import Awaited, Batched, Library, Operands, verb
 from ..._compiling.options import NvrtcOptions
 from ..._values.dtypes import check_dtype
 from ..._values.errors import InvalidArgument

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..._calls.plans import PlanKind, PlanRequest
-from ..._calls.verbs import Planned, UploadRequest
+from ..._calls.recorded import Planned
+from ..._calls.verbs import UploadRequest
 from ..._generation.requests import CommandRequest
 from ..._memory.arena import Block
 from ..._transfers.memory import plan_fill

@@ -49,7 +49,7 @@ from .calls import call_records, plans_of
 from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, encode_head, encode_records
 
 if TYPE_CHECKING:
-    from ..._calls.verbs import Planned
+    from ..._calls.recorded import Planned
     from ..._generation.generation import Generation
 
 LARGEST_UPDATE = 32 * 1024
