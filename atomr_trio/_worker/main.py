@@ -80,9 +80,9 @@ IDLE_SECONDS = 50e-6
 """Commands that may share a ticket are signed after this time without a record: a ticket costs as much as a call."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
-SWITCH_SECONDS = 20e-6
-"""A thread waits so long for one that computes. The lanes' threads give up the interpreter in each call of the driver,
-and the loop thread may read records for many milliseconds: with Python's own 5 ms the GPU would run dry meanwhile."""
+_HURRIED_SECONDS = 20e-6
+"""A lane's thread waits so long for the loop's thread, while that reads what is queued for it, where Python's own
+interval is 5 ms. It gives the interpreter up in each call of the driver, so the GPU would run dry."""
 _READ_MASK = 15
 """So many records, and one, are read before the sender is told of it."""
 LINGER_SECONDS = 2.0
@@ -369,7 +369,7 @@ class Worker:
         hears of them together, at `bound` at the latest.
         """
         words, slots, ready = self._page.words, ring.slots, self._ready
-        sys.setswitchinterval(SWITCH_SECONDS)
+        patience, hurried = sys.getswitchinterval(), False
         unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
@@ -400,7 +400,13 @@ class Worker:
                     if hot is None or not hot.lane.takes_at_once(ticket):
                         if (queued := ready.queued(slots, at, self._lanes)) is not None:
                             self._give(*queued)
+                            if not hurried:
+                                sys.setswitchinterval(_HURRIED_SECONDS)
+                                hurried = True
                             continue
+                        if hurried:  # an ordinary command takes longer when threads take turns so often
+                            sys.setswitchinterval(patience)
+                            hurried = False
                         if (end := self._take_from_ring(slots, at)) is not None:
                             words[RECORDS_READ_WORD] = read
                             return end
