@@ -75,7 +75,12 @@ steps = st.one_of(
     st.builds(Require, st.builds(Slot, counts, fields), sizes, sizes, sizes),
     st.builds(Destroy, counts),
     st.builds(Arrange, places, places, copies),
-    st.builds(Launch, names, st.lists(places | counts).map(tuple), counts),
+    st.builds(
+        Launch,
+        names,
+        st.lists(places | counts | st.builds(Number, counts, st.sampled_from("fdiIqQ"))).map(tuple),
+        counts | st.builds(Number, counts, st.sampled_from("IQ")),
+    ),
 )
 programs = st.builds(
     Program,
@@ -86,6 +91,8 @@ programs = st.builds(
     counts,
     st.dictionaries(st.integers(0, 999), st.text()),
     st.lists(slots).map(tuple),
+    st.binary(),
+    st.dictionaries(names, counts),
 )
 
 
@@ -108,6 +115,8 @@ GOOD: dict[str, Any] = {
     "entries": 0,
     "texts": {},
     "answers": [],
+    "image": 0,
+    "kernels": {},
 }
 CALL = ["Call", "f", ["", 1]]
 
@@ -148,6 +157,17 @@ BAD: dict[str, Any] = {
     "a word of a kernel that is too large": GOOD | {"execute": [["Launch", "k", ["", 1 << 64], 1]]},
     "a word of a kernel that is negative": GOOD | {"execute": [["Launch", "k", ["", -1], 1]]},
     "a kernel of less than no threads": GOOD | {"execute": [["Launch", "k", ["", 1], -1]]},
+    "a kernel of so many threads as a float says": GOOD | {"execute": [["Launch", "k", ["", 1], ["Number", 0, "d"]]]},
+    "a kernel of so many threads as a signed number says": GOOD
+    | {"execute": [["Launch", "k", ["", 1], ["Number", 0, "q"]]]},
+    "a word of a kernel of an unknown format": GOOD | {"execute": [["Launch", "k", ["", ["Number", 0, "P"]], 1]]},
+    "an image that is cut off": json.dumps(GOOD | {"image": 5}).encode() + b"\0abcd",
+    "an image that is longer": json.dumps(GOOD | {"image": 3}).encode() + b"\0abcd",
+    "an image that does not come": GOOD | {"image": 4},
+    "an image that nobody spoke of": json.dumps(GOOD).encode() + b"\0abcd",
+    "an image without a size": json.dumps({**GOOD, "image": None}).encode() + b"\0abcd",
+    "kernels of an image that are none": GOOD | {"kernels": []},
+    "a kernel of an image with less than no parameters": GOOD | {"kernels": {"k": -1}},
     "a status by name": GOOD | {"make": [["Require", ["Slot", 0, ""], 0, 1, "x"]]},
     "an answer that is none": GOOD | {"answers": [3]},
     "answers that are none": GOOD | {"answers": {}},

@@ -56,7 +56,7 @@ from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
-from .kernels import Kernel, Kernels
+from .kernels import Image, Kernel, Kernels
 from .program_check import INTEGERS, ProgramCheck
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT: Final = 256
 """Of each piece of a workspace."""
+_UNSIGNED: Final = {4: "I", 8: "Q"}
+"""How the bits of a scalar are read, by its bytes."""
 
 
 class Given(NamedTuple):
@@ -140,6 +142,7 @@ class _Plan:
         """The slots that each execution fills."""
         self.example: tuple[int, ...] = ()
         """The addresses that it was made with."""
+        self._image: Image | None = None
 
     def make(self, addresses: tuple[int, ...], allowed: int) -> None:
         """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
@@ -165,6 +168,9 @@ class _Plan:
                     del self._slots[slot]
         self._told.clear()
         self.answers = tuple(map(self._number, self.program.answers))
+        if self.program.image:
+            self._image = self._engine.kernels.load(self.program.image)
+            self.program = self.program._replace(image=self._image.content)
         steps = self.program.execute
         self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
         self.sets = tuple(self._bind(step.function, step.arguments) for step in steps if isinstance(step, Set))
@@ -208,15 +214,31 @@ class _Plan:
 
     def _bind_kernel(self, step: Arrange | Launch) -> _Bound:
         call: Callable[..., int]
-        words: tuple[Address | RoomOf | int, ...]
+        words: tuple[Address | RoomOf | Number | int, ...]
         if isinstance(step, Arrange):
             call, words = self._engine.arranged(step.copy).launch, (step.source, step.target)
         else:
-            call, words = self._engine.kernels.prepare(step.kernel, step.threads), step.words
-        resolve = tuple(self._resolve(word, c_void_p) for word in (*words, Stream()))
-        places = tuple(_place(word) for word in words if not isinstance(word, int))
+            call, words = self._launch(step), step.words
+        resolve = [*map(self._launch_word, words), self._resolve(Stream(), c_void_p)]
+        if isinstance(step, Launch) and isinstance(step.threads, Number):
+            resolve.insert(0, self._resolve(step.threads, c_void_p))
+        places = tuple(_place(word) for word in words if isinstance(word, Address | RoomOf))
         launch = self._engine.driver.cuLaunchKernel
-        return _Bound(call, launch.symbol, launch.library, resolve, places)
+        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places)
+
+    def _launch(self, step: Launch) -> Callable[..., int]:
+        kernels, parameters = self._engine.kernels, self.program.kernels.get(step.kernel)
+        threads = None if isinstance(step.threads, Number) else step.threads
+        if parameters is None or self._image is None:
+            return kernels.prepare(step.kernel, threads)
+        return kernels.prepare_of(self._image, step.kernel, parameters, threads)
+
+    def _launch_word(self, word: Address | RoomOf | Number | int) -> Callable[[Given], int]:
+        if isinstance(word, Number):
+            # A parameter of fewer bits takes the first bytes of its word.
+            offset, form = word.offset, _UNSIGNED[struct.calcsize(word.format)]
+            return lambda given: int(struct.unpack_from(form, given.scalars, offset)[0])
+        return self._resolve(word, c_void_p)
 
     def _resolve(self, argument: Argument, kind: Any) -> Callable[[Given], Any]:
         match argument:
@@ -378,6 +400,9 @@ class _Plan:
             if own is not None:
                 self._engine.release(own, size)
             self._workspaces.pop()
+        if self._image is not None:
+            image, self._image = self._image, None
+            self._destroy(functools.partial(self._engine.kernels.release, image))
 
     def _destroy(self, call: Callable[[], object]) -> None:
         with self._engine.services.capture_turns.synchronize():

@@ -78,6 +78,12 @@ class ProgramCheck:
 
     def check(self) -> None:
         """Raise `BadProgram` for the first thing that does not fit."""
+        program = self._program
+        if bool(program.image) != bool(program.kernels):
+            raise BadProgram("an image without kernels" if program.image else "kernels without an image")
+        twice = sorted(program.kernels.keys() & self._kernels.keys())
+        if twice:
+            raise BadProgram(f"{twice[0]} is a kernel of the image and of {self._table.engine}")
         for step in self._program.make:
             self._check_step(step, making=True)
         for answer in self._program.answers:
@@ -115,18 +121,26 @@ class ProgramCheck:
             case Arrange(source, target):
                 if not (self._fits(source, c_void_p) and self._fits(target, c_void_p)):
                     raise BadProgram(f"a copy from {source!r} to {target!r}")
-            case Launch(kernel, words):
-                known = self._kernels.get(kernel)
-                if known is None or len(words) != known.parameters:
-                    raise BadProgram(f"{kernel} is no kernel of {self._table.engine} with {len(words)} parameters")
-                for word in words:
-                    if type(word) is not int and not self._fits(word, c_void_p):
-                        raise BadProgram(f"a word of {kernel}, {word!r}, is no address")
+            case Launch():
+                self._check_launch(step)
             case Destroy(slot):
                 if slot not in self._owned:
                     raise BadProgram(f"slot {slot} is destroyed, and nothing was made there")
                 self._owned.discard(slot)
                 del self._types[slot]
+
+    def _check_launch(self, step: Launch) -> None:
+        kernel, words, threads = step
+        own = self._kernels.get(kernel)
+        parameters = self._program.kernels.get(kernel) if own is None else own.parameters
+        if len(words) != parameters:
+            raise BadProgram(f"{kernel} is no kernel of {self._table.engine} with {len(words)} parameters")
+        for word in words:
+            kind = _NUMBERS[word.format][0] if type(word) is Number else c_void_p
+            if type(word) is not int and not self._fits(word, kind):
+                raise BadProgram(f"a word of {kernel}, {word!r}, is no address and no scalar")
+        if type(threads) is Number and not self._fits(threads, _NUMBERS[threads.format][0]):
+            raise BadProgram(f"the threads of {kernel}, {threads!r}, do not come with an execution")
 
     def _function(self, name: str) -> Function:
         function = getattr(self._bindings, name, None) if name in self._table.functions else None
