@@ -1,4 +1,4 @@
-"""Generators of cuRAND on the host, which need no GPU: what the numbers of a generator on a device are compared with."""
+"""Generators of cuRAND on the host, which need no GPU: they give the numbers that a generator on a device should."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HostGenerator:
         if kind.has_offset:
             curand.curandSetGeneratorOffset(self._generator, place.offset)
         for entry in place.record:
-            self.draw(entry.draw, entry.count, entry.lam)
+            self.draw(entry.draw, entry.numbers, entry.lam)
 
     def draw(self, draw: str, count: int, *parameters: float) -> npt.NDArray[Any]:
         """Return the next numbers. `parameters` are the mean and the deviation, by default 0 and 1, or lambda."""

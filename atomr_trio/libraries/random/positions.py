@@ -1,4 +1,4 @@
-"""Where a generator of cuRAND stands, as plain data: what has to be done for another one to go on with the same numbers.
+"""Where a generator of cuRAND stands, as plain data, from which another one goes on with the same numbers.
 
 A pseudo kind runs T sequences side by side, and deals its numbers out to them in turn. Its position is r T + q: each
 sequence, or slot, has given r words, and those before slot q one more. A draw of n numbers takes u units, and each unit
@@ -71,7 +71,7 @@ class Kind(NamedTuple):
     is_quasi: bool = False
     bits: int = 32
     """The bits of a word."""
-    numbers: int = 1
+    per_unit: int = 1
     """The numbers of a unit of normals."""
 
     @property
@@ -100,7 +100,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             _orderings("default", "best", "seeded", "legacy"),
             4096,
             words=MappingProxyType({UNIFORM64: 2, NORMAL32: 2, NORMAL64: 4}),
-            numbers=2,
+            per_unit=2,
         ),
         "mrg32k3a": Kind(
             121,
@@ -108,7 +108,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             81920,
             4096,
             words=MappingProxyType({UNIFORM64: 1, NORMAL32: 2, NORMAL64: 2}),
-            numbers=2,
+            per_unit=2,
         ),
         "philox": Kind(161, _PSEUDO, 262144, words=MappingProxyType({UNIFORM64: 2, NORMAL32: 1, NORMAL64: 2})),
         "mtgp32": Kind(141, _PSEUDO),
@@ -126,8 +126,8 @@ class Entry(NamedTuple):
     """Draws that were made, and are not in the offset."""
 
     draw: str
-    count: int
-    """How many numbers."""
+    numbers: int
+    """How many."""
     lam: float = 0.0
     """The mean of Poisson numbers."""
 
@@ -137,6 +137,9 @@ class Bounds(NamedTuple):
 
     entries: int = MOST_ENTRIES
     numbers: int = MOST_NUMBERS
+
+
+BOUNDS: Final = Bounds()
 
 
 class Place(NamedTuple):
@@ -181,10 +184,10 @@ def position_of(place: Place) -> int:
     for entry in place.record if slots else ():
         rounds, slot = divmod(slot + _units(place.kind, entry), slots)
         round_ += rounds * _words(place.kind, entry)
-    return round_ * slots + slot if slots else place.offset + sum(entry.count for entry in place.record)
+    return round_ * slots + slot if slots else place.offset + sum(entry.numbers for entry in place.record)
 
 
-def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds = Bounds()) -> Draw:
+def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds = BOUNDS) -> Draw:
     """Return what a draw of `count` numbers does to a generator.
 
     `count` is one that it can take: even for normals in pairs, and a multiple of the dimensions. Raises `OverflowError`
@@ -206,7 +209,7 @@ def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds 
 
 def _fits(place: Place, bounds: Bounds) -> bool:
     record = place.record
-    return len(record) <= bounds.entries and sum(entry.count for entry in record) <= bounds.numbers
+    return len(record) <= bounds.entries and sum(entry.numbers for entry in record) <= bounds.numbers
 
 
 def _moved_on(place: Place) -> tuple[Entry | None, Place]:
@@ -215,7 +218,7 @@ def _moved_on(place: Place) -> tuple[Entry | None, Place]:
     if len(words) == 1 and not _is_irregular(place):
         last = place.record[-1]
         rest = -sum(_units(place.kind, entry) for entry in place.record) % slots
-        skipped = last._replace(count=rest * (last.count // _units(place.kind, last)))
+        skipped = last._replace(numbers=rest * (last.numbers // _units(place.kind, last)))
         return skipped, _folded(place._replace(record=_joined(place.record, skipped)))
     begun, slot = divmod(place.offset, slots)
     most = sum(-(-_units(place.kind, entry) // slots) * _words(place.kind, entry) for entry in place.record)
@@ -235,10 +238,10 @@ def _folded(place: Place) -> Place:
 
 def _joined(record: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
     """Return a record with one more entry. One draw of many is the same as several of some."""
-    if not entry.count:
+    if not entry.numbers:
         return record
     if record and (record[-1].draw, record[-1].lam) == (entry.draw, entry.lam):
-        return (*record[:-1], entry._replace(count=record[-1].count + entry.count))
+        return (*record[:-1], entry._replace(numbers=record[-1].numbers + entry.numbers))
     return (*record, entry)
 
 
@@ -251,14 +254,14 @@ def _plain(kind: str, draw: str, count: int, lam: float) -> Entry:
         draw = WORDS
     words = facts.words.get(draw, 1)
     if facts.slots and draw != WORDS:
-        units = count // facts.numbers if draw in (NORMAL32, NORMAL64) else count
+        units = count // facts.per_unit if draw in (NORMAL32, NORMAL64) else count
         cheap = next(each for each in (WORDS, UNIFORM64, NORMAL32, NORMAL64) if facts.words.get(each, 1) == words)
-        draw, count = cheap, units * (facts.numbers if cheap in (NORMAL32, NORMAL64) else 1)
+        draw, count = cheap, units * (facts.per_unit if cheap in (NORMAL32, NORMAL64) else 1)
     return Entry(draw, count)
 
 
 def _units(kind: str, entry: Entry) -> int:
-    return entry.count // KINDS[kind].numbers if entry.draw in (NORMAL32, NORMAL64) else entry.count
+    return entry.numbers // KINDS[kind].per_unit if entry.draw in (NORMAL32, NORMAL64) else entry.numbers
 
 
 def _words(kind: str, entry: Entry) -> int:

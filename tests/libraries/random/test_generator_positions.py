@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio.libraries.random.positions import (
+    BOUNDS,
     END,
     KINDS,
     Bounds,
@@ -30,7 +31,7 @@ _PHILOX = Place("philox", "default", 5, 1)
 _DRAWS = ("words", "uniform32", "uniform64", "normal32", "normal64", "poisson")
 
 
-def _place(base: Place, *draws: tuple[str, int], lam: float = 10.0, bounds: Bounds = Bounds()) -> Place:
+def _place(base: Place, *draws: tuple[str, int], lam: float = 10.0, bounds: Bounds = BOUNDS) -> Place:
     for draw, count in draws:
         base = drawn(base, draw, count, lam if draw == "poisson" else 0.0, bounds).place
     return base
@@ -136,7 +137,7 @@ def test_a_draw_behind_the_end_is_an_error() -> None:
 def _taken(place: Place, model: npt.NDArray[np.int64], slot: int, entry: Entry) -> int:
     """Let the slots of a model give their words, and return the next slot."""
     slots, paired = slots_of(place), place.kind != "philox" and entry.draw in ("normal32", "normal64")
-    units = entry.count // 2 if paired else entry.count
+    units = entry.numbers // 2 if paired else entry.numbers
     rounds, rest = divmod(units, slots)
     model += rounds * KINDS[place.kind].words.get(entry.draw, 1)
     np.add.at(model, (slot + np.arange(rest)) % slots, KINDS[place.kind].words.get(entry.draw, 1))
@@ -179,7 +180,7 @@ def test_a_place_says_how_many_words_each_slot_has_given(base: Place, seed: int)
         assert found_slot == slot
         assert (found == model).all()
         assert len(place.record) <= bounds.entries
-        assert sum(entry.count for entry in place.record) <= bounds.numbers
+        assert sum(entry.numbers for entry in place.record) <= bounds.numbers
     assert jumps
 
 
@@ -194,7 +195,7 @@ def _continued(generator: HostGenerator, slots: int, is_paired: bool) -> list[np
 
 
 def _check_restored(place: Place, generator: HostGenerator) -> None:
-    is_paired = KINDS[place.kind].numbers == 2
+    is_paired = KINDS[place.kind].per_unit == 2
     found = _continued(HostGenerator(place), slots_of(place), is_paired)
     for restored, right in zip(found, _continued(generator, slots_of(place), is_paired), strict=True):
         np.testing.assert_array_equal(restored, right)
@@ -203,7 +204,7 @@ def _check_restored(place: Place, generator: HostGenerator) -> None:
 @pytest.mark.parametrize("draw", _DRAWS)
 @pytest.mark.parametrize("base", [_XORWOW, _MRG, _PHILOX], ids=lambda place: place.kind)
 def test_a_restored_generator_goes_on_with_the_same_numbers(base: Place, draw: str) -> None:
-    slots, per_unit = slots_of(base), KINDS[base.kind].numbers if draw.startswith("normal") else 1
+    slots, per_unit = slots_of(base), KINDS[base.kind].per_unit if draw.startswith("normal") else 1
     for units in (1, slots - 1, slots, 2 * slots + 7):
         count = even(base.kind, draw, units * per_unit)
         generator = HostGenerator(base)
