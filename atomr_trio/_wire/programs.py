@@ -2,10 +2,11 @@
 
 A library that plans makes objects first, and then calls functions with them, again and again. Which objects and which
 functions depends on the library; how they are made, kept and given back does not. So a plan is a program of a few kinds
-of steps. `Create` makes an object, `Query` asks for a number, `Call` calls a function, `Set` calls one if its arguments
-are not those of the last time, `Room` takes a workspace, `Require` ends the plan with a status, `Destroy` gives an
-object back early, `Arrange` copies elements to another layout, and `Launch` launches a kernel: one of the engine's own,
-or of an image that the program carries. One interpreter runs the programs of all libraries (``_worker/base/plans.py``).
+of steps. `Create` makes an object, `Query` asks for a number, `Call` calls a function, `Repeat` calls one several
+times, `Choose` one of several, `Set` calls one if its arguments are not those of the last time, `Room` takes a
+workspace, `Require` ends the plan with a status, `Destroy` gives an object back early, `Arrange` copies elements to
+another layout, and `Launch` launches a kernel: one of the engine's own, or of an image that the program carries. One
+interpreter runs the programs of all libraries (``_worker/base/plans.py``).
 
 The steps of `make` are run once, when the plan is defined for a lane; they may block. Those of `execute` are run with
 each execution; they only enqueue. Objects are in numbered slots, from `Create` or `Query` on until the plan is dropped.
@@ -31,6 +32,7 @@ __all__ = [
     "BadProgram",
     "Bytes",
     "Call",
+    "Choose",
     "Create",
     "Destroy",
     "Exported",
@@ -42,6 +44,7 @@ __all__ = [
     "Program",
     "Query",
     "Ref",
+    "Repeat",
     "Require",
     "Room",
     "RoomOf",
@@ -179,6 +182,22 @@ class Call(NamedTuple):
     arguments: tuple[Argument, ...]
 
 
+class Repeat(NamedTuple):
+    """Call a function so many times, one after the other, while the plan is made."""
+
+    function: str
+    arguments: tuple[Argument, ...]
+    times: int
+
+
+class Choose(NamedTuple):
+    """Call one of several functions in an execution, the one whose place among them is a scalar of 32 bits."""
+
+    place: Number
+    calls: tuple[tuple[str, tuple[Argument, ...]], ...]
+    """Each with its arguments, none of which is an `Out`."""
+
+
 class Set(NamedTuple):
     """Call a function in an execution, unless its arguments are those of the plan's execution before."""
 
@@ -248,7 +267,7 @@ class Launch(NamedTuple):
     """The number of threads that are useful; more are not launched, fewer may be."""
 
 
-Step: TypeAlias = Create | Query | Call | Set | Room | Require | Destroy | Arrange | Launch
+Step: TypeAlias = Create | Query | Call | Repeat | Choose | Set | Room | Require | Destroy | Arrange | Launch
 
 
 class Program(NamedTuple):
@@ -270,6 +289,8 @@ class Program(NamedTuple):
     """Machine code or PTX, which is loaded with the plan, and once for all plans that have the same."""
     kernels: Mapping[str, int] = {}
     """The kernels of the image that are launched, and the number of parameters of each."""
+    moves: bool = False
+    """True if its objects have a state that each execution moves on. Behind one that fails there is none any more."""
 
     def encode(self) -> bytes:
         """Return the program as it crosses. Equal programs are equal bytes."""
@@ -283,6 +304,7 @@ class Program(NamedTuple):
             "answers": [_plain(each) for each in self.answers],
             "image": len(self.image),
             "kernels": dict(self.kernels),
+            "moves": self.moves,
         }
         text = json.dumps(fields, separators=(",", ":")).encode()
         return text + _END + self.image if self.image else text
@@ -305,6 +327,7 @@ class Program(NamedTuple):
                 tuple(map(_read_answer, _list(fields["answers"]))),
                 image,
                 {str(name): _count(parameters) for name, parameters in fields["kernels"].items()},
+                _flag(fields["moves"]),
             )
         except BadProgram:
             raise
@@ -321,7 +344,7 @@ _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Exported, Most)
 }
 _STEPS: Final[Mapping[str, type[Any]]] = {
-    kind.__name__: kind for kind in (Create, Query, Call, Set, Room, Require, Destroy, Arrange, Launch)
+    kind.__name__: kind for kind in (Create, Query, Call, Repeat, Choose, Set, Room, Require, Destroy, Arrange, Launch)
 }
 
 
@@ -349,6 +372,12 @@ def _list(value: Any) -> list[Any]:
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise BadProgram(f"a number from 0 on was expected, not {value!r}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise BadProgram(f"a truth was expected, not {value!r}")
     return value
 
 
@@ -396,6 +425,13 @@ def _is_argument(value: Any) -> bool:
         return True
     check = _ARGUMENT_FORMS.get(type(value))
     return check is not None and check(*value)
+
+
+def _is_call(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != len(Call._fields):
+        return False
+    function, arguments = value
+    return type(function) is str and _all(_is_argument)(arguments)
 
 
 def _all(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -453,6 +489,9 @@ _FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "function": lambda value: type(value) is str,
     "destroy": lambda value: type(value) is str,
     "arguments": _all(_is_argument),
+    "times": _is_count,
+    "place": lambda value: type(value) is Number and _is_number(*value) and value.format == "I",
+    "calls": lambda value: bool(value) and _all(_is_call)(value),
     "pieces": _all(_is_piece),
     "owner": lambda value: value in (OF_LANE, OF_PLAN),
     "value": lambda value: type(value) is Slot and _is_field(*value),

@@ -17,6 +17,7 @@ from ..._wire.programs import (
     BadProgram,
     Bytes,
     Call,
+    Choose,
     Create,
     Destroy,
     Exported,
@@ -28,6 +29,7 @@ from ..._wire.programs import (
     Program,
     Query,
     Ref,
+    Repeat,
     Require,
     Room,
     RoomOf,
@@ -46,7 +48,7 @@ from .kernels import Kernel
 _NUMBERS: Final = {"f": (c_float,), "d": (c_double,), "i": (c_int,), "I": (c_uint,), "q": (c_int64,), "Q": (c_uint64,)}
 INTEGERS: Final = frozenset((c_int, c_uint, c_int64, c_uint64, c_size_t))
 """The types of numbers that a slot may hold."""
-_EXECUTES: Final = (Set, Arrange, Launch)
+_EXECUTES: Final = (Set, Choose, Arrange, Launch)
 """The steps of executions alone."""
 _FLOATS: Final = frozenset((c_float, c_double))
 
@@ -106,8 +108,13 @@ class ProgramCheck:
                 self._owned.add(slot)
             case Query(function, arguments):
                 self._check_call(function, arguments, outs=None)
-            case Call(function, arguments) | Set(function, arguments):
+            case Call(function, arguments) | Set(function, arguments) | Repeat(function, arguments):
                 self._check_call(function, arguments, outs=0)
+            case Choose(place, calls):
+                if not self._fits(place, c_uint):
+                    raise BadProgram(f"the place of a choice, {place!r}, does not come with an execution")
+                for function, arguments in calls:
+                    self._check_call(function, arguments, outs=0)
             case Room(pieces, owner):
                 if owner == OF_LANE and self._has_lane_room:
                     raise BadProgram("two workspaces of the lane")
