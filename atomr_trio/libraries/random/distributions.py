@@ -321,13 +321,16 @@ def alias_table(chances: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
     light, heavy = np.flatnonzero(weights < 1), np.flatnonzero(weights >= 1)
     kept, other = np.ones(count), np.arange(count)
     if len(light) and len(heavy):
-        missing, given = np.cumsum(1 - weights[light]), np.cumsum(weights[heavy] - 1)
-        giver = np.searchsorted(given, np.concatenate(([0.0], missing[:-1])), side="right")
+        # In integers, whose sums are exact.
+        missing, given = (
+            np.cumsum(np.rint(each * 2.0**46).astype(np.int64)) for each in (1 - weights[light], weights[heavy] - 1)
+        )
+        giver = np.searchsorted(given, np.concatenate(([0], missing[:-1])), side="left")
         kept[light], other[light] = weights[light], heavy[np.minimum(giver, len(heavy) - 1)]
         # A heavy one ends with the first light one that needs more than is left.
         last = np.searchsorted(missing, given, side="right")
         ends = np.flatnonzero((last < len(light)) & (np.arange(len(heavy)) < len(heavy) - 1))
-        kept[heavy[ends]] = np.clip(1 - (missing[last[ends]] - given[ends]), 0, 1)
+        kept[heavy[ends]] = np.clip(1 - (missing[last[ends]] - given[ends]) * 2.0**-46, 0, 1)
         other[heavy[ends]] = heavy[ends + 1]
     whole = kept >= 1
     other[whole] = np.flatnonzero(whole)
