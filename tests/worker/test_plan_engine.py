@@ -221,6 +221,8 @@ def test_a_program_passes_variables_of_a_real_library_to_its_functions(bench: Be
         assert (caught.value.status, caught.value.function) == (number, "fileno")
 
 
+IMAGE: dict[str, Any] = {"image": b"image", "kernels": {"sub": 2}}
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 BAD: dict[str, Program] = {
@@ -301,6 +303,15 @@ BAD: dict[str, Program] = {
     "a kernel with too few words": program(execute=(Launch("add", (Address(0),), 8),)),
     "a kernel with an address that does not come": program(execute=(Launch("add", (Address(2), 8), 8),)),
     "a kernel with a workspace that is not there": program(execute=(Launch("add", (RoomOf(0), 8), 8),)),
+    "a kernel with a scalar that does not come": program(execute=(Launch("add", (Address(0), Number(8, "d")), 8),)),
+    "a kernel of so many threads as do not come": program(execute=(Launch("add", (Address(0), 8), Number(9, "I")),)),
+    "a kernel of an image with too few words": program(execute=(Launch("sub", (Address(0),), 8),), **IMAGE),
+    "a kernel that the image does not name": program(execute=(Launch("div", (Address(0), 8), 8),), **IMAGE),
+    "a kernel that is the engine's and the image's": program(
+        execute=(Launch("add", (Address(0), 8), 8),), image=b"image", kernels={"add": 2}
+    ),
+    "an image that names no kernels": program(image=b"image"),
+    "kernels without an image": program(kernels={"sub": 2}),
     "the most of an object": program(THING, Room((Most((8, Slot(0))),), OF_LANE)),
     "a copy to nowhere": program(execute=(Arrange(Address(0), Address(2), ()),)),
     "what was never made is given back": program(Destroy(0)),
