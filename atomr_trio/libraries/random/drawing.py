@@ -18,14 +18,16 @@ import numpy.typing as npt
 from ..._arrays.arrays import DeviceArray, check_shape, check_usable
 from ..._calls.library_types import name_of
 from ..._calls.linear import check_array
-from ..._calls.verbs import Library
+from ..._calls.stateful import StatefulRequest
 from ..._generation.requests import CommandRequest
 from ..._values.dtypes import check_dtype
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
 from ..._wire.protocol import LANE_COMPUTE
-from .generator import DefaultGenerator, DrawRequest, RandomGenerator, note_position
-from .positions import POISSON, Place, drawn, even
+from .distributions import drawing_of
+from .generator import DefaultGenerator, RandomGenerator
+from .philox import PhiloxVerbs, shape_of
+from .positions import END, KINDS, POISSON, Place, drawn, even
 from .programs import (
     FUNCTIONS,
     Conversion,
@@ -48,10 +50,9 @@ _MOST_AXES = 8
 _ITEMS = {"uint32": 4, "float32": 4, "uint64": 8, "float64": 8}
 
 
-class Drawing(Library):
+class DrawingVerbs(PhiloxVerbs):
     """What the verbs that draw have in common."""
 
-    _table = RANDOM
     _began: tuple[RandomGenerator, State] | None = None
     """The generator of this call, and where it stood; no slot, because its forms have others."""
 
@@ -132,7 +133,46 @@ class Drawing(Library):
                 self._spread(last, result)
         elif numbers is not result:
             self._spread(_seen(numbers, count, shape, dtype), result)
+        self._note_position()
         return result
+
+    def _own(
+        self,
+        name: str,
+        generator: object,
+        size: Any,
+        dtype: npt.DTypeLike | None,
+        out: DeviceArray | None,
+        **parameters: object,
+    ) -> DeviceArray:
+        """Plan a draw by a kernel of our own, and return the result."""
+        drawer = self._generator_of(generator)
+        if KINDS[drawer.kind].is_quasi:
+            raise InvalidArgument(f"{name} is not there for {drawer.kind}: use a kind whose numbers look random")
+        if out is not None:
+            check_usable(self._device, check_array(out, "out"))
+        drawing = drawing_of(name, out.dtype if dtype is None and out is not None else dtype, parameters)
+        shape = shape_of(drawing, size, out)
+        draws, before = math.prod(shape) // (math.prod(drawing.tail) or 1), drawer._state
+        behind = drawing.advanced(before.own, draws)
+        if behind >= END:
+            raise InvalidArgument(f"{drawer!r} has come to the end of its numbers for {name}, or this draw would")
+        self._compile_philox(drawing)
+        result = self._empty(shape, drawing.dtype) if out is None else out
+        self._lane = LANE_COMPUTE  # where the generator's other draws are
+        self._plan_philox(drawing, drawer.seed, before.own, result, operation=name)
+        self._began = drawer, before
+        drawer._state = attrs.evolve(before, own=behind)
+        self._note_position()
+        return result
+
+    def _note_position(self) -> None:
+        """Let the errors of all commands say where the generator stood before the call."""
+        if self._began is not None:
+            _, before = self._began
+            for request in self._requests:
+                if isinstance(request, CommandRequest):
+                    request.position = before.plain
 
     def _begin_draw(
         self,
@@ -149,11 +189,11 @@ class Drawing(Library):
             draw = drawn(before.place, function.draw, count, lam, generator._bounds)
         except OverflowError:
             raise InvalidArgument(f"{generator!r} has come to the end of its sequence, or this draw would") from None
-        calls = [self._call_of(generator, before, before.place, draw.drawn, function, numbers, count, parameters)]
+        calls = [self._call_of(generator, before.place, draw.drawn, function, numbers, count, parameters)]
         if draw.skipped is not None and draw.skipped.numbers:
             other, rest = function_of(draw.skipped), draw.skipped.numbers
             nobody = self._empty((rest,), other.dtype)
-            calls.append(self._call_of(generator, before, draw.drawn, draw.place, other, nobody, rest, (0.0, 1.0)))
+            calls.append(self._call_of(generator, draw.drawn, draw.place, other, nobody, rest, (0.0, 1.0)))
         self._requests += calls
         self._began = generator, before
         generator._state = attrs.evolve(before, place=draw.place)
@@ -161,18 +201,16 @@ class Drawing(Library):
     def _call_of(
         self,
         generator: RandomGenerator,
-        began: State,
         before: Place,
         behind: Place,
         function: Function,
         numbers: DeviceArray,
         count: int,
         parameters: tuple[float, ...],
-    ) -> DrawRequest:
+    ) -> StatefulRequest:
         operands = self._operands()
         operands.writes(numbers, keeps=False)
-        return DrawRequest(
-            began,
+        return StatefulRequest(
             generator._plan,
             before,
             behind,
@@ -218,15 +256,6 @@ class Drawing(Library):
         self._requests.append(
             self._execution(spread, lambda: spread_program(spread), addresses, b"", operands, operation="copy")
         )
-
-    # How it is sent.
-
-    async def _ask_all(self) -> list[CommandRequest]:
-        try:
-            return await super()._ask_all()
-        except BaseException as error:
-            note_position(error, None if self._began is None else self._began[1])
-            raise
 
 
 def _seen(numbers: DeviceArray, count: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:

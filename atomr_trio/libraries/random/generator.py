@@ -10,10 +10,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from ..._calls.stateful import StatefulPlan, StatefulRequest
+from ..._calls.stateful import StatefulPlan
 from ..._generation.core import DeviceCore, DevicePart
-from ..._generation.timeline import Command
-from ..._values.errors import DeviceError, InvalidArgument
+from ..._values.errors import InvalidArgument
 from ..._values.util import NoPublicConstructor
 from .positions import BOUNDS, END, KINDS, Bounds, Place
 from .programs import generator_program
@@ -26,32 +25,6 @@ if TYPE_CHECKING:
 
 _MOST_SPAWNED: Final = 1 << 20
 Size = SupportsIndex | Sequence[SupportsIndex] | None
-
-
-class DrawRequest(StatefulRequest):
-    """One call of a function that draws, for a verb that began in the state `before`."""
-
-    __slots__ = ("_before",)
-
-    def __init__(self, before: State, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._before = before
-
-    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Settle. An error says where the generator stood."""
-        note_position(error, self._before)
-        super().command_finished(command, error, value)
-
-    def command_lost(self, command: Command, error: DeviceError) -> None:
-        """Settle with the loss, which says where the generator stood."""
-        note_position(error, self._before)
-        super().command_lost(command, error)
-
-
-def note_position(error: BaseException | None, before: State | None) -> None:
-    """Let an error say where a generator stood before the draw that it ends, if it does not say so already."""
-    if before is not None and isinstance(error, DeviceError) and error.position is None:
-        error.position = before.plain()
 
 
 @final
@@ -230,6 +203,179 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         Raises what `Random.poisson` raises.
         """
         return await self._random.poisson(lam, size, dtype=dtype, out=out, generator=self)
+
+    async def integers(
+        self,
+        low: SupportsIndex,
+        high: SupportsIndex | None = None,
+        size: Size = None,
+        *,
+        endpoint: bool = False,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw integers of an interval, all equally likely (``cuLaunchKernel``).
+
+        `low`, `high`, `endpoint`, `size`, `dtype` and `out` are those of `Random.integers`, as are the shape and the
+        dtype of the result.
+
+        Raises what `Random.integers` raises.
+        """
+        return await self._random.integers(low, high, size, endpoint=endpoint, dtype=dtype, out=out, generator=self)
+
+    async def exponential(
+        self,
+        scale: float = 1.0,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw exponential numbers (``cuLaunchKernel``).
+
+        `scale`, `size`, `dtype` and `out` are those of `Random.exponential`, as are the shape and the dtype of the
+        result.
+
+        Raises what `Random.exponential` raises.
+        """
+        return await self._random.exponential(scale, size, dtype=dtype, out=out, generator=self)
+
+    async def gamma(
+        self,
+        shape: float,
+        scale: float = 1.0,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw numbers of the gamma distribution (``cuLaunchKernel``).
+
+        `shape`, `scale`, `size`, `dtype` and `out` are those of `Random.gamma`, as are the shape and the dtype of the
+        result.
+
+        Raises what `Random.gamma` raises.
+        """
+        return await self._random.gamma(shape, scale, size, dtype=dtype, out=out, generator=self)
+
+    async def beta(
+        self,
+        a: float,
+        b: float,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw numbers of the beta distribution (``cuLaunchKernel``).
+
+        `a`, `b`, `size`, `dtype` and `out` are those of `Random.beta`, as are the shape and the dtype of the result.
+
+        Raises what `Random.beta` raises.
+        """
+        return await self._random.beta(a, b, size, dtype=dtype, out=out, generator=self)
+
+    async def cauchy(
+        self,
+        loc: float = 0.0,
+        scale: float = 1.0,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw numbers of the Cauchy distribution (``cuLaunchKernel``).
+
+        `loc`, `scale`, `size`, `dtype` and `out` are those of `Random.cauchy`, as are the shape and the dtype of the
+        result.
+
+        Raises what `Random.cauchy` raises.
+        """
+        return await self._random.cauchy(loc, scale, size, dtype=dtype, out=out, generator=self)
+
+    async def binomial(
+        self,
+        n: SupportsIndex,
+        p: float,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw numbers of successes in trials (``cuLaunchKernel``).
+
+        `n`, `p`, `size`, `dtype` and `out` are those of `Random.binomial`, as are the shape and the dtype of the
+        result.
+
+        Raises what `Random.binomial` raises.
+        """
+        return await self._random.binomial(n, p, size, dtype=dtype, out=out, generator=self)
+
+    async def standard_t(
+        self,
+        df: float,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw numbers of Student's t distribution (``cuLaunchKernel``).
+
+        `df`, `size`, `dtype` and `out` are those of `Random.standard_t`, as are the shape and the dtype of the result.
+
+        Raises what `Random.standard_t` raises.
+        """
+        return await self._random.standard_t(df, size, dtype=dtype, out=out, generator=self)
+
+    async def multinomial(
+        self,
+        n: SupportsIndex,
+        pvals: Sequence[float] | npt.NDArray[Any],
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw how often each of several outcomes comes in trials (``cuLaunchKernel``).
+
+        `n`, `pvals`, `size`, `dtype` and `out` are those of `Random.multinomial`, as are the shape and the dtype of the
+        result.
+
+        Raises what `Random.multinomial` raises.
+        """
+        return await self._random.multinomial(n, pvals, size, dtype=dtype, out=out, generator=self)
+
+    async def bernoulli(
+        self,
+        p: float,
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw truths (``cuLaunchKernel``).
+
+        `p`, `size`, `dtype` and `out` are those of `Random.bernoulli`, as are the shape and the dtype of the result.
+
+        Raises what `Random.bernoulli` raises.
+        """
+        return await self._random.bernoulli(p, size, dtype=dtype, out=out, generator=self)
+
+    async def discrete(
+        self,
+        pvals: Sequence[float] | npt.NDArray[Any],
+        size: Size = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
+        """Draw places in a list of probabilities, each as often as it says (``cuLaunchKernel``).
+
+        `pvals`, `size`, `dtype` and `out` are those of `Random.discrete`, as are the shape and the dtype of the result.
+
+        Raises what `Random.discrete` raises.
+        """
+        return await self._random.discrete(pvals, size, dtype=dtype, out=out, generator=self)
 
 
 def make_generator(

@@ -12,9 +12,10 @@ from ..._calls.known import is_stateful, stateful
 from ..._calls.verbs import Awaited, Batched, Outgoing, Recorded, verb
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
-from .drawing import Drawing
 from .generator import DefaultGenerator, RandomGenerator, Size, make_generator
+from .own_verbs import OwnVerbs
 from .parameters import held, scalar, scale as checked_scale
+from .philox import load_kernels
 from .positions import KINDS, MOST_LAM
 from .programs import SCALES, Conversion
 
@@ -25,7 +26,7 @@ _COUNTS = ("int64", "int32", "uint64", "uint32")
 _WIDEN = Conversion("widen")
 
 
-class _RandomVerbs(Drawing):
+class _RandomVerbs(OwnVerbs):
     """The verbs, in all forms."""
 
     __slots__ = ()
@@ -273,6 +274,16 @@ class Random(_RandomVerbs, Awaited):
         """
         self._device.check_open()
         self._device.part(DefaultGenerator).seed(seed)
+
+    async def load(self, *names: str) -> None:
+        """Compile the kernels of these distributions, of all without `names` (``nvrtcCompileProgram``).
+
+        `names` are names of verbs. What is there already costs nothing, so a batch or a recorder need not wait for the
+        compiler afterwards.
+
+        Raises `InvalidArgument` for a name that is none, and `LibraryNotFound` when there is no NVRTC.
+        """
+        await load_kernels(self._device, names)
 
     @property
     def default_generator(self) -> RandomGenerator:
