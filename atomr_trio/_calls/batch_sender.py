@@ -276,8 +276,11 @@ class BatchSender:
             except DeviceError as found:  # the answer reports an error of the call
                 self._errors.append(found)
         elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # one error for all calls that it has ended
-            if not any(isinstance(each, type(error)) for each in self._errors):
+            first = next((each for each in self._errors if isinstance(each, type(error))), None)
+            if first is None:
                 self._errors.append(fresh(error))
+            elif first.position is None:
+                first.position = error.position
         elif isinstance(error, DeviceError):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._worker.base.plans import PlanEngine
+from .engine_kernels import KERNELS
 from .records import RANDOM
 
 if TYPE_CHECKING:
@@ -15,4 +16,4 @@ def random_engine(services: WorkerServices) -> PlanEngine:
     """The engine of cuRAND. Nothing is loaded before its first plan."""
     from atomr_cuda import curand
 
-    return PlanEngine(services, RANDOM, curand)
+    return PlanEngine(services, RANDOM, curand, kernels=KERNELS)
