@@ -278,9 +278,10 @@ class BatchSender:
         elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # one error for all calls that it has ended
             first = next((each for each in self._errors if isinstance(each, type(error))), None)
             if first is None:
-                self._errors.append(fresh(error))
-            elif first.position is None:
-                first.position = error.position
+                first = fresh(error)
+                self._errors.append(first)
+            if first.position is None and request.position is not None:
+                first.position = request.position()
         elif isinstance(error, DeviceError):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)
