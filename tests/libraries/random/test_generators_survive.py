@@ -158,7 +158,7 @@ async def test_kernels_of_our_own_go_on_behind_losses(open_test_device: Any) -> 
 async def test_a_thousand_draws_are_the_first_thing_in_a_batch_before_and_after_a_loss(open_test_device: Any) -> None:
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=OFTEN) as dev:
-            generator = dev.random.generator("xorwow", 5)
+            generator = dev.random.generator(seed=5)
             shadow = Shadow(generator)
             for _ in range(2):
                 results = []
