@@ -135,7 +135,7 @@ def _real(value: object, name: str, dtype: np.dtype[Any] | None = None) -> float
         raise InvalidArgument(f"{name} is a real number, not {shown(value)}") from None
     if not math.isfinite(number):
         raise InvalidArgument(f"{name} is a finite number, not {number}")
-    if dtype is not None and abs(number) > np.finfo(dtype).max:
+    if dtype is not None and abs(number) > float(np.finfo(dtype).max):
         raise InvalidArgument(f"{name} is too large for {dtype.name}: {number}")
     return number
 
@@ -167,11 +167,11 @@ def _probabilities(values: object) -> npt.NDArray[np.float64]:
         raise InvalidArgument("pvals is a sequence of numbers on the host, not an array on the device")
     try:
         given = np.asarray(values)
-        found = given.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(f"pvals is a sequence of probabilities, not {shown(values)}") from None
-    if given.dtype.kind not in "biuf" or found.ndim != 1:
+    if given.dtype.kind not in "biuf" or given.ndim != 1:
         raise InvalidArgument(f"pvals is a sequence of probabilities, not {shown(values)}")
+    found = given.astype(np.float64)
     if not 1 <= found.size <= MOST_CATEGORIES:
         raise InvalidArgument(f"pvals has at least 1 and at most {MOST_CATEGORIES} probabilities, not {found.size}")
     if not ((found >= 0) & (found <= 1)).all():  # NaN is neither
@@ -208,7 +208,7 @@ def _of_curand(source: str, name: str, dtype: np.dtype[Any], first: float, secon
 
 def _uniform(dtype: np.dtype[Any], low: object, high: object) -> Drawing:
     first, last = _real(low, "low", dtype), _real(high, "high", dtype)
-    if abs(last - first) > np.finfo(dtype).max:
+    if abs(last - first) > float(np.finfo(dtype).max):
         raise InvalidArgument(f"the distance of low and high is too large for {dtype.name}: {first} and {last}")
     return _of_curand("uniform", "uniform", dtype, first, last)
 
@@ -321,13 +321,16 @@ def alias_table(chances: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
     light, heavy = np.flatnonzero(weights < 1), np.flatnonzero(weights >= 1)
     kept, other = np.ones(count), np.arange(count)
     if len(light) and len(heavy):
-        missing, given = np.cumsum(1 - weights[light]), np.cumsum(weights[heavy] - 1)
-        giver = np.searchsorted(given, np.concatenate(([0.0], missing[:-1])), side="right")
+        # In integers, whose sums are exact.
+        missing, given = (
+            np.cumsum(np.rint(each * 2.0**46).astype(np.int64)) for each in (1 - weights[light], weights[heavy] - 1)
+        )
+        giver = np.searchsorted(given, np.concatenate(([0], missing[:-1])), side="left")
         kept[light], other[light] = weights[light], heavy[np.minimum(giver, len(heavy) - 1)]
         # A heavy one ends with the first light one that needs more than is left.
         last = np.searchsorted(missing, given, side="right")
         ends = np.flatnonzero((last < len(light)) & (np.arange(len(heavy)) < len(heavy) - 1))
-        kept[heavy[ends]] = np.clip(1 - (missing[last[ends]] - given[ends]), 0, 1)
+        kept[heavy[ends]] = np.clip(1 - (missing[last[ends]] - given[ends]) * 2.0**-46, 0, 1)
         other[heavy[ends]] = heavy[ends + 1]
     whole = kept >= 1
     other[whole] = np.flatnonzero(whole)

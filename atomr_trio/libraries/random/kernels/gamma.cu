@@ -73,7 +73,7 @@ extern "C" __global__ void philox_beta(void *out, u64 count, u64 key, u64 positi
             double log_a = one.draw_logarithm(key, element, BETA_A), log_b = other.draw_logarithm(key, element, BETA_B);
             double more = log_b / b - log_a / a;
             // Both are too large where a and b are tiny. Then one of them is all of the sum.
-            if (isnan(more)) more = log_a * b > log_b * a ? -0x1p1023 : 0x1p1023;
+            if (isnan(more)) more = log_a * 0x1p500 * b > log_b * 0x1p500 * a ? -0x1p1023 : 0x1p1023;
             ratio = exp(log(ratio) + more);
         }
         put_real(out, at, 1.0 / (1.0 + ratio), bytes);
@@ -83,14 +83,14 @@ extern "C" __global__ void philox_beta(void *out, u64 count, u64 key, u64 positi
 // A normal variable over the root of a gamma variable of half the degrees of freedom, over that half.
 extern "C" __global__ void philox_standard_t(void *out, u64 count, u64 key, u64 position, u32 bytes, double df)
 {
-    double half = 0.5 * df;
+    double half = fmax(0.5 * df, 0x1p-1074), log_half = log(half);
     Gamma gamma(half);
     for (u64 at = first(); at < count; at += step()) {
         u64 element = position + at;
         Words words = block(key, element, 0, T_NORMAL);
-        double x = normal(words.x, words.y, words.z), ratio = half / gamma.draw(key, element, T_GAMMA);
-        if (half >= 1.0) x *= sqrt(ratio);
-        else if (x != 0.0) x *= exp(0.5 * (log(ratio) - gamma.draw_logarithm(key, element, T_GAMMA) / half));
+        double x = normal(words.x, words.y, words.z), g = gamma.draw(key, element, T_GAMMA);
+        if (half >= 1.0) x *= sqrt(half / g);
+        else if (x != 0.0) x *= exp(0.5 * (log_half - log(g) - gamma.draw_logarithm(key, element, T_GAMMA) / half));
         put_real(out, at, x, bytes);
     }
 }
