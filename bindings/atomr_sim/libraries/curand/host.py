@@ -30,12 +30,15 @@ class HostLibrary:
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
         self._loaded = loaded
+        self._bound: dict[str, Callable[..., int]] = {}
 
     def __getitem__(self, name: str) -> Callable[..., int]:
-        declared = curand.library.functions[name]
-        function = getattr(self._loaded, declared.symbol)
-        function.argtypes, function.restype = declared.argtypes, declared.restype
-        found: Callable[..., int] = function
+        found = self._bound.get(name)
+        if found is None:
+            declared = curand.library.functions[name]
+            function = getattr(self._loaded, declared.symbol)
+            function.argtypes, function.restype = declared.argtypes, declared.restype
+            found = self._bound[name] = function
         return found
 
 
