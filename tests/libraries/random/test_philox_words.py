@@ -115,9 +115,9 @@ async def test_a_draw_in_parts_has_the_numbers_of_one(dev, source):
                 return batch.to_host(result)
 
             is_slow = distribution == "multinomial"
-            for position in (262143 - 29,) if is_slow else (0, 262143 - 29, 2**40 + 3):
+            for position in (262143 - 29,) if is_slow else (0, 2**40 + 262143 - 29):
                 whole = draw(position, count)
-                for cut in (1, 3, 30)[is_slow:]:
+                for cut in (1, 30)[is_slow:]:
                     parts = draw(position, cut), draw(drawing.advanced(position, cut), count - cut)
                     compared.append((distribution, whole, parts))
     for distribution, whole, parts in compared:
