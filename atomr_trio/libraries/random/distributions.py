@@ -245,11 +245,11 @@ def _gamma(dtype: np.dtype[Any], shape: object, scale: object) -> Drawing:
 
 
 def _beta(dtype: np.dtype[Any], a: object, b: object) -> Drawing:
-    return _own("gamma", "beta", dtype, "dd", _positive(a, "a"), _positive(b, "b"))
+    return _own("beta", "beta", dtype, "dd", _positive(a, "a"), _positive(b, "b"))
 
 
 def _standard_t(dtype: np.dtype[Any], df: object) -> Drawing:
-    return _own("gamma", "standard_t", dtype, "d", _positive(df, "df"))
+    return _own("standard_t", "standard_t", dtype, "d", _positive(df, "df"))
 
 
 def _integers(dtype: np.dtype[Any], low: object, high: object, endpoint: object) -> Drawing:
@@ -290,11 +290,11 @@ def _poisson(dtype: np.dtype[Any], lam: object) -> Drawing:
     mean, largest = _not_negative(lam, "lam"), most - 10 * math.sqrt(most)
     if mean > largest:
         raise InvalidArgument(f"lam is at most {largest:.6g} for {dtype.name}, not {mean}")
-    return _own("counts", "poisson", dtype, "d", mean)
+    return _own("poisson", "poisson", dtype, "d", mean)
 
 
 def _binomial(dtype: np.dtype[Any], n: object, p: object) -> Drawing:
-    return _own("counts", "binomial", dtype, "qd", _trials(dtype, n), _probability(p, "p"))
+    return _own("binomial", "binomial", dtype, "qd", _trials(dtype, n), _probability(p, "p"))
 
 
 def _trials(dtype: np.dtype[Any], n: object) -> int:
@@ -307,7 +307,7 @@ def _multinomial(dtype: np.dtype[Any], n: object, pvals: object) -> Drawing:
     table = np.minimum(np.divide(chances, behind, out=np.zeros_like(chances), where=behind > 0), 1.0)
     categories = len(table)
     words = table.view(np.uint64)
-    return _own("counts", "multinomial", dtype, "PqQ", trials, categories, table=words, tail=(categories,))
+    return _own("binomial", "multinomial", dtype, "PqQ", trials, categories, table=words, tail=(categories,))
 
 
 def alias_table(chances: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
@@ -385,8 +385,8 @@ SOURCE_OF: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("normal", "lognormal"), "normal"),
         **dict.fromkeys(("exponential", "cauchy"), "inversion"),
         **dict.fromkeys(("integers", "bernoulli", "discrete"), "integers"),
-        **dict.fromkeys(("gamma", "beta", "standard_t"), "gamma"),
-        **dict.fromkeys(("poisson", "binomial", "multinomial"), "counts"),
+        **{name: name for name in ("gamma", "beta", "standard_t", "poisson")},
+        **dict.fromkeys(("binomial", "multinomial"), "binomial"),
     }
 )
 """The source of each distribution's kernel."""

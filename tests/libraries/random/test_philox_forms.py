@@ -141,7 +141,17 @@ async def test_a_source_is_compiled_once_by_whatever_needs_it_first(open_test_de
             await dev.capture(lambda graph: graph.random.philox(KEY, 0, 3, "normal"))
             await dev.random.load()
             await dev.random.load("poisson")
-            expected = ["gamma", "integers", "inversion", "uniform", "normal", "counts"]
+            expected = [
+                "gamma",
+                "beta",
+                "integers",
+                "inversion",
+                "standard_t",
+                "uniform",
+                "normal",
+                "poisson",
+                "binomial",
+            ]
             told = [await anext(events) for _ in range(2 * len(expected))]
             assert [each.program for each in told if isinstance(each, CompileFinished)] == [
                 f"random_{name}.cu" for name in expected
