@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._arrays.arrays import DeviceArray, check_shape, check_usable
+from ..._arrays.ownership import check_own
 from ..._calls.library_types import name_of
 from ..._calls.linear import check_array
 from ..._calls.stateful import StatefulRequest
@@ -64,10 +65,7 @@ class DrawingVerbs(PhiloxVerbs):
         if not isinstance(generator, RandomGenerator):
             raise InvalidArgument(f"generator is made by `dev.random.generator(...)`; this is {shown(generator)}")
         self._device.check_open()
-        if generator._device is not self._device:
-            raise InvalidArgument(
-                f"{generator!r} belongs to another device: make one here, and give it the state by `seek`"
-            )
+        check_own(self._device, generator)
         return generator
 
     def _target(
