@@ -71,6 +71,8 @@ class BatchSender:
     def __init__(self, device: DeviceCore, lane: int) -> None:
         self.device: DeviceCore = device
         self.lane: int = lane
+        self.ordered: bool = True
+        """False if its lane waits for nothing, and nothing for it."""
         self.over: bool = False
         self.launched: bool = False
         """True if a launch that went the short way may be unfinished."""
@@ -90,6 +92,7 @@ class BatchSender:
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
         """Wait until the device runs, and no lost worker touches its memory any more."""
+        self.ordered = ordered
         generation = await self.device.running_generation()
         while generation.arena.quarantine:  # verbs of a batch cannot wait for that
             await self.device.changed.wait()
@@ -278,9 +281,10 @@ class BatchSender:
         elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # one error for all calls that it has ended
             first = next((each for each in self._errors if isinstance(each, type(error))), None)
             if first is None:
-                self._errors.append(fresh(error))
-            elif first.position is None:
-                first.position = error.position
+                first = fresh(error)
+                self._errors.append(first)
+            if first.position is None and request.position is not None:
+                first.position = request.position()
         elif isinstance(error, DeviceError):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)

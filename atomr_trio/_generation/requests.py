@@ -167,20 +167,18 @@ class CommandRequest(Request):
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the value, or with the error of this command alone."""
-        self._tell_position(error)
+        if error is not None and self.position is not None:
+            error.position = self.position()
         # An actor that crashed after publishing the command has settled it already.
         if self.open:
             self.settle(outcome.Value(value) if error is None else outcome.Error(error))
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Settle with the loss."""
-        self._tell_position(error)
+        if self.position is not None and not command.batched:  # those of batches share one error
+            error.position = self.position()
         if self.open:
             self.settle(outcome.Error(error))
-
-    def _tell_position(self, error: DeviceError | None) -> None:
-        if error is not None and self.position is not None:
-            error.position = self.position()
 
 
 class BoundRequest(CommandRequest):

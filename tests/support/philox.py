@@ -157,7 +157,6 @@ ONE_OF_EACH = (
     ("discrete", {"pvals": PVALS}, "int32"),
 )
 """Every distribution, with each of its kernels: its parameters, and a dtype."""
-IDS = [f"{name} {dtype} {' '.join(map(str, parameters.values()))[:12]}" for name, parameters, dtype in ONE_OF_EACH]
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -175,10 +174,8 @@ def fit_of_counts(sample: Array, distribution: Any) -> float:
     import scipy.stats
 
     first, last = distribution.ppf(1e-12), distribution.ppf(1 - 1e-12)
-    if last - first <= 40:
-        edges = np.arange(first, last)
-    else:
-        edges = np.unique(distribution.ppf(np.linspace(0, 1, 41)[1:-1]))
+    quantiles = distribution.ppf(np.linspace(0, 1, 41)[1:-1])
+    edges = np.arange(first, last) if last - first <= 40 else np.unique(quantiles)
     below = distribution.cdf(edges)
     chances = np.diff(np.concatenate(([0.0], below, [1.0])))
     found = np.bincount(np.searchsorted(edges, sample), minlength=len(chances))

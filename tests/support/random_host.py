@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_cuda import curand
-from atomr_trio.libraries.random.positions import KINDS, Place
+from atomr_trio import RandomGenerator
+from atomr_trio.libraries.random.positions import KINDS, Place, drawn, even
+from atomr_trio.libraries.random.programs import FUNCTIONS
+from support import ON_GPU
 
 DTYPES = {
     "words": np.uint32,
@@ -65,3 +68,45 @@ class HostGenerator:
 
     def __del__(self) -> None:
         curand.curandDestroyGenerator(self._generator)
+
+
+_DRAWS = {"bits_uint32": "words", "bits_uint64": "long", "poisson_uint32": "poisson"}
+
+
+class Shadow:
+    """What a generator on a device should give: one on the host, which nothing ever happens to.
+
+    It begins where that one stands.
+    """
+
+    def __init__(self, generator: RandomGenerator) -> None:
+        self.place: Place = generator._state.place
+        self._bounds = generator._bounds
+        self._host = HostGenerator(self.place)
+
+    def draw(self, name: str, count: int, *parameters: float) -> npt.NDArray[Any]:
+        """Return the next numbers of a function, such as "normal_float32"."""
+        function = FUNCTIONS[name]
+        verb, _, bits = name.partition("_float")
+        needed = even(self.place.kind, function.draw, count)
+        numbers = self._host.draw(_DRAWS.get(name, f"{verb}{bits}"), needed, *parameters)
+        lam = parameters[0] if verb == "poisson_uint32" else 0.0
+        result = drawn(self.place, function.draw, needed, lam, self._bounds)
+        if result.skipped is not None:
+            self._host.draw(result.skipped.draw, result.skipped.numbers)
+        elif result.place != result.drawn:
+            self._host = HostGenerator(result.place)
+        self.place = result.place
+        return numbers[:count]
+
+
+def assert_drawn(found: npt.NDArray[Any], right: npt.NDArray[Any], name: str) -> None:
+    """Check numbers of a device against those of the host, whose normals differ from a GPU's in their last bits."""
+    if not ON_GPU or "normal" not in name:
+        np.testing.assert_array_equal(found, right)
+        return
+    within = 3e-6 if found.dtype == np.float32 else 1e-6 if "mtgp32" in name else 3e-15
+    if name.startswith("lognormal"):
+        found, right = np.log(found), np.log(right)
+        within *= 2
+    np.testing.assert_allclose(found, right, rtol=0, atol=within)

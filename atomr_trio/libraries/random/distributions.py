@@ -135,7 +135,7 @@ def _real(value: object, name: str, dtype: np.dtype[Any] | None = None) -> float
         raise InvalidArgument(f"{name} is a real number, not {shown(value)}") from None
     if not math.isfinite(number):
         raise InvalidArgument(f"{name} is a finite number, not {number}")
-    if dtype is not None and abs(number) > np.finfo(dtype).max:
+    if dtype is not None and abs(number) > float(np.finfo(dtype).max):
         raise InvalidArgument(f"{name} is too large for {dtype.name}: {number}")
     return number
 
@@ -167,11 +167,11 @@ def _probabilities(values: object) -> npt.NDArray[np.float64]:
         raise InvalidArgument("pvals is a sequence of numbers on the host, not an array on the device")
     try:
         given = np.asarray(values)
-        found = given.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(f"pvals is a sequence of probabilities, not {shown(values)}") from None
-    if given.dtype.kind not in "biuf" or found.ndim != 1:
+    if given.dtype.kind not in "biuf" or given.ndim != 1:
         raise InvalidArgument(f"pvals is a sequence of probabilities, not {shown(values)}")
+    found = given.astype(np.float64)
     if not 1 <= found.size <= MOST_CATEGORIES:
         raise InvalidArgument(f"pvals has at least 1 and at most {MOST_CATEGORIES} probabilities, not {found.size}")
     if not ((found >= 0) & (found <= 1)).all():  # NaN is neither
@@ -208,7 +208,7 @@ def _of_curand(source: str, name: str, dtype: np.dtype[Any], first: float, secon
 
 def _uniform(dtype: np.dtype[Any], low: object, high: object) -> Drawing:
     first, last = _real(low, "low", dtype), _real(high, "high", dtype)
-    if abs(last - first) > np.finfo(dtype).max:
+    if abs(last - first) > float(np.finfo(dtype).max):
         raise InvalidArgument(f"the distance of low and high is too large for {dtype.name}: {first} and {last}")
     return _of_curand("uniform", "uniform", dtype, first, last)
 
@@ -245,11 +245,11 @@ def _gamma(dtype: np.dtype[Any], shape: object, scale: object) -> Drawing:
 
 
 def _beta(dtype: np.dtype[Any], a: object, b: object) -> Drawing:
-    return _own("gamma", "beta", dtype, "dd", _positive(a, "a"), _positive(b, "b"))
+    return _own("beta", "beta", dtype, "dd", _positive(a, "a"), _positive(b, "b"))
 
 
 def _standard_t(dtype: np.dtype[Any], df: object) -> Drawing:
-    return _own("gamma", "standard_t", dtype, "d", _positive(df, "df"))
+    return _own("standard_t", "standard_t", dtype, "d", _positive(df, "df"))
 
 
 def _integers(dtype: np.dtype[Any], low: object, high: object, endpoint: object) -> Drawing:
@@ -290,11 +290,11 @@ def _poisson(dtype: np.dtype[Any], lam: object) -> Drawing:
     mean, largest = _not_negative(lam, "lam"), most - 10 * math.sqrt(most)
     if mean > largest:
         raise InvalidArgument(f"lam is at most {largest:.6g} for {dtype.name}, not {mean}")
-    return _own("counts", "poisson", dtype, "d", mean)
+    return _own("poisson", "poisson", dtype, "d", mean)
 
 
 def _binomial(dtype: np.dtype[Any], n: object, p: object) -> Drawing:
-    return _own("counts", "binomial", dtype, "qd", _trials(dtype, n), _probability(p, "p"))
+    return _own("binomial", "binomial", dtype, "qd", _trials(dtype, n), _probability(p, "p"))
 
 
 def _trials(dtype: np.dtype[Any], n: object) -> int:
@@ -307,7 +307,7 @@ def _multinomial(dtype: np.dtype[Any], n: object, pvals: object) -> Drawing:
     table = np.minimum(np.divide(chances, behind, out=np.zeros_like(chances), where=behind > 0), 1.0)
     categories = len(table)
     words = table.view(np.uint64)
-    return _own("counts", "multinomial", dtype, "PqQ", trials, categories, table=words, tail=(categories,))
+    return _own("binomial", "multinomial", dtype, "PqQ", trials, categories, table=words, tail=(categories,))
 
 
 def alias_table(chances: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
@@ -385,8 +385,8 @@ SOURCE_OF: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("normal", "lognormal"), "normal"),
         **dict.fromkeys(("exponential", "cauchy"), "inversion"),
         **dict.fromkeys(("integers", "bernoulli", "discrete"), "integers"),
-        **dict.fromkeys(("gamma", "beta", "standard_t"), "gamma"),
-        **dict.fromkeys(("poisson", "binomial", "multinomial"), "counts"),
+        **{name: name for name in ("gamma", "beta", "standard_t", "poisson")},
+        **dict.fromkeys(("binomial", "multinomial"), "binomial"),
     }
 )
 """The source of each distribution's kernel."""

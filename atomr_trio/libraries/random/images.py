@@ -25,8 +25,11 @@ SOURCES: Final = MappingProxyType(
         "normal": ("philox.cuh", "words.cuh", "normal.cu"),
         "inversion": ("philox.cuh", "inversion.cu"),
         "integers": ("philox.cuh", "fill.cuh", "integers.cu"),
-        "gamma": ("philox.cuh", "gamma.cu"),
-        "counts": ("philox.cuh", "fill.cuh", "counts.cu"),
+        "gamma": ("philox.cuh", "gamma.cuh", "gamma.cu"),
+        "beta": ("philox.cuh", "gamma.cuh", "beta.cu"),
+        "standard_t": ("philox.cuh", "gamma.cuh", "standard_t.cu"),
+        "poisson": ("philox.cuh", "counts.cuh", "poisson.cu"),
+        "binomial": ("philox.cuh", "fill.cuh", "counts.cuh", "binomial.cu"),
     }
 )
 """The files of each source, one after the other."""

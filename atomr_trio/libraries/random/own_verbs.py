@@ -88,8 +88,8 @@ class OwnVerbs(DrawingVerbs):
     ) -> DeviceArray:
         """Draw numbers of the gamma distribution (``cuLaunchKernel``).
 
-        `shape` and `scale` are numbers from 0 on: the mean is shape * scale. They are made by the method of Marsaglia
-        and Tsang (2000).
+        `shape` and `scale` are numbers from 0 on: the mean is shape * scale. `shape` is a number here, not the
+        lengths of the result. They are made by the method of Marsaglia and Tsang (2000).
 
         The result has shape `size`, and `dtype`: float64 by default, or float32. `size`, `out` and `generator` are
         those of `normal`. Each number takes one place of a sequence beside that of cuRAND, and is a function of the

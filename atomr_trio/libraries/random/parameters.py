@@ -12,7 +12,7 @@ from ..._arrays.arrays import DeviceArray
 from ..._values.errors import InvalidArgument
 from ..._values.util import shown
 
-_LARGEST: Final = {"float32": float(np.finfo(np.float32).max), "float64": math.inf}
+_LARGEST: Final = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
 
 
 def scalar(value: object, name: str) -> float:

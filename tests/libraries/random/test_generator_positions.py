@@ -201,8 +201,14 @@ def _check_restored(place: Place, generator: HostGenerator) -> None:
         np.testing.assert_array_equal(restored, right)
 
 
-@pytest.mark.parametrize("draw", _DRAWS)
-@pytest.mark.parametrize("base", [_XORWOW, _MRG, _PHILOX], ids=lambda place: place.kind)
+@pytest.mark.parametrize(
+    ("base", "draw"),
+    [
+        *((base, draw) for base in (_XORWOW, _PHILOX) for draw in _DRAWS),
+        *((_MRG, draw) for draw in ("uniform64", "normal32", "normal64")),
+    ],
+    ids=lambda each: getattr(each, "kind", each),
+)
 def test_a_restored_generator_goes_on_with_the_same_numbers(base: Place, draw: str) -> None:
     slots, per_unit = slots_of(base), KINDS[base.kind].per_unit if draw.startswith("normal") else 1
     for units in (1, slots - 1, slots, 2 * slots + 7):

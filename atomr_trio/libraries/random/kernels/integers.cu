@@ -4,21 +4,21 @@
 extern "C" __global__ void philox_integers(void *out, u64 count, u64 key, u64 position, u32 bytes, u64 lowest, u64 span)
 {
     u64 least = span ? (0 - span) % span : 0;
-    by_pairs(count, key, position, INTEGERS, [=](u64 at, u64 element, u32 low, u32 high) {
+    by_pairs(out, count, key, position, bytes, INTEGERS, [=](u64 element, u32 low, u32 high) {
         u64 bits = joined(low, high);
         for (u32 attempt = 1; bits * span < least; ++attempt) {
             Words words = block(key, element, attempt, INTEGERS);
             bits = joined(words.x, words.y);
         }
-        put_whole(out, at, lowest + (span ? __umul64hi(bits, span) : bits), bytes);
+        return lowest + (span ? __umul64hi(bits, span) : bits);
     });
 }
 
 extern "C" __global__ void philox_bernoulli(void *out, u64 count, u64 key, u64 position, u32 bytes, double p)
 {
     u64 bound = __double2ull_rz(p * 0x1p64);
-    by_pairs(count, key, position, BERNOULLI, [=](u64 at, u64, u32 low, u32 high) {
-        put_whole(out, at, p >= 1.0 || joined(low, high) < bound, bytes);
+    by_pairs(out, count, key, position, bytes, BERNOULLI, [=](u64, u32 low, u32 high) {
+        return (u64)(p >= 1.0 || joined(low, high) < bound);
     });
 }
 
@@ -27,8 +27,8 @@ extern "C" __global__ void philox_bernoulli(void *out, u64 count, u64 key, u64 p
 extern "C" __global__ void philox_discrete(
     void *out, u64 count, u64 key, u64 position, u32 bytes, const u64 *table, u64 categories)
 {
-    by_pairs(count, key, position, DISCRETE, [=](u64 at, u64, u32 low, u32 high) {
+    by_pairs(out, count, key, position, bytes, DISCRETE, [=](u64, u32 low, u32 high) {
         u64 bits = joined(low, high), category = __umul64hi(bits, categories);
-        put_whole(out, at, bits * categories < table[category] ? category : table[categories + category], bytes);
+        return bits * categories < table[category] ? category : table[categories + category];
     });
 }

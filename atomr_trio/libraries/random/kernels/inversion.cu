@@ -2,8 +2,8 @@
 
 extern "C" __global__ void philox_exponential(void *out, u64 count, u64 key, u64 position, u32 bytes, double scale)
 {
-    by_pairs(count, key, position, EXPONENTIAL, [=](u64 at, u64, u32 low, u32 high) {
-        put_real(out, at, -log(unit(low, high)) * scale, bytes);
+    by_pairs(out, count, key, position, bytes, EXPONENTIAL, [=](u64, u32 low, u32 high) {
+        return -log(unit(low, high)) * scale;
     });
 }
 
@@ -11,11 +11,11 @@ extern "C" __global__ void philox_exponential(void *out, u64 count, u64 key, u64
 extern "C" __global__ void philox_cauchy(
     void *out, u64 count, u64 key, u64 position, u32 bytes, double loc, double scale)
 {
-    by_pairs(count, key, position, CAUCHY, [=](u64 at, u64, u32 low, u32 high) {
+    by_pairs(out, count, key, position, bytes, CAUCHY, [=](u64, u32 low, u32 high) {
         u64 bits = joined(low, high);
         double angle = ((double)(bits >> 12) + 0.5) * 0x1p-53, sine, cosine;
         sincospi(angle, &sine, &cosine);
         double x = cosine / sine;
-        put_real(out, at, fma(bits & 1 ? -x : x, scale, loc), bytes);
+        return fma(bits & 1 ? -x : x, scale, loc);
     });
 }

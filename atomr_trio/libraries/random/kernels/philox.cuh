@@ -51,7 +51,23 @@ __device__ __forceinline__ double unit(u32 word) { return ((double)word + 0.5) *
 
 __device__ __forceinline__ u64 joined(u32 low, u32 high) { return (u64)high << 32 | low; }
 
-// Writes a number as float32 or float64, or as an integer of 1, 2, 4 or 8 bytes.
+template <class T> struct alignas(4 * sizeof(T)) Four { T v[4]; };
+template <class T> struct alignas(2 * sizeof(T)) Two { T v[2]; };
+
+// Writes elements from `at` on, which may begin before the array and end behind it.
+template <class T, int N, class Whole>
+__device__ __forceinline__ void put(T *out, i64 at, i64 count, const Whole &values)
+{
+    if (at >= 0 && at + N <= count && (u64)(out + at) % sizeof(Whole) == 0) {
+        *(Whole *)(out + at) = values;
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+            if (at + k >= 0 && at + k < count) out[at + k] = values.v[k];
+    }
+}
+
+// Write numbers as float32 or float64, or as integers of 1, 2, 4 or 8 bytes.
 __device__ __forceinline__ void put_real(void *out, u64 at, double x, u32 bytes)
 {
     if (bytes == 4) ((float *)out)[at] = (float)x;
@@ -64,16 +80,32 @@ __device__ __forceinline__ void put_whole(void *out, u64 at, u64 x, u32 bytes)
     else if (bytes == 2) ((unsigned short *)out)[at] = (unsigned short)x;
     else ((unsigned char *)out)[at] = (unsigned char)x;
 }
+template <class T, class Number>
+__device__ __forceinline__ void put_two(void *out, i64 at, i64 count, Number a, Number b)
+{
+    put<T, 2>((T *)out, at, count, Two<T>{{(T)a, (T)b}});
+}
+__device__ __forceinline__ void put_pair(void *out, i64 at, i64 count, double a, double b, u32 bytes)
+{
+    if (bytes == 4) put_two<float>(out, at, count, a, b);
+    else put_two<double>(out, at, count, a, b);
+}
+__device__ __forceinline__ void put_pair(void *out, i64 at, i64 count, u64 a, u64 b, u32 bytes)
+{
+    if (bytes == 8) put_two<u64>(out, at, count, a, b);
+    else if (bytes == 4) put_two<u32>(out, at, count, a, b);
+    else if (bytes == 2) put_two<unsigned short>(out, at, count, a, b);
+    else put_two<unsigned char>(out, at, count, a, b);
+}
 
-// Calls `each(at, element, low, high)` for every element: two of them share a block.
-template <class Each>
-__device__ __forceinline__ void by_pairs(u64 count, u64 key, u64 position, u32 tag, Each each)
+// Writes `make(element, low, high)` for every element: two of them share a block.
+template <class Make>
+__device__ __forceinline__ void by_pairs(void *out, u64 count, u64 key, u64 position, u32 bytes, u32 tag, Make make)
 {
     u64 last = (position + count - 1) >> 1;
     for (u64 pair = (position >> 1) + first(); pair <= last; pair += step()) {
         Words words = block(key, pair, 0, tag);
-        i64 at = (i64)(2 * pair - position);
-        if (at >= 0) each((u64)at, 2 * pair, words.x, words.y);
-        if (at + 1 < (i64)count) each((u64)(at + 1), 2 * pair + 1, words.z, words.w);
+        put_pair(out, (i64)(2 * pair - position), (i64)count, make(2 * pair, words.x, words.y),
+                 make(2 * pair + 1, words.z, words.w), bytes);
     }
 }

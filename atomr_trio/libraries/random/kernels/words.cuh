@@ -4,22 +4,6 @@
 // word for each element takes word q % 4 of the thread's block r. One of two words takes half a block: elements 0 and 1
 // of a thread come from block r, and elements 2 and 3 from block r + 1; its next round is r + 2.
 
-template <class T> struct alignas(4 * sizeof(T)) Four { T v[4]; };
-template <class T> struct alignas(2 * sizeof(T)) Two { T v[2]; };
-
-// Writes elements from `at` on, which may begin before the array and end behind it.
-template <class T, int N, class Whole>
-__device__ __forceinline__ void put(T *out, i64 at, i64 count, const Whole &values)
-{
-    if (at >= 0 && at + N <= count && (u64)(out + at) % sizeof(Whole) == 0) {
-        *(Whole *)(out + at) = values;
-    } else {
-#pragma unroll
-        for (int k = 0; k < N; ++k)
-            if (at + k >= 0 && at + k < count) out[at + k] = values.v[k];
-    }
-}
-
 template <class T, class Make>
 __device__ __forceinline__ void by_words(T *out, u64 count, u64 key, u64 position, Make make)
 {
