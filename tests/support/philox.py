@@ -152,7 +152,7 @@ ONE_OF_EACH = (
     ("poisson", {"lam": 30.0}, "int64"),
     ("binomial", {"n": 9, "p": 0.4}, "uint16"),
     ("binomial", {"n": 900, "p": 0.6}, "int64"),
-    ("multinomial", {"n": 100, "pvals": PVALS}, "int64"),
+    ("multinomial", {"n": 100, "pvals": (0.25, 0.75, 0.0)}, "int64"),
     ("bernoulli", {"p": 0.5}, "bool"),
     ("discrete", {"pvals": PVALS}, "int32"),
 )

@@ -204,16 +204,14 @@ async def test_gamma_of_a_small_shape_keeps_what_a_large_scale_makes_of_it(dev):
     assert (logarithms > -100).sum() / SIZE == pytest.approx(expected.sf(np.exp(-100)), abs=0.01)
 
 
-async def test_beta_of_small_parameters_is_one_of_two_ends(dev):
+async def test_beta_of_small_parameters_is_one_of_two_ends_and_of_large_ones_is_right(dev):
     for a, b, chance in ((5e-324, 5e-324, 0.5), (5e-324, 15e-324, 0.25), (3e-310, 1e-310, 0.75), (1e-5, 1e-5, 0.5)):
         sample = await drawn(dev, KEY, 0, 2000, "beta", a=a, b=b)
         assert ((sample >= 0) & (sample <= 1)).all()
         assert ((sample < 0.01) | (sample > 0.99)).mean() > 0.99
         assert (sample > 0.5).mean() == pytest.approx(chance, abs=0.04)
 
-
-async def test_beta_of_large_parameters(dev):
-    sample = await drawn(dev, KEY, 0, SIZE, "beta", a=1e308, b=1e308)
+    sample = await drawn(dev, KEY, 0, 1000, "beta", a=1e308, b=1e308)
     assert abs(sample - 0.5).max() < 1e-15
     sample = await drawn(dev, KEY, 0, SIZE, "beta", a=1e6, b=3e6)
     assert fit_of(sample, scipy.stats.beta(1e6, 3e6)) > ENOUGH

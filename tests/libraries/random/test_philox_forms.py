@@ -169,12 +169,13 @@ async def test_draws_are_nodes_of_graphs(open_test_device):
         def record(graph: Any) -> None:
             results.extend(
                 graph.random.philox(KEY, 3, 20, name, dtype=dtype, **parameters)
-                for name, parameters, dtype in ONE_OF_EACH
+                for name, parameters, dtype in ONE_OF_EACH[1::2]
             )
 
         graph = await dev.capture(record)
         expected = [
-            await numbers(dev, KEY, 3, 20, name, dtype=dtype, **parameters) for name, parameters, dtype in ONE_OF_EACH
+            await numbers(dev, KEY, 3, 20, name, dtype=dtype, **parameters)
+            for name, parameters, dtype in ONE_OF_EACH[1::2]
         ]
         for _ in range(3):
             async with dev.batch() as batch:
