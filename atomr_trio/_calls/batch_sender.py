@@ -71,6 +71,8 @@ class BatchSender:
     def __init__(self, device: DeviceCore, lane: int) -> None:
         self.device: DeviceCore = device
         self.lane: int = lane
+        self.ordered: bool = True
+        """False if its lane waits for nothing, and nothing for it."""
         self.over: bool = False
         self.launched: bool = False
         """True if a launch that went the short way may be unfinished."""
@@ -90,6 +92,7 @@ class BatchSender:
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
         """Wait until the device runs, and no lost worker touches its memory any more."""
+        self.ordered = ordered
         generation = await self.device.running_generation()
         while generation.arena.quarantine:  # verbs of a batch cannot wait for that
             await self.device.changed.wait()

@@ -25,7 +25,7 @@ from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
 from .._wire.programs import Program
-from .._wire.protocol import LANE_COMPUTE
+from .._wire.protocol import LANE_COMPUTE, Verb
 from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
 
 if TYPE_CHECKING:
@@ -125,9 +125,13 @@ class PlanRequest(CommandRequest):
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""
         self._kind.precede(generation, self.lane)
-        self._verb = self._kind.verb(generation, self.lane)
+        self._verb = self._verb_in(generation)
         super().start(generation)
         self._kind.begun(generation, self.lane)
+
+    def _verb_in(self, generation: Generation) -> Verb:
+        """Return the verb of this execution."""
+        return self._kind.verb(generation, self.lane)
 
     def places_of(self, array: DeviceArray) -> tuple[int, ...]:
         """See `CommandRequest.places_of`. An address inside the array, but not of its beginning, may be anything."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .._generation.timeline import Command, Operand
 from .._values.errors import DeviceError
 from .._wire.programs import Program
+from .._wire.protocol import Verb
 from .._wire.records.plans import PlanTable
 from .plans import Plan, PlanKind, PlanRequest, Plans
 
@@ -71,9 +72,9 @@ class StatefulPlan(Plan):
 
 
 class StatefulRequest(PlanRequest):
-    """One execution of such a plan, from a state to another."""
+    """One execution of such a plan, from a state to another. The library waits in one that `blocks`."""
 
-    __slots__ = ("_behind", "_plan", "_state")
+    __slots__ = ("_behind", "_blocks", "_plan", "_state")
 
     def __init__(
         self,
@@ -87,11 +88,16 @@ class StatefulRequest(PlanRequest):
         lane: int,
         operation: str,
         keep: object,
+        blocks: bool = False,
     ) -> None:
         super().__init__(plan.kind(), addresses, scalars, operands, lane=lane, operation=operation, keep=keep)
         self._plan = plan
         self._state = state
         self._behind = behind
+        self._blocks = blocks
+
+    def _verb_in(self, generation: Generation) -> Verb:
+        return self._kind.first if self._blocks else super()._verb_in(generation)
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after a definition in its state where the plan is not in that."""

@@ -106,6 +106,11 @@ class DrawingVerbs(PhiloxVerbs):
         `conversion` makes elements of the result out of the numbers, of which there are `per_element` for each. With
         none the numbers are the elements, byte by byte.
         """
+        if self._batch is not None and not self._batch.ordered:
+            raise InvalidArgument(
+                "generators draw on the compute lane, and an unordered lane would not wait for that",
+                advice="draw in a batch of an ordered lane; or await the draw, and then use its numbers there",
+            )
         shape, dtype, out = target
         function, count = FUNCTIONS[name], math.prod(shape) * per_element
         kind, dims = generator.kind, generator.dims
@@ -114,7 +119,7 @@ class DrawingVerbs(PhiloxVerbs):
         result = self._empty(shape, dtype) if out is None else out
         if not count:
             return result
-        self._lane = LANE_COMPUTE  # that of the generator
+        self._lane = LANE_COMPUTE
         lies_well = result.contiguous and not result.address % _ALIGNMENT
         needed = even(kind, function.draw, count)
         same_size = _ITEMS[function.dtype] * per_element == result.itemsize
@@ -157,7 +162,6 @@ class DrawingVerbs(PhiloxVerbs):
             raise InvalidArgument(f"{drawer!r} has come to the end of its numbers for {name}, or this draw would")
         self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
-        self._lane = LANE_COMPUTE  # where the generator's other draws are
         self._plan_philox(drawing, drawer.seed, before.own, result, operation=name)
         self._began = drawer, before
         drawer._state = attrs.evolve(before, own=behind)
@@ -187,7 +191,10 @@ class DrawingVerbs(PhiloxVerbs):
             draw = drawn(before.place, function.draw, count, lam, generator._bounds)
         except OverflowError:
             raise InvalidArgument(f"{generator!r} has come to the end of its sequence, or this draw would") from None
-        calls = [self._call_of(generator, before.place, draw.drawn, function, numbers, count, parameters)]
+        makes_table = function.draw == POISSON and generator._lam != lam
+        calls = [
+            self._call_of(generator, before.place, draw.drawn, function, numbers, count, parameters, blocks=makes_table)
+        ]
         if draw.skipped is not None and draw.skipped.numbers:
             other, rest = function_of(draw.skipped), draw.skipped.numbers
             nobody = self._empty((rest,), other.dtype)
@@ -195,6 +202,7 @@ class DrawingVerbs(PhiloxVerbs):
         self._requests += calls
         self._began = generator, before
         generator._state = attrs.evolve(before, place=draw.place)
+        generator._lam = lam if function.draw == POISSON else generator._lam
 
     def _call_of(
         self,
@@ -205,6 +213,8 @@ class DrawingVerbs(PhiloxVerbs):
         numbers: DeviceArray,
         count: int,
         parameters: tuple[float, ...],
+        *,
+        blocks: bool = False,
     ) -> StatefulRequest:
         operands = self._operands()
         operands.writes(numbers, keeps=False)
@@ -218,6 +228,7 @@ class DrawingVerbs(PhiloxVerbs):
             lane=self._lane,
             operation=f"{RANDOM.engine}.draw",
             keep=(generator, operands.arrays),
+            blocks=blocks,
         )
 
     def _convert(

@@ -37,7 +37,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
     them.
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_device", "_plan", "_state")
+    __slots__ = ("__weakref__", "_bounds", "_device", "_lam", "_plan", "_state")
 
     _made_by = "`dev.random.generator(...)`"
 
@@ -45,6 +45,8 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         self._device = device
         self._state = state
         self._bounds = bounds
+        self._lam = 0.0
+        """The mean of the Poisson numbers drawn last. For another one the library makes a table, and waits."""
         self._plan = StatefulPlan(device, RANDOM, generator_program, 1, "random.generator")
 
     def __del__(self) -> None:

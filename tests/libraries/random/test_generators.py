@@ -360,6 +360,28 @@ async def test_a_long_record_is_ended_by_a_skip_or_by_a_new_round(dev: Any, kind
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sim_only
+async def test_another_mean_of_poisson_numbers_blocks_no_other_lane(dev: Any) -> None:
+    """The library makes a table and waits for the stream: not in the thread that serves all lanes."""
+    generator = dev.random.generator(seed=5)
+    shadow = Shadow(generator)
+    core, verbs = core_of(dev), []
+    publish = core.current.publish
+
+    def noting(lane: int, verb: Any, *rest: Any, **more: Any) -> Any:
+        verbs.append(verb.name)
+        return publish(lane, verb, *rest, **more)
+
+    core.current.publish = noting
+    try:
+        for lam in (3.0, 3.0, 4.0, 4.0):
+            found = await (await generator.poisson(lam, 5, dtype="uint32")).to_host()
+            np.testing.assert_array_equal(found, shadow.draw("poisson_uint32", 5, lam))
+    finally:
+        core.current.publish = publish
+    assert [name for name in verbs if "execute" in name] == ["first_execute", "execute", "first_execute", "execute"]
+
+
 async def test_the_end_of_a_sequence_is_refused(dev: Any) -> None:
     last = dev.random.generator(seed=5, offset=(1 << 64) - 10)
     before = last.state

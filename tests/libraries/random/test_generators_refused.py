@@ -182,6 +182,18 @@ async def test_a_state_that_is_none_is_refused(dev: Any) -> None:
         refuse(lambda wrong=wrong: generator.spawn(wrong), match)
 
 
+async def test_a_lane_that_waits_for_nothing_gets_no_numbers_of_the_library(dev: Any) -> None:
+    generator = dev.random.generator(seed=1)
+    state = generator.state
+    async with dev.lane(ordered=False) as lane, dev.batch(lane=lane) as batch:
+        with pytest.raises(InvalidArgument, match="draw on the compute lane"):
+            batch.random.normal(size=4, generator=generator)
+        assert generator.state == state
+        own = batch.random.gamma(2.0, size=4, generator=generator)
+    generator.seek(state)
+    np.testing.assert_array_equal(await own.to_host(), await (await generator.gamma(2.0, size=4)).to_host())
+
+
 async def test_what_draws_from_a_generator_cannot_be_recorded(dev: Any) -> None:
     made: list[Any] = []
     generator = dev.random.generator(seed=1)
