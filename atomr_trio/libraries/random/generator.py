@@ -46,7 +46,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         self._state = state
         self._bounds = bounds
         self._lam = 0.0
-        """The mean of the Poisson numbers that were drawn last: for another one the library makes a table, and waits."""
+        """The mean of the Poisson numbers drawn last. For another one the library makes a table, and waits."""
         self._plan = StatefulPlan(device, RANDOM, generator_program, 1, "random.generator")
 
     def __del__(self) -> None:

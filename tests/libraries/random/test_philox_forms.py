@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atomr_trio import CompileFinished, CompileStarted, InvalidArgument, LibraryNotFound, RestartPolicy
+from atomr_trio import CompileFinished, CompileStarted, DeviceClosed, InvalidArgument, LibraryNotFound, RestartPolicy
 from atomr_trio._calls.plans import Plans
+from atomr_trio._compiling.caching import CachingCompiler
 from atomr_trio._device.device import core_of
 from support.blas import submitted
 from support.philox import ONE_OF_EACH, PVALS, uniform64, words
@@ -212,22 +213,32 @@ async def test_the_numbers_after_a_loss_are_those_before_it(open_test_device):
             await dev.wait_generation(after=generation)
 
 
-async def test_a_missing_compiler_is_said_in_every_form(open_test_device, monkeypatch):
-    from atomr_trio.libraries.random.images import Images
-
-    async def load(self: Images, names: Any) -> None:
-        raise LibraryNotFound("there is no NVRTC")
-
-    def now(self: Images, name: str) -> bytes:
+async def test_a_missing_compiler_is_said_in_every_form_and_nothing_is_sent(open_test_device, monkeypatch):
+    def answer(self: CachingCompiler, job: Any) -> Any:
         raise LibraryNotFound("there is no NVRTC")
 
     async with open_test_device() as dev:
-        monkeypatch.setattr(Images, "load", load)
-        monkeypatch.setattr(Images, "now", now)
+        monkeypatch.setattr(CachingCompiler, "answer", answer)
         before = submitted(dev)
-        with pytest.raises(LibraryNotFound):
-            await dev.random.philox(KEY, 0, 5)
-        async with dev.batch() as batch:
-            with pytest.raises(LibraryNotFound):
+        async with dev.events() as events, dev.batch() as batch:
+            with pytest.raises(LibraryNotFound, match="there is no NVRTC") as caught:
+                await dev.random.philox(KEY, 0, 5)
+            assert caught.value.device == dev.index
+            with pytest.raises(LibraryNotFound, match="there is no NVRTC") as caught:
                 batch.random.philox(KEY, 0, 5)
+            assert caught.value.device == dev.index
+            with pytest.raises(LibraryNotFound, match="there is no NVRTC"):
+                await dev.random.load("gamma")
+            told = [await anext(events) for _ in range(6)]
+        assert [getattr(each, "error", "started") for each in told] == ["started", "there is no NVRTC"] * 3
         assert submitted(dev) == before
+        monkeypatch.undo()
+        assert (await numbers(dev, KEY, 0, 5) == words(KEY, 0, 5)).all()
+
+
+async def test_a_device_that_is_closed_draws_nothing(open_test_device):
+    async with open_test_device() as dev:
+        random = dev.random
+    for call in (random.philox(KEY, 0, 5), random.load("gamma")):
+        with pytest.raises(DeviceClosed):
+            await call
