@@ -117,15 +117,15 @@ async def findings_of(dev: Any, stream: str, plan: Plan, pool: ThreadPoolExecuto
     each: dict[str, list[float]] = {name: [] for name in TESTS}
     for block in range(plan.blocks_of(stream)):
         words = await STREAMS[stream](dev, block, plan.size)
-        for name, found in await trio.to_thread.run_sync(lambda words=words: list(tested(words, pool))):
+        for name, found in await trio.to_thread.run_sync(tested, words, pool):
             each[name].append(found.p)
             total[name] = total[name].plus(found) if name in total else found
     return list(_told(stream, total, each))
 
 
-def tested(words: Array, pool: ThreadPoolExecutor) -> Iterator[tuple[str, Evidence]]:
-    """What each test found in a block, side by side."""
-    return zip(TESTS, pool.map(lambda test: test(words), TESTS.values()), strict=True)
+def tested(words: Array, pool: ThreadPoolExecutor) -> list[tuple[str, Evidence]]:
+    """What each test found in a block. They run side by side."""
+    return list(zip(TESTS, pool.map(lambda test: test(words), TESTS.values()), strict=True))
 
 
 def _told(stream: str, total: Mapping[str, Evidence], each: Mapping[str, list[float]]) -> Iterator[Finding]:

@@ -26,7 +26,8 @@ _ONES: Final = np.array([number.bit_count() for number in range(1 << 16)], np.ui
 
 def ones(words: Array) -> Array:
     """Return the numbers of ones, of each word."""
-    return _ONES[words & 0xFFFF] + _ONES[words >> 16]
+    found: Array = _ONES[words & 0xFFFF] + _ONES[words >> 16]
+    return found
 
 
 def bits(words: Array) -> Array:
@@ -208,7 +209,7 @@ def collisions_low(words: Array) -> Events:
 
 
 def _rank_chances(size: int, most_lost: int) -> Array:
-    """The probabilities that a square matrix of random bits has full rank, one less, and so on; the last is the rest."""
+    """The probabilities that a square matrix of bits has full rank, one less, and so on; the last is of all the rest."""
     chances = []
     for lost in range(most_lost):
         rank = size - lost

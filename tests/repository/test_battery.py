@@ -1,4 +1,4 @@
-"""The battery of statistical tests: that it runs, that random words pass each test, and that no test passes bad words."""
+"""The battery of statistical tests: that it runs, that each test passes random words, and that none passes bad ones."""
 
 from __future__ import annotations
 
