@@ -7,16 +7,15 @@
 
 #define TWO_PI 0x1.921fb54442d18p2
 
-// These are seldom needed, and so not a part of every place that needs them.
+__constant__ double SMALL_ERRORS[16] = {
+    0.0, 0.08106146679532726, 0.0413406959554093, 0.02767792568499834, 0.020790672103765093, 0.016644691189821193,
+    0.013876128823070748, 0.01189670994589177, 0.010411265261972096, 0.009255462182712733, 0.00833056343336287,
+    0.007573675487951841, 0.00694284010720953, 0.006408994188004207, 0.0059513701127588475, 0.005554733551962801};
 
-// ln k! less Stirling's formula for it.
+// ln k! less Stirling's formula for it. It is seldom called, as the next, and so is not a part of every place.
 __device__ __noinline__ double stirling_error(double k)
 {
-    const double errors[16] = {
-        0.0, 0.08106146679532726, 0.0413406959554093, 0.02767792568499834, 0.020790672103765093, 0.016644691189821193,
-        0.013876128823070748, 0.01189670994589177, 0.010411265261972096, 0.009255462182712733, 0.00833056343336287,
-        0.007573675487951841, 0.00694284010720953, 0.006408994188004207, 0.0059513701127588475, 0.005554733551962801};
-    if (k < 16.0) return errors[(int)k];
+    if (k < 16.0) return SMALL_ERRORS[(int)k];
     double inverse = 1.0 / k, square = inverse * inverse;
     return inverse * fma(square, fma(square, fma(square, -1.0 / 1680.0, 1.0 / 1260.0), -1.0 / 360.0), 1.0 / 12.0);
 }
