@@ -107,6 +107,15 @@ async def test_a_thousand_draws_in_one_batch(dev):
         assert (await results[at].to_host() == model(KEY, 10 * at, 10)).all()
 
 
+async def test_a_batch_of_another_lane_draws_there(dev):
+    async with dev.lane() as lane:
+        async with dev.batch(lane=lane) as batch:
+            bits = batch.random.philox(KEY, 3, 1000)
+            chosen = batch.to_host(batch.random.philox(KEY, 3, 100, "discrete", pvals=PVALS))
+        assert (await bits.to_host() == words(KEY, 3, 1000)).all()
+    assert (await numbers(dev, KEY, 3, 100, "discrete", pvals=PVALS) == chosen).all()
+
+
 async def test_one_plan_serves_all_parameters(dev):
     plans = core_of(dev).part(Plans)
     await numbers(dev, KEY, 0, 10, "gamma", shape=2.0)

@@ -10,7 +10,7 @@ import pytest
 from atomr_trio.libraries.random.distributions import SOURCE_OF, drawing_of
 from atomr_trio.libraries.random.images import SOURCES
 from atomr_trio.libraries.random.positions import Place
-from support.philox import ONE_OF_EACH, uniform32, uniform64, words
+from support.philox import ONE_OF_EACH, WORD, block, positions, uniform32, uniform64, words
 from support.random_host import HostGenerator
 
 pytestmark = [pytest.mark.used_workers, pytest.mark.usefixtures("kept_compiles")]
@@ -118,3 +118,62 @@ async def test_a_draw_in_parts_has_the_numbers_of_one(dev, source):
                     compared.append((distribution, whole, parts))
     for distribution, whole, parts in compared:
         assert (np.concatenate(parts) == whole).all(), distribution
+
+
+# --- the counters of our own ------------------------------------------------------------------------------------------
+
+TAGS = {"exponential": 1, "cauchy": 2, "integers": 8, "bernoulli": 9}
+
+
+def own_words(tag: int, position: int, count: int) -> Any:
+    """The 64 bits of each element of a distribution that takes one number: two elements share a block."""
+    at = positions(position, count)
+    pairs, zero = at >> np.uint64(1), np.zeros(count, np.uint64)
+    counters = [pairs & np.uint64(WORD), pairs >> np.uint64(32), zero, zero + np.uint64(1 << 31 | tag)]
+    x, y, z, w = block(counters, KEY)
+    is_odd = (at & np.uint64(1)).astype(bool)
+    return np.where(is_odd, z, x) | np.where(is_odd, w, y) << np.uint64(32)
+
+
+KEY, FIRST = 2**63 + 5, 2**40 + 1
+
+
+async def test_elements_of_one_number_are_functions_of_their_own_counters(dev):
+    words = {name: own_words(tag, FIRST, 500) for name, tag in TAGS.items()}
+    low, high = words["exponential"] & np.uint64(WORD), words["exponential"] >> np.uint64(32)
+    u = (low ^ (high << np.uint64(21))).astype(np.float64) * 2.0**-53 + 2.0**-54
+    assert await drawn(dev, KEY, FIRST, 500, "exponential", scale=2.0) == pytest.approx(-2 * np.log(u), rel=1e-14)
+    angle = ((words["cauchy"] >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-53
+    tangent = np.where(words["cauchy"] & np.uint64(1), -1, 1) / np.tan(np.pi * angle)
+    assert await drawn(dev, KEY, FIRST, 500, "cauchy") == pytest.approx(tangent, rel=1e-12)
+    chosen = words["bernoulli"] < np.uint64(2**62)
+    assert (await drawn(dev, KEY, FIRST, 500, "bernoulli", p=0.25) == chosen).all()
+    numbers = [int(word) * 1000 >> 64 for word in words["integers"]]
+    assert (await drawn(dev, KEY, FIRST, 500, "integers", low=0, high=1000)).tolist() == numbers
+
+
+PINNED = (
+    ("gamma", {"shape": 2.5}, [1.7844188749815308, 1.0440374941385833, 3.067885513049854]),
+    ("gamma", {"shape": 0.3}, [0.4737499843799742, 0.0008002936271262553, 0.7251818827947056]),
+    ("beta", {"a": 0.5, "b": 2.0}, [0.05107202238511012, 0.37801444009073243, 0.056035540157657236]),
+    ("standard_t", {"df": 3.0}, [-1.44668585332158, -1.1128142660364966, 0.18341427593990164]),
+    ("standard_t", {"df": 0.5}, [-4.6627030973966574, -1.2073675341419372, 1.0730051177327276]),
+    ("poisson", {"lam": 3.0}, [4, 3, 3]),
+    ("poisson", {"lam": 30.0}, [35, 29, 31]),
+    ("poisson", {"lam": 1e15}, [1000000029843397, 999999993838963, 1000000006981685]),
+    ("binomial", {"n": 20, "p": 0.7}, [12, 16, 15]),
+    ("binomial", {"n": 10**9, "p": 0.25}, [250016296, 249984787, 249995925]),
+    ("multinomial", {"n": 50, "pvals": (0.25, 0.5, 0.25)}, [[10, 26, 14], [13, 27, 10], [20, 19, 11]]),
+    ("discrete", {"pvals": (0.1, 0.2, 0.3, 0.4)}, [3, 2, 1]),
+)
+"""Numbers that were drawn once. Whoever keeps a key and a position expects the same ones from every later version."""
+
+
+async def test_numbers_are_those_of_every_version(dev):
+    async with dev.batch() as batch:
+        found = [
+            batch.to_host(batch.random.philox(KEY, FIRST, 3, name, **parameters)) for name, parameters, _ in PINNED
+        ]
+    for host, (name, parameters, expected) in zip(found, PINNED, strict=True):
+        assert host == pytest.approx(np.array(expected), rel=1e-12), (name, parameters)
+        assert host.dtype.kind == "f" or host.tolist() == expected
