@@ -142,6 +142,20 @@ def test_no_test_passes_words_with_the_defect_that_it_looks_for(name):
     assert word_tests.TESTS[name](BAD[name]()).p < 1e-6
 
 
+@pytest.mark.parametrize("rounds", [3, 4, 5])
+def test_philox_of_too_few_rounds_does_not_pass(rounds):
+    counter, zero = np.arange(SIZE, dtype=np.uint64), np.zeros(SIZE, np.uint64)
+    x, y, z, w = counter >> np.uint64(16), zero, counter & np.uint64(0xFFFF), zero
+    low, high, mask, half = battery.KEY & 0xFFFFFFFF, battery.KEY >> 32, np.uint64(0xFFFFFFFF), np.uint64(32)
+    for _ in range(rounds):
+        one, other = x * np.uint64(0xD2511F53), z * np.uint64(0xCD9E8D57)
+        x, y = (other >> half) ^ y ^ np.uint64(low), other & mask
+        z, w = (one >> half) ^ w ^ np.uint64(high), one & mask
+        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
+    found = np.stack((x, y, z, w), axis=1).ravel().astype(np.uint32)
+    assert word_tests.lags(found).p < 1e-6
+
+
 def test_numbers_that_fit_too_well_have_a_small_p_value_too():
     cells = evidence.Cells(np.full(64, 1000), np.full(64, 1 / 64))
     assert cells.p < 1e-8
