@@ -14,6 +14,8 @@
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-fft     Fourier transforms and their plans beside the bare cuFFT, CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-random  random numbers beside the bare cuRAND, CuPy and PyTorch; BACKEND=gpu for the real device
+#   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
@@ -60,7 +62,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-fft bench-sim picture lint structure registered constants abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-fft bench-random battery bench-sim picture lint structure registered constants abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -106,6 +108,10 @@ bench-blas:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/blas.py $(BENCH_ARGS)
 bench-fft:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/fft.py $(BENCH_ARGS)
+bench-random:
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/random_numbers.py $(BENCH_ARGS)
+battery:
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/battery/battery.py --backend cuda $(BENCH_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
@@ -127,6 +133,10 @@ bench-blas: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/blas.py --backend sim $(BENCH_ARGS)
 bench-fft: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/fft.py --backend sim $(BENCH_ARGS)
+bench-random: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/random_numbers.py --backend sim $(BENCH_ARGS)
+battery: $(VENV)/.dev-ready $(VENV)/.installed
+	PYTHONPATH="$(CURDIR)/tests/battery" $(RUN) -P tests/battery/battery.py --backend sim $(BENCH_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif

@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from .libraries.modules.kernel import Kernel as Kernel, PreparedLaunch as PreparedLaunch
     from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
+    from .libraries.random.generator import RandomGenerator as RandomGenerator
     from .libraries.registered import *
 
 __version__ = "0.1.0"
@@ -193,6 +194,7 @@ _HOMES = {
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
+    "libraries.random.generator": ("RandomGenerator",),
 }
 
 _HOME_OF = {name: home for home, names in (_HOMES | _LIBRARIES).items() for name in names}

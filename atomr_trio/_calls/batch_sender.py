@@ -71,6 +71,8 @@ class BatchSender:
     def __init__(self, device: DeviceCore, lane: int) -> None:
         self.device: DeviceCore = device
         self.lane: int = lane
+        self.ordered: bool = True
+        """False if its lane waits for nothing, and nothing for it."""
         self.over: bool = False
         self.launched: bool = False
         """True if a launch that went the short way may be unfinished."""
@@ -90,6 +92,7 @@ class BatchSender:
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
         """Wait until the device runs, and no lost worker touches its memory any more."""
+        self.ordered = ordered
         generation = await self.device.running_generation()
         while generation.arena.quarantine:  # verbs of a batch cannot wait for that
             await self.device.changed.wait()
@@ -276,8 +279,12 @@ class BatchSender:
             except DeviceError as found:  # the answer reports an error of the call
                 self._errors.append(found)
         elif isinstance(error, ContextLost | DeviceFailed | DeviceClosed):  # one error for all calls that it has ended
-            if not any(isinstance(each, type(error)) for each in self._errors):
-                self._errors.append(fresh(error))
+            first = next((each for each in self._errors if isinstance(each, type(error))), None)
+            if first is None:
+                first = fresh(error)
+                self._errors.append(first)
+            if first.position is None and request.position is not None:
+                first.position = request.position()
         elif isinstance(error, DeviceError):
             tear_halves(request.siblings, error, request)
             self._errors.append(error)

@@ -118,6 +118,34 @@ async def compiled(device: DeviceCore, source: str, options: NvrtcOptions) -> Co
     return program
 
 
+def compiled_now(device: DeviceCore, source: str, options: NvrtcOptions) -> CompiledProgram:
+    """Compile as `compiled` does, at once: the caller's task waits for NVRTC, and no other runs meanwhile.
+
+    Raises as `compiled` does.
+    """
+    device.home.check_task()
+    device.check_open()
+    target = resolve_target(options.arch, device.info.capability, device.info.backend != "sim")
+    device.events.publish(CompileStarted(program=options.name, target=target))
+    began = time.monotonic()
+    origin: Origin | None = None
+    text: str | None = None
+    try:
+        answer = device.part(Compiling).service.compile_now(source, options, target)
+        origin = answer.origin
+    except DeviceError as error:
+        text = str(error)
+        error.device = device.index if error.device is None else error.device
+        error.generation = device.generation if error.generation is None else error.generation
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        device.events.publish(
+            CompileFinished(program=options.name, target=target, seconds=seconds, cached=origin, error=text)
+        )
+    return answer.program
+
+
 def options_of(options: NvrtcOptions | None) -> NvrtcOptions:
     """Return the options that a caller gives, or the defaults for None. Raises `InvalidArgument` for anything else."""
     given: object = NvrtcOptions() if options is None else options

@@ -10,7 +10,7 @@ searched for, because the eight bytes of an address may occur elsewhere too.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
@@ -26,7 +26,10 @@ from .._wire.ring import MAX_RECORD
 if TYPE_CHECKING:
     from .._generation.generation import Generation
 
+F = TypeVar("F", bound=Callable[..., object])
+
 _MOST_KNOWN: Final = 256
+_STATEFUL: Final[set[Callable[..., object]]] = set()
 _PLAIN: Final = frozenset({int, bool, str, type(None)})
 """Types of options whose values are equal only if they mean the same."""
 
@@ -41,10 +44,23 @@ the same. An option is two parts, its type and its value.
 """
 
 
+def stateful(plan: F) -> F:
+    """A decorator below `verb`: each call of it does something else, so none is repeated from memory."""
+    _STATEFUL.add(plan)
+    return plan
+
+
+def is_stateful(plan: Callable[..., object]) -> bool:
+    """Return whether calls of a verb depend on more than their arguments."""
+    return plan in _STATEFUL
+
+
 def question_of(
     plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> Question | None:
     """Return the question; None for arguments that may be equal but mean different things, such as 0.0 and -0.0."""
+    if plan in _STATEFUL:
+        return None
     arrays: list[DeviceArray] = []
     parts: list[Hashable] = [plan]
     values = arguments

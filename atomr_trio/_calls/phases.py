@@ -147,7 +147,7 @@ async def ask_in_phases(
 ) -> T:
     """Await a verb in two phases. If it does not end with a result, its new arrays are freed."""
     library._device.home.check_task()
-    await library._begin_verb(arguments, keywords)
+    await library._begin_verb(plan, arguments, keywords)
     planner = library._planner()
     phases = plan(planner, *arguments, **keywords)
     with contextlib.ExitStack() as ends:

@@ -25,7 +25,7 @@ from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
 from .._wire.programs import Program
-from .._wire.protocol import LANE_COMPUTE
+from .._wire.protocol import LANE_COMPUTE, Verb
 from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Plan:
     """One plan: its key, its number in workers, and the program that makes it."""
 
-    __slots__ = ("__weakref__", "_content", "_make", "example", "key", "number", "operation", "table")
+    __slots__ = ("__weakref__", "_content", "_make", "example", "key", "lasts", "number", "operation", "table")
 
     def __init__(
         self,
@@ -55,6 +55,8 @@ class Plan:
         self.operation: str = operation
         self._make = make
         self._content = b""
+        self.lasts: bool = True
+        """True if it is the same whenever it is defined; see ``stateful.py`` for others."""
 
     def __repr__(self) -> str:
         return f"<Plan {self.number} of {self.operation}>"
@@ -123,9 +125,13 @@ class PlanRequest(CommandRequest):
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""
         self._kind.precede(generation, self.lane)
-        self._verb = self._kind.verb(generation, self.lane)
+        self._verb = self._verb_in(generation)
         super().start(generation)
         self._kind.begun(generation, self.lane)
+
+    def _verb_in(self, generation: Generation) -> Verb:
+        """Return the verb of this execution."""
+        return self._kind.verb(generation, self.lane)
 
     def places_of(self, array: DeviceArray) -> tuple[int, ...]:
         """See `CommandRequest.places_of`. An address inside the array, but not of its beginning, may be anything."""
@@ -185,8 +191,13 @@ class Plans(DevicePart):
         self._publish(plan, generation, lane)
         if lane == LANE_COMPUTE:
             for standby in generation.standbys:
-                if standby.ready and (lane, plan.number) not in standby.plans:
+                if plan.lasts and standby.ready and (lane, plan.number) not in standby.plans:
                     self._publish_ahead(plan, standby)
+
+    def end(self, plan: Plan, generation: Generation) -> None:
+        """Give up a plan that nobody uses any more; see `DeviceCore.dropped`."""
+        self._kept.pop(plan, None)
+        self._drop(plan, generation)
 
     @contextlib.contextmanager
     def defined(self, kinds: Sequence[PlanKind], generation: Generation, lane: int) -> Iterator[None]:
@@ -227,6 +238,10 @@ class Plans(DevicePart):
             self.device.dropped.append(functools.partial(self._drop, plan))
         if plan in self._kept or plan in self._held:
             return
+        self.withdraw(plan, generation)
+
+    def withdraw(self, plan: Plan, generation: Generation) -> None:
+        """Make a worker give a plan back, if it has it: now, behind what was sent."""
         payload = plan.table.drop.struct.pack(plan.number)
         for lane, number in [each for each in generation.plans if each[1] == plan.number]:
             generation.publish(lane, plan.table.drop, payload, (), Unwatched(), aside=True)
@@ -241,7 +256,8 @@ class Plans(DevicePart):
         current = self.device.current
         for plan in self._kept if current is not None else ():
             place = (LANE_COMPUTE, plan.number)
-            if standby.ready and current is not None and place in current.plans and place not in standby.plans:
+            is_missing = current is not None and place in current.plans and place not in standby.plans
+            if plan.lasts and standby.ready and is_missing:
                 self._publish_ahead(plan, standby)
 
 

@@ -676,7 +676,7 @@ class Library:
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
             return cast("T", answer)
-        await self._begin_verb(arguments, keywords)
+        await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
@@ -684,7 +684,10 @@ class Library:
             calls.learn(question, made, planner._made, result)
         return result
 
-    async def _begin_verb(self, arguments: Sequence[object], keywords: dict[str, Any]) -> None:
+    async def _begin_verb(
+        self, plan: Callable[..., object], arguments: Sequence[object], keywords: dict[str, Any]
+    ) -> None:
+        """Wait for what an awaited verb needs before it is planned. Nothing of it has been done yet."""
         await trio.lowlevel.checkpoint_if_cancelled()
         await placed(self._device, flat((*arguments, *keywords.values())))
 

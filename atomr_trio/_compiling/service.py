@@ -137,6 +137,28 @@ class CompileService:
             flight.waiters.append(waiter)
         return waiter
 
+    def compile_now(self, source: str, options: NvrtcOptions, target: str) -> Answer:
+        """Compile in this thread, which waits for NVRTC if the result is neither in memory nor on the disk.
+
+        For the few callers that cannot await. Raises what `submit` delivers.
+        """
+        check_source(source)
+        key = (source, options, target)
+        answer = self._cache.get(key)
+        if answer is not None:
+            self._hits += 1
+            self._cache.move_to_end(key)
+            return answer
+        job = Job(*key)
+        try:
+            result: outcome.Outcome[Answer] = outcome.Value(self._compiler.answer(job))
+        except Exception as error:
+            result = _own_copy(outcome.Error(error))
+        self._count(result)
+        if job.dependence is Dependence.NOTHING and not options.include_paths:
+            self._remember(key, result)
+        return result.unwrap()
+
     @trio.lowlevel.enable_ki_protection
     def abandon(self, waiter: Waiter) -> None:
         """Deliver nothing to `waiter`. A compile that nobody waits for is not begun, or ended where NVRTC can do that.

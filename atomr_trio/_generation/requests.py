@@ -64,7 +64,7 @@ class CommandRequest(Request):
     takes_slot: ClassVar[bool] = False
     """True if it may need a slot before it begins."""
 
-    __slots__ = ("_payload", "_verb", "hang_timeout", "keep", "operands", "sent", "siblings")
+    __slots__ = ("_payload", "_verb", "hang_timeout", "keep", "operands", "position", "sent", "siblings")
 
     def __init__(
         self,
@@ -87,6 +87,8 @@ class CommandRequest(Request):
         """True if it was published, so that it may have an effect; a refused request is not published."""
         self.siblings: Sequence[CommandRequest] = ()
         """All commands of its verb, if they are several."""
+        self.position: Callable[[], dict[str, object]] | None = None
+        """Returns what its errors have as their `position`."""
 
     @property
     def verb(self) -> Verb:
@@ -165,12 +167,16 @@ class CommandRequest(Request):
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Settle with the value, or with the error of this command alone."""
+        if error is not None and self.position is not None:
+            error.position = self.position()
         # An actor that crashed after publishing the command has settled it already.
         if self.open:
             self.settle(outcome.Value(value) if error is None else outcome.Error(error))
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Settle with the loss."""
+        if self.position is not None and not command.batched:  # those of batches share one error
+            error.position = self.position()
         if self.open:
             self.settle(outcome.Error(error))
 

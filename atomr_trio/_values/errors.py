@@ -146,6 +146,8 @@ class DeviceError(Exception):
     """The verb whose call reported the status, for example "module.launch"; not always the one that caused it."""
     advice: str | None
     """A way to solve the problem. Known status codes have their own."""
+    position: dict[str, object] | None = None
+    """Where a random generator stood before the draw that has failed or was lost, for its `seek`; None for others."""
 
     def __init__(
         self,

@@ -2,17 +2,19 @@
 
 A library that plans makes objects first, and then calls functions with them, again and again. Which objects and which
 functions depends on the library; how they are made, kept and given back does not. So a plan is a program of a few kinds
-of steps. `Create` makes an object, `Query` asks for a number, `Call` calls a function, `Set` calls one if its arguments
-are not those of the last time, `Room` takes a workspace, `Require` ends the plan with a status, `Destroy` gives an
-object back early, `Arrange` copies elements to another layout, and `Launch` launches a kernel of the engine's own. One
+of steps. `Create` makes an object, `Query` asks for a number, `Call` calls a function, `Repeat` calls one several
+times, `Choose` one of several, `Set` calls one if its arguments are not those of the last time, `Room` takes a
+workspace, `Require` ends the plan with a status, `Destroy` gives an object back early, `Arrange` copies elements to
+another layout, and `Launch` launches a kernel: one of the engine's own, or of an image that the program carries. One
 interpreter runs the programs of all libraries (``_worker/base/plans.py``).
 
 The steps of `make` are run once, when the plan is defined for a lane; they may block. Those of `execute` are run with
 each execution; they only enqueue. Objects are in numbered slots, from `Create` or `Query` on until the plan is dropped.
 What an execution itself makes lasts as long as the execution.
 
-A program crosses as JSON. `read` checks its form; the worker checks every function and argument against the bindings
-before it calls anything. Standard library alone.
+A program crosses as JSON, with its image behind that as it is: JSON has no zero bytes, and so ends at the first one.
+`read` checks its form; the worker checks every function and argument against the bindings before it calls anything.
+Standard library alone.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ __all__ = [
     "BadProgram",
     "Bytes",
     "Call",
+    "Choose",
     "Create",
     "Destroy",
     "Exported",
@@ -41,6 +44,7 @@ __all__ = [
     "Program",
     "Query",
     "Ref",
+    "Repeat",
     "Require",
     "Room",
     "RoomOf",
@@ -178,6 +182,22 @@ class Call(NamedTuple):
     arguments: tuple[Argument, ...]
 
 
+class Repeat(NamedTuple):
+    """Call a function so many times, one after the other, while the plan is made."""
+
+    function: str
+    arguments: tuple[Argument, ...]
+    times: int
+
+
+class Choose(NamedTuple):
+    """Call one of several functions in an execution, the one whose place among them is a scalar of 32 bits."""
+
+    place: Number
+    calls: tuple[tuple[str, tuple[Argument, ...]], ...]
+    """Each with its arguments, none of which is an `Out`."""
+
+
 class Set(NamedTuple):
     """Call a function in an execution, unless its arguments are those of the plan's execution before."""
 
@@ -236,15 +256,18 @@ class Arrange(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Launch a kernel of the engine's own in an execution. Its parameters are words of 64 bits."""
+    """Launch a kernel in an execution: one of the program's image, or of the engine's own.
+
+    Each of its parameters has at most 64 bits. A `Number` is given as it is, a float as a float.
+    """
 
     kernel: str
-    words: tuple[Address | RoomOf | int, ...]
-    threads: int
+    words: tuple[Address | RoomOf | Number | int, ...]
+    threads: int | Number
     """The number of threads that are useful; more are not launched, fewer may be."""
 
 
-Step: TypeAlias = Create | Query | Call | Set | Room | Require | Destroy | Arrange | Launch
+Step: TypeAlias = Create | Query | Call | Repeat | Choose | Set | Room | Require | Destroy | Arrange | Launch
 
 
 class Program(NamedTuple):
@@ -262,6 +285,12 @@ class Program(NamedTuple):
     """What to say beside a status: why the library may have answered it."""
     answers: tuple[Slot, ...] = ()
     """Numbers that the definition answers: sizes that are known only when the plan was made."""
+    image: bytes = b""
+    """Machine code or PTX, which is loaded with the plan, and once for all plans that have the same."""
+    kernels: Mapping[str, int] = {}
+    """The kernels of the image that are launched, and the number of parameters of each."""
+    moves: bool = False
+    """True if its objects have a state that each execution moves on. Behind one that fails there is none any more."""
 
     def encode(self) -> bytes:
         """Return the program as it crosses. Equal programs are equal bytes."""
@@ -273,14 +302,21 @@ class Program(NamedTuple):
             "entries": self.entries,
             "texts": {str(status): text for status, text in self.texts.items()},
             "answers": [_plain(each) for each in self.answers],
+            "image": len(self.image),
+            "kernels": dict(self.kernels),
+            "moves": self.moves,
         }
-        return json.dumps(fields, separators=(",", ":")).encode()
+        text = json.dumps(fields, separators=(",", ":")).encode()
+        return text + _END + self.image if self.image else text
 
     @classmethod
     def read(cls, data: bytes) -> Program:
         """Return the program that `encode` wrote. Raises `BadProgram` for anything else."""
+        text, _, image = data.partition(_END)
         try:
-            fields = json.loads(data)
+            fields = json.loads(text)
+            if len(image) != _count(fields["image"]):
+                raise BadProgram(f"the image has {len(image)} bytes, not {fields['image']}")
             return cls(
                 tuple(map(_read_step, _list(fields["make"]))),
                 tuple(map(_read_step, _list(fields["execute"]))),
@@ -289,6 +325,9 @@ class Program(NamedTuple):
                 _count(fields["entries"]),
                 {int(status): str(text) for status, text in fields["texts"].items()},
                 tuple(map(_read_answer, _list(fields["answers"]))),
+                image,
+                {str(name): _count(parameters) for name, parameters in fields["kernels"].items()},
+                _flag(fields["moves"]),
             )
         except BadProgram:
             raise
@@ -298,12 +337,14 @@ class Program(NamedTuple):
 
 # --- as JSON ----------------------------------------------------------------------------------------------------------
 
+_END: Final = b"\0"
+"""Stands between the text and the image."""
 _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (Slot, Ref, Out, Bytes, Values, Address, Words, Scalars, Number, RoomOf, Stream, Handle, Exported, Most)
 }
 _STEPS: Final[Mapping[str, type[Any]]] = {
-    kind.__name__: kind for kind in (Create, Query, Call, Set, Room, Require, Destroy, Arrange, Launch)
+    kind.__name__: kind for kind in (Create, Query, Call, Repeat, Choose, Set, Room, Require, Destroy, Arrange, Launch)
 }
 
 
@@ -331,6 +372,12 @@ def _list(value: Any) -> list[Any]:
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise BadProgram(f"a number from 0 on was expected, not {value!r}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise BadProgram(f"a truth was expected, not {value!r}")
     return value
 
 
@@ -380,6 +427,13 @@ def _is_argument(value: Any) -> bool:
     return check is not None and check(*value)
 
 
+def _is_call(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != len(Call._fields):
+        return False
+    function, arguments = value
+    return type(function) is str and _all(_is_argument)(arguments)
+
+
 def _all(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: type(value) is tuple and all(map(check, value))
 
@@ -390,6 +444,10 @@ def _is_place(first: Any, second: Any) -> bool:
 
 def _is_field(slot: Any, field: Any) -> bool:
     return _is_count(slot) and (field == "" or (type(field) is str and field.isidentifier()))
+
+
+def _is_number(offset: Any, form: Any) -> bool:
+    return _is_count(offset) and form in ("f", "d", "i", "I", "q", "Q")
 
 
 def _is_word(value: Any) -> bool:
@@ -405,7 +463,7 @@ _ARGUMENT_FORMS: Final[Mapping[type[Any], Callable[..., bool]]] = {
     Address: _is_place,
     Words: lambda words: _all(_is_word)(words),
     Scalars: _is_count,
-    Number: lambda offset, form: _is_count(offset) and form in ("f", "d", "i", "I", "q", "Q"),
+    Number: _is_number,
     RoomOf: _is_place,
     Stream: lambda: True,
     Handle: lambda: True,
@@ -422,6 +480,8 @@ def _is_piece(value: Any) -> bool:
 
 
 def _is_launch_word(value: Any) -> bool:
+    if type(value) is Number:
+        return _is_number(*value)
     return (_is_count(value) and value < 1 << 64) or (type(value) in (Address, RoomOf) and _is_place(*value))
 
 
@@ -429,6 +489,9 @@ _FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "function": lambda value: type(value) is str,
     "destroy": lambda value: type(value) is str,
     "arguments": _all(_is_argument),
+    "times": _is_count,
+    "place": lambda value: type(value) is Number and _is_number(*value) and value.format == "I",
+    "calls": lambda value: bool(value) and _all(_is_call)(value),
     "pieces": _all(_is_piece),
     "owner": lambda value: value in (OF_LANE, OF_PLAN),
     "value": lambda value: type(value) is Slot and _is_field(*value),
@@ -441,7 +504,9 @@ _FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "copy": lambda value: type(value) is tuple,
     "kernel": lambda value: type(value) is str,
     "words": _all(_is_launch_word),
-    "threads": _is_count,
+    "threads": lambda value: (
+        _is_count(value) or (type(value) is Number and _is_number(*value) and value.format in "IQ")
+    ),
 }
 """What each field of a step may hold."""
 

@@ -16,35 +16,40 @@ if TYPE_CHECKING:
     from .blas.verbs import BatchBlas, Blas, RecordedBlas
     from .blaslt.verbs import BatchBlasLt, BlasLt, RecordedBlasLt
     from .fft.verbs import BatchFft, Fft, RecordedFft
+    from .random.verbs import BatchRandom, Random, RecordedRandom
     from .solver.verbs import BatchSolver, Solver
 
 __all__ = [
     "BatchBlas",
     "BatchBlasLt",
     "BatchFft",
+    "BatchRandom",
     "BatchSolver",
     "Blas",
     "BlasLt",
     "Fft",
+    "Random",
     "RecordedBlas",
     "RecordedBlasLt",
     "RecordedFft",
+    "RecordedRandom",
     "Solver",
 ]
 
-FOLDERS: Final = ("blas", "blaslt", "fft", "lanes", "modules", "graphs", "solver")
+FOLDERS: Final = ("blas", "blaslt", "fft", "lanes", "modules", "graphs", "random", "solver")
 """The folders of the libraries that have engines, each behind those that it requires."""
 
-ACTORS: Final = ("blas", "blaslt", "fft", "solver")
+ACTORS: Final = ("blas", "blaslt", "fft", "random", "solver")
 """The names of the actors of libraries, which are also those of their engines and of their properties."""
 
-RECORDED: Final = ("blas", "blaslt", "fft")
+RECORDED: Final = ("blas", "blaslt", "fft", "random")
 """The names of the properties of a recorder of graphs: the libraries whose calls can be captured."""
 
 HOMES: Final[dict[str, tuple[str, ...]]] = {
     "libraries.blas.verbs": ("BatchBlas", "Blas", "RecordedBlas"),
     "libraries.blaslt.verbs": ("BatchBlasLt", "BlasLt", "RecordedBlasLt"),
     "libraries.fft.verbs": ("BatchFft", "Fft", "RecordedFft"),
+    "libraries.random.verbs": ("BatchRandom", "Random", "RecordedRandom"),
     "libraries.solver.verbs": ("BatchSolver", "Solver"),
 }
 """The module of each public name."""
@@ -75,6 +80,13 @@ class DeviceLibraries:
         from .fft.verbs import Fft
 
         return Fft(self._core)
+
+    @functools.cached_property
+    def random(self) -> Random:
+        """Random numbers (cuRAND): `await dev.random.normal(size=1000)`."""
+        from .random.verbs import Random
+
+        return Random(self._core)
 
     @functools.cached_property
     def solver(self) -> Solver:
@@ -117,6 +129,12 @@ class BatchLibraries:
         return library
 
     @property
+    def random(self) -> BatchRandom:
+        """Random numbers (cuRAND): `batch.random.normal(size=1000)`, done at the end of the batch."""
+        library: BatchRandom = self._libraries.get("random") or self._make("random", "BatchRandom")
+        return library
+
+    @property
     def solver(self) -> BatchSolver:
         """Factorizations, linear systems, eigenvalues, singular values (cuSOLVER): `batch.solver.solve(a, b)`, done at the end of the batch."""
         library: BatchSolver = self._libraries.get("solver") or self._make("solver", "BatchSolver")
@@ -153,4 +171,10 @@ class RecorderLibraries:
     def fft(self) -> RecordedFft:
         """Fourier transforms (cuFFT): `graph.fft.rfft(x)`, done with each launch of the graph."""
         library: RecordedFft = self._libraries.get("fft") or self._make("fft", "RecordedFft")
+        return library
+
+    @property
+    def random(self) -> RecordedRandom:
+        """Random numbers (cuRAND): `graph.random.normal(size=1000)`, done with each launch of the graph."""
+        library: RecordedRandom = self._libraries.get("random") or self._make("random", "RecordedRandom")
         return library

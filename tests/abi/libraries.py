@@ -89,6 +89,15 @@ LIBRARIES = {
         complete=r"cufft(?!Xt(SetGPUs|Malloc|Memcpy|Free|SetWorkArea$|ExecDescriptor|QueryPlan|(Set|Clear)Callback))",
         majors=(11, 12),
     ),
+    "curand": Header(
+        ("curand.h",),
+        {
+            "cu12": ("nvidia-curand-cu12", "nvidia-cuda-runtime-cu12"),
+            "cu13": ("nvidia-curand<11", "nvidia-cuda-runtime<14"),
+        },
+        complete=r"curand(?!GenerateBinomial|\w+Method$)",  # no library exports the one; the other is internal
+        majors=(10, 10),
+    ),
 }
 
 

@@ -22,20 +22,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from fft_subjects import CALLER_ROW, LAUNCH_ROW, PLANS, Plan, Transform
-from speed_report import HEADER, OURS, RAW, Absent, Measure, Table, Verdict, line, shown as shown_value
+from fft_subjects import CALLER_ROW, PLANS, Plan, Transform
+from speed_report import OURS, RAW, Absent, Measure, Table, Verdict, shown as shown_value
 from turns import (
+    LAUNCH_ROW,
     PRESENT,
     Gone,
-    Subject,
     all_started,
+    callers,
     compare,
     concluded,
-    excess,
-    in_turns,
-    made_ready,
+    judged,
     parsed,
     started,
+    take_in,
     tell,
 )
 
@@ -59,22 +59,6 @@ def workspace_row(transform: Transform) -> str:
 
 
 # --- what is measured beside the turns --------------------------------------------------------------------------------
-
-
-def callers(subjects: list[Subject], plan: Plan, table: Table) -> None:
-    """Measure what a call costs the caller, in turns; of the first transform, which is the smallest."""
-    ready, absent = made_ready(subjects, 0, CALLER_ROW)
-    table.absent += absent
-    values: dict[tuple[str, str], list[float]] = {}
-    try:
-        for subject in in_turns(ready, plan.repetitions):
-            subject.ask(f"caller {plan.calls}")
-            for row, seconds in subject.answer().items():
-                values.setdefault((row, subject.who), []).append(seconds)
-    except Gone as gone:
-        table.absent.append(Absent(CALLER_ROW, gone.who, gone.reason))
-    else:
-        take_in(table, (Measure(row, who, each) for (row, who), each in values.items()))
 
 
 def new_plans(backend: str, plan: Plan, table: Table) -> None:
@@ -119,14 +103,6 @@ def _first_uses(who: str, backend: str, plan: Plan) -> Iterator[tuple[float, int
             yield answer["seconds"], answer["workspace"]
 
 
-def take_in(table: Table, measures: Iterable[Measure]) -> None:
-    """Add measures to the table, and print them."""
-    print(HEADER)
-    for measure in measures:
-        table.measures.append(measure)
-        print(line(measure), flush=True)
-
-
 # --- what must hold ---------------------------------------------------------------------------------------------------
 
 
@@ -142,17 +118,9 @@ def verdicts(table: Table, transforms: Iterable[Transform]) -> Iterator[Verdict]
             least = shown_value(JUDGED_FROM)
             yield Verdict(name, None, missing=f"the bare call takes {shown_value(bare.median)}, less than {least}")
         else:
-            yield _judged(name, rows.get((transform.name, OURS)), bare, LIMIT)
+            yield judged(name, rows.get((transform.name, OURS)), bare, LIMIT)
     name = "a transform in a batch, over a launch in a batch, caller"
-    yield _judged(name, rows.get((CALLER_ROW, OURS)), rows.get((LAUNCH_ROW, OURS)), CALLER_LIMIT)
-
-
-def _judged(name: str, ours: Measure | None, other: Measure | None, limit: float) -> Verdict:
-    if ours is None or other is None:
-        missing = [what for what, measure in (("ours", ours), ("what it is compared with", other)) if measure is None]
-        return Verdict(name, None, missing=f"not measured: {', '.join(missing)}")
-    figure = excess(ours.values, other.values)
-    return Verdict(name, figure <= limit, figure, limit, "share")
+    yield judged(name, rows.get((CALLER_ROW, OURS)), rows.get((LAUNCH_ROW, OURS)), CALLER_LIMIT)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -161,7 +129,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan, table = PLANS[backend], Table()
     with all_started(SUBJECTS, backend) as subjects:
         compare(subjects, plan.transforms, plan, table)
-        callers(subjects, plan, table)
+        callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
     new_plans(backend, plan, table)
     judgements = list(verdicts(table, plan.transforms))
     if backend == "sim":

@@ -26,6 +26,8 @@ import attrs
 import numpy as np
 from speed_report import CUPY, OURS, RAW, TORCH
 from turns import (
+    EMPTY,
+    LAUNCH_ROW,
     Bare,
     Computing,
     Missing,
@@ -35,6 +37,7 @@ from turns import (
     answer_all,
     check_error,
     checked,
+    each,
     refusal,
     serve,
     turn,
@@ -43,8 +46,6 @@ from turns import (
 # --- what is computed -------------------------------------------------------------------------------------------------
 
 CALLER_ROW: Final = "a transform that nobody waits for, caller"
-LAUNCH_ROW: Final = "a launch with 4 arguments, caller"
-EMPTY: Final = 'extern "C" __global__ void empty(float a, const float *x, float *y, int n) { }'
 PRIME: Final = 1_048_573
 """The largest below 2^20."""
 ERRORS: Final = {False: 1e-5, True: 1e-13}
@@ -292,14 +293,6 @@ class Foreign(Others):
 
     def workspace(self) -> int | None:
         return None
-
-
-def each(count: int, call: Callable[[], object]) -> float:
-    """Return the seconds that each of so many calls takes."""
-    begun = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - begun) / count
 
 
 class Raw(Bare, Foreign):

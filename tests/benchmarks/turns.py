@@ -1,4 +1,4 @@
-"""Subjects that take turns: what the benchmarks of products and of transforms have in common.
+"""Subjects that take turns: what the benchmarks of products, of transforms and of random numbers have in common.
 
 Each subject has a process of its own. All of them live at the same time and take turns, work by work and repetition by
 repetition, so that a clock that drifts is the same for all. In its turn a subject does the work again and again and
@@ -37,6 +37,9 @@ PRESENT: Final = {"cuda": (OURS, RAW, CUPY, TORCH), "sim": (OURS, RAW)}
 """The subjects of each backend."""
 FEWEST, MOST = 3, 3000
 """How often a turn does the work."""
+LAUNCH_ROW: Final = "a launch with 4 arguments, caller"
+EMPTY: Final = 'extern "C" __global__ void empty(float a, const float *x, float *y, int n) { }'
+"""What is launched there."""
 
 
 class Work(Protocol):
@@ -48,7 +51,7 @@ class Work(Protocol):
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions."""
+        """Multiplications and additions, or other things of which the rate is told."""
 
 
 class Pace(Protocol):
@@ -189,6 +192,22 @@ def _turns(subjects: Sequence[Subject], pace: Pace) -> dict[str, list[float]]:
     return values
 
 
+def callers(subjects: list[Subject], row: str, repetitions: int, calls: int, table: Table) -> None:
+    """Measure what a call costs the caller, in turns; of the first work, which is the smallest."""
+    ready, absent = made_ready(subjects, 0, row)
+    table.absent += absent
+    values: dict[tuple[str, str], list[float]] = {}
+    try:
+        for subject in in_turns(ready, repetitions):
+            subject.ask(f"caller {calls}")
+            for each, seconds in subject.answer().items():
+                values.setdefault((each, subject.who), []).append(seconds)
+    except Gone as gone:
+        table.absent.append(Absent(row, gone.who, gone.reason))
+    else:
+        take_in(table, (Measure(each, who, times) for (each, who), times in values.items()))
+
+
 def excess(ours: Sequence[float], other: Sequence[float]) -> float:
     """How much longer ours took than the other of the same repetition: the median, as a share of that."""
     return statistics.median(one / compared for one, compared in zip(ours, other, strict=True)) - 1
@@ -196,28 +215,48 @@ def excess(ours: Sequence[float], other: Sequence[float]) -> float:
 
 # --- how it is shown --------------------------------------------------------------------------------------------------
 
-TITLE: Final = f"{HEADER}  {'TFLOP/s':>9}  {'of ours':>7}"
+TERA: Final = ("TFLOP/s", 1e12)
+"""The rate that is told: its name, and how many operations a second it is."""
 
 
-def shown(work: Work, measures: Sequence[Measure]) -> Iterator[str]:
+def shown(work: Work, measures: Sequence[Measure], scale: float = TERA[1]) -> Iterator[str]:
     """A line for each subject."""
     times = ratios(measures)
     for each in measures:
-        rate = work.operations / each.median / 1e12
+        rate = work.operations / each.median / scale
         ratio = f"{times[each.who]:7.3f}" if times else ""
         yield f"{line(each)}  {rate:9.3g}  {ratio}"
 
 
-def compare(subjects: list[Subject], works: Sequence[Work], pace: Pace, table: Table) -> None:
+def compare(
+    subjects: list[Subject], works: Sequence[Work], pace: Pace, table: Table, rate: tuple[str, float] = TERA
+) -> None:
     """Measure each work, and print it as it comes."""
     begun = time.monotonic()
-    print(TITLE)
+    print(f"{HEADER}  {rate[0]:>9}  {'of ours':>7}")
     for number, (work, measures, absent) in enumerate(measured(subjects, works, pace), 1):
         table.measures += measures
         table.absent += absent
-        for text in shown(work, measures):
+        for text in shown(work, measures, rate[1]):
             print(text, flush=True)
         tell(f"[{number}/{len(works)}, {time.monotonic() - begun:.0f} s] {work.name}")
+
+
+def take_in(table: Table, measures: Iterable[Measure]) -> None:
+    """Add measures to the table, and print them."""
+    print(HEADER)
+    for measure in measures:
+        table.measures.append(measure)
+        print(line(measure), flush=True)
+
+
+def judged(name: str, ours: Measure | None, other: Measure | None, limit: float) -> Verdict:
+    """Return the verdict on how much longer ours took than the other: by at most a limit, a share of that."""
+    if ours is None or other is None:
+        missing = [what for what, measure in (("ours", ours), ("what it is compared with", other)) if measure is None]
+        return Verdict(name, None, missing=f"not measured: {', '.join(missing)}")
+    figure = excess(ours.values, other.values)
+    return Verdict(name, figure <= limit, figure, limit, "share")
 
 
 def tell(text: str) -> None:
@@ -374,6 +413,14 @@ def check_error(error: float, limit: float) -> None:
     """Raise `Missing` for a result that is wrong by more than a limit."""
     if not error <= limit:
         raise Missing(f"wrong by {error:.2g} of what is right")
+
+
+def each(count: int, call: Callable[[], object]) -> float:
+    """Return the seconds that each of so many calls takes."""
+    begun = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - begun) / count
 
 
 async def turn(subject: Computing, count: int) -> float:

@@ -198,6 +198,49 @@ async def test_a_failure_reaches_every_waiter_as_its_own_exception_and_is_not_ca
     assert gate.started == ["bad", "bad"]
 
 
+async def test_who_cannot_wait_has_it_compiled_at_once_and_everyone_has_it_then(gate: Gate) -> None:
+    service, outcomes = service_with(gate), Outcomes()
+    gate.open.set()
+    first = service.compile_now("x", NvrtcOptions(), "compute_80")
+    again = service.compile_now("x", NvrtcOptions(), "compute_80")
+    service.submit("x", NvrtcOptions(), "compute_80", outcomes.deliver)
+    assert (first.origin, again.origin) == (None, "memory")
+    assert outcomes[0].unwrap().program is again.program is first.program
+    assert gate.started == ["x"]
+    statistics = service.statistics()
+    assert (statistics.misses, statistics.hits, statistics.remembered) == (1, 2, 1)
+
+
+async def test_what_depends_on_files_is_compiled_at_once_and_not_remembered(gate: Gate, tmp_path: Path) -> None:
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    service, options = service_with(gate), NvrtcOptions(include_paths=[folder])
+    gate.open.set()
+    service.compile_now("x", options, "compute_80")
+    assert service.statistics().remembered == 0
+    folder.rmdir()
+    with pytest.raises(InvalidArgument, match="is not a folder"):
+        service.compile_now("x", options, "compute_80")
+
+
+async def test_what_cannot_be_compiled_at_once_is_the_error_that_is_delivered_otherwise(gate: Gate) -> None:
+    service = service_with(gate)
+    gate.open.set()
+    for given, expected in (
+        (CompileError("kernel.cu(1): error: no", log="the log"), CompileError),
+        (ZeroDivisionError(), AtomrInternalError),
+        (MemoryError(), OutOfHostMemory),
+    ):
+        gate.error = given
+        with pytest.raises(expected) as caught:
+            service.compile_now("bad", NvrtcOptions(), "compute_80")
+        assert caught.value is not given
+    for source in ("a\0", 3):
+        with pytest.raises(InvalidArgument):
+            service.compile_now(source, NvrtcOptions(), "compute_80")  # type: ignore[arg-type]
+    assert service.statistics().remembered == 0
+
+
 @pytest.mark.parametrize("source", ["?", "a\0", 3, ["x"]])
 async def test_bad_input_is_delivered_not_raised(source: str) -> None:
     service, outcomes = service_with(), Outcomes()

@@ -41,6 +41,7 @@ from atomr_trio import (
     NvrtcOptions,
     PreparedLaunch,
     Program,
+    RandomGenerator,
     ReadOnly,
     RequestError,
     overwrites,
@@ -88,7 +89,7 @@ PLAIN = {
         "ConvolutionMode",
         "BackendName",
     ),
-    *("OnFault", "Check", "Collection", "RestartPolicy", "WorkerSource", "SmArch", "LinkOptions", "Path"),
+    *("Size", "OnFault", "Check", "Collection", "RestartPolicy", "WorkerSource", "SmArch", "LinkOptions", "Path"),
 }
 """The words of annotations of what belongs to no device."""
 
@@ -98,6 +99,8 @@ BELONGS_TO_NONE = {
     "KernelSignature.pack(address_of)": "that function",
     "Module.__contains__(name)": "anything may be asked for",
     "Program.__contains__(name)": "anything may be asked for",
+    "Random.philox(parameters)": "numbers; arrays among them are refused on any device",
+    "RandomGenerator.seek(state)": "plain data, which is for every device",
     "link(inputs)": "images, which are for every device",
     "overwrites(array)": "the launch that it is given to refuses it",
     **dict.fromkeys(("Fft.plan(load)", "Fft.plan(store)"), "code, which is for every device"),
@@ -171,6 +174,7 @@ class World:
     event: Event
     plan: FftPlan
     """Of transforms from an array like x to one like y."""
+    generator: RandomGenerator
     x: DeviceArray
     y: DeviceArray
     spare: DeviceArray
@@ -180,7 +184,13 @@ class World:
 
     def owner(self, cls: type) -> Any:
         """The object that a verb is called on."""
-        for each in (*attrs.astuple(self, recurse=False), self.dev.module, self.dev.nvrtc, self.dev.fft):
+        for each in (
+            *attrs.astuple(self, recurse=False),
+            self.dev.module,
+            self.dev.nvrtc,
+            self.dev.fft,
+            self.dev.random,
+        ):
             if type(each) is cls:
                 return each
         raise AssertionError(f"a World has no {cls.__name__}: add one, to call the verbs of that on")
@@ -206,6 +216,7 @@ class World:
             Lane: [self.lane, self.dev.compute_lane],
             Event: [self.event],
             FftPlan: [self.plan],
+            RandomGenerator: [self.generator],
         }
         return stand_ins.get(type(thing), [])
 
@@ -229,9 +240,12 @@ async def world(*, is_other: bool = False) -> AsyncIterator[World]:
         event = lane.record()
         await event.wait()
         plan = dev.fft.plan("hfft", N, np.float32, n=N)
+        generator = dev.random.generator(seed=1)
         async with dev.batch() as batch:
             prepared = kernel.prepare(1, N, x, y, N)
-            yield World(dev, batch, program, kernel, prepared, graph, lane, event, plan, x, y, spare, is_other)
+            yield World(
+                dev, batch, program, kernel, prepared, graph, lane, event, plan, generator, x, y, spare, is_other
+            )
 
 
 def launches(w: World) -> tuple[Any, ...]:
@@ -247,7 +261,51 @@ def given_more(w: World) -> Arguments:
     return {"shared_bytes": 0, "touches": [read_only(w.y)], "hang_timeout": 60.0, "lane": w.lane, **OPTIONS}
 
 
+VECTOR = (4,)
+DRAWS: dict[str, dict[str, Any]] = {
+    "bits": {},
+    "uniform": {"low": 1.0, "high": 2.0},
+    "normal": {"loc": 1.0, "scale": 2.0},
+    "lognormal": {"mean": 1.0, "sigma": 2.0},
+    "poisson": {"lam": 2.0},
+    "integers": {"low": 3, "high": 9, "endpoint": True},
+    "exponential": {"scale": 2.0},
+    "gamma": {"shape": 2.0, "scale": 2.0},
+    "beta": {"a": 2.0, "b": 2.0},
+    "cauchy": {"loc": 1.0, "scale": 2.0},
+    "binomial": {"n": 9, "p": 0.5},
+    "standard_t": {"df": 3.0},
+    "multinomial": {"n": 9, "pvals": [0.5, 0.5]},
+    "bernoulli": {"p": 0.5},
+    "discrete": {"pvals": [0.5, 0.5]},
+}
+"""The verbs that draw, with what each is given beside the array for the result."""
+DRAWN = {"bits": "uint32", **dict.fromkeys(("poisson", "integers", "binomial", "multinomial", "discrete"), "int64")}
+DRAWN["bernoulli"] = "bool"
+
+
+def result_of(draw: str) -> Any:
+    """What stands for the result of a draw of four, or of two of two outcomes each."""
+    return (2, 2) if draw == "multinomial" else VECTOR, DRAWN.get(draw, "float64")
+
+
+def result_on(w: World, draw: str) -> DeviceArray:
+    """An array for that."""
+    return w.dev.zeros(*result_of(draw))
+
+
 CALLS: dict[str, list[Callable[[World], Arguments]]] = {
+    **{
+        f"RandomGenerator.{name}": [
+            lambda w, name=name, given=given: {  # type: ignore[misc]
+                **given,
+                "size": 2 if name == "multinomial" else 4,
+                "dtype": DRAWN.get(name, "float64"),
+                "out": result_on(w, name),
+            }
+        ]
+        for name, given in DRAWS.items()
+    },
     "Kernel.launch": [
         lambda w: {"grid": 1, "block": N, "arguments": launches(w)},
         lambda w: {"grid": 1, "block": N, "arguments": launches(w), **given_more(w)},
@@ -304,7 +362,7 @@ CALLS: dict[str, list[Callable[[World], Arguments]]] = {
     "GraphRecorder.fill": [lambda w: {"array": w.x, "value": 1.0}],
 }
 
-VECTOR, MATRIX, COMPLEX = (4,), (4, 4), ((4, 4), "complex64")
+MATRIX, COMPLEX = (4, 4), ((4, 4), "complex64")
 HALF = (4, 3), "complex64"
 BYTES = (16, 16), "float8_e4m3fn"
 PAIR, TRIPLE = {"out": [VECTOR, MATRIX]}, {"out": [MATRIX, VECTOR, MATRIX]}
@@ -335,6 +393,11 @@ LINEAR: dict[str, tuple[Any, ...]] = {
     "fft.ifftshift": (MATRIX,),
     "fft.fftconvolve": (MATRIX, MATRIX, "same"),
     "fft.run": (lambda w: w.plan, (N,), {"out": (N,)}),
+    **{
+        f"random.{name}": ({**given, "out": result_of(name), "generator": lambda w: w.generator},)
+        for name, given in DRAWS.items()
+    },
+    "random.philox": (1, 2, {"out": (VECTOR, "uint32")}),
     "solver.getri with out": (MATRIX, (VECTOR, "int64"), {"out": MATRIX}),
     "solver.gels with out": (MATRIX, MATRIX, {"out": MATRIX}),
     "solver.solve with out": (MATRIX, MATRIX, {"out": MATRIX}),
@@ -554,6 +617,17 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
         "strides": (64, 8),
         "out_strides": (64, 8),
     },
+    "Random.generator": lambda w: {
+        "kind": "sobol32",
+        "seed": None,
+        "ordering": "default",
+        "dims": 3,
+        "offset": 7,
+    },
+    "Random.load": lambda w: {"names": ("bits",)},
+    "Random.seed": lambda w: {"seed": 3},
+    "RandomGenerator.seek": lambda w: {"state": w.generator.state},
+    "RandomGenerator.spawn": lambda w: {"n_children": 2},
     "Fft.rfftfreq": lambda w: {"n": 8, "d": 0.5},
     "Graph.launch": lambda w: {"hang_timeout": 60.0},
     "Graph.launch_nowait": lambda w: {"hang_timeout": 60.0},

@@ -1,4 +1,4 @@
-"""The benchmarks of speed, products, transforms and recovery: that they end, what they judge, and what they draw."""
+"""The benchmarks of speed, libraries and recovery: that they end, what they judge, and what they draw."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ sys.path.append(str(BENCHMARKS))
 report = importlib.import_module("speed_report")
 blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
 fft, fft_subjects = importlib.import_module("fft"), importlib.import_module("fft_subjects")
+random_numbers, random_subjects = importlib.import_module("random_numbers"), importlib.import_module("random_subjects")
 turns = importlib.import_module("turns")
 recovery = importlib.import_module("recovery")
 
@@ -379,7 +380,7 @@ def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_
     new = [(number, transform) for number, transform in enumerate(plan.new)]
     assert told == [
         *((transform.name, who) for transform in plan.transforms for who in both),
-        *((fft_subjects.CALLER_ROW, report.OURS), (fft_subjects.LAUNCH_ROW, report.OURS)),
+        *((fft_subjects.CALLER_ROW, report.OURS), (turns.LAUNCH_ROW, report.OURS)),
         (fft_subjects.CALLER_ROW, report.RAW),
         *((row, who) for each in new for row in (fft.new_row(*each), fft.workspace_row(each[1])) for who in both),
     ]
@@ -463,19 +464,19 @@ def test_transforms_are_judged_by_pairs_where_the_bare_call_takes_long_enough():
 
 @pytest.mark.parametrize(("seconds", "held"), [(1.29, True), (1.31, False)])
 def test_a_transform_in_a_batch_may_cost_its_caller_little_more_than_a_launch(seconds, held):
-    rows = (fft_subjects.CALLER_ROW, seconds), (fft_subjects.LAUNCH_ROW, 1.0)
+    rows = (fft_subjects.CALLER_ROW, seconds), (turns.LAUNCH_ROW, 1.0)
     (judged,) = fft.verdicts(table(*((row, report.OURS, value) for row, value in rows)), [])
     assert (judged.held, judged.figure) == (held, pytest.approx(seconds - 1))
 
 
 def test_callers_take_turns_and_say_what_each_call_costs():
-    plan, log, measured = fft_subjects.PLANS["sim"], [], report.Table()
+    log, measured = [], report.Table()
     subjects = [
         Scripted("a", log, [None, {"call": 1.0, "launch": 2.0}, {"call": 3.0, "launch": 4.0}]),
         Scripted("b", log, [None, {"call": 5.0}, {"call": 6.0}]),
     ]
-    fft.callers(subjects, plan, measured)
-    assert [who for who, question in log if question == f"caller {plan.calls}"] == ["a", "b", "b", "a"]
+    turns.callers(subjects, "call", 2, 5, measured)
+    assert [who for who, question in log if question == "caller 5"] == ["a", "b", "b", "a"]
     assert measured.measures == [
         report.Measure("call", "a", [1, 3]),
         report.Measure("launch", "a", [2, 4]),
@@ -511,3 +512,96 @@ def test_new_plans_are_told_without_the_processes_that_do_not_count_and_by_those
         report.Measure(fft.workspace_row(second), report.OURS, [200, 400], "B"),
     ]
     assert measured.absent == [report.Absent("new plans", report.RAW, f"{second.name}: wrong")]
+
+
+# --- the benchmark of random numbers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+def test_the_benchmark_of_random_numbers_checks_and_times_all_draws_by_both_and_draws_them(tmp_path):
+    picture = tmp_path / "random.svg"
+    command = [sys.executable, str(BENCHMARKS / "random_numbers.py"), "--backend", "sim", "--svg", str(picture)]
+    done = subprocess.run(
+        [*command, "--strict"],
+        env=support.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan, both = random_subjects.PLANS["sim"], (report.OURS, report.RAW)
+    found = [(text[2:46].strip(), text[48:80].strip()) for text in done.stdout.splitlines() if text.startswith("  ")]
+    assert [(what, who) for what, who in found if what] == [
+        *(
+            (draw.name, who)
+            for draw in plan.draws
+            for who in both
+            if who == report.OURS or (draw.law.verb, draw.dtype) in random_subjects.FUNCTIONS
+        ),
+        *((random_subjects.CALLER_ROW, report.OURS), (turns.LAUNCH_ROW, report.OURS)),
+        (random_subjects.CALLER_ROW, report.RAW),
+    ]
+    absent = [text for text in done.stdout.splitlines() if text.startswith("not measured")]
+    assert [text.split(": ")[2] for text in absent] == [
+        f"cuRAND has no {verb}" for verb in ("binomial", "gamma", "exponential")
+    ]
+    assert done.stdout.count("not judged") == sum(draw.judged_by is not None for draw in plan.draws)
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert {draw.name for draw in plan.draws} <= set(texts)
+
+
+class Drawer:
+    """A subject of numpy, whose numbers are shifted or stretched, or are always the same."""
+
+    def __init__(self, shift: float = 0.0, stretch: float = 1.0, *, repeats: bool = False) -> None:
+        self.shift, self.stretch, self.repeats = shift, stretch, repeats
+
+    async def place(self, draw):
+        self.draw, self.random = draw, np.random.default_rng(7)
+
+    async def compute(self, _count):
+        random, size, law = np.random.default_rng(7) if self.repeats else self.random, self.draw.count, self.draw.law
+        if law.verb == "bits":
+            self.out = random.integers(1 << 32, size=size) * self.stretch + self.shift * 2.0**32
+        else:
+            self.out = getattr(random, law.verb)(**law.parameters, size=size) * self.stretch + self.shift
+
+    async def result(self):
+        return self.out
+
+
+@pytest.mark.parametrize("number", range(len(random_subjects.PLANS["sim"].draws)))
+async def test_numbers_of_another_distribution_are_not_timed(number):
+    plan = random_subjects.PLANS["sim"]
+    law = plan.draws[number].law
+    assert await random_subjects.take(Drawer(), plan, number) is None
+    shift = law.variance**0.5
+    for drawer in (Drawer(shift), Drawer(-shift), Drawer(stretch=2), Drawer(np.nan)):
+        told = await random_subjects.take(drawer, plan, number)
+        assert told is not None
+        assert told.startswith("wrong by ")
+    assert await random_subjects.take(Drawer(repeats=True), plan, number) == "the same numbers came twice"
+
+
+def test_both_ends_of_a_large_result_are_looked_at():
+    looked_at = random_subjects.LOOKED_AT
+    assert random_subjects.ends(2 * looked_at) == [slice(0, 2 * looked_at)]
+    assert random_subjects.ends(3 * looked_at) == [slice(0, looked_at), slice(2 * looked_at, 3 * looked_at)]
+
+
+def test_draws_are_judged_by_the_bare_call_or_by_cupy_where_that_takes_long_enough():
+    words = random_subjects.Draw(random_subjects.BITS, "uint32", 10**7)
+    gamma, short = (random_subjects.Draw(random_subjects.GAMMA, "float64", count) for count in (10**7, 10**3))
+    exponential = random_subjects.Draw(random_subjects.EXPONENTIAL, "float64", 10**7)
+    measured = table(
+        *((words.name, report.OURS, 1.019e-3), (words.name, report.RAW, 1e-3), (words.name, report.CUPY, 1e-4)),
+        *((gamma.name, report.OURS, 1.019e-3), (gamma.name, report.CUPY, 1e-3)),
+        *((short.name, report.OURS, 1.0), (short.name, report.CUPY, 49e-6)),
+    )
+    of_words, of_gamma, of_short = random_numbers.verdicts(measured, [words, exponential, gamma, short])
+    assert (of_words.name, of_words.held) == ("bits uint32, 10^7, over the bare call", True)
+    assert (of_gamma.name, of_gamma.held) == ("gamma(2.5) float64, 10^7, over CuPy", False)
+    assert (of_short.held, of_short.missing) == (None, "CuPy takes 49 µs, less than 50 µs")
+    (missing,) = random_numbers.verdicts(table(), [words])
+    assert (missing.held, missing.missing) == (None, "not measured: ours, what it is compared with")

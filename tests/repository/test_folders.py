@@ -20,7 +20,7 @@ OTHERS = {
     "repository": "what belongs to no folder of the package: documentation, wheel, benchmarks, and the layout itself",
     "gpu": "what only a GPU can be asked",
 }
-SHARED = {"support", "kernels", "survey", "abi", "benchmarks"}
+SHARED = {"support", "kernels", "survey", "abi", "benchmarks", "battery"}
 """Folders of helpers, programs and data."""
 
 MODULES = sorted(TESTS.rglob("test_*.py"))

@@ -15,6 +15,7 @@ from ctypes import (
     c_int,
     c_int64,
     c_size_t,
+    c_uint,
     c_uint64,
     c_void_p,
     string_at,
@@ -168,7 +169,7 @@ class Memory:
         self.cuMemFree = self.library("cuMemFree", c_uint64)
         self.cuStreamSynchronize = self.library("cuStreamSynchronize", c_void_p)
         self.cuStreamQuery = self.library("cuStreamQuery", c_void_p)
-        self.cuLaunchKernel = self.library("cuLaunchKernel", c_void_p)
+        self.cuLaunchKernel = self.library("cuLaunchKernel", c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)
         self.CUdeviceptr = c_uint64
         self.library.replace(
             {

@@ -17,6 +17,7 @@ from atomr_trio._wire.programs import (
     BadProgram,
     Bytes,
     Call,
+    Choose,
     Create,
     Destroy,
     Exported,
@@ -28,6 +29,7 @@ from atomr_trio._wire.programs import (
     Program,
     Query,
     Ref,
+    Repeat,
     Require,
     Room,
     RoomOf,
@@ -71,11 +73,20 @@ steps = st.one_of(
     st.builds(Query, names, lists),
     st.builds(Call, names, lists),
     st.builds(Set, names, lists),
+    st.builds(Repeat, names, lists, counts),
+    st.builds(
+        Choose, st.builds(Number, counts, st.just("I")), st.lists(st.tuples(names, lists), min_size=1).map(tuple)
+    ),
     st.builds(Room, st.lists(pieces | st.builds(Most, most)).map(tuple), st.sampled_from([OF_LANE, OF_PLAN])),
     st.builds(Require, st.builds(Slot, counts, fields), sizes, sizes, sizes),
     st.builds(Destroy, counts),
     st.builds(Arrange, places, places, copies),
-    st.builds(Launch, names, st.lists(places | counts).map(tuple), counts),
+    st.builds(
+        Launch,
+        names,
+        st.lists(places | counts | st.builds(Number, counts, st.sampled_from("fdiIqQ"))).map(tuple),
+        counts | st.builds(Number, counts, st.sampled_from("IQ")),
+    ),
 )
 programs = st.builds(
     Program,
@@ -86,6 +97,9 @@ programs = st.builds(
     counts,
     st.dictionaries(st.integers(0, 999), st.text()),
     st.lists(slots).map(tuple),
+    st.binary(),
+    st.dictionaries(names, counts),
+    st.booleans(),
 )
 
 
@@ -108,6 +122,9 @@ GOOD: dict[str, Any] = {
     "entries": 0,
     "texts": {},
     "answers": [],
+    "image": 0,
+    "kernels": {},
+    "moves": False,
 }
 CALL = ["Call", "f", ["", 1]]
 
@@ -148,6 +165,25 @@ BAD: dict[str, Any] = {
     "a word of a kernel that is too large": GOOD | {"execute": [["Launch", "k", ["", 1 << 64], 1]]},
     "a word of a kernel that is negative": GOOD | {"execute": [["Launch", "k", ["", -1], 1]]},
     "a kernel of less than no threads": GOOD | {"execute": [["Launch", "k", ["", 1], -1]]},
+    "a kernel of so many threads as a float says": GOOD | {"execute": [["Launch", "k", ["", 1], ["Number", 0, "d"]]]},
+    "a kernel of so many threads as a signed number says": GOOD
+    | {"execute": [["Launch", "k", ["", 1], ["Number", 0, "q"]]]},
+    "a word of a kernel of an unknown format": GOOD | {"execute": [["Launch", "k", ["", ["Number", 0, "P"]], 1]]},
+    "an image that is cut off": json.dumps(GOOD | {"image": 5}).encode() + b"\0abcd",
+    "an image that is longer": json.dumps(GOOD | {"image": 3}).encode() + b"\0abcd",
+    "an image that does not come": GOOD | {"image": 4},
+    "an image that nobody spoke of": json.dumps(GOOD).encode() + b"\0abcd",
+    "an image without a size": json.dumps({**GOOD, "image": None}).encode() + b"\0abcd",
+    "kernels of an image that are none": GOOD | {"kernels": []},
+    "a kernel of an image with less than no parameters": GOOD | {"kernels": {"k": -1}},
+    "a function that is called less than not at all": GOOD | {"make": [["Repeat", "f", ["", 1], -1]]},
+    "a choice by a number that is there": GOOD | {"execute": [["Choose", 0, ["", ["", "f", ["", 1]]]]]},
+    "a choice by a float": GOOD | {"execute": [["Choose", ["Number", 0, "f"], ["", ["", "f", ["", 1]]]]]},
+    "a choice of nothing": GOOD | {"execute": [["Choose", ["Number", 0, "I"], [""]]]},
+    "a choice of what is no call": GOOD | {"execute": [["Choose", ["Number", 0, "I"], ["", ["", 3, ["", 1]]]]]},
+    "a choice of half a call": GOOD | {"execute": [["Choose", ["Number", 0, "I"], ["", ["", "f"]]]]},
+    "a choice of arguments that are none": GOOD | {"execute": [["Choose", ["Number", 0, "I"], ["", ["", "f", 1]]]]},
+    "a truth by number": GOOD | {"moves": 1},
     "a status by name": GOOD | {"make": [["Require", ["Slot", 0, ""], 0, 1, "x"]]},
     "an answer that is none": GOOD | {"answers": [3]},
     "answers that are none": GOOD | {"answers": {}},

@@ -18,6 +18,7 @@ from atomr_trio._wire.programs import (
     BadProgram,
     Bytes,
     Call,
+    Choose,
     Create,
     Destroy,
     Exported,
@@ -29,6 +30,7 @@ from atomr_trio._wire.programs import (
     Program,
     Query,
     Ref,
+    Repeat,
     Require,
     Room,
     RoomOf,
@@ -221,6 +223,86 @@ def test_a_program_passes_variables_of_a_real_library_to_its_functions(bench: Be
         assert (caught.value.status, caught.value.function) == (number, "fileno")
 
 
+SHAPES = tuple(("toyShape", (Slot(0), Values(tuple(range(count))), count)) for count in (1, 2, 3))
+
+
+def test_a_call_is_repeated_while_a_plan_is_made(bench: Bench) -> None:
+    bench.define(program(THING, ASK, Repeat(*SHAPES[1], 3), Repeat(*SHAPES[0], 0)))
+    assert bench.toy.names() == ["toyCreate", "toyAsk", "toyShape", "toyShape", "toyShape", "toyOpen"]
+    bench.toy.statuses["toyShape"] = 7
+    with pytest.raises(CudaError) as caught:
+        bench.define(program(THING, Repeat(*SHAPES[1], 3), execute=(Call(*SHAPES[0]),)))
+    assert (caught.value.status, caught.value.function) == (7, "toyShape")
+    assert bench.toy.names() == ["toyCreate", "toyShape", "toyDestroy"]
+
+
+def chosen(place: int) -> bytes:
+    return place.to_bytes(4, "little") + bytes(8)
+
+
+def test_an_execution_chooses_one_of_several_calls(bench: Bench) -> None:
+    bench.define(program(THING, execute=(Choose(Number(0, "I"), SHAPES),)))
+    bench.toy.calls.clear()
+    for place in (2, 0, 1):
+        bench.execute(scalars=chosen(place))
+    assert bench.toy.calls == [("toyShape", 0, 1, 2), ("toyShape", 0), ("toyShape", 0, 1)]
+    for place in (3, (1 << 32) - 1):
+        with pytest.raises(BadProgram, match=f"{place} is none of 3 calls"):
+            bench.execute(scalars=chosen(place))
+    assert len(bench.toy.calls) == 3
+
+
+def test_a_refused_choice_names_the_function_that_was_chosen(bench: Bench) -> None:
+    both = (SHAPES[0], ("toySet", (Slot(0), 7, Bytes(b"v"), 1)))
+    bench.define(program(THING, execute=(Choose(Number(0, "I"), both),)))
+    bench.toy.statuses["toySet"] = 7
+    with pytest.raises(CudaError) as caught:
+        bench.execute(scalars=chosen(1))
+    assert (caught.value.status, caught.value.function) == (7, "toySet")
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_behind_a_failed_execution_of_a_plan_with_a_state_none_is_made_until_it_is_defined_anew(
+    bench: Bench, moves: bool
+) -> None:
+    content = program(THING, execute=(Choose(Number(0, "I"), SHAPES),), moves=moves)
+    bench.define(content)
+    bench.toy.statuses["toyShape"] = 7
+    with pytest.raises(CudaError):
+        bench.execute(scalars=chosen(0))
+    bench.toy.calls.clear()
+    if moves:
+        with pytest.raises(CudaError) as caught:
+            bench.execute(scalars=chosen(1))
+        assert (caught.value.status, caught.value.function) == (7, "toyShape")
+        assert bench.toy.calls == []
+        bench.drop()
+        bench.define(content)
+        bench.toy.calls.clear()
+    bench.execute(scalars=chosen(1))
+    assert bench.toy.calls == [("toyShape", 0, 1)]
+
+
+def test_a_call_of_a_plan_with_a_state_that_was_made_ready_ends_with_a_failure(bench: Bench) -> None:
+    bench.define(program(THING, execute=(Choose(Number(0, "I"), SHAPES),), moves=True))
+    request = (bench.table.execute.number, bench.payload(scalars=chosen(1)), bench.lane)
+    ready = bench.engine.hot_call(*request)
+    assert ready is not None
+    call, error_of = ready
+    assert call(0) == 0
+    bench.toy.statuses["toyShape"] = 7
+    status = call(0)
+    assert (status, error_of(status).function) == (7, "toyShape")  # type: ignore[attr-defined]
+    bench.toy.calls.clear()
+    status = call(0)
+    assert status
+    assert error_of(status).status == 7  # type: ignore[attr-defined]
+    assert bench.toy.calls == []
+    assert bench.engine.hot_call(*request) is None
+
+
+IMAGE: dict[str, Any] = {"image": b"image", "kernels": {"sub": 2}}
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 BAD: dict[str, Program] = {
@@ -301,7 +383,26 @@ BAD: dict[str, Program] = {
     "a kernel with too few words": program(execute=(Launch("add", (Address(0),), 8),)),
     "a kernel with an address that does not come": program(execute=(Launch("add", (Address(2), 8), 8),)),
     "a kernel with a workspace that is not there": program(execute=(Launch("add", (RoomOf(0), 8), 8),)),
+    "a kernel with a scalar that does not come": program(execute=(Launch("add", (Address(0), Number(8, "d")), 8),)),
+    "a kernel of so many threads as do not come": program(execute=(Launch("add", (Address(0), 8), Number(9, "I")),)),
+    "a kernel of an image with too few words": program(execute=(Launch("sub", (Address(0),), 8),), **IMAGE),
+    "a kernel that the image does not name": program(execute=(Launch("div", (Address(0), 8), 8),), **IMAGE),
+    "a kernel that is the engine's and the image's": program(
+        execute=(Launch("add", (Address(0), 8), 8),), image=b"image", kernels={"add": 2}
+    ),
+    "an image that names no kernels": program(image=b"image"),
+    "kernels without an image": program(kernels={"sub": 2}),
     "the most of an object": program(THING, Room((Most((8, Slot(0))),), OF_LANE)),
+    "a call that each execution repeats": program(THING, execute=(Repeat(*SHAPES[0], 2),)),
+    "a call that fills a slot again and again": program(Repeat("toyCreate", (Out(0), 4), 2)),
+    "a choice while the plan is made": program(THING, Choose(Number(0, "I"), SHAPES)),
+    "a choice by a scalar that does not come": program(THING, execute=(Choose(Number(9, "I"), SHAPES),)),
+    "a choice of a function that programs may not call": program(
+        THING, execute=(Choose(Number(0, "I"), (SHAPES[0], ("toySecret", (Slot(0),)))),)
+    ),
+    "a choice of a call with too few arguments": program(
+        THING, execute=(Choose(Number(0, "I"), (SHAPES[0], ("toySet", (Slot(0), 7)))),)
+    ),
     "a copy to nowhere": program(execute=(Arrange(Address(0), Address(2), ()),)),
     "what was never made is given back": program(Destroy(0)),
     "what was given back is given back": program(THING, Destroy(0), Destroy(0)),

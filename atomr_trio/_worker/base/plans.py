@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from ctypes import byref, c_void_p, create_string_buffer
+from ctypes import byref, c_uint, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_cuda._library import Function, Library, Variable
@@ -28,6 +28,7 @@ from ..._wire.programs import (
     BadProgram,
     Bytes,
     Call,
+    Choose,
     Create,
     Destroy,
     Exported,
@@ -39,6 +40,7 @@ from ..._wire.programs import (
     Program,
     Query,
     Ref,
+    Repeat,
     Require,
     Room,
     RoomOf,
@@ -56,7 +58,7 @@ from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
-from .kernels import Kernel, Kernels
+from .kernels import Image, Kernel, Kernels
 from .program_check import INTEGERS, ProgramCheck
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT: Final = 256
 """Of each piece of a workspace."""
+_UNSIGNED: Final = {4: "I", 8: "Q"}
+"""How the bits of a scalar are read, by its bytes."""
 
 
 class Given(NamedTuple):
@@ -95,6 +99,18 @@ class _Bound(NamedTuple):
     """The slots that it fills, and the types of what is there."""
     destroy: Callable[[Any], int] | None = None
     """What gives its object back when the execution has been made."""
+    choices: tuple[Any, ...] = ()
+    """The functions of which one is called instead, the one at the place that `resolve` finds."""
+
+    def of(self, given: Given) -> _Bound:
+        """Return the function that is called. Raises `BadProgram` if none is chosen."""
+        if not self.choices:
+            return self
+        (place,) = self.arguments(given)
+        if place >= len(self.choices):
+            raise BadProgram(f"{place} is none of {len(self.choices)} calls")
+        chosen: _Bound = self.choices[place]
+        return chosen
 
     def arguments(self, given: Given) -> tuple[Any, ...]:
         return tuple([resolve(given) for resolve in self.resolve])
@@ -140,6 +156,7 @@ class _Plan:
         """The slots that each execution fills."""
         self.example: tuple[int, ...] = ()
         """The addresses that it was made with."""
+        self._image: Image | None = None
 
     def make(self, addresses: tuple[int, ...], allowed: int) -> None:
         """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
@@ -153,6 +170,8 @@ class _Plan:
                     self._destroyers[slot] = functools.partial(self._engine.bound(destroy), self._slots[slot])
                 case Query(function, arguments) | Call(function, arguments):
                     self._call(function, arguments, given)
+                case Repeat(function, arguments, times):
+                    self._call(function, arguments, given, times)
                 case Room(pieces, owner):
                     self._take_room(tuple(map(self._size, pieces)), owner, allowed)
                     given = Given(addresses, None, self.places())
@@ -165,22 +184,26 @@ class _Plan:
                     del self._slots[slot]
         self._told.clear()
         self.answers = tuple(map(self._number, self.program.answers))
+        if self.program.image:
+            self._image = self._engine.kernels.load(self.program.image)
+            self.program = self.program._replace(image=self._image.content)
         steps = self.program.execute
         self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
         self.sets = tuple(self._bind(step.function, step.arguments) for step in steps if isinstance(step, Set))
         self.calls = tuple(self._bind_step(step) for step in steps if not isinstance(step, Set))
         self.entries = self.program.entries or ENTRIES_OF_A_CALL * len(self.calls)
 
-    def _call(self, function: str, arguments: Sequence[Argument], given: Given) -> None:
+    def _call(self, function: str, arguments: Sequence[Argument], given: Given, times: int = 1) -> None:
         for slot, kind in self._outs(function, arguments):
             self._slots[slot] = kind()
         bound = self._bind(function, arguments)
         self._last = bound
         self._told.append(bound.arguments(given))
-        with self._engine.services.capture_turns.synchronize():
-            status = bound.call(*self._told[-1])
-        if status:
-            raise self._engine.refused(self, status, bound, self._lane)
+        for _ in range(times):
+            with self._engine.services.capture_turns.synchronize():
+                status = bound.call(*self._told[-1])
+            if status:
+                raise self._engine.refused(self, status, bound, self._lane)
 
     def _bind(self, name: str, arguments: Sequence[Argument]) -> _Bound:
         function = self._engine.function(name)
@@ -200,6 +223,9 @@ class _Plan:
                 return self._bind(function, arguments)._replace(outs=self._outs(function, arguments))
             case Call(function, arguments):
                 return self._bind(function, arguments)
+            case Choose(place, calls):
+                choices = tuple(self._bind(*each) for each in calls)
+                return choices[0]._replace(resolve=(self._resolve(place, c_uint),), choices=choices)
         raise BadProgram(f"{step!r} in an execution")
 
     def _outs(self, function: str, arguments: Sequence[Argument]) -> tuple[tuple[int, Any], ...]:
@@ -208,15 +234,31 @@ class _Plan:
 
     def _bind_kernel(self, step: Arrange | Launch) -> _Bound:
         call: Callable[..., int]
-        words: tuple[Address | RoomOf | int, ...]
+        words: tuple[Address | RoomOf | Number | int, ...]
         if isinstance(step, Arrange):
             call, words = self._engine.arranged(step.copy).launch, (step.source, step.target)
         else:
-            call, words = self._engine.kernels.prepare(step.kernel, step.threads), step.words
-        resolve = tuple(self._resolve(word, c_void_p) for word in (*words, Stream()))
-        places = tuple(_place(word) for word in words if not isinstance(word, int))
+            call, words = self._launch(step), step.words
+        resolve = [*map(self._launch_word, words), self._resolve(Stream(), c_void_p)]
+        if isinstance(step, Launch) and isinstance(step.threads, Number):
+            resolve.insert(0, self._resolve(step.threads, c_void_p))
+        places = tuple(_place(word) for word in words if isinstance(word, Address | RoomOf))
         launch = self._engine.driver.cuLaunchKernel
-        return _Bound(call, launch.symbol, launch.library, resolve, places)
+        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places)
+
+    def _launch(self, step: Launch) -> Callable[..., int]:
+        kernels, parameters = self._engine.kernels, self.program.kernels.get(step.kernel)
+        threads = None if isinstance(step.threads, Number) else step.threads
+        if parameters is None or self._image is None:
+            return kernels.prepare(step.kernel, threads)
+        return kernels.prepare_of(self._image, step.kernel, parameters, threads)
+
+    def _launch_word(self, word: Address | RoomOf | Number | int) -> Callable[[Given], int]:
+        if isinstance(word, Number):
+            # A parameter of fewer bits takes the first bytes of its word.
+            offset, form = word.offset, _UNSIGNED[struct.calcsize(word.format)]
+            return lambda given: int(struct.unpack_from(form, given.scalars, offset)[0])
+        return self._resolve(word, c_void_p)
 
     def _resolve(self, argument: Argument, kind: Any) -> Callable[[Given], Any]:
         match argument:
@@ -337,7 +379,8 @@ class _Plan:
         """Make the calls of an execution. Returns the status of the first that is refused, which `failed` then is."""
         made: list[Callable[[], int]] = []
         try:
-            for bound in self.calls:
+            for each in self.calls:
+                bound = each.of(given)
                 for slot, kind in bound.outs:
                     self._slots[slot] = kind()
                 status = bound.call(*bound.arguments(given))
@@ -354,15 +397,16 @@ class _Plan:
 
     def bound(self, given: Given) -> Callable[[], int]:
         """Return a function that does the same as `run`, and looks nothing up any more."""
-        calls = [functools.partial(bound.call, *bound.arguments(given)) for bound in self.calls]
-        if len(calls) == 1:
+        chosen = [bound.of(given) for bound in self.calls]
+        calls = [functools.partial(bound.call, *bound.arguments(given)) for bound in chosen]
+        if len(calls) == 1 and chosen[0] is self.calls[0]:
             return calls[0]
 
         def run() -> int:
             for place, call in enumerate(calls):
                 status = call()
                 if status:
-                    self.failed = self.calls[place]
+                    self.failed = chosen[place]
                     return status
             return 0
 
@@ -378,6 +422,9 @@ class _Plan:
             if own is not None:
                 self._engine.release(own, size)
             self._workspaces.pop()
+        if self._image is not None:
+            image, self._image = self._image, None
+            self._destroy(functools.partial(self._engine.kernels.release, image))
 
     def _destroy(self, call: Callable[[], object]) -> None:
         with self._engine.services.capture_turns.synchronize():
@@ -641,14 +688,21 @@ class PlanEngine:
         with lane.calling:
             status = plan.run(given)
         if status:
-            raise self.refused(plan, status, plan.failed, lane)
+            raise self._note_failed(plan, self.refused(plan, status, plan.failed, lane), command.payload, lane)
+
+    def _note_failed(self, plan: _Plan, error: Exception, payload: bytes, lane: Lane) -> Exception:
+        """Return the error of an execution. If the plan has a state, all later executions get it too."""
+        if plan.program.moves:
+            (number,) = self.table.execute.struct.unpack_from(payload)
+            self._kept(lane).failed[number] = error
+        return error
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
         """Return an execution of a plan that exists, ready to be made; see `RepeatingEngine`."""
         kept = self._lanes.get(lane.index)
         (number,) = self.table.execute.struct.unpack_from(payload)
         plan = None if kept is None else kept.plans.get(number)
-        if verb != self.table.execute.number or plan is None:
+        if verb != self.table.execute.number or kept is None or plan is None or number in kept.failed:
             return None
         plan.may_be_hot = True
         given = plan.given(payload)
@@ -657,13 +711,16 @@ class PlanEngine:
         weighs = plan.entries > ENTRIES_OF_A_CALL
 
         def prepare() -> None:
+            if number in kept.failed:
+                raise kept.failed[number].with_traceback(None)
             if plan.settings != settings:
                 plan.set(settings, given)
             if weighs:
                 lane.weigh(lane.made_now, plan.entries)
 
         def error_of(status: int) -> Exception:
-            return self.refused(plan, status, plan.failed or plan.calls[0], lane)
+            error = self.refused(plan, status, plan.failed or plan.calls[0], lane)
+            return self._note_failed(plan, error, payload, lane)
 
         return made_ready(prepare, call, error_of)
 

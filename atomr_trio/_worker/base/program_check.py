@@ -17,6 +17,7 @@ from ..._wire.programs import (
     BadProgram,
     Bytes,
     Call,
+    Choose,
     Create,
     Destroy,
     Exported,
@@ -28,6 +29,7 @@ from ..._wire.programs import (
     Program,
     Query,
     Ref,
+    Repeat,
     Require,
     Room,
     RoomOf,
@@ -46,7 +48,7 @@ from .kernels import Kernel
 _NUMBERS: Final = {"f": (c_float,), "d": (c_double,), "i": (c_int,), "I": (c_uint,), "q": (c_int64,), "Q": (c_uint64,)}
 INTEGERS: Final = frozenset((c_int, c_uint, c_int64, c_uint64, c_size_t))
 """The types of numbers that a slot may hold."""
-_EXECUTES: Final = (Set, Arrange, Launch)
+_EXECUTES: Final = (Set, Choose, Arrange, Launch)
 """The steps of executions alone."""
 _FLOATS: Final = frozenset((c_float, c_double))
 
@@ -78,6 +80,12 @@ class ProgramCheck:
 
     def check(self) -> None:
         """Raise `BadProgram` for the first thing that does not fit."""
+        program = self._program
+        if bool(program.image) != bool(program.kernels):
+            raise BadProgram("an image without kernels" if program.image else "kernels without an image")
+        twice = sorted(program.kernels.keys() & self._kernels.keys())
+        if twice:
+            raise BadProgram(f"{twice[0]} is a kernel of the image and of {self._table.engine}")
         for step in self._program.make:
             self._check_step(step, making=True)
         for answer in self._program.answers:
@@ -100,8 +108,13 @@ class ProgramCheck:
                 self._owned.add(slot)
             case Query(function, arguments):
                 self._check_call(function, arguments, outs=None)
-            case Call(function, arguments) | Set(function, arguments):
+            case Call(function, arguments) | Set(function, arguments) | Repeat(function, arguments):
                 self._check_call(function, arguments, outs=0)
+            case Choose(place, calls):
+                if not self._fits(place, c_uint):
+                    raise BadProgram(f"the place of a choice, {place!r}, does not come with an execution")
+                for function, arguments in calls:
+                    self._check_call(function, arguments, outs=0)
             case Room(pieces, owner):
                 if owner == OF_LANE and self._has_lane_room:
                     raise BadProgram("two workspaces of the lane")
@@ -115,18 +128,26 @@ class ProgramCheck:
             case Arrange(source, target):
                 if not (self._fits(source, c_void_p) and self._fits(target, c_void_p)):
                     raise BadProgram(f"a copy from {source!r} to {target!r}")
-            case Launch(kernel, words):
-                known = self._kernels.get(kernel)
-                if known is None or len(words) != known.parameters:
-                    raise BadProgram(f"{kernel} is no kernel of {self._table.engine} with {len(words)} parameters")
-                for word in words:
-                    if type(word) is not int and not self._fits(word, c_void_p):
-                        raise BadProgram(f"a word of {kernel}, {word!r}, is no address")
+            case Launch():
+                self._check_launch(step)
             case Destroy(slot):
                 if slot not in self._owned:
                     raise BadProgram(f"slot {slot} is destroyed, and nothing was made there")
                 self._owned.discard(slot)
                 del self._types[slot]
+
+    def _check_launch(self, step: Launch) -> None:
+        kernel, words, threads = step
+        own = self._kernels.get(kernel)
+        parameters = self._program.kernels.get(kernel) if own is None else own.parameters
+        if len(words) != parameters:
+            raise BadProgram(f"{kernel} is no kernel of {self._table.engine} with {len(words)} parameters")
+        for word in words:
+            kind = _NUMBERS[word.format][0] if type(word) is Number else c_void_p
+            if type(word) is not int and not self._fits(word, kind):
+                raise BadProgram(f"a word of {kernel}, {word!r}, is no address and no scalar")
+        if type(threads) is Number and not self._fits(threads, _NUMBERS[threads.format][0]):
+            raise BadProgram(f"the threads of {kernel}, {threads!r}, do not come with an execution")
 
     def _function(self, name: str) -> Function:
         function = getattr(self._bindings, name, None) if name in self._table.functions else None

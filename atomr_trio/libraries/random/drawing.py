@@ -1,0 +1,272 @@
+"""How a draw of cuRAND's generators is planned: which arrays, which calls, and what becomes of the numbers.
+
+The numbers go right into the result where it lies as the library wants it. Otherwise they go to an array between, and
+are converted, or copied, from there: normals that do not come in pairs, results of another dtype or layout.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from ..._arrays.arrays import DeviceArray, check_shape, check_usable
+from ..._arrays.ownership import check_own
+from ..._calls.library_types import name_of
+from ..._calls.linear import check_array
+from ..._calls.stateful import StatefulRequest
+from ..._generation.requests import CommandRequest
+from ..._values.dtypes import check_dtype
+from ..._values.errors import InvalidArgument
+from ..._values.util import shown
+from ..._wire.protocol import LANE_COMPUTE
+from .distributions import drawing_of
+from .generator import DefaultGenerator, RandomGenerator
+from .philox import PhiloxVerbs, shape_of
+from .positions import END, KINDS, POISSON, Place, drawn, even
+from .programs import (
+    FUNCTIONS,
+    Conversion,
+    Function,
+    Spread,
+    conversion_program,
+    function_of,
+    scalars_of,
+    spread_program,
+)
+from .records import RANDOM
+from .states import State
+
+T = TypeVar("T")
+
+_ALIGNMENT = 16
+"""Of where the library writes: kernels store several numbers at a time."""
+_MOST_AXES = 8
+"""Of a copy by a kernel of our own."""
+_ITEMS = {"uint32": 4, "float32": 4, "uint64": 8, "float64": 8}
+
+
+class DrawingVerbs(PhiloxVerbs):
+    """What the verbs that draw have in common."""
+
+    _began: tuple[RandomGenerator, State] | None = None
+    """The generator of this call, and where it stood; no slot, because its forms have others."""
+
+    def _generator_of(self, generator: object) -> RandomGenerator:
+        """Return the generator of a call, by default that of the device. Raises `InvalidArgument`."""
+        if generator is None:
+            self._device.check_open()
+            return self._device.part(DefaultGenerator).get()
+        if not isinstance(generator, RandomGenerator):
+            raise InvalidArgument(f"generator is made by `dev.random.generator(...)`; this is {shown(generator)}")
+        self._device.check_open()
+        check_own(self._device, generator)
+        return generator
+
+    def _target(
+        self, size: Any, dtype: npt.DTypeLike | None, out: object, names: Sequence[str]
+    ) -> tuple[tuple[int, ...], str, DeviceArray | None]:
+        """Return the shape of a result, the name of its dtype, the first of `names` by default, and `out`."""
+        wanted = None if dtype is None else name_of(check_dtype(dtype))
+        target = None
+        if out is not None:
+            target = check_array(out, "out")
+            check_usable(self._device, target)
+            found = name_of(target.dtype)
+            if wanted not in (None, found):
+                raise InvalidArgument(f"out has dtype {found}, and dtype= is {wanted}: give only one of the two")
+            if any(stride == 0 and length > 1 for length, stride in zip(target.shape, target.strides, strict=True)):
+                raise InvalidArgument(f"out has elements that lie in one place: its strides are {target.strides}")
+            wanted = found
+        wanted = names[0] if wanted is None else wanted
+        if wanted not in names:
+            raise InvalidArgument(f"dtype is one of {', '.join(names)}, not {wanted}")
+        if target is None:
+            return check_shape(() if size is None else size, check_dtype(wanted).itemsize), wanted, None
+        if size is not None and check_shape(size, target.itemsize) != target.shape:
+            raise InvalidArgument(f"out has shape {target.shape}, and size is {shown(size)}: give only one of the two")
+        return target.shape, wanted, target
+
+    def _drawn(
+        self,
+        generator: RandomGenerator,
+        name: str,
+        parameters: tuple[float, ...],
+        target: tuple[tuple[int, ...], str, DeviceArray | None],
+        conversion: tuple[Conversion, tuple[float, ...]] | None = None,
+        per_element: int = 1,
+    ) -> DeviceArray:
+        """Plan a draw by the function of this name, and return the result.
+
+        `conversion` makes elements of the result out of the numbers, of which there are `per_element` for each. With
+        none the numbers are the elements, byte by byte.
+        """
+        if self._batch is not None and not self._batch.ordered:
+            raise InvalidArgument(
+                "generators draw on the compute lane, and an unordered lane would not wait for that",
+                advice="draw in a batch of an ordered lane; or await the draw, and then use its numbers there",
+            )
+        shape, dtype, out = target
+        function, count = FUNCTIONS[name], math.prod(shape) * per_element
+        kind, dims = generator.kind, generator.dims
+        if count % dims:
+            raise InvalidArgument(f"{kind} of {dims} dimensions gives multiples of {dims} numbers, not {count:,}")
+        result = self._empty(shape, dtype) if out is None else out
+        if not count:
+            return result
+        self._lane = LANE_COMPUTE
+        lies_well = result.contiguous and not result.address % _ALIGNMENT
+        needed = even(kind, function.draw, count)
+        same_size = _ITEMS[function.dtype] * per_element == result.itemsize
+        numbers = result
+        if not (lies_well and same_size and needed == count):
+            numbers = self._empty((needed,), function.dtype)
+        last = result
+        if conversion is not None and not lies_well:
+            last = self._empty(shape, dtype)
+        self._begin_draw(generator, function, numbers, needed, parameters)
+        if conversion is not None:
+            self._convert(*conversion, numbers, last, math.prod(shape))
+            if last is not result:
+                self._spread(last, result)
+        elif numbers is not result:
+            self._spread(_seen(numbers, count, shape, dtype), result)
+        self._note_position()
+        return result
+
+    def _own(
+        self,
+        name: str,
+        generator: object,
+        size: Any,
+        dtype: npt.DTypeLike | None,
+        out: DeviceArray | None,
+        **parameters: object,
+    ) -> DeviceArray:
+        """Plan a draw by a kernel of our own, and return the result."""
+        drawer = self._generator_of(generator)
+        if KINDS[drawer.kind].is_quasi:
+            raise InvalidArgument(f"{name} is not there for {drawer.kind}: use a kind whose numbers look random")
+        if out is not None:
+            check_usable(self._device, check_array(out, "out"))
+        drawing = drawing_of(name, out.dtype if dtype is None and out is not None else dtype, parameters)
+        shape = shape_of(drawing, size, out)
+        draws, before = math.prod(shape) // (math.prod(drawing.tail) or 1), drawer._state
+        behind = drawing.advanced(before.own, draws)
+        if behind >= END:
+            raise InvalidArgument(f"{drawer!r} has come to the end of its numbers for {name}, or this draw would")
+        self._compile_philox(drawing)
+        result = self._empty(shape, drawing.dtype) if out is None else out
+        self._plan_philox(drawing, drawer.seed, before.own, result, operation=name)
+        self._began = drawer, before
+        drawer._state = attrs.evolve(before, own=behind)
+        self._note_position()
+        return result
+
+    def _note_position(self) -> None:
+        """Let the errors of all commands say where the generator stood before the call."""
+        if self._began is not None:
+            _, before = self._began
+            for request in self._requests:
+                if isinstance(request, CommandRequest):
+                    request.position = before.plain
+
+    def _begin_draw(
+        self,
+        generator: RandomGenerator,
+        function: Function,
+        numbers: DeviceArray,
+        count: int,
+        parameters: tuple[float, ...],
+    ) -> None:
+        """Plan the calls of the library, and move the generator on."""
+        before = generator._state
+        lam = parameters[0] if function.draw == POISSON else 0.0
+        try:
+            draw = drawn(before.place, function.draw, count, lam, generator._bounds)
+        except OverflowError:
+            raise InvalidArgument(f"{generator!r} has come to the end of its sequence, or this draw would") from None
+        makes_table = function.draw == POISSON and generator._lam != lam
+        calls = [
+            self._call_of(generator, before.place, draw.drawn, function, numbers, count, parameters, blocks=makes_table)
+        ]
+        if draw.skipped is not None and draw.skipped.numbers:
+            other, rest = function_of(draw.skipped), draw.skipped.numbers
+            nobody = self._empty((rest,), other.dtype)
+            calls.append(self._call_of(generator, draw.drawn, draw.place, other, nobody, rest, (0.0, 1.0)))
+        self._requests += calls
+        self._began = generator, before
+        generator._state = attrs.evolve(before, place=draw.place)
+        generator._lam = lam if function.draw == POISSON else generator._lam
+
+    def _call_of(
+        self,
+        generator: RandomGenerator,
+        before: Place,
+        behind: Place,
+        function: Function,
+        numbers: DeviceArray,
+        count: int,
+        parameters: tuple[float, ...],
+        *,
+        blocks: bool = False,
+    ) -> StatefulRequest:
+        operands = self._operands()
+        operands.writes(numbers, keeps=False)
+        return StatefulRequest(
+            generator._plan,
+            before,
+            behind,
+            (numbers.address,),
+            scalars_of(function, count, parameters),
+            operands.roles(),
+            lane=self._lane,
+            operation=f"{RANDOM.engine}.draw",
+            keep=(generator, operands.arrays),
+            blocks=blocks,
+        )
+
+    def _convert(
+        self, conversion: Conversion, words: tuple[float, ...], source: DeviceArray, target: DeviceArray, count: int
+    ) -> None:
+        """Plan the kernel of a conversion."""
+        operands = self._operands()
+        if target is not source:
+            operands.reads(source)
+        operands.writes(target, keeps=target is source)
+        scalars = struct.pack("<Q" + "".join(each.format for each in conversion.words), count, *words)
+        addresses = (source.address, target.address)
+        self._requests.append(
+            self._execution(
+                conversion,
+                lambda: conversion_program(conversion),
+                addresses,
+                scalars,
+                operands,
+                operation="convert",
+            )
+        )
+
+    def _spread(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Plan a copy of a contiguous array to one of the same shape and dtype."""
+        if target.contiguous or target.ndim > _MOST_AXES or target.address % target.itemsize:
+            self._copy(source, target)
+            return
+        operands = self._operands()
+        operands.reads(source)
+        operands.writes(target, keeps=False)
+        spread = Spread(target.itemsize, target.shape, source.strides, target.strides)
+        addresses = (source.address, target.address)
+        self._requests.append(
+            self._execution(spread, lambda: spread_program(spread), addresses, b"", operands, operation="copy")
+        )
+
+
+def _seen(numbers: DeviceArray, count: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+    """Return the first numbers as an array of another shape and dtype."""
+    return numbers[:count].view(np.dtype(dtype)).reshape(shape)

@@ -1,0 +1,273 @@
+"""Where a generator of cuRAND stands, as plain data, from which another one goes on with the same numbers.
+
+A pseudo kind runs T sequences side by side, and deals its numbers out to them in turn. Its position is r T + q: each
+sequence, or slot, has given r words, and those before slot q one more. A draw of n numbers takes u units, and each unit
+takes w words of its slot. An offset says r and q and nothing else. So it restores a generator only if every slot has
+given either r words or, before q, one more:
+
+- After draws with w = 1 this is always so, and the position is u further on.
+- After draws with another w, all of them with one and the same, it is so when q is what it was: each slot has been
+  visited equally often then, and has gone on by that many times w.
+- After draws with several w it is never so again.
+
+So the state of a generator is an offset, and a record of the draws that are not in it yet. A generator is restored by
+setting the offset and making these draws once more, to memory that nobody reads. What was drawn does not matter there,
+only u and w; so each draw is recorded as the cheapest with the same w, and neighbours are one.
+
+The record is bounded. When it is too long, the generator *moves on*. If all of its draws had one w, some units are
+skipped, less than T, until q is what it was; else a new generator begins at a round that no slot has reached yet. Both
+depend on the draws alone, and not on when a worker was lost. So the numbers are the same with and without losses.
+
+The slots of Poisson numbers from 2,000 on, of the kinds XORWOW and MRG32k3a, take two words for every second number,
+and keep the other half. No offset says that. A record with such numbers ends with a new round.
+
+The Mersenne twisters have no offset. All of their draws are recorded, and made again. The quasi kinds go by points: a
+draw of n numbers in d dimensions is n / d points, whatever the distribution is. Their offset says everything.
+
+Everything here was compared with the library's generators (``tests/libraries/random/test_generator_positions.py``).
+Standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+WORDS: Final = "words"
+"""A draw of 32-bit words: of one word for each number."""
+UNIFORM64: Final = "uniform64"
+NORMAL32: Final = "normal32"
+NORMAL64: Final = "normal64"
+POISSON: Final = "poisson"
+LONG: Final = "long"
+"""A draw of 64-bit words."""
+UNIFORM32: Final = "uniform32"
+
+MOST_ENTRIES: Final = 64
+MOST_NUMBERS: Final = 16_000_000
+END: Final = 1 << 64
+"""No offset is as large."""
+
+_REGULAR_POISSON: Final = 2000.0
+"""Poisson numbers of a smaller mean take one word each, by a table."""
+MOST_LAM: Final = 400_000.0
+"""The largest mean of Poisson numbers that cuRAND takes."""
+
+
+class Kind(NamedTuple):
+    """A kind of generators."""
+
+    number: int
+    """That of cuRAND's enumeration."""
+    orderings: Mapping[str, int]
+    """The orderings that it has, as cuRAND's enumeration numbers them. The first is the default."""
+    slots: int = 0
+    """T; 0 for a kind without an offset, or whose offset says everything."""
+    legacy_slots: int = 0
+    """T in the ordering "legacy", if it differs."""
+    words: Mapping[str, int] = MappingProxyType({})
+    """The words of a unit by the draw."""
+    is_quasi: bool = False
+    bits: int = 32
+    """The bits of a word."""
+    per_unit: int = 1
+    """The numbers of a unit of normals."""
+
+    @property
+    def has_offset(self) -> bool:
+        """True if it can begin anywhere."""
+        return self.slots > 0 or self.is_quasi
+
+    @property
+    def points(self) -> int:
+        """The length of its sequence, as far as offsets reach."""
+        return 1 << self.bits if self.is_quasi else END
+
+
+def _orderings(*names: str) -> Mapping[str, int]:
+    numbers = {"default": 101, "best": 100, "seeded": 102, "legacy": 103}
+    return MappingProxyType({name: numbers[name] for name in names})
+
+
+_PSEUDO: Final = _orderings("default", "best", "legacy")
+_QUASI: Final = MappingProxyType({"default": 201})
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "xorwow": Kind(
+            101,
+            _orderings("default", "best", "seeded", "legacy"),
+            4096,
+            words=MappingProxyType({UNIFORM64: 2, NORMAL32: 2, NORMAL64: 4}),
+            per_unit=2,
+        ),
+        "mrg32k3a": Kind(
+            121,
+            _PSEUDO,
+            81920,
+            4096,
+            words=MappingProxyType({UNIFORM64: 1, NORMAL32: 2, NORMAL64: 2}),
+            per_unit=2,
+        ),
+        "philox": Kind(161, _PSEUDO, 262144, words=MappingProxyType({UNIFORM64: 2, NORMAL32: 1, NORMAL64: 2})),
+        "mtgp32": Kind(141, _PSEUDO),
+        "mt19937": Kind(142, _PSEUDO),
+        "sobol32": Kind(201, _QUASI, is_quasi=True),
+        "scrambled_sobol32": Kind(202, _QUASI, is_quasi=True),
+        "sobol64": Kind(203, _QUASI, is_quasi=True, bits=64),
+        "scrambled_sobol64": Kind(204, _QUASI, is_quasi=True, bits=64),
+    }
+)
+"""The kinds by name. `Kind.words` has 1 for what it does not name."""
+
+
+class Entry(NamedTuple):
+    """Draws that were made, and are not in the offset."""
+
+    draw: str
+    numbers: int
+    """How many."""
+    lam: float = 0.0
+    """The mean of Poisson numbers."""
+
+
+class Bounds(NamedTuple):
+    """How long a record may be."""
+
+    entries: int = MOST_ENTRIES
+    numbers: int = MOST_NUMBERS
+
+
+BOUNDS: Final = Bounds()
+
+
+class Place(NamedTuple):
+    """Where a generator stands."""
+
+    kind: str
+    ordering: str
+    seed: int
+    dims: int
+    offset: int = 0
+    record: tuple[Entry, ...] = ()
+
+
+class Draw(NamedTuple):
+    """What a draw does to a generator."""
+
+    drawn: Place
+    """Where it stands behind the draw."""
+    skipped: Entry | None
+    """What is drawn and thrown away next, for a record that was too long."""
+    place: Place
+    """Where it stands behind that, which is where the next draw begins. If it is another place than `drawn`, though
+    nothing is skipped, a new generator begins there."""
+
+
+def even(kind: str, draw: str, count: int) -> int:
+    """Return the numbers that a draw of so many takes: normals of a pseudo kind are made in pairs."""
+    is_paired = draw in (NORMAL32, NORMAL64) and not KINDS[kind].is_quasi
+    return count + count % 2 if is_paired else count
+
+
+def slots_of(place: Place) -> int:
+    """Return T."""
+    kind = KINDS[place.kind]
+    return kind.legacy_slots or kind.slots if place.ordering == "legacy" else kind.slots
+
+
+def position_of(place: Place) -> int:
+    """Return the place of the next number, in words of the sequences, or in points."""
+    slots = slots_of(place)
+    round_, slot = divmod(place.offset, slots) if slots else (place.offset, 0)
+    for entry in place.record if slots else ():
+        rounds, slot = divmod(slot + _units(place.kind, entry), slots)
+        round_ += rounds * _words(place.kind, entry)
+    return round_ * slots + slot if slots else place.offset + sum(entry.numbers for entry in place.record)
+
+
+def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds = BOUNDS) -> Draw:
+    """Return what a draw of `count` numbers does to a generator.
+
+    `count` is one that it can take: even for normals in pairs, and a multiple of the dimensions. Raises `OverflowError`
+    behind the end of the sequence.
+    """
+    kind = KINDS[place.kind]
+    if kind.is_quasi:
+        behind = place._replace(offset=place.offset + count // place.dims)
+        if behind.offset > kind.points:
+            raise OverflowError
+        return Draw(behind, None, behind)
+    entry = _plain(place.kind, draw, count, lam)
+    behind = _folded(place._replace(record=_joined(place.record, entry)))
+    skipped, moved = (None, behind) if not kind.slots or _fits(behind, bounds) else _moved_on(behind)
+    if kind.slots and max(moved.offset, position_of(moved)) >= END:
+        raise OverflowError
+    return Draw(behind, skipped, moved)
+
+
+def _fits(place: Place, bounds: Bounds) -> bool:
+    record = place.record
+    return len(record) <= bounds.entries and sum(entry.numbers for entry in record) <= bounds.numbers
+
+
+def _moved_on(place: Place) -> tuple[Entry | None, Place]:
+    """Return the draw that makes an offset out of a record, and where the generator stands then."""
+    slots, words = slots_of(place), {_words(place.kind, entry) for entry in place.record}
+    if len(words) == 1 and not _is_irregular(place):
+        last = place.record[-1]
+        rest = -sum(_units(place.kind, entry) for entry in place.record) % slots
+        skipped = last._replace(numbers=rest * (last.numbers // _units(place.kind, last)))
+        return skipped, _folded(place._replace(record=_joined(place.record, skipped)))
+    begun, slot = divmod(place.offset, slots)
+    most = sum(-(-_units(place.kind, entry) // slots) * _words(place.kind, entry) for entry in place.record)
+    return None, place._replace(offset=(begun + (slot > 0) + most) * slots, record=())
+
+
+def _folded(place: Place) -> Place:
+    """Return the same place with as much of the record in its offset as can be."""
+    slots, record = slots_of(place), place.record
+    words = {_words(place.kind, entry) for entry in record}
+    if not slots or len(words) != 1 or _is_irregular(place):
+        return place
+    (each,) = words
+    units = sum(_units(place.kind, entry) for entry in record)
+    return place._replace(offset=place.offset + each * units, record=()) if each == 1 or units % slots == 0 else place
+
+
+def _joined(record: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
+    """Return a record with one more entry. One draw of many is the same as several of some."""
+    if not entry.numbers:
+        return record
+    if record and (record[-1].draw, record[-1].lam) == (entry.draw, entry.lam):
+        return (*record[:-1], entry._replace(numbers=record[-1].numbers + entry.numbers))
+    return (*record, entry)
+
+
+def _plain(kind: str, draw: str, count: int, lam: float) -> Entry:
+    """Return the draw as it is recorded."""
+    facts = KINDS[kind]
+    if draw == POISSON and (not facts.slots or (kind != "philox" and lam >= _REGULAR_POISSON)):
+        return Entry(POISSON, count, lam)
+    if draw == UNIFORM32 or (draw == POISSON and facts.slots):
+        draw = WORDS
+    words = facts.words.get(draw, 1)
+    if facts.slots and draw != WORDS:
+        units = count // facts.per_unit if draw in (NORMAL32, NORMAL64) else count
+        cheap = next(each for each in (WORDS, UNIFORM64, NORMAL32, NORMAL64) if facts.words.get(each, 1) == words)
+        draw, count = cheap, units * (facts.per_unit if cheap in (NORMAL32, NORMAL64) else 1)
+    return Entry(draw, count)
+
+
+def _units(kind: str, entry: Entry) -> int:
+    return entry.numbers // KINDS[kind].per_unit if entry.draw in (NORMAL32, NORMAL64) else entry.numbers
+
+
+def _words(kind: str, entry: Entry) -> int:
+    """Return the words that a unit takes, and at most takes where it is irregular."""
+    return 2 if entry.draw == POISSON else KINDS[kind].words.get(entry.draw, 1)
+
+
+def _is_irregular(place: Place) -> bool:
+    return any(entry.draw == POISSON for entry in place.record)

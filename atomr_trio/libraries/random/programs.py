@@ -1,0 +1,198 @@
+"""What cuRAND does, as programs of plans: generators that stand somewhere, and what becomes of their numbers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from ..._wire.programs import (
+    OF_LANE,
+    Address,
+    Argument,
+    Arrange,
+    Call,
+    Choose,
+    Create,
+    Launch,
+    Number,
+    Out,
+    Program,
+    Repeat,
+    Room,
+    RoomOf,
+    Slot,
+    Step,
+    Stream,
+)
+from .positions import (
+    KINDS,
+    LONG,
+    NORMAL32,
+    NORMAL64,
+    POISSON,
+    UNIFORM32,
+    UNIFORM64,
+    WORDS,
+    Entry,
+    Place,
+)
+
+_GENERATOR: Final = Slot(0)
+_SCRATCH: Final = 1 << 21
+"""The most bytes that are drawn at a time to be thrown away."""
+
+_SCALARS: Final = struct.Struct("<I4xQddff")
+"""Which function is called, how many numbers it makes, and its parameters as doubles and as floats."""
+_COUNT: Final = Number(8, "Q")
+_DOUBLES: Final = (Number(16, "d"), Number(24, "d"))
+_FLOATS: Final = (Number(32, "f"), Number(36, "f"))
+
+
+class Function(NamedTuple):
+    """A function of cuRAND that draws."""
+
+    place: int
+    """Its place among those that a generator chooses from."""
+    name: str
+    draw: str
+    """What it is in a record of draws."""
+    dtype: str
+    """The dtype of its numbers."""
+    parameters: tuple[Number, ...] = ()
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType(
+    {
+        name: Function(place, f"curandGenerate{function}", draw, dtype, parameters)
+        for place, (name, function, draw, dtype, parameters) in enumerate(
+            (
+                ("bits_uint32", "", WORDS, "uint32", ()),
+                ("bits_uint64", "LongLong", LONG, "uint64", ()),
+                ("uniform_float32", "Uniform", UNIFORM32, "float32", ()),
+                ("uniform_float64", "UniformDouble", UNIFORM64, "float64", ()),
+                ("normal_float32", "Normal", NORMAL32, "float32", _FLOATS),
+                ("normal_float64", "NormalDouble", NORMAL64, "float64", _DOUBLES),
+                ("lognormal_float32", "LogNormal", NORMAL32, "float32", _FLOATS),
+                ("lognormal_float64", "LogNormalDouble", NORMAL64, "float64", _DOUBLES),
+                ("poisson_uint32", "Poisson", POISSON, "uint32", _DOUBLES[:1]),
+            )
+        )
+    }
+)
+"""The functions by the verb and the dtype."""
+_OF_DRAW: Final = {each.draw: each for each in reversed(list(FUNCTIONS.values()))}
+_SIZES: Final = {"uint32": 4, "float32": 4, "uint64": 8, "float64": 8}
+
+
+def function_of(entry: Entry) -> Function:
+    """Return the function that makes the draws of a record once more."""
+    return _OF_DRAW[entry.draw]
+
+
+def bytes_of(entry: Entry) -> int:
+    """Return the bytes of its numbers."""
+    return entry.numbers * _SIZES[function_of(entry).dtype]
+
+
+def scalars_of(function: Function, count: int, parameters: tuple[float, ...]) -> bytes:
+    """Return the scalars of a draw. `parameters` are one or two numbers that float32 can hold, if it is of that."""
+    first, second = (*parameters, 0.0, 0.0)[:2]
+    floats = (first, second) if function.dtype == "float32" else (0.0, 0.0)
+    return _SCALARS.pack(function.place, count, first, second, *floats)
+
+
+def generator_program(place: Place) -> Program:
+    """The program of a generator that stands at a place. Its address is where the numbers go."""
+    return Program(
+        make=tuple(_made(place)),
+        execute=(
+            Choose(
+                Number(0, "I"),
+                tuple((each.name, (_GENERATOR, Address(0), _COUNT, *each.parameters)) for each in FUNCTIONS.values()),
+            ),
+        ),
+        addresses=1,
+        scalars=_SCALARS.size,
+        moves=True,
+    )
+
+
+def _made(place: Place) -> list[Step]:
+    kind = KINDS[place.kind]
+    setting = (
+        Call("curandSetQuasiRandomGeneratorDimensions", (_GENERATOR, place.dims))
+        if kind.is_quasi
+        else Call("curandSetPseudoRandomGeneratorSeed", (_GENERATOR, place.seed))
+    )
+    steps: list[Step] = [
+        Create("curandCreateGenerator", (Out(0), kind.number), "curandDestroyGenerator"),
+        Call("curandSetStream", (_GENERATOR, Stream())),
+        setting,
+        Call("curandSetGeneratorOrdering", (_GENERATOR, kind.orderings[place.ordering])),
+    ]
+    if kind.has_offset:
+        steps.append(Call("curandSetGeneratorOffset", (_GENERATOR, place.offset)))
+    steps.append(Call("curandGenerateSeeds", (_GENERATOR,)))
+    if place.record:
+        steps.append(Room((min(_SCRATCH, max(map(bytes_of, place.record))),), OF_LANE))
+    for entry in place.record:
+        steps += _drawn_again(entry)
+    return steps
+
+
+def _drawn_again(entry: Entry) -> list[Step]:
+    """The steps that draw numbers and throw them away, some at a time."""
+    function = function_of(entry)
+    most = _SCRATCH // _SIZES[function.dtype]
+    times, rest = divmod(entry.numbers, most)
+
+    def arguments(count: int) -> tuple[Argument, ...]:
+        parameters = (entry.lam,) if entry.draw == POISSON else (0.0, 1.0)[: len(function.parameters)]
+        return (_GENERATOR, RoomOf(0), count, *parameters)
+
+    steps: list[Step] = [Repeat(function.name, arguments(most), times)] if times else []
+    return [*steps, Call(function.name, arguments(rest))] if rest else steps
+
+
+class Conversion(NamedTuple):
+    """A kernel that makes other numbers out of those that cuRAND has drawn."""
+
+    kernel: str
+    words: tuple[Number, ...] = ()
+    """Its parameters behind the number of elements."""
+
+
+def conversion_program(conversion: Conversion) -> Program:
+    """The program of such a kernel. Its addresses are those of the source and of the target, its first scalar the
+    number of elements.
+    """
+    count, size = Number(0, "Q"), struct.calcsize("<Q" + "".join(each.format for each in conversion.words))
+    launch = Launch(conversion.kernel, (Address(0), Address(1), count, *conversion.words), count)
+    return Program((), (launch,), addresses=2, scalars=size)
+
+
+SCALES: Final[Mapping[str, Conversion]] = MappingProxyType(
+    {
+        "float32": Conversion("scale_float32", tuple(Number(8 + 4 * place, "f") for place in range(3))),
+        "float64": Conversion("scale_float64", tuple(Number(8 + 8 * place, "d") for place in range(3))),
+    }
+)
+"""How uniform numbers of a dtype come into another interval."""
+
+
+class Spread(NamedTuple):
+    """A copy from a contiguous array to one of another layout."""
+
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    target_strides: tuple[int, ...]
+
+
+def spread_program(spread: Spread) -> Program:
+    """The program of such a copy. Its addresses are those of the source and of the target."""
+    bits = f"bits{spread.itemsize}"
+    copy = (bits, bits, spread.shape, spread.shape, spread.strides, spread.target_strides, (), 1.0, False)
+    return Program((), (Arrange(Address(0), Address(1), copy),), addresses=2)

@@ -1,0 +1,1 @@
+"""The simulated cuRAND: its generators, and where their numbers come from."""

@@ -1,0 +1,358 @@
+"""Streams of random numbers go on behind losses, failures and cancellations as if nothing had happened."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.lowlevel
+
+from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory, RandomGenerator, RestartPolicy, StaleArray
+from atomr_trio._device.device import core_of
+from atomr_trio.libraries.random.positions import KINDS, Bounds
+from atomr_trio.libraries.random.records import RANDOM
+from atomr_trio.testing import ReturnStatus, inject
+from support import ON_GPU, SWEEP
+from support.linear import FORMS
+from support.random_host import Shadow, assert_drawn
+from support.rogue import gated, kill_worker
+
+pytestmark = pytest.mark.used_workers
+
+DEADLINE = 60
+OFTEN = RestartPolicy(intensity=100)
+MIXED = ("uniform_float64", "bits_uint32", "normal_float64", "normal_float32", "poisson_uint32", "uniform_float32")
+
+
+async def lose(dev: Any) -> None:
+    generation = dev.generation
+    kill_worker(dev)
+    await dev.wait_generation(after=generation)
+
+
+def ask(owner: Any, name: str, **keywords: Any) -> Any:
+    """Call the verb of a function, such as "normal_float32"; the numbers are those of its default parameters."""
+    verb, _, dtype = name.partition("_")
+    return getattr(owner, verb)(dtype=dtype, **keywords)
+
+
+def parameters_of(name: str) -> tuple[float, ...]:
+    return (1.0,) if name.startswith("poisson") else ()
+
+
+async def check(generator: RandomGenerator, shadow: Shadow, name: str, count: int) -> None:
+    """Draw, and compare with what comes without a loss."""
+    right = shadow.draw(name, count, *parameters_of(name))
+    found = await (await ask(generator, name, size=count)).to_host()
+    assert_drawn(found, right, f"{name} {generator.kind}")
+    assert generator._state.place == shadow.place
+
+
+def new(dev: Any, kind: str = "philox", **keywords: Any) -> tuple[RandomGenerator, Shadow]:
+    generator = dev.random.generator(kind, None if KINDS[kind].is_quasi else 5, **keywords)
+    generator._bounds = Bounds(4, 20_000)
+    return generator, Shadow(generator)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standby", [0, 1])
+async def test_mixed_draws_go_on_behind_losses(open_test_device: Any, standby: int) -> None:
+    kinds = ("philox", "xorwow", "mtgp32", "sobol32", "scrambled_sobol64")
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=standby, restart_policy=OFTEN) as dev:
+            pairs = [new(dev, kind) for kind in kinds]
+            pairs.append(new(dev, "xorwow", ordering="seeded", offset=4095))
+            pairs.append(new(dev, "sobol32", dims=5, offset=3))
+            for turn in range(4):
+                for count in (1001 - turn % 2, 6, 4090):
+                    for generator, shadow in pairs:
+                        name = MIXED[(turn + count) % len(MIXED)]
+                        if KINDS[generator.kind].bits == 64 and name.startswith("bits"):
+                            name = "bits_uint64"
+                        await check(generator, shadow, name, count * generator.dims)
+                await lose(dev)
+            for generator, shadow in pairs:
+                await check(generator, shadow, "uniform_float64", 5000)
+
+
+@pytest.mark.skipif(not SWEEP, reason="it begins a generator that takes five seconds on the host")
+@pytest.mark.parametrize("kind", ["mt19937", "mrg32k3a"])
+async def test_slow_kinds_go_on_behind_losses(open_test_device: Any, kind: str) -> None:
+    async with open_test_device(restart_policy=OFTEN) as dev:
+        generator, shadow = new(dev, kind)
+        for name in MIXED:
+            await check(generator, shadow, name, 10_001)
+            await lose(dev)
+        await check(generator, shadow, "uniform_float64", 100_000)
+
+
+@pytest.mark.parametrize("batched", FORMS.values(), ids=FORMS.keys())
+async def test_a_draw_that_is_lost_keeps_its_numbers_and_can_be_repeated(open_test_device: Any, batched: bool) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(restart_policy=OFTEN) as dev:
+            generator, shadow = new(dev)
+            await check(generator, shadow, "uniform_float64", 101)
+            before = generator.state
+
+            async def draw() -> None:
+                if batched:
+                    async with dev.batch() as batch:
+                        batch.random.normal(size=11, generator=generator)
+                        batch.random.gamma(2.0, size=7, generator=generator)
+                        batch.random.uniform(size=10, generator=generator)
+                        kill_worker(dev)
+                else:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(kill_when_drawn)
+                        await generator.normal(size=11)
+
+            async def kill_when_drawn() -> None:
+                while generator.state == before:
+                    await trio.lowlevel.checkpoint()
+                kill_worker(dev)
+
+            if not batched:
+                await generator.gamma(2.0, size=1)  # so that the kernel is there
+                before = generator.state
+            caught: list[ContextLost] = []
+            async with gated(dev):
+                try:
+                    await draw()
+                except* ContextLost as group:
+                    caught += [each for each in leaves(group) if isinstance(each, ContextLost)]
+            (lost,) = caught
+            assert lost.position == before
+            right = shadow.draw("normal_float64", 11)
+            if batched:
+                shadow.draw("uniform_float64", 10)
+            await check(generator, shadow, "bits_uint32", 10)
+            assert lost.position is not None
+            generator.seek(lost.position)
+            assert_drawn(await (await generator.normal(size=11)).to_host(), right, "normal_float64")
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in leaves(each)]
+    return [error]
+
+
+async def test_kernels_of_our_own_go_on_behind_losses(open_test_device: Any) -> None:
+    calls = (("gamma", (2.5,)), ("integers", (3, 90)), ("standard_t", (4.0,)), ("multinomial", (9, [0.5, 0.2, 0.3])))
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(restart_policy=OFTEN) as dev:
+            generator, other = dev.random.generator(seed=5), dev.random.generator(seed=5)
+            for verb, arguments in calls:
+                right = await (await getattr(other, verb)(*arguments, size=20)).to_host()
+                first = await (await getattr(generator, verb)(*arguments, size=7)).to_host()
+                await lose(dev)
+                second = await (await getattr(generator, verb)(*arguments, size=13)).to_host()
+                np.testing.assert_array_equal(np.concatenate([first, second]), right)
+
+
+async def test_a_thousand_draws_are_the_first_thing_in_a_batch_before_and_after_a_loss(open_test_device: Any) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(restart_policy=OFTEN) as dev:
+            generator = dev.random.generator(seed=5)
+            shadow = Shadow(generator)
+            for _ in range(2):
+                results = []
+                async with dev.batch() as batch:
+                    for turn in range(1000):
+                        try:
+                            results.append(ask(batch.random, MIXED[turn % 3], size=6, generator=generator))
+                        except trio.WouldBlock:
+                            await batch.flush()
+                            results.append(ask(batch.random, MIXED[turn % 3], size=6, generator=generator))
+                for turn, each in enumerate(results):
+                    right = shadow.draw(MIXED[turn % 3], 6)
+                    if turn % 100 > 96:
+                        assert_drawn(await each.to_host(), right, MIXED[turn % 3])
+                await lose(dev)
+            await check(generator, shadow, "uniform_float64", 5000)
+
+
+async def test_a_standby_has_opened_the_library_before_it_serves(open_test_device: Any) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1) as dev:
+            await dev.wait_standby()
+            generator, shadow = new(dev)
+            await check(generator, shadow, "uniform_float64", 9)
+            (standby,) = core_of(dev).current.standbys
+            assert RANDOM.open in standby.opened
+            assert not standby.plans
+
+
+ROWS = {
+    "words": lambda generator, size: generator.bits(size),
+    "uniform32": lambda generator, size: generator.uniform(size=size, dtype="float32"),
+    "uniform64": lambda generator, size: generator.uniform(size=size),
+    "normal32": lambda generator, size: generator.normal(size=size, dtype="float32"),
+    "normal64": lambda generator, size: generator.normal(size=size),
+    "poisson": lambda generator, size: generator.poisson(10.0, size),
+    "large poisson": lambda generator, size: generator.poisson(2500.0, size),
+    "larger poisson": lambda generator, size: generator.poisson(5000.0, size),
+}
+"""The draws that differ in what they do to the state."""
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("kind", ["xorwow", "philox", *(["mrg32k3a"] if SWEEP or ON_GPU else [])])
+async def test_a_generator_that_is_made_anew_is_the_same(dev: Any, kind: str, row: str) -> None:
+    """The device's own generators against each other: what holds on the host may not hold there."""
+    slots = KINDS[kind].slots
+    per_unit = KINDS[kind].per_unit if row.startswith("normal") else 1
+    wholes = (1, slots - 1, slots, 2 * slots + 7) if kind != "philox" or SWEEP or ON_GPU else (slots - 1,)
+    for units in wholes:
+        generator, again = dev.random.generator(kind, 5), dev.random.generator(kind, 5)
+        await ROWS[row](generator, units * per_unit)
+        again.seek(generator.state)
+        for name in (row, "words", "uniform64"):
+            found = [await (await ROWS[name](each, slots + 1000)).to_host() for each in (generator, again)]
+            np.testing.assert_array_equal(*found)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("status", [102, 104, 999])
+async def test_a_draw_that_fails_keeps_its_numbers(dev: Any, status: int) -> None:
+    generator, shadow = new(dev)
+    await check(generator, shadow, "uniform_float64", 101)
+    before = generator.state
+    inject(dev, "curandGenerateNormalDouble", ReturnStatus(status))
+    with pytest.raises((CommandFailed, OutOfDeviceMemory), match="curandGenerateNormalDouble") as failed:
+        await generator.normal(size=11)
+    assert failed.value.position == before
+    right = shadow.draw("normal_float64", 11)
+    await check(generator, shadow, "uniform_float64", 101)
+    generator.seek(before)
+    assert_drawn(await (await generator.normal(size=11)).to_host(), right, "normal_float64")
+
+
+@pytest.mark.sim_only
+async def test_draws_behind_one_that_fails_are_right_or_fail_too(dev: Any) -> None:
+    generator, shadow = new(dev, "xorwow")
+    await check(generator, shadow, "uniform_float64", 101)
+    outs = [dev.zeros(5) for _ in range(4)]
+    inject(dev, "curandGenerateUniformDouble", ReturnStatus(102), call=2)
+
+    async def draw() -> None:
+        async with dev.batch() as batch:
+            for out in outs:
+                batch.random.uniform(out=out, generator=generator)
+
+    with pytest.raises(OutOfDeviceMemory):
+        await draw()
+    right = shadow.draw("uniform_float64", 20).reshape(4, 5)
+    np.testing.assert_array_equal(await outs[0].to_host(), right[0])
+    for out, each in zip(outs[1:], right[1:], strict=True):
+        found = await out.to_host()
+        assert not found.any() or (found == each).all()
+    await check(generator, shadow, "normal_float64", 100)
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("function", ["curandCreateGenerator", "curandGenerateSeeds", "curandSetGeneratorOffset"])
+async def test_a_generator_that_cannot_be_made_is_made_for_the_next_draw(dev: Any, function: str) -> None:
+    generator, shadow = new(dev)
+    inject(dev, function, ReturnStatus(102))
+    with pytest.raises(OutOfDeviceMemory, match=function):
+        await generator.uniform(size=11)
+    shadow.draw("uniform_float64", 11)
+    await check(generator, shadow, "uniform_float64", 101)
+
+
+async def test_a_draw_that_is_refused_leaves_the_generator_where_it_is_known_to_be(open_test_device: Any) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev:
+            generator, shadow = new(dev)
+            torn = dev.zeros(8)
+
+            async def tear() -> None:
+                async with gated(dev), dev.batch() as batch:
+                    batch.fill(torn, 1.0)
+                    kill_worker(dev)
+
+            with pytest.raises(ContextLost):
+                await tear()
+            await check(generator, shadow, "uniform_float64", 5)
+            here = generator.state
+            generator.seek(here | {"offset": 4 << 20, "record": []})
+            with pytest.raises(StaleArray):
+                await generator.uniform(out=torn[:4])
+            generator.seek(here)
+            await check(generator, shadow, "uniform_float64", 9)
+
+
+# --- cancellations ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_draw_that_is_cancelled_while_it_runs_keeps_its_numbers(dev: Any) -> None:
+    generator, shadow = new(dev)
+    await check(generator, shadow, "uniform_float64", 101)
+    before = generator.state
+    async with gated(dev):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generator.uniform, 0.0, 1.0, 50)
+            while generator.state == before:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    shadow.draw("uniform_float64", 50)
+    await check(generator, shadow, "normal_float64", 10)
+
+
+async def test_a_draw_that_is_cancelled_before_it_was_sent_keeps_its_numbers(open_test_device: Any) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev:
+            generator, shadow = new(dev)
+            await check(generator, shadow, "uniform_float64", 101)
+            before = generator.state
+            core = core_of(dev)
+            core.rebuild_held = trio.Event()
+            kill_worker(dev)
+            async with trio.open_nursery() as nursery:
+                while core.serving is not None:
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(generator.uniform, 0.0, 1.0, 50)
+                while generator.state == before:
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            core.rebuild_held.set()
+            shadow.draw("uniform_float64", 50)
+            await check(generator, shadow, "normal_float64", 10)
+
+
+# --- many generators --------------------------------------------------------------------------------------------------
+
+
+async def test_more_generators_than_plans_are_kept_come_back_silently(open_test_device: Any) -> None:
+    async with open_test_device(plan_cache=1) as dev:
+        pairs = [new(dev, kind) for kind in ("philox", "xorwow", "sobol32")]
+        for name in MIXED:
+            for generator, shadow in pairs:
+                await check(generator, shadow, name, 1000)
+        assert len(core_of(dev).current.plans) <= 2
+
+
+async def test_a_generator_that_is_collected_is_given_back(open_test_device: Any) -> None:
+    async with open_test_device() as dev:
+        kept, shadow = new(dev)
+        await check(kept, shadow, "bits_uint32", 5)
+        generator, other = new(dev)
+        await check(generator, other, "bits_uint32", 5)
+        current = core_of(dev).current
+        assert len(current.plans) == 2
+        del generator
+        gc.collect()
+        await check(new(dev)[0], Shadow(new(dev)[0]), "bits_uint32", 5)
+        gc.collect()
+        await check(*new(dev), "bits_uint32", 5)
+        assert len(current.plans) <= 2
+        await check(kept, shadow, "uniform_float64", 5)
