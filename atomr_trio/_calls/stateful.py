@@ -48,6 +48,11 @@ class StatefulPlan(Plan):
         self._content = b""
         return super().definition(allowed)
 
+    @property
+    def was_used(self) -> bool:
+        """True if a worker may have it."""
+        return self._state is not None
+
     def kind(self) -> PlanKind:
         """Return what its executions have in common."""
         return PlanKind(self._plans, self)
@@ -56,6 +61,7 @@ class StatefulPlan(Plan):
         """Make sure that the next execution begins in a state."""
         self._state = state
         if self._there != (generation.number, state):
+            self._there = None
             self._plans.withdraw(self, generation)
 
     def begun(self, generation: Generation, state: object) -> None:

@@ -51,7 +51,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
 
     def __del__(self) -> None:
         # Any thread, any time: only note it.
-        if hasattr(self, "_plan"):
+        if hasattr(self, "_plan") and self._plan.was_used:
             self._device.dropped.append(self._plan.end_in)
 
     def __repr__(self) -> str:

@@ -218,6 +218,7 @@ class _RandomVerbs(OwnVerbs):
             self._convert(*conversion, between, last, between.size)
             if last is not result:
                 self._spread(last, result)
+            self._note_position()
         return result
 
 
@@ -313,7 +314,7 @@ class BatchRandom(_RandomVerbs, Batched):
         except BaseException:
             if planner._began is not None and not any(request.sent for request in requests):
                 generator, before = planner._began
-                generator._state = before
+                generator._state, generator._lam = before, 0.0
             raise
         return result
 

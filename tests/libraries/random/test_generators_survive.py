@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.lowlevel
 
-from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory, RandomGenerator, RestartPolicy
+from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory, RandomGenerator, RestartPolicy, StaleArray
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.random.positions import KINDS, Bounds
 from atomr_trio.libraries.random.records import RANDOM
 from atomr_trio.testing import ReturnStatus, inject
-from support import SWEEP
+from support import ON_GPU, SWEEP
 from support.linear import FORMS
 from support.random_host import Shadow, assert_drawn
 from support.rogue import gated, kill_worker
@@ -188,6 +188,35 @@ async def test_a_standby_has_opened_the_library_before_it_serves(open_test_devic
             assert not standby.plans
 
 
+ROWS = {
+    "words": lambda generator, size: generator.bits(size),
+    "uniform32": lambda generator, size: generator.uniform(size=size, dtype="float32"),
+    "uniform64": lambda generator, size: generator.uniform(size=size),
+    "normal32": lambda generator, size: generator.normal(size=size, dtype="float32"),
+    "normal64": lambda generator, size: generator.normal(size=size),
+    "poisson": lambda generator, size: generator.poisson(10.0, size),
+    "large poisson": lambda generator, size: generator.poisson(2500.0, size),
+    "larger poisson": lambda generator, size: generator.poisson(5000.0, size),
+}
+"""The draws that differ in what they do to the state."""
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("kind", ["xorwow", "philox", *(["mrg32k3a"] if SWEEP or ON_GPU else [])])
+async def test_a_generator_that_is_made_anew_is_the_same(dev: Any, kind: str, row: str) -> None:
+    """The device's own generators against each other: what holds on the host may not hold there."""
+    slots = KINDS[kind].slots
+    per_unit = KINDS[kind].per_unit if row.startswith("normal") else 1
+    wholes = (1, slots - 1, slots, 2 * slots + 7) if kind != "philox" or SWEEP or ON_GPU else (slots - 1,)
+    for units in wholes:
+        generator, again = dev.random.generator(kind, 5), dev.random.generator(kind, 5)
+        await ROWS[row](generator, units * per_unit)
+        again.seek(generator.state)
+        for name in (row, "words", "uniform64"):
+            found = [await (await ROWS[name](each, slots + 1000)).to_host() for each in (generator, again)]
+            np.testing.assert_array_equal(*found)
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +252,9 @@ async def test_draws_behind_one_that_fails_are_right_or_fail_too(dev: Any) -> No
         await draw()
     right = shadow.draw("uniform_float64", 20).reshape(4, 5)
     np.testing.assert_array_equal(await outs[0].to_host(), right[0])
+    for out, each in zip(outs[1:], right[1:], strict=True):
+        found = await out.to_host()
+        assert not found.any() or (found == each).all()
     await check(generator, shadow, "normal_float64", 100)
 
 
@@ -235,6 +267,28 @@ async def test_a_generator_that_cannot_be_made_is_made_for_the_next_draw(dev: An
         await generator.uniform(size=11)
     shadow.draw("uniform_float64", 11)
     await check(generator, shadow, "uniform_float64", 101)
+
+
+async def test_a_draw_that_is_refused_leaves_the_generator_where_it_is_known_to_be(open_test_device: Any) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev:
+            generator, shadow = new(dev)
+            torn = dev.zeros(8)
+
+            async def tear() -> None:
+                async with gated(dev), dev.batch() as batch:
+                    batch.fill(torn, 1.0)
+                    kill_worker(dev)
+
+            with pytest.raises(ContextLost):
+                await tear()
+            await check(generator, shadow, "uniform_float64", 5)
+            here = generator.state
+            generator.seek(here | {"offset": 4 << 20, "record": []})
+            with pytest.raises(StaleArray):
+                await generator.uniform(out=torn[:4])
+            generator.seek(here)
+            await check(generator, shadow, "uniform_float64", 9)
 
 
 # --- cancellations ----------------------------------------------------------------------------------------------------
