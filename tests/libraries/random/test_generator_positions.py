@@ -21,6 +21,7 @@ from atomr_trio.libraries.random.positions import (
     position_of,
     slots_of,
 )
+from support import SWEEP
 from support.random_host import HostGenerator
 
 pytestmark = pytest.mark.sim_only
@@ -232,7 +233,8 @@ def _check_restored(place: Place, generator: HostGenerator) -> None:
 )
 def test_a_restored_generator_goes_on_with_the_same_numbers(base: Place, draw: str) -> None:
     slots, per_unit = slots_of(base), KINDS[base.kind].per_unit if draw.startswith("normal") else 1
-    for offset, units in ((0, 1), (3 * slots + 5, slots - 1), (slots - 2, 2 * slots + 7), (6, 3 * slots)):
+    cases = ((slots - 2, 2 * slots + 7), (3 * slots + 5, slots - 1), (0, 1), (6, 3 * slots))
+    for offset, units in cases if SWEEP else cases[:2]:
         begun, count = base._replace(offset=offset), units * per_unit
         generator = HostGenerator(begun)
         generator.draw(draw, count, 10.0)

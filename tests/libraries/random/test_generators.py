@@ -42,8 +42,17 @@ def functions_of(kind: str) -> dict[str, tuple[str, dict[str, Any], tuple[float,
     }
 
 
-@pytest.mark.parametrize("batched", FORMS.values(), ids=FORMS.keys())
-@pytest.mark.parametrize("kind", [kind for kind in QUICK if kind != "mrg32k3a"])
+@pytest.mark.parametrize(
+    ("kind", "batched"),
+    [
+        pytest.param(
+            kind, batched, id=f"{kind}-{form}", marks=pytest.mark.sweep if batched and kind not in FAST else []
+        )
+        for kind in QUICK
+        if kind != "mrg32k3a"
+        for form, batched in FORMS.items()
+    ],
+)
 async def test_the_numbers_are_those_of_the_library(dev: Any, kind: str, batched: bool) -> None:
     seed = {} if KINDS[kind].is_quasi else {"seed": 77}
     generator = dev.random.generator(kind, **seed, dims=1)
@@ -153,10 +162,17 @@ LAYOUTS = {
     "misaligned": ((25,), lambda x: x[1:].reshape(4, 6)),
     "of nine axes": ((4, 12, 1, 1, 1, 1, 1, 1, 1), lambda x: x[:, ::2]),
 }
+FEW_LAYOUTS = ("contiguous", "every second", "misaligned")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", LAID_OUT)
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        pytest.param(kind, layout, marks=[] if kind == "xorwow" or layout in FEW_LAYOUTS else pytest.mark.sweep)
+        for kind in LAID_OUT
+        for layout in LAYOUTS
+    ],
+)
 async def test_numbers_go_to_arrays_of_any_layout_and_nowhere_else(dev: Any, kind: str, layout: str) -> None:
     shape, view = LAYOUTS[layout]
     generator = dev.random.generator(kind, *([] if KINDS[kind].is_quasi else [5]))
