@@ -35,6 +35,11 @@ class RandomGenerator(metaclass=NoPublicConstructor):
     several tasks and batches. The numbers depend on the position alone: after a loss they are those that would have
     come without it. A call that was lost, cancelled or has failed keeps its numbers, and the next one goes on behind
     them.
+
+    The library's generators of the kinds philox, xorwow and mrg32k3a can begin only where all of their parallel
+    sequences have come equally far. Draws behind such a place are recorded, and made once more after a loss. The record
+    has at most 64 draws that differ in how many words a number takes, of 16 million numbers in all. Behind that the
+    generator moves on to the next such place, and skips what lies between: always, with a loss or without one.
     """
 
     __slots__ = ("__weakref__", "_bounds", "_device", "_lam", "_plan", "_state")

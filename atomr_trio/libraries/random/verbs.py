@@ -262,7 +262,7 @@ class Random(_RandomVerbs, Awaited):
         the Mersenne twisters have none.
 
         After a fault the generator is made anew at its position. The Mersenne twisters draw everything once more for
-        that, at some 10 to 100 billion numbers a second.
+        that, which takes the GPU about as long as all of their draws did.
 
         Raises `InvalidArgument` for a kind, ordering, seed, offset or number of dimensions that does not exist.
         """

@@ -15,7 +15,7 @@ from support.philox import CONTINUOUS, DISTRIBUTIONS_OF_WHOLES, PVALS, Example, 
 pytestmark = [pytest.mark.used_workers, pytest.mark.usefixtures("kept_compiles")]
 
 KEY = 20261126
-SIZE = 20_000
+SIZE = 10_000
 ENOUGH = 1e-3
 """The least probability of a sample. The seeds are fixed, so a sample that fits fits always."""
 
