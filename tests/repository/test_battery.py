@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import support
-from support import ROOT
+from support import ROOT, philox
 
 BATTERY = ROOT / "tests" / "battery"
 sys.path.append(str(BATTERY))
@@ -41,6 +41,22 @@ def test_the_battery_tells_all_p_values_and_does_not_reject_our_words():
         (stream, test) for stream in battery.STREAMS for test in word_tests.TESTS
     ]
     assert verdict.startswith(f"not rejected: the smallest of {len(told)} p-values is ")
+
+
+@pytest.mark.sim_only
+def test_the_words_can_be_written_for_another_battery(tmp_path):
+    command = [sys.executable, str(BATTERY / "battery.py"), "--backend", "sim"]
+    done = subprocess.run(
+        [*command, "--blocks", "2", "--write", str(tmp_path / "words")],
+        env=support.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    written = np.fromfile(tmp_path / "words", "<u4")
+    np.testing.assert_array_equal(written, philox.words(battery.KEY, 0, 2 * battery.PLANS["sim"].size))
 
 
 @pytest.mark.parametrize("name", list(word_tests.TESTS))
