@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import numpy as np
@@ -42,7 +42,8 @@ from .programs import (
 from .records import RANDOM
 from .states import State
 
-T = TypeVar("T")
+Converting = tuple[Conversion, tuple[float, ...]]
+"""A conversion with its parameters."""
 
 _ALIGNMENT = 16
 """Of where the library writes: kernels store several numbers at a time."""
@@ -98,13 +99,13 @@ class DrawingVerbs(PhiloxVerbs):
         name: str,
         parameters: tuple[float, ...],
         target: tuple[tuple[int, ...], str, DeviceArray | None],
-        conversion: tuple[Conversion, tuple[float, ...]] | None = None,
+        conversions: Sequence[Converting] = (),
         per_element: int = 1,
     ) -> DeviceArray:
-        """Plan a draw by the function of this name, and return the result.
+        """Plan a draw by the function of this name, and return the result. The generator moves when all is planned.
 
-        `conversion` makes elements of the result out of the numbers, of which there are `per_element` for each. With
-        none the numbers are the elements, byte by byte.
+        The last of `conversions` makes elements of the result out of the numbers; those before change the numbers in
+        their place. With none the numbers are the elements, byte by byte, `per_element` for each.
         """
         if self._batch is not None and not self._batch.ordered:
             raise InvalidArgument(
@@ -127,16 +128,20 @@ class DrawingVerbs(PhiloxVerbs):
         if not (lies_well and same_size and needed == count):
             numbers = self._empty((needed,), function.dtype)
         last = result
-        if conversion is not None and not lies_well:
+        if conversions and not lies_well:
             last = self._empty(shape, dtype)
-        self._begin_draw(generator, function, numbers, needed, parameters)
-        if conversion is not None:
-            self._convert(*conversion, numbers, last, math.prod(shape))
+        place = self._plan_calls(generator, function, numbers, needed, parameters)
+        for each in conversions[:-1]:
+            self._convert(*each, numbers, numbers, count)
+        if conversions:
+            self._convert(*conversions[-1], numbers, last, count)
             if last is not result:
                 self._spread(last, result)
         elif numbers is not result:
             self._spread(_seen(numbers, count, shape, dtype), result)
-        self._note_position()
+        self._move(generator, attrs.evolve(generator._state, place=place))
+        if function.draw == POISSON:
+            generator._lam = parameters[0]
         return result
 
     def _own(
@@ -163,28 +168,27 @@ class DrawingVerbs(PhiloxVerbs):
         self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
         self._plan_philox(drawing, drawer.seed, before.own, result, operation=name)
-        self._began = drawer, before
-        drawer._state = attrs.evolve(before, own=behind)
-        self._note_position()
+        self._move(drawer, attrs.evolve(before, own=behind))
         return result
 
-    def _note_position(self) -> None:
-        """Let the errors of all commands say where the generator stood before the call."""
-        if self._began is not None:
-            _, before = self._began
-            for request in self._requests:
-                if isinstance(request, CommandRequest):
-                    request.position = before.plain
+    def _move(self, generator: RandomGenerator, behind: State) -> None:
+        """Move the generator on, behind the call; the errors of its commands say where it stood before."""
+        before = generator._state
+        for request in self._requests:
+            if isinstance(request, CommandRequest):
+                request.position = before.plain
+        self._began = generator, before
+        generator._state = behind
 
-    def _begin_draw(
+    def _plan_calls(
         self,
         generator: RandomGenerator,
         function: Function,
         numbers: DeviceArray,
         count: int,
         parameters: tuple[float, ...],
-    ) -> None:
-        """Plan the calls of the library, and move the generator on."""
+    ) -> Place:
+        """Plan the calls of the library, and return the place behind them."""
         before = generator._state
         lam = parameters[0] if function.draw == POISSON else 0.0
         try:
@@ -200,9 +204,7 @@ class DrawingVerbs(PhiloxVerbs):
             nobody = self._empty((rest,), other.dtype)
             calls.append(self._call_of(generator, draw.drawn, draw.place, other, nobody, rest, (0.0, 1.0)))
         self._requests += calls
-        self._began = generator, before
-        generator._state = attrs.evolve(before, place=draw.place)
-        generator._lam = lam if function.draw == POISSON else generator._lam
+        return draw.place
 
     def _call_of(
         self,

@@ -12,6 +12,7 @@ from ..._calls.known import is_stateful, stateful
 from ..._calls.verbs import Awaited, Batched, Outgoing, Recorded, verb
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
+from .drawing import Converting
 from .generator import DefaultGenerator, RandomGenerator, Size, make_generator
 from .own_verbs import OwnVerbs
 from .parameters import held, scalar, scale as checked_scale
@@ -93,11 +94,8 @@ class _RandomVerbs(OwnVerbs):
         span = held(last - first, "the difference of high and low", native)
         if span < 0:
             raise InvalidArgument(f"low is at most high: {shown(low)} and {shown(high)}")
-        scaled = (SCALES[native], (first, span, last)) if (first, last) != (0.0, 1.0) else None
-        if scaled is not None and halved is not None:
-            between = self._drawn(drawer, f"uniform_{native}", (), (target[0], native, None), scaled)
-            return self._finished(between, halved, target)
-        return self._drawn(drawer, f"uniform_{native}", (), target, scaled or halved)
+        scaled = [(SCALES[native], (first, span, last))] if (first, last) != (0.0, 1.0) else []
+        return self._drawn(drawer, f"uniform_{native}", (), target, [*scaled, *halved])
 
     @verb
     @stateful
@@ -181,7 +179,7 @@ class _RandomVerbs(OwnVerbs):
         mean = scalar(lam, "lam")
         if not 0 < mean <= MOST_LAM:
             raise InvalidArgument(f"lam is above 0 and at most {MOST_LAM:,.0f}, not {shown(lam)}")
-        wide = (_WIDEN, ()) if target[1].endswith("64") else None
+        wide: list[Converting] = [(_WIDEN, ())] if target[1].endswith("64") else []
         return self._drawn(drawer, "poisson_uint32", (mean,), target, wide)
 
     # What they have in common.
@@ -204,29 +202,12 @@ class _RandomVerbs(OwnVerbs):
         )
         return self._drawn(drawer, f"{verb}_{native}", parameters, target, halved)
 
-    def _finished(
-        self,
-        between: DeviceArray,
-        conversion: tuple[Conversion, tuple[float, ...]],
-        target: tuple[tuple[int, ...], str, DeviceArray | None],
-    ) -> DeviceArray:
-        """Plan one more conversion, into the result."""
-        shape, dtype, out = target
-        result = self._empty(shape, dtype) if out is None else out
-        last = result if result.contiguous else self._empty(shape, dtype)
-        if between.size:
-            self._convert(*conversion, between, last, between.size)
-            if last is not result:
-                self._spread(last, result)
-            self._note_position()
-        return result
 
-
-def _native(dtype: str) -> tuple[str, tuple[Conversion, tuple[float, ...]] | None]:
+def _native(dtype: str) -> tuple[str, list[Converting]]:
     """Return the dtype that the library gives, and what makes the wanted one of it."""
     if dtype in ("float32", "float64"):
-        return dtype, None
-    return "float32", (Conversion(f"halve_{dtype}"), ())
+        return dtype, []
+    return "float32", [(Conversion(f"halve_{dtype}"), ())]
 
 
 class Random(_RandomVerbs, Awaited):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from atomr_trio import DeviceClosed, InvalidArgument
+from atomr_trio._calls import verbs
+from support import set_constant
 from support.blas import submitted
 from support.linear import FORMS, find
 
@@ -132,6 +134,17 @@ async def test_an_out_that_does_not_fit_is_refused(dev: Any, open_test_device: A
             with pytest.raises(InvalidArgument, match=match):
                 await getattr(dev.random, verb)(**{"generator": generator, **arguments, **keywords})
         assert (submitted(dev)[0], generator.state) == (before[0], state)
+
+
+async def test_an_out_of_too_many_pieces_is_refused(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_constant(monkeypatch, verbs, "_MOST_BOXES", 4)
+    generator = dev.random.generator(seed=1)
+    out = dev.zeros((3,) * 9, "float32")[(slice(None, None, 2),) * 9]
+    before, state = submitted(dev), generator.state
+    for low in (0.0, 2.0):
+        with pytest.raises(InvalidArgument, match="too many pieces"):
+            await generator.uniform(low, 3.0, out=out)
+    assert (submitted(dev), generator.state) == (before, state)
 
 
 async def test_quasi_kinds_give_multiples_of_their_dimensions_and_what_the_library_has(dev: Any) -> None:
