@@ -92,9 +92,7 @@ class Shadow:
         numbers = self._host.draw(_DRAWS.get(name, f"{verb}{bits}"), needed, *parameters)
         lam = parameters[0] if verb == "poisson_uint32" else 0.0
         result = drawn(self.place, function.draw, needed, lam, self._bounds)
-        if result.skipped is not None:
-            self._host.draw(result.skipped.draw, result.skipped.numbers)
-        elif result.place != result.drawn:
+        if result.place != result.drawn:
             self._host = HostGenerator(result.place)
         self.place = result.place
         return numbers[:count]

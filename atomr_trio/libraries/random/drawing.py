@@ -35,7 +35,6 @@ from .programs import (
     Function,
     Spread,
     conversion_program,
-    function_of,
     scalars_of,
     spread_program,
 )
@@ -130,7 +129,7 @@ class DrawingVerbs(PhiloxVerbs):
         last = result
         if conversions and not lies_well:
             last = self._empty(shape, dtype)
-        place = self._plan_calls(generator, function, numbers, needed, parameters)
+        place = self._plan_call(generator, function, numbers, needed, parameters)
         for each in conversions[:-1]:
             self._convert(*each, numbers, numbers, count)
         if conversions:
@@ -180,7 +179,7 @@ class DrawingVerbs(PhiloxVerbs):
         self._began = generator, before
         generator._state = behind
 
-    def _plan_calls(
+    def _plan_call(
         self,
         generator: RandomGenerator,
         function: Function,
@@ -188,50 +187,29 @@ class DrawingVerbs(PhiloxVerbs):
         count: int,
         parameters: tuple[float, ...],
     ) -> Place:
-        """Plan the calls of the library, and return the place behind them."""
+        """Plan the call of the library, and return the place where the next one begins."""
         before = generator._state
         lam = parameters[0] if function.draw == POISSON else 0.0
         try:
             draw = drawn(before.place, function.draw, count, lam, generator._bounds)
         except OverflowError:
             raise InvalidArgument(f"{generator!r} has come to the end of its sequence, or this draw would") from None
-        makes_table = function.draw == POISSON and generator._lam != lam
-        calls = [
-            self._call_of(generator, before.place, draw.drawn, function, numbers, count, parameters, blocks=makes_table)
-        ]
-        if draw.skipped is not None and draw.skipped.numbers:
-            other, rest = function_of(draw.skipped), draw.skipped.numbers
-            nobody = self._empty((rest,), other.dtype)
-            calls.append(self._call_of(generator, draw.drawn, draw.place, other, nobody, rest, (0.0, 1.0)))
-        self._requests += calls
-        return draw.place
-
-    def _call_of(
-        self,
-        generator: RandomGenerator,
-        before: Place,
-        behind: Place,
-        function: Function,
-        numbers: DeviceArray,
-        count: int,
-        parameters: tuple[float, ...],
-        *,
-        blocks: bool = False,
-    ) -> StatefulRequest:
         operands = self._operands()
         operands.writes(numbers, keeps=False)
-        return StatefulRequest(
+        request = StatefulRequest(
             generator._plan,
-            before,
-            behind,
+            before.place,
+            draw.drawn,
             (numbers.address,),
             scalars_of(function, count, parameters),
             operands.roles(),
             lane=self._lane,
             operation=f"{RANDOM.engine}.draw",
             keep=(generator, operands.arrays),
-            blocks=blocks,
+            blocks=function.draw == POISSON and generator._lam != lam,
         )
+        self._requests.append(request)
+        return draw.place
 
     def _convert(
         self, conversion: Conversion, words: tuple[float, ...], source: DeviceArray, target: DeviceArray, count: int

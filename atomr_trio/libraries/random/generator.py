@@ -37,9 +37,10 @@ class RandomGenerator(metaclass=NoPublicConstructor):
     them.
 
     The library's generators of the kinds philox, xorwow and mrg32k3a can begin only where all of their parallel
-    sequences have come equally far. Draws behind such a place are recorded, and made once more after a loss. The record
-    has at most 64 draws that differ in how many words a number takes, of 16 million numbers in all. Behind that the
-    generator moves on to the next such place, and skips what lies between: always, with a loss or without one.
+    sequences have come equally far. Of the draws behind such a place, what is less than a round is recorded, and made
+    once more after a loss. The record has at most 64 draws that differ from their neighbours in how many words a number
+    takes, of 16 million numbers in all. Behind that the generator moves on to a round that nothing has reached: always,
+    with a loss or without one. Draws that all take equally many words never come to that.
     """
 
     __slots__ = ("__weakref__", "_bounds", "_device", "_lam", "_plan", "_state")

@@ -2,24 +2,25 @@
 
 A pseudo kind runs T sequences side by side, and deals its numbers out to them in turn. Its position is r T + q: each
 sequence, or slot, has given r words, and those before slot q one more. A draw of n numbers takes u units, and each unit
-takes w words of its slot. An offset says r and q and nothing else. So it restores a generator only if every slot has
-given either r words or, before q, one more:
-
-- After draws with w = 1 this is always so, and the position is u further on.
-- After draws with another w, all of them with one and the same, it is so when q is what it was: each slot has been
-  visited equally often then, and has gone on by that many times w.
-- After draws with several w it is never so again.
+takes w words of its slot. What comes next depends on how many words each slot has given, and on q. An offset says r and
+q and nothing else, so it restores a generator only if every slot has given either r words or, before q, one more.
 
 So the state of a generator is an offset, and a record of the draws that are not in it yet. A generator is restored by
 setting the offset and making these draws once more, to memory that nobody reads. What was drawn does not matter there,
-only u and w; so each draw is recorded as the cheapest with the same w, and neighbours are one.
+only u and w; so each draw is recorded as the cheapest with the same w, and neighbours are one. The record is short,
+because most of a draw is in the offset:
 
-The record is bounded. When it is too long, the generator *moves on*. If all of its draws had one w, some units are
-skipped, less than T, until q is what it was; else a new generator begins at a round that no slot has reached yet. Both
-depend on the draws alone, and not on when a worker was lost. So the numbers are the same with and without losses.
+- T units are a whole round. They take w words of every slot, and q is what it was. Sums do not depend on the order, so
+  whole rounds of any draw are in the offset, which is w T larger for each, whatever else is in the record.
+- Units with w = 1 are in the offset, as many as they are, if nothing is in the record.
+
+So draws of one w leave less than T units in the record. Those of several w can make it long, by entries. When it is too
+long, the generator *moves on*: a new one begins at a round that no slot has reached yet. This depends on the draws
+alone, and not on when a worker was lost. So the numbers are the same with and without losses.
 
 The slots of Poisson numbers from 2,000 on, of the kinds XORWOW and MRG32k3a, take two words for every second number,
-and keep the other half. No offset says that. A record with such numbers ends with a new round.
+and keep the other half. No offset says that. While the record has such numbers nothing leaves it, and it ends with a
+new round.
 
 The Mersenne twisters have no offset. All of their draws are recorded, and made again. The quasi kinds go by points: a
 draw of n numbers in d dimensions is n / d points, whatever the distribution is. Their offset says everything.
@@ -158,11 +159,8 @@ class Draw(NamedTuple):
 
     drawn: Place
     """Where it stands behind the draw."""
-    skipped: Entry | None
-    """What is drawn and thrown away next, for a record that was too long."""
     place: Place
-    """Where it stands behind that, which is where the next draw begins. If it is another place than `drawn`, though
-    nothing is skipped, a new generator begins there."""
+    """Where the next draw begins. If that is another place, the record was too long, and a new generator begins."""
 
 
 def even(kind: str, draw: str, count: int) -> int:
@@ -198,13 +196,13 @@ def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds 
         behind = place._replace(offset=place.offset + count // place.dims)
         if behind.offset > kind.points:
             raise OverflowError
-        return Draw(behind, None, behind)
-    entry = _plain(place.kind, draw, count, lam)
+        return Draw(behind, behind)
+    entry = recorded(place.kind, draw, count, lam)
     behind = _folded(place._replace(record=_joined(place.record, entry)))
-    skipped, moved = (None, behind) if not kind.slots or _fits(behind, bounds) else _moved_on(behind)
-    if kind.slots and max(moved.offset, position_of(moved)) >= END:
+    moved = behind if not kind.slots or _fits(behind, bounds) else _moved_on(behind)
+    if kind.slots and position_of(moved) >= END:
         raise OverflowError
-    return Draw(behind, skipped, moved)
+    return Draw(behind, moved)
 
 
 def _fits(place: Place, bounds: Bounds) -> bool:
@@ -212,28 +210,24 @@ def _fits(place: Place, bounds: Bounds) -> bool:
     return len(record) <= bounds.entries and sum(entry.numbers for entry in record) <= bounds.numbers
 
 
-def _moved_on(place: Place) -> tuple[Entry | None, Place]:
-    """Return the draw that makes an offset out of a record, and where the generator stands then."""
-    slots, words = slots_of(place), {_words(place.kind, entry) for entry in place.record}
-    if len(words) == 1 and not _is_irregular(place):
-        last = place.record[-1]
-        rest = -sum(_units(place.kind, entry) for entry in place.record) % slots
-        skipped = last._replace(numbers=rest * (last.numbers // _units(place.kind, last)))
-        return skipped, _folded(place._replace(record=_joined(place.record, skipped)))
+def _moved_on(place: Place) -> Place:
+    """Return the first round that no slot has reached."""
+    slots = slots_of(place)
     begun, slot = divmod(place.offset, slots)
     most = sum(-(-_units(place.kind, entry) // slots) * _words(place.kind, entry) for entry in place.record)
-    return None, place._replace(offset=(begun + (slot > 0) + most) * slots, record=())
+    return place._replace(offset=(begun + (slot > 0) + most) * slots, record=())
 
 
 def _folded(place: Place) -> Place:
-    """Return the same place with as much of the record in its offset as can be."""
+    """Return the same place with as much of the last draw in its offset as can be. The others were last before."""
     slots, record = slots_of(place), place.record
-    words = {_words(place.kind, entry) for entry in record}
-    if not slots or len(words) != 1 or _is_irregular(place):
+    if not slots or not record or any(entry.draw == POISSON for entry in record):
         return place
-    (each,) = words
-    units = sum(_units(place.kind, entry) for entry in record)
-    return place._replace(offset=place.offset + each * units, record=()) if each == 1 or units % slots == 0 else place
+    *others, last = record
+    units, words = _units(place.kind, last), _words(place.kind, last)
+    rest = 0 if words == 1 and not others else units % slots
+    kept = last._replace(numbers=rest * _per_unit(place.kind, last))
+    return place._replace(offset=place.offset + words * (units - rest), record=_joined(tuple(others), kept))
 
 
 def _joined(record: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
@@ -245,8 +239,8 @@ def _joined(record: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
     return (*record, entry)
 
 
-def _plain(kind: str, draw: str, count: int, lam: float) -> Entry:
-    """Return the draw as it is recorded."""
+def recorded(kind: str, draw: str, count: int, lam: float) -> Entry:
+    """Return a draw as it is recorded."""
     facts = KINDS[kind]
     if draw == POISSON and (not facts.slots or (kind != "philox" and lam >= _REGULAR_POISSON)):
         return Entry(POISSON, count, lam)
@@ -260,14 +254,14 @@ def _plain(kind: str, draw: str, count: int, lam: float) -> Entry:
     return Entry(draw, count)
 
 
+def _per_unit(kind: str, entry: Entry) -> int:
+    return KINDS[kind].per_unit if entry.draw in (NORMAL32, NORMAL64) else 1
+
+
 def _units(kind: str, entry: Entry) -> int:
-    return entry.numbers // KINDS[kind].per_unit if entry.draw in (NORMAL32, NORMAL64) else entry.numbers
+    return entry.numbers // _per_unit(kind, entry)
 
 
 def _words(kind: str, entry: Entry) -> int:
     """Return the words that a unit takes, and at most takes where it is irregular."""
     return 2 if entry.draw == POISSON else KINDS[kind].words.get(entry.draw, 1)
-
-
-def _is_irregular(place: Place) -> bool:
-    return any(entry.draw == POISSON for entry in place.record)

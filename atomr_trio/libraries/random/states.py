@@ -10,11 +10,12 @@ import attrs
 
 from ..._values.errors import InvalidArgument
 from ..._values.util import named, shown
-from .positions import BOUNDS, END, KINDS, MOST_LAM, POISSON, Bounds, Entry, Kind, Place
+from .positions import BOUNDS, END, KINDS, LONG, MOST_LAM, POISSON, Bounds, Entry, Kind, Place, even, recorded
 from .programs import FUNCTIONS
 
 MOST_DIMENSIONS: Final = 20_000
-_DRAWS: Final = frozenset(each.draw for each in FUNCTIONS.values())
+_DRAWS: Final = frozenset(each.draw for each in FUNCTIONS.values()) - {LONG}
+"""The draws that are recorded: those of 64-bit words are of quasi kinds alone, which have no record."""
 
 
 @attrs.frozen
@@ -47,30 +48,34 @@ def read_state(plain: object, bounds: Bounds = BOUNDS) -> State:
     """Return the state that `State.plain` wrote. Raises `InvalidArgument` for anything else."""
     if not isinstance(plain, Mapping) or plain.keys() != State(Place("philox", "default", 0, 1)).plain().keys():
         raise InvalidArgument(f"a state is what the state of a generator was, not {shown(plain)}")
-    kind, ordering = check_kind(plain["kind"]), check_ordering(plain["kind"], plain["ordering"])
+    check_kind(plain["kind"])
+    ordering = check_ordering(plain["kind"], plain["ordering"])
     place = Place(
         plain["kind"],
         ordering,
         integer(plain["seed"], "the seed", 0, END),
         check_dims(plain["kind"], plain["dims"]),
         check_offset(plain["kind"], plain["offset"]),
-        _record(plain["record"], kind, bounds),
+        _record(plain["record"], plain["kind"], bounds),
     )
     return State(
         place, integer(plain["own"], "the own position", 0, END), integer(plain["spawned"], "the spawned", 0, END)
     )
 
 
-def _record(plain: object, kind: Kind, bounds: Bounds) -> tuple[Entry, ...]:
+def _record(plain: object, name: str, bounds: Bounds) -> tuple[Entry, ...]:
     if not isinstance(plain, list) or not all(isinstance(each, list) and len(each) == 3 for each in plain):
         raise InvalidArgument(f"the record of a state is a list of draws, not {shown(plain)}")
-    entries = []
+    kind, entries = KINDS[name], []
     for draw, numbers, lam in plain:
         if not isinstance(draw, str) or draw not in _DRAWS or not isinstance(lam, int | float):
             raise InvalidArgument(f"{shown([draw, numbers, lam])} is no draw of a state")
         if draw == POISSON and not 0 < lam <= MOST_LAM:
             raise InvalidArgument(f"the Poisson numbers of a state have a lambda of {lam!r}")
-        entries.append(Entry(draw, integer(numbers, "the numbers of a draw", 1, END), float(lam)))
+        entry = Entry(draw, integer(numbers, "the numbers of a draw", 1, END), float(lam))
+        if entry != recorded(name, draw, even(name, draw, entry.numbers), entry.lam):
+            raise InvalidArgument(f"{shown([draw, numbers, lam])} is no draw of a state of {name}")
+        entries.append(entry)
     if entries and kind.is_quasi:
         raise InvalidArgument("a generator of a quasi kind has no record of draws")
     if kind.slots and (len(entries) > bounds.entries or sum(each.numbers for each in entries) > bounds.numbers):

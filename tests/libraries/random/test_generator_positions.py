@@ -72,17 +72,34 @@ def test_draws_of_one_word_are_in_the_offset_at_once() -> None:
     )
 
 
-def test_draws_of_several_words_are_in_the_offset_when_each_slot_has_taken_part_equally_often() -> None:
+def test_whole_rounds_of_draws_of_several_words_are_in_the_offset() -> None:
     begun = _place(_XORWOW, ("words", 7))
     half = _place(begun, ("uniform64", 4000))
     assert half == begun._replace(record=(Entry("uniform64", 4000),))
     assert _place(half, ("normal32", 192)) == _XORWOW._replace(offset=7 + 2 * 4096)
+    long = _place(half, ("uniform64", 10 * 4096))
+    assert long == _XORWOW._replace(offset=7 + 2 * 10 * 4096, record=(Entry("uniform64", 4000),))
+    assert _place(begun, ("normal64", 2 * 4097)).record == (Entry("normal64", 2),)
 
 
-def test_draws_of_different_words_stay_in_the_record() -> None:
+def test_draws_of_different_words_stay_in_the_record_but_for_whole_rounds() -> None:
     mixed = _place(_XORWOW, ("uniform64", 2048), ("words", 2048))
     assert mixed.record == (Entry("uniform64", 2048), Entry("words", 2048))
     assert mixed.offset == 0
+    more = _place(mixed, ("normal64", 2 * 3 * 4096 + 8), ("words", 5 * 4096))
+    assert more == mixed._replace(offset=(4 * 3 + 5) * 4096, record=(*mixed.record, Entry("normal64", 8)))
+    assert _place(mixed, ("words", 2048)) == _XORWOW._replace(offset=4096, record=(Entry("uniform64", 2048),))
+
+
+@pytest.mark.parametrize("base", [_XORWOW, _MRG, _PHILOX], ids=lambda place: place.kind)
+@pytest.mark.parametrize("draw", ["words", "uniform32", "uniform64", "normal32", "normal64"])
+def test_draws_of_one_kind_never_begin_a_new_round(base: Place, draw: str) -> None:
+    place, slots, bounds = base._replace(offset=7), slots_of(base), Bounds(1, 2 * slots_of(base))
+    for count in (10**8, 10, slots - 2, 10**7, 123_456) * 20:
+        result = drawn(place, draw, count, bounds=bounds)
+        assert result.place is result.drawn
+        place = result.place
+        assert sum(entry.numbers for entry in place.record) < 2 * slots
 
 
 def test_neighbours_of_one_kind_are_one_entry() -> None:
@@ -105,21 +122,28 @@ def test_the_mersenne_twisters_record_everything() -> None:
     assert found.record == (Entry("words", 14), Entry("normal32", 8), Entry("words", 100))
 
 
-def test_a_long_record_of_one_kind_of_words_is_ended_by_a_skip_to_the_same_slot() -> None:
-    begun = _place(_XORWOW, ("words", 7))
-    result = drawn(begun, "normal64", 100, bounds=Bounds(64, 99))
-    assert result.drawn.record == (Entry("normal64", 100),)
-    assert result.skipped == Entry("normal64", 2 * (4096 - 50))
-    assert result.place == _XORWOW._replace(offset=7 + 4 * 4096)
-
-
-def test_a_long_record_of_different_words_is_ended_by_a_round_that_nothing_has_reached() -> None:
+def test_a_long_record_is_ended_by_a_round_that_nothing_has_reached() -> None:
     bounds = Bounds(2, 10**6)
     mixed = _place(_XORWOW, ("words", 7), ("uniform64", 5000), ("words", 3), bounds=bounds)
     result = drawn(mixed, "normal64", 2, bounds=bounds)
-    assert result.skipped is None
-    assert len(result.drawn.record) == 3
-    assert result.place == _XORWOW._replace(offset=(1 + 2 * 2 + 1 + 4) * 4096)
+    assert result.drawn == _XORWOW._replace(
+        offset=7 + 2 * 4096, record=(Entry("uniform64", 904), Entry("words", 3), Entry("normal64", 2))
+    )
+    assert result.place == _XORWOW._replace(offset=(1 + 2 + 2 + 1 + 4) * 4096)
+
+
+def test_many_irregular_numbers_are_ended_by_a_round_that_nothing_has_reached() -> None:
+    begun = _place(_XORWOW, ("words", 7), ("uniform64", 100))
+    result = drawn(begun, "poisson", BOUNDS.numbers, 5000.0)
+    assert result.drawn.record == (Entry("uniform64", 100), Entry("poisson", BOUNDS.numbers, 5000.0))
+    assert result.place == _XORWOW._replace(offset=(1 + 2 + 2 * 3907) * 4096)
+    assert drawn(begun, "poisson", BOUNDS.numbers - 100, 5000.0).place.offset == 7
+
+
+def test_whole_rounds_beside_irregular_numbers_stay_in_the_record() -> None:
+    record = (Entry("poisson", 10, 5000.0), Entry("words", 5 * 4096))
+    assert _place(_XORWOW, ("poisson", 10), lam=5000.0) == _XORWOW._replace(record=record[:1])
+    assert _place(_XORWOW._replace(record=record[:1]), ("words", 5 * 4096)) == _XORWOW._replace(record=record)
 
 
 def test_a_draw_behind_the_end_is_an_error() -> None:
@@ -169,18 +193,13 @@ def test_a_place_says_how_many_words_each_slot_has_given(base: Place, seed: int)
         found, found_slot = _modelled(result.drawn)
         assert found_slot == slot
         assert (found == model).all()
-        if result.skipped is not None:
-            slot = _taken(base, model, slot, result.skipped)
-        elif result.place is not result.drawn:
+        if result.place is not result.drawn:
             jumps += 1
             begun, last = _modelled(result.place)
             assert last == 0
             assert begun.min() >= model.max()
             model, slot = begun, 0
         place = result.place
-        found, found_slot = _modelled(place)
-        assert found_slot == slot
-        assert (found == model).all()
         assert len(place.record) <= bounds.entries
         assert sum(entry.numbers for entry in place.record) <= bounds.numbers
     assert jumps
@@ -213,44 +232,54 @@ def _check_restored(place: Place, generator: HostGenerator) -> None:
 )
 def test_a_restored_generator_goes_on_with_the_same_numbers(base: Place, draw: str) -> None:
     slots, per_unit = slots_of(base), KINDS[base.kind].per_unit if draw.startswith("normal") else 1
-    for units in (1, slots - 1, 2 * slots + 7):
-        count = even(base.kind, draw, units * per_unit)
-        generator = HostGenerator(base)
+    for offset, units in ((0, 1), (3 * slots + 5, slots - 1), (slots - 2, 2 * slots + 7), (6, 3 * slots)):
+        begun, count = base._replace(offset=offset), units * per_unit
+        generator = HostGenerator(begun)
         generator.draw(draw, count, 10.0)
-        _check_restored(_place(base, (draw, count)), generator)
+        place = _place(begun, (draw, count))
+        assert sum(entry.numbers for entry in place.record) < slots * per_unit
+        _check_restored(place, generator)
 
 
 @pytest.mark.parametrize("base", [_XORWOW, _MRG], ids=lambda place: place.kind)
 @pytest.mark.parametrize("lam", [1999.0, 2000.0, 4000.0, 300000.0])
 def test_a_generator_is_restored_behind_large_poisson_numbers(base: Place, lam: float) -> None:
-    generator = HostGenerator(base)
-    generator.draw("poisson", 5000, lam)
-    place = _place(base, ("poisson", 5000), lam=lam)
+    generator, slots = HostGenerator(base), slots_of(base)
+    draws = (("words", slots + 5), ("poisson", 5000), ("uniform64", 2 * slots + 3))
+    for draw, count in draws:
+        generator.draw(draw, count, lam)
+    place = _place(base, *draws, lam=lam)
     np.testing.assert_array_equal(HostGenerator(place).draw("poisson", 9000, lam), generator.draw("poisson", 9000, lam))
 
 
 @pytest.mark.parametrize("base", [_XORWOW, _MRG, _PHILOX], ids=lambda place: place.kind)
 def test_a_generator_is_restored_between_mixed_draws(base: Place) -> None:
-    rng, slots, bounds = random.Random(1), slots_of(base), Bounds(3, 6 * slots_of(base))
-    generator, place, moves = HostGenerator(base), base, set()
-    for _ in range(8):
-        draw = rng.choice(_DRAWS)
-        count = even(base.kind, draw, rng.choice([1, 7, slots // 2, slots - 1, slots]))
-        generator.draw(draw, count, 10.0)
-        result = drawn(place, draw, count, 10.0, bounds)
-        if result.skipped is not None:
-            moves.add("skips")
-            generator.draw(result.skipped.draw, result.skipped.count)
-        elif result.place is not result.drawn:
-            moves.add("begins anew")
-            generator = HostGenerator(result.place)
-        place = result.place
-        here = HostGenerator(place)
-        for each in ("words", "uniform64"):
-            np.testing.assert_array_equal(here.draw(each, slots + 5), generator.draw(each, slots + 5))
-            place = drawn(place, each, slots + 5).place
-        generator = HostGenerator(place)
-    assert "begins anew" in moves
+    _check_mixed(base, random.Random(1), 4)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("ordering", ["default", "legacy"])
+@pytest.mark.parametrize("kind", ["xorwow", "mrg32k3a", "philox"])
+def test_a_generator_is_restored_between_many_mixed_draws(kind: str, ordering: str) -> None:
+    _check_mixed(Place(kind, ordering, 5, 1), random.Random(2), 20 if kind == "mrg32k3a" else 100)
+
+
+def _check_mixed(base: Place, rng: random.Random, times: int) -> None:
+    """Draw from places of any slot, whole rounds and less, and compare with a generator that was restored."""
+    slots, folded = slots_of(base), 0
+    for _ in range(times):
+        offset = rng.randrange(3) * slots + rng.choice([0, 1, 2, 3, slots - 3, slots - 1, rng.randrange(slots)])
+        place = begun = base._replace(offset=offset)
+        generator = HostGenerator(begun)
+        for _ in range(4):
+            draw, rounds = rng.choice(_DRAWS), rng.randrange(3)
+            rest = rng.choice([0, 1, 2, 3, 5, slots // 2, slots - 1, rng.randrange(slots)])
+            count = (rounds * slots + rest) * (KINDS[base.kind].per_unit if draw.startswith("normal") else 1)
+            generator.draw(draw, count, 10.0)
+            folded += bool(place.record) and rounds > 0
+            place = _place(place, (draw, count))
+        _check_restored(place, generator)
+    assert folded
 
 
 @pytest.mark.parametrize("draw", ["words", "normal64", "poisson"])

@@ -347,10 +347,10 @@ async def test_a_draw_that_a_full_batch_refuses_does_not_move_the_generator(
 
 
 @pytest.mark.parametrize("kind", ["xorwow", "philox"])
-async def test_a_long_record_is_ended_by_a_skip_or_by_a_new_round(dev: Any, kind: str) -> None:
+async def test_a_long_record_is_ended_by_a_new_round(dev: Any, kind: str) -> None:
     generator = dev.random.generator(kind, 5)
     generator._bounds = Bounds(3, 1000)
-    shadow, longest = Shadow(generator), 0
+    shadow, longest, rounds = Shadow(generator), 0, set()
     calls = functions_of(kind)
     for name in ("uniform_float64", "bits_uint32", "normal_float64", "uniform_float64") * 4 + ("uniform_float64",) * 4:
         verb, keywords, parameters = calls[name]
@@ -358,8 +358,10 @@ async def test_a_long_record_is_ended_by_a_skip_or_by_a_new_round(dev: Any, kind
         assert_drawn(await result.to_host(), shadow.draw(name, 302, *parameters), name)
         longest = max(longest, len(generator.state["record"]))
         assert sum(numbers for _, numbers, _ in generator.state["record"]) <= 1000
+        rounds.add(generator.state["offset"])
     assert generator._state.place == shadow.place
     assert longest > 1
+    assert len(rounds) > 2
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -185,6 +185,11 @@ async def test_a_state_that_is_none_is_refused(dev: Any) -> None:
         ({**good, "record": [["lies", 3, 0.0]]}, "is no draw of a state"),
         ({**good, "record": [["words", -3, 0.0]]}, "the numbers of a draw"),
         ({**good, "record": [["poisson", 3, -1.0]]}, "have a lambda of -1.0"),
+        ({**good, "record": [["uniform32", 3, 0.0]]}, "is no draw of a state of philox"),
+        ({**good, "record": [["words", 3, 1.0]]}, "is no draw of a state of philox"),
+        ({**good, "kind": "xorwow", "record": [["normal64", 3, 0.0]]}, "is no draw of a state of xorwow"),
+        ({**good, "kind": "mtgp32", "record": [["normal64", 3, 0.0]]}, "is no draw of a state of mtgp32"),
+        ({**good, "kind": "mtgp32", "record": [["long", 2, 0.0]]}, "is no draw of a state"),
         ({**good, "record": [["words", 3, 0.0]] * 65}, "at most 64 draws"),
         ({**good, "record": [["uniform64", 1 << 40, 0.0]]}, "of 16000000 numbers"),
     ):

@@ -214,13 +214,33 @@ async def test_a_generator_that_is_made_anew_is_the_same(dev: Any, kind: str, ro
     """The device's own generators against each other: what holds on the host may not hold there."""
     slots = KINDS[kind].slots
     per_unit = KINDS[kind].per_unit if row.startswith("normal") else 1
-    for units in (1, slots - 1, slots, 2 * slots + 7) if ALL else (slots - 1,):
-        generator, again = dev.random.generator(kind, 5), dev.random.generator(kind, 5)
+    cases = ((0, 1), (5, slots - 1), (slots - 2, slots), (3 * slots + 6, 2 * slots + 7))
+    for offset, units in cases if ALL else cases[-1:]:
+        generator = dev.random.generator(kind, 5, offset=offset)
         await ROWS[row](generator, units * per_unit)
-        again.seek(generator.state)
-        for name in (row, "words", "uniform64"):
-            found = [await (await ROWS[name](each, slots + 1000)).to_host() for each in (generator, again)]
-            np.testing.assert_array_equal(*found)
+        await check_made_anew(dev, generator, row)
+
+
+@pytest.mark.parametrize("kind", ["xorwow", "philox", *(["mrg32k3a"] if ALL else [])])
+async def test_a_generator_that_is_made_anew_between_mixed_draws_is_the_same(dev: Any, kind: str) -> None:
+    slots = KINDS[kind].slots
+    generator = dev.random.generator(kind, 5, offset=3)
+    draws = (("normal32", 10), ("words", 2 * slots + 5), ("uniform64", slots + 1), ("words", slots), ("normal64", 6))
+    for row, count in draws:
+        await ROWS[row](generator, count)
+    assert generator.state["offset"] > slots
+    assert generator.state["record"]
+    await check_made_anew(dev, generator, "normal64")
+
+
+async def check_made_anew(dev: Any, generator: RandomGenerator, row: str) -> None:
+    """Compare with one that begins at its state, for more than a round."""
+    again = dev.random.generator(generator.kind, 5)
+    again.seek(generator.state)
+    for name in (row, "words", "uniform64"):
+        size = KINDS[generator.kind].slots + 1000
+        found = [await (await ROWS[name](each, size)).to_host() for each in (generator, again)]
+        np.testing.assert_array_equal(*found)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
