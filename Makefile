@@ -33,6 +33,7 @@ BACKEND ?= sim
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+BATTERY_ARGS ?=
 ABI_ARGS ?=
 COVERAGE ?=
 # One more than there are processors: many tests wait, for a worker or for a time.
@@ -111,7 +112,7 @@ bench-fft:
 bench-random:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/random_numbers.py $(BENCH_ARGS)
 battery:
-	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/battery/battery.py --backend cuda $(BENCH_ARGS)
+	PYTHONPATH="$(CURDIR)/tests/battery:$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/battery/battery.py --backend cuda $(BATTERY_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
 else
@@ -136,7 +137,7 @@ bench-fft: $(VENV)/.demo-ready $(VENV)/.installed
 bench-random: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/random_numbers.py --backend sim $(BENCH_ARGS)
 battery: $(VENV)/.dev-ready $(VENV)/.installed
-	PYTHONPATH="$(CURDIR)/tests/battery" $(RUN) -P tests/battery/battery.py --backend sim $(BENCH_ARGS)
+	PYTHONPATH="$(CURDIR)/tests/battery" $(RUN) -P tests/battery/battery.py --backend sim $(BATTERY_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
 endif

@@ -75,7 +75,7 @@ class BatchSender:
         """False if its lane waits for nothing, and nothing for it."""
         self.over: bool = False
         self.launched: bool = False
-        """True if a launch that went the short way may be unfinished."""
+        """True if the end of a call may be told only with that of one that follows."""
         self.generation: Generation | None = None
         self.path: LaunchPath | None = None
         """The short way, where there is one."""
@@ -251,6 +251,8 @@ class BatchSender:
             self.device.actor_of(request.verb).begin(request, generation)
         finally:
             generation.order.for_batch = False
+        if request.verb.shares and request.lane == self.lane and self.path is not None:
+            self.launched = True
         self._requests.append(request)
         if not request.siblings or request.siblings[0] is request:
             self._calls += 1

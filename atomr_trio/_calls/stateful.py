@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class StatefulPlan(Plan):
     """A plan with a state. `make` returns the program that brings it to a state, which is compared by its value."""
 
-    __slots__ = ("_plans", "_state", "_there")
+    __slots__ = ("_plans", "_state", "_there", "kind")
 
     def __init__(
         self, device: DeviceCore, table: PlanTable, make: Callable[[Any], Program], addresses: int, operation: str
@@ -38,6 +38,8 @@ class StatefulPlan(Plan):
         super().__init__(table, None, device.next_number(), lambda: make(self._state), (0,) * addresses, operation)
         self.lasts = False
         self._plans = device.part(Plans)
+        self.kind: PlanKind = PlanKind(self._plans, self)
+        """What its executions have in common."""
         self._state: object = None
         """The state before the next execution."""
         self._there: tuple[int, object] | None = None
@@ -52,10 +54,6 @@ class StatefulPlan(Plan):
     def was_used(self) -> bool:
         """True if a worker may have it."""
         return self._state is not None
-
-    def kind(self) -> PlanKind:
-        """Return what its executions have in common."""
-        return PlanKind(self._plans, self)
 
     def begin(self, generation: Generation, state: object) -> None:
         """Make sure that the next execution begins in a state."""
@@ -96,7 +94,7 @@ class StatefulRequest(PlanRequest):
         keep: object,
         blocks: bool = False,
     ) -> None:
-        super().__init__(plan.kind(), addresses, scalars, operands, lane=lane, operation=operation, keep=keep)
+        super().__init__(plan.kind, addresses, scalars, operands, lane=lane, operation=operation, keep=keep)
         self._plan = plan
         self._state = state
         self._behind = behind

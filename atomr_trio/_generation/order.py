@@ -20,6 +20,7 @@ from .._wire.protocol import (
     LANE_LIMIT,
     LANES,
     MAX_WAITS,
+    UNSIGNED,
     Mode,
     Role,
     Verb,
@@ -195,7 +196,9 @@ class Order:
         command.healed = healed
         self._page.set_status(lane, ticket, 0)
         book.begin(command)
-        header = HEADER.pack(ticket, lane, verb.engine_number, verb.number, len(words), len(payload))
+        is_shared = verb.shares and command.batched and ordered and self._sender.ring is not None
+        number = verb.number | UNSIGNED if is_shared else verb.number
+        header = HEADER.pack(ticket, lane, verb.engine_number, number, len(words), len(payload))
         if words:
             header += b"".join(word.to_bytes(8, "little") for word in words)
         book.waited += len(open_waits)

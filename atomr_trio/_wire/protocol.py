@@ -176,6 +176,7 @@ class Verb:
         "number",
         "operation",
         "roles",
+        "shares",
         "struct",
     )
 
@@ -191,6 +192,7 @@ class Verb:
         *,
         answers: bool,
         capturable: bool,
+        shares: bool,
     ) -> None:
         unknown = roles.keys() - fields.keys()
         if unknown:
@@ -206,6 +208,8 @@ class Verb:
         """True if it has a result: its message must be read before its ticket is settled."""
         self.capturable: bool = capturable
         """True if it can be a step of a graph."""
+        self.shares: bool = shares
+        """True if a command of a batch may share the ticket of one that follows; see `UNSIGNED`."""
         self.fields: tuple[str, ...] = tuple(fields)
         self.roles: dict[str, Role] = roles
         """What becomes of the arrays at addresses among the fields, if the array is no view of a part."""
@@ -232,11 +236,21 @@ class VerbTable:
         *,
         answers: bool = False,
         capturable: bool = False,
+        shares: bool = False,
     ) -> Verb:
         """Declare a verb. `fields` maps each field to its ``struct`` format; `roles` gives the operands among them."""
         number = len(self.verbs)
         verb = Verb(
-            self.engine, self.number, number, name, mode, fields, roles or {}, answers=answers, capturable=capturable
+            self.engine,
+            self.number,
+            number,
+            name,
+            mode,
+            fields,
+            roles or {},
+            answers=answers,
+            capturable=capturable,
+            shares=shares,
         )
         self.verbs.append(verb)
         return verb

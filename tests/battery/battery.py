@@ -6,11 +6,15 @@ there are eight blocks or more, the p-values of each are compared with the unifo
 The verdict is by the smallest of all p-values times their number, the bound of Bonferroni: words that are random are
 rejected with a probability of at most `REJECTED`, whatever the tests have in common. The keys are fixed, so a run with
 the same number of words has the same outcome.
+
+The words of the first stream can be given to another battery as well, such as Debian's dieharder:
+`battery.py --blocks 10000 --write /dev/stdout | dieharder -a -g 200`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -171,8 +175,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
     parser.add_argument("--write", type=Path, help="write the words of the first stream there instead, for other tests")
+    parser.add_argument("--blocks", type=int, help="the blocks of the first stream, if not those of the plan")
     arguments = parser.parse_args()
-    plan = PLANS[arguments.backend]
+    plan: Plan = PLANS[arguments.backend]
+    if arguments.blocks is not None:
+        plan = attrs.evolve(plan, first=arguments.blocks)
     if arguments.write is not None:
         trio.run(write, arguments.backend, plan, arguments.write)
         return 0
@@ -184,7 +191,7 @@ def main() -> int:
 async def write(backend: str, plan: Plan, path: Path) -> None:
     """Write the words of the first stream to a file or pipe, such as /dev/stdout, until nobody reads them."""
     async with atomr_trio.open_device(0, backend=backend) as dev:  # type: ignore[arg-type]
-        with path.open("wb") as file:
+        with contextlib.suppress(BrokenPipeError), path.open("wb") as file:
             for block in range(plan.first):
                 file.write((await sequence(dev, block, plan.size)).astype("<u4").tobytes())
 

@@ -209,7 +209,7 @@ def collisions_low(words: Array) -> Events:
 
 
 def _rank_chances(size: int, most_lost: int) -> Array:
-    """The probabilities that a square matrix of bits has full rank, one less, and so on; last that of all the rest."""
+    """The probabilities that a square matrix of bits has full rank, one less, and so on, and of all lower ranks."""
     chances = []
     for lost in range(most_lost):
         rank = size - lost

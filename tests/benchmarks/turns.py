@@ -37,6 +37,8 @@ PRESENT: Final = {"cuda": (OURS, RAW, CUPY, TORCH), "sim": (OURS, RAW)}
 """The subjects of each backend."""
 FEWEST, MOST = 3, 3000
 """How often a turn does the work."""
+SLOWEST: Final = 4
+"""The turn of a subject that is slower than the fastest is so many times as long at most. Then it does less work."""
 LAUNCH_ROW: Final = "a launch with 4 arguments, caller"
 EMPTY: Final = 'extern "C" __global__ void empty(float a, const float *x, float *y, int n) { }'
 """What is launched there."""
@@ -184,11 +186,12 @@ def _turns(subjects: Sequence[Subject], pace: Pace) -> dict[str, list[float]]:
     """The seconds of each subject in each repetition. Raises `Gone`."""
     if not subjects:
         return {}
-    fastest = min(subject.turn(FEWEST) for subject in subjects)
-    count = min(max(int(pace.seconds / fastest), FEWEST), MOST)
+    once = {subject.who: subject.turn(FEWEST) for subject in subjects}
+    most = min(int(pace.seconds / min(once.values())), MOST)
+    counts = {who: max(min(most, int(SLOWEST * pace.seconds / each)), FEWEST) for who, each in once.items()}
     values: dict[str, list[float]] = {subject.who: [] for subject in subjects}
     for subject in in_turns(subjects, pace.repetitions):
-        values[subject.who].append(subject.turn(count))
+        values[subject.who].append(subject.turn(counts[subject.who]))
     return values
 
 

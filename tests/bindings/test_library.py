@@ -224,17 +224,20 @@ def test_a_replacement_for_an_undeclared_function_is_refused():
 
 def test_a_variable_is_the_pointer_that_the_library_holds():
     library = c_library()
-    environment, thing = library.variable("environ"), library.variable("program_invocation_name")
+    name, thing = library.variable("program_invocation_short_name"), library.variable("program_invocation_name")
     assert library.path is None, "declaring loads nothing"
     loaded = ctypes.CDLL("libc.so.6")
-    for variable in (environment, thing):
+    for variable in (name, thing):
         assert variable.value == ctypes.c_void_p.in_dll(loaded, variable.symbol).value is not None
-    assert (repr(environment), list(library)) == ("<Variable testc.environ>", [])
+    assert (repr(name), list(library)) == ("<Variable testc.program_invocation_short_name>", [])
 
 
 def test_a_variable_is_read_each_time():
     library = Library("testm", sonames=("libc.so.6",), describe=describe)
-    variable, place = library.variable("environ"), ctypes.c_void_p.in_dll(ctypes.CDLL("libc.so.6"), "environ")
+    variable, place = (
+        library.variable("program_invocation_short_name"),
+        ctypes.c_void_p.in_dll(ctypes.CDLL("libc.so.6"), "program_invocation_short_name"),
+    )
     before = variable.value
     try:
         place.value = None
@@ -251,30 +254,30 @@ def test_a_variable_that_the_library_lacks_is_a_missing_symbol():
         _ = gone.value
     assert (caught.value.function, caught.value.path) == ("CU_FROM_THE_FUTURE", library.path)
     with pytest.raises(LibraryMissing, match="was not found"):
-        _ = c_library(sonames=("libgone.so.1",)).variable("environ").value
+        _ = c_library(sonames=("libgone.so.1",)).variable("program_invocation_short_name").value
 
 
 def test_a_replacement_holds_the_variables_too():
     library = c_library()
-    environment, gone, null = (library.variable(name) for name in ("environ", "stdout", "NULL_ONE"))
-    assert environment.value
-    library.replace({"environ": 1 << 40, "NULL_ONE": 0})
-    assert (environment.value, null.value) == (1 << 40, None)
+    name, gone, null = (library.variable(name) for name in ("program_invocation_short_name", "stdout", "NULL_ONE"))
+    assert name.value
+    library.replace({"program_invocation_short_name": 1 << 40, "NULL_ONE": 0})
+    assert (name.value, null.value) == (1 << 40, None)
     with pytest.raises(SymbolMissing, match="has no variable stdout"):
         _ = gone.value
-    library.replace({"environ": 7})
-    assert environment.value == 7
+    library.replace({"program_invocation_short_name": 7})
+    assert name.value == 7
 
 
-@pytest.mark.parametrize("table", [{"abs": 5}, {"environ": lambda: 0}, {"other": 5}])
+@pytest.mark.parametrize("table", [{"abs": 5}, {"program_invocation_short_name": lambda: 0}, {"other": 5}])
 def test_a_replacement_of_another_kind_is_refused(table):
     library = c_library()
     library("abs", ctypes.c_int)
-    library.variable("environ")
+    library.variable("program_invocation_short_name")
     with pytest.raises(ValueError, match="declares no function or variable"):
         library.replace(table)
     with pytest.raises(ValueError, match="declared twice"):
-        library("environ")
+        library("program_invocation_short_name")
 
 
 def test_many_threads_load_once():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -596,12 +597,17 @@ class Awaited:
             "Nvrtc.compile_program": lambda: dev.nvrtc.compile_program(SOURCE.replace("add", "plus")),
             "PreparedLaunch.launch": self.step.launch,
             "Program.unload": self.program.unload,
+            "Random.load": lambda: dev.random.load("gamma"),
+            **{f"RandomGenerator.{verb}": functools.partial(self.draw, verb, *given) for verb, given in DRAWS.items()},
             "blas.gemm": lambda: dev.blas.gemm(y, y),
             "blas.dot": lambda: dev.blas.dot(y[0], y[0]),
             "blaslt.matmul": lambda: dev.blaslt.matmul(y, y),
             "solver.qr": lambda: dev.solver.qr(y),
             "endless_kernel": self.use_an_endless_kernel,
         }
+
+    async def draw(self, verb: str, *parameters: object) -> None:
+        await getattr(self.dev.random.default_generator, verb)(*parameters, size=4)
 
     async def use_an_endless_kernel(self) -> None:
         async with endless_kernel(self.dev):
@@ -617,6 +623,19 @@ class Awaited:
             await self.add.launch(1, 1, self.x, 1, lane=lane)
             await lane.synchronize()
 
+
+DRAWS: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("bits", "cauchy", "exponential", "lognormal", "normal", "poisson", "uniform"), ()),
+    "bernoulli": (0.5,),
+    "beta": (1.0, 2.0),
+    "binomial": (9, 0.5),
+    "discrete": ([0.25, 0.75],),
+    "gamma": (2.0,),
+    "integers": (9,),
+    "multinomial": (9, [0.25, 0.75]),
+    "standard_t": (3.0,),
+}
+"""The verbs of a generator, and what they are given beside the size."""
 
 WAIT_ALONE = {
     "Device.map_memory",

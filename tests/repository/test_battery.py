@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import support
-from support import ROOT
+from support import ROOT, philox
 
 BATTERY = ROOT / "tests" / "battery"
 sys.path.append(str(BATTERY))
@@ -39,6 +41,22 @@ def test_the_battery_tells_all_p_values_and_does_not_reject_our_words():
         (stream, test) for stream in battery.STREAMS for test in word_tests.TESTS
     ]
     assert verdict.startswith(f"not rejected: the smallest of {len(told)} p-values is ")
+
+
+@pytest.mark.sim_only
+def test_the_words_can_be_written_for_another_battery(tmp_path):
+    command = [sys.executable, str(BATTERY / "battery.py"), "--backend", "sim"]
+    done = subprocess.run(
+        [*command, "--blocks", "2", "--write", str(tmp_path / "words")],
+        env=support.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    written = np.fromfile(tmp_path / "words", "<u4")
+    np.testing.assert_array_equal(written, philox.words(battery.KEY, 0, 2 * battery.PLANS["sim"].size))
 
 
 @pytest.mark.parametrize("name", list(word_tests.TESTS))
@@ -190,6 +208,21 @@ def test_the_complexity_is_that_of_the_shortest_register():
     assert word_tests._complexity(np.array(register)) == 9
     assert word_tests._complexity(np.array([0] * 20 + [1])) == 21
     assert word_tests._complexity(np.zeros(20, int)) == 0
+
+
+async def test_p_values_of_eight_blocks_are_compared_with_the_uniform_distribution(monkeypatch):
+    async def stream(_dev, block, size):
+        return words(block)[:size]
+
+    monkeypatch.setattr(battery, "STREAMS", {"first": None, "stream": stream})
+    monkeypatch.setattr(battery, "TESTS", {name: word_tests.TESTS[name] for name in ("monobit", "runs")})
+    with ThreadPoolExecutor() as pool:
+        found = await battery.findings_of(None, "stream", battery.Plan(1 << 16, first=0, others=8), pool)
+    assert [finding.test for finding in found] == ["monobit", "monobit, of 8 blocks", "runs", "runs, of 8 blocks"]
+    blocks = [word_tests.monobit(words(block)[: 1 << 16]) for block in range(8)]
+    assert found[1].p == pytest.approx(stats.kstest([block.p for block in blocks], "uniform").pvalue)
+    hits = sum(int(block.hits[0]) for block in blocks)
+    assert found[0].p == pytest.approx(evidence.Halves(np.array([hits]), np.array([8 << 21])).p)
 
 
 def test_the_verdict_bounds_the_probability_by_the_number_of_p_values():

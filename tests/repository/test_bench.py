@@ -309,6 +309,16 @@ def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orde
     assert asked[5:] == [f"{who} turn 10" for who in "abbaab"]
 
 
+def test_a_subject_that_is_much_slower_does_less_work_in_its_turn():
+    plan = blas_subjects.Plan(sizes=(), stack=(2, 16), seconds=1.0, repetitions=1)
+    log: list[tuple[str, str]] = []
+    first = {"fast": 0.01, "slower": 0.03, "slow": 0.1, "very slow": 3.0}
+    subjects = [Scripted(who, log, [None, seconds, 1.0]) for who, seconds in first.items()]
+    assert [len(measures) for _, measures, _ in turns.measured(subjects, plan.products, plan)] == [4]
+    asked = [(who, question) for who, question in log if question != "take 0"]
+    assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 100"), ("slow", "turn 40"), ("very slow", "turn 3")]
+
+
 def test_a_subject_that_ends_is_told_and_not_asked_again():
     plan = blas_subjects.Plan(sizes=(16,), stack=(2, 16), seconds=0.0, repetitions=1)
     log: list[tuple[str, str]] = []

@@ -34,7 +34,7 @@ class PlanTable(VerbTable):
         that the program names."""
         self.first_execute: Verb = self.verb("first_execute", Mode.BLOCKS, _EXECUTE)
         """The same, when its kernels may have to be loaded."""
-        self.execute: Verb = self.verb("execute", Mode.ENQUEUES, _EXECUTE, capturable=True)
+        self.execute: Verb = self.verb("execute", Mode.ENQUEUES, _EXECUTE, capturable=True, shares=True)
         """Execute a plan that was defined before for this lane."""
         self.drop: Verb = self.verb("drop", Mode.BLOCKS, _EXECUTE)
         """Give a plan back, once its last execution is done."""

@@ -6,12 +6,13 @@ sequence on the host.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 import numpy as np
@@ -79,6 +80,22 @@ def drawing_of(distribution: object, dtype: npt.DTypeLike | None, parameters: Ma
 
     `dtype` is that of the elements, by default the one that numpy has.
     """
+    # Most draws have the same few numbers. 0.0 and -0.0 are equal, but different numbers.
+    is_plain = all(type(each) is int or (type(each) is float and each) for each in parameters.values())
+    if is_plain and type(distribution) is str and isinstance(dtype, np.dtype | type | str | None):
+        given: Any = tuple((name, type(value), value) for name, value in parameters.items())
+        return _known_drawing(distribution, cast("Any", dtype), given)
+    return _drawing_of(distribution, dtype, parameters)
+
+
+@functools.lru_cache(256, typed=True)
+def _known_drawing(
+    distribution: str, dtype: npt.DTypeLike | None, parameters: tuple[tuple[str, type[Any], object], ...]
+) -> Drawing:
+    return _drawing_of(distribution, dtype, {name: value for name, _, value in parameters})
+
+
+def _drawing_of(distribution: object, dtype: npt.DTypeLike | None, parameters: Mapping[str, object]) -> Drawing:
     known = DISTRIBUTIONS.get(distribution) if isinstance(distribution, str) else None
     if known is None:
         raise InvalidArgument(f"distribution is one of {', '.join(DISTRIBUTIONS)}, not {shown(distribution)}")

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -138,7 +137,8 @@ class DrawingVerbs(PhiloxVerbs):
                 self._spread(last, result)
         elif numbers is not result:
             self._spread(_seen(numbers, count, shape, dtype), result)
-        self._move(generator, attrs.evolve(generator._state, place=place))
+        state = generator._state
+        self._move(generator, State(place, state.own, state.spawned))
         if function.draw == POISSON:
             generator._lam = parameters[0]
         return result
@@ -167,7 +167,7 @@ class DrawingVerbs(PhiloxVerbs):
         self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
         self._plan_philox(drawing, drawer.seed, before.own, result, operation=name)
-        self._move(drawer, attrs.evolve(before, own=behind))
+        self._move(drawer, State(before.place, behind, before.spawned))
         return result
 
     def _move(self, generator: RandomGenerator, behind: State) -> None:

@@ -17,6 +17,8 @@ _LARGEST: Final = {"float32": float(np.finfo(np.float32).max), "float64": float(
 
 def scalar(value: object, name: str) -> float:
     """Return a finite number of the host. Raises `InvalidArgument` for anything else."""
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, DeviceArray) or (isinstance(value, np.ndarray) and value.ndim):
         raise InvalidArgument(f"{name} is a number, and no array: draw for each number, or scale the result")
     item = value.item() if isinstance(value, np.ndarray | np.generic) else value

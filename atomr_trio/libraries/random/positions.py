@@ -198,6 +198,12 @@ def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds 
             raise OverflowError
         return Draw(behind, behind)
     entry = recorded(place.kind, draw, count, lam)
+    if not place.record and kind.slots and entry.draw != POISSON and _words(place.kind, entry) == 1:
+        offset = place.offset + _units(place.kind, entry)
+        if offset >= END:
+            raise OverflowError
+        behind = Place(place.kind, place.ordering, place.seed, place.dims, offset)
+        return Draw(behind, behind)
     behind = _folded(place._replace(record=_joined(place.record, entry)))
     moved = behind if not kind.slots or _fits(behind, bounds) else _moved_on(behind)
     if kind.slots and position_of(moved) >= END:

@@ -179,3 +179,13 @@ async def test_only_distributions_can_be_loaded(dev):
     for names in (("gamma", "laplace"), (3,), (["gamma"],)):
         with pytest.raises(InvalidArgument, match="a distribution is one of bits, "):
             await dev.random.load(*names)
+
+
+async def test_equal_parameters_of_other_types_are_not_taken_for_each_other(dev):
+    """Of 9 and 9.0 only the first is a number of trials, however often it was drawn with."""
+    async with dev.batch() as batch:
+        batch.random.binomial(9, 0.5, 4)
+        with pytest.raises(InvalidArgument, match="n is an integer"):
+            batch.random.binomial(9.0, 0.5, 4)
+        with pytest.raises(InvalidArgument, match="n is an integer"):
+            batch.random.philox(1, 0, 4, "binomial", n=9.0, p=0.5)

@@ -1,5 +1,7 @@
 // Below a mean of 10, the sums of the probabilities are compared with a uniform number. From 10 on: Hoermann, "The
-// generation of binomial random variates", 1993, BTRS.
+// generation of binomial random variates", 1993, BTRS. Half of its candidates are compared with their probability, as a
+// part of the largest one. Where n and p are the same for all elements, each block makes a table of those about the mean.
+const int TABLE = 1024;
 struct Binomial {
     i64 n;
     double count, p, q, mean, whole, part, a, b, v, alpha, most;
@@ -35,9 +37,17 @@ struct Binomial {
                deviance(others, count - mean, -more) - 0.5 * log(TWO_PI * k * (others / count));
     }
 
-    INLINE i64 draw(u64 key, u64 element, u32 category, u32 tag) const
+    // Their number, up to 7 deviations about the mean.
+    INLINE int table_size() const { return (int)fmin(fmin(count + 1.0, 14.0 * sqrt(mean * q) + 2.0), (double)TABLE); }
+    INLINE double table_start() const
     {
-        i64 found = mean < 10.0 ? draw_few(key, element, category, tag) : draw_many(key, element, category, tag);
+        return fmin(fmax(whole - (double)(table_size() / 2), 0.0), count + 1.0 - (double)table_size());
+    }
+
+    INLINE i64 draw(u64 key, u64 element, u32 category, u32 tag, const double *table, double start, int size) const
+    {
+        i64 found = mean < 10.0 ? draw_few(key, element, category, tag)
+                                : draw_many(key, element, category, tag, table, start, size);
         return turned ? n - found : found;
     }
 
@@ -54,7 +64,7 @@ struct Binomial {
         return k;
     }
 
-    INLINE i64 draw_many(u64 key, u64 element, u32 category, u32 tag) const
+    INLINE i64 draw_many(u64 key, u64 element, u32 category, u32 tag, const double *table, double start, int size) const
     {
         for (u32 attempt = 0;; ++attempt) {
             Words words = block(key, element, category << 8 | (attempt & 0xFF), tag);
@@ -64,16 +74,31 @@ struct Binomial {
             i64 k = (i64)whole + (i64)y;
             if (k > n) continue;
             if (near >= 0.07 && w <= v) return k;
-            if (log(w * alpha / (a / (near * near) + b)) <= logarithm(y) - most) return k;
+            double hat = a / (near * near) + b, place = whole + y - start;
+            if (place >= 0.0 && place < (double)size) {
+                if (w * alpha <= table[(int)place] * hat) return k;
+            } else if (log(w * alpha / hat) <= logarithm(y) - most) {
+                return k;
+            }
         }
     }
 };
 
 extern "C" __global__ void philox_binomial(void *out, u64 count, u64 key, u64 position, u32 bytes, i64 n, double p)
 {
+    __shared__ double table[TABLE];
     Binomial binomial(n, p);
+    int size = 0;
+    double start = 0.0;
+    if (binomial.mean >= 10.0) {
+        size = binomial.table_size();
+        start = binomial.table_start();
+        for (int each = threadIdx.x; each < size; each += blockDim.x)
+            table[each] = exp(binomial.logarithm(start + (double)each - binomial.whole) - binomial.most);
+    }
+    __syncthreads();
     for (u64 at = first(); at < count; at += step())
-        put_whole(out, at, (u64)binomial.draw(key, position + at, 0, BINOMIAL), bytes);
+        put_whole(out, at, (u64)binomial.draw(key, position + at, 0, BINOMIAL, table, start, size), bytes);
 }
 
 // Each category has a binomial number of what those before it have left. The table has the probability of each among
@@ -86,7 +111,8 @@ extern "C" __global__ void philox_multinomial(
         for (u64 category = 0; category < categories; ++category) {
             i64 found = left;
             if (left && category + 1 < categories)
-                found = Binomial(left, table[category]).draw(key, position + row, (u32)category, MULTINOMIAL);
+                found = Binomial(left, table[category])
+                            .draw(key, position + row, (u32)category, MULTINOMIAL, nullptr, 0.0, 0);
             put_whole(out, row * categories + category, (u64)found, bytes);
             left -= found;
         }
