@@ -104,7 +104,8 @@ def assert_drawn(found: npt.NDArray[Any], right: npt.NDArray[Any], name: str) ->
         np.testing.assert_array_equal(found, right)
         return
     within = 3e-6 if found.dtype == np.float32 else 1e-6 if "mtgp32" in name else 3e-15
+    relative = 0.0 if found.dtype == np.float32 else 1e-15  # 3.6e-15 was seen at 3.5, and at 4.0
     if name.startswith("lognormal"):
         found, right = np.log(found), np.log(right)
         within *= 2
-    np.testing.assert_allclose(found, right, rtol=0, atol=within)
+    np.testing.assert_allclose(found, right, rtol=relative, atol=within)
