@@ -277,8 +277,9 @@ class Random(_RandomVerbs, Awaited):
 class BatchRandom(_RandomVerbs, Batched):
     """The verbs of `Random` in a batch, without ``await``: `batch.random`.
 
-    Draws are in the order of the calls, and on the compute lane, whatever the lane of the batch is. If a call is
-    refused because there is no room (`trio.WouldBlock`), the generator does not move.
+    Draws are in the order of the calls. Those of cuRAND are on the compute lane, whatever the lane of the batch is, and
+    those of kernels of our own are on that lane. If a call is refused because there is no room (`trio.WouldBlock`), the
+    generator does not move.
     """
 
     __slots__ = ()
