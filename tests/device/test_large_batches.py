@@ -31,6 +31,7 @@ from atomr_trio._wire.protocol import BATCH_LIMIT, HEADER, LANE_COPY_OUT, LANE_L
 from atomr_trio._wire.ring import SLOTS
 from atomr_trio.testing import endless_kernel, hold_rebuild, hold_worker
 from support import open_test_device, set_constant
+from support.draws import DRAWS
 from support.fft_callbacks import scaled
 from support.rogue import compile_rogue, gated, kill_worker, next_generation, until, until_full
 
@@ -623,19 +624,6 @@ class Awaited:
             await self.add.launch(1, 1, self.x, 1, lane=lane)
             await lane.synchronize()
 
-
-DRAWS: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("bits", "cauchy", "exponential", "lognormal", "normal", "poisson", "uniform"), ()),
-    "bernoulli": (0.5,),
-    "beta": (1.0, 2.0),
-    "binomial": (9, 0.5),
-    "discrete": ([0.25, 0.75],),
-    "gamma": (2.0,),
-    "integers": (9,),
-    "multinomial": (9, [0.25, 0.75]),
-    "standard_t": (3.0,),
-}
-"""The verbs of a generator, and what they are given beside the size."""
 
 WAIT_ALONE = {
     "Device.map_memory",

@@ -29,6 +29,7 @@ from atomr_trio import Device, OutsideRun, testing
 from atomr_trio._calls.verbs import Library, is_verb
 from atomr_trio.libraries.registered import ACTORS as LIBRARIES
 from support import ON_GPU, child_environment, open_test_device
+from support.draws import DRAWS
 from support.public_interface import CALLABLES, FACES
 
 SOURCE = r"""
@@ -69,6 +70,7 @@ async def on_stage(dev: Device) -> AsyncIterator[Stage]:
             batch.launch(prepared)
             batch.blas.gemm(a, a, out=c)
             await batch.flush()
+        generator = dev.random.generator("philox", 7)
         event = dev.compute_lane.record()
         await event.wait()
         word = testing.EndlessKernel(y)
@@ -150,6 +152,12 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "Program.function": lambda s: s.program.function("add"),
     "Program.global_": lambda s: s.program.global_("counter"),
     "Program.unload": lambda s: s.program.unload(),
+    **{
+        f"RandomGenerator.{verb}": lambda s, verb=verb, given=given: getattr(s.generator, verb)(*given, size=4)
+        for verb, given in DRAWS.items()
+    },
+    "RandomGenerator.seek": lambda s: s.generator.seek(s.generator.state),
+    "RandomGenerator.spawn": lambda s: s.generator.spawn(1),
     "Subscription.__aenter__": lambda s: s.events.__aenter__(),
     "Subscription.__aexit__": lambda s: s.events.__aexit__(None, None, None),
     "Subscription.__anext__": lambda s: s.events.__anext__(),

@@ -103,8 +103,10 @@ def assert_drawn(found: npt.NDArray[Any], right: npt.NDArray[Any], name: str) ->
     if not ON_GPU or "normal" not in name:
         np.testing.assert_array_equal(found, right)
         return
-    within = 3e-6 if found.dtype == np.float32 else 1e-6 if "mtgp32" in name else 3e-15
-    relative = 0.0 if found.dtype == np.float32 else 1e-15  # 3.6e-15 was seen at 3.5, and at 4.0
+    # Of 4 million of each kind on an H200, those in float32 differed by 2.9e-6 at most; in float64 by 3.0e-15, of the
+    # quasi kinds by 4.5e-15 and of mtgp32 by 4.8e-7. The fast sine in float32 is off by 4e-7 times at most 6.7.
+    within = 4e-6 if found.dtype == np.float32 else 1e-6 if "mtgp32" in name else 3e-15
+    relative = 0.0 if found.dtype == np.float32 else 1e-15
     if name.startswith("lognormal"):
         found, right = np.log(found), np.log(right)
         within *= 2

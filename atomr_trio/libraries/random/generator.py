@@ -104,6 +104,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for anything else, also for the state of another kind.
         """
+        self._device.check_open()
         found = read_state(state)
         if found.place.kind != self.kind:
             raise InvalidArgument(f"the state is of {found.place.kind}, and the generator of {self.kind}")
@@ -117,6 +118,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a quasi kind, which has no seed, and for a number that is negative.
         """
+        self._device.check_open()
         count = integer(n_children, "n_children", 0, _MOST_SPAWNED + 1)
         state = self._state
         if KINDS[self.kind].is_quasi:
