@@ -130,7 +130,7 @@ class _Plan:
     """The objects of one plan on one lane."""
 
     def __init__(self, engine: PlanEngine, program: Program, lane: Lane, kept: _LanePlans) -> None:
-        self.program = program
+        self.program: Program = program
         self._engine = engine
         self._lane = lane
         self._kept = kept
