@@ -14,15 +14,15 @@ This file declares, and does nothing else: no library is loaded before the first
 
 from __future__ import annotations
 
-from ctypes import POINTER, c_double, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import POINTER, Array, c_double, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from enum import IntEnum
 
 from ._library import Function, Library
 
 curandGenerator_t = c_void_p
 curandDiscreteDistribution_t = c_void_p
-curandDirectionVectors32_t = c_uint * 32
-curandDirectionVectors64_t = c_ulonglong * 64
+curandDirectionVectors32_t: type[Array[c_uint]] = c_uint * 32
+curandDirectionVectors64_t: type[Array[c_ulonglong]] = c_ulonglong * 64
 cudaStream_t = c_void_p  # a CUstream of the driver
 
 
