@@ -27,7 +27,7 @@ from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFaile
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
 from .known import KnownCall
-from .launching import Launcher, LaunchPath
+from .launching import BatchPaths, Launcher, LaunchPath
 
 
 class _Mark(CommandRequest):
@@ -99,14 +99,19 @@ class BatchSender:
             generation = await self.device.running_generation()
         self.generation = generation
         if generation.ring is not None and ordered:
-            self.path = LaunchPath(generation, generation.timeline.book(self.lane), BATCH_LIMIT, unsigned=True)
+            if self.lane == LANE_COMPUTE:
+                self.path = self.device.part(BatchPaths).of(generation)
+            else:
+                book = generation.timeline.book(self.lane)
+                self.path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
             self.launchers = self.path.launchers
 
     @trio.lowlevel.enable_ki_protection
     def close(self) -> None:
         """End the batch: calls that were sent go on, and their outcomes are dropped."""
         self.over = True
-        if self.path is not None:
+        self.launchers = {}
+        if self.path is not None and self.lane != LANE_COMPUTE:
             self.path.close()
         for request in self._requests:
             request.drop()
@@ -161,18 +166,26 @@ class BatchSender:
     def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
         """Send a library's call once more."""
         launcher = self.launchers.get(call._key)
-        if launcher is not None and launcher(call, 0, 0, 0, arrays, self._owners[call._engine]):
-            self.launched = True
-            return arrays[call._place]
+        if launcher is not None:
+            owner = self._owners.get(call._engine) or self._owner_of(call)
+            if launcher(call, 0, 0, 0, arrays, owner):
+                self.launched = True
+                return arrays[call._place]
         self._check_room(self.lane, 1)
         request, result = call.again(self.device, arrays, self.lane)
         generation = self.send(request)
         if self.path is not None and call.repeats_exactly:
-            actor = self.device.actor_of(request.verb)
-            self._owners.setdefault(actor.name, ShortLaunches(actor.mailbox, self._errors))
+            self._owner_of(call)
             self.path.learn_call(call)
             generation.order.promote_all(request.blocks(), self.lane)
         return result
+
+    def _owner_of(self, call: KnownCall) -> ShortLaunches:
+        owner = self._owners.get(call._engine)
+        if owner is None:
+            mailbox = self.device.actor_of(call.kind.later).mailbox
+            owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
+        return owner
 
     @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:

@@ -103,6 +103,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         finally:
             self._lane_held._batches -= 1
             self._libraries.clear()
+            self._launchers = {}
             self._sender.close()
 
     @trio.lowlevel.enable_ki_protection

@@ -83,13 +83,48 @@ async def test_the_second_launch_of_a_kernel_on_an_array_goes_the_short_way(dev,
         for _ in range(10):
             batch.launch(add, 1, N, x, 1)
             batch.launch(prepared)
-    assert general.count == 4, "a batch learns for itself"
+    assert general.count == 4, "batches learn for themselves"
+    async with dev.batch() as batch, dev.batch() as other:
+        batch.launch(add, 1, N, x, 1)
+        other.launch(prepared)
+    assert general.count == 4, "each knows what others have learnt"
     await add.launch(1, N, read_only(x[2:]), 0)
     assert general.count == 4, "another view of the block is as good"
     await add.launch(1, N, x, np.int32(0))
     await add.launch(1, N, x, np.uint8(0))
     assert general.count == 4, "numpy's scalars are as good"
-    assert (await x.to_host() == NUMBERS + 42).all()
+    assert (await x.to_host() == NUMBERS + 44).all()
+
+
+async def test_a_batch_that_has_ended_takes_nothing_that_it_knows(dev):
+    add = await compiled(dev, "add")
+    x, y = dev.zeros(N, np.int32), dev.zeros(N)
+    prepared = add.prepare(1, N, x, 1)
+    for _ in range(2):
+        async with dev.batch() as batch:
+            for _ in range(3):
+                batch.launch(add, 1, N, x, 1)
+                batch.launch(prepared)
+                batch.blas.scal(y, 2.0)
+            scal = batch.blas.scal
+    for call in (lambda: batch.launch(add, 1, N, x, 1), lambda: batch.launch(prepared), lambda: scal(y, 2.0)):
+        with pytest.raises(InvalidArgument, match="only inside its `async with` block"):
+            call()
+    assert (await x.to_host() == 12).all()
+
+
+async def test_lanes_learn_for_themselves(dev, monkeypatch):
+    add = await compiled(dev, "add")
+    x = await dev.to_device(NUMBERS)
+    for lanes in range(1, 4):
+        async with dev.lane() as lane:
+            general = Published(dev, monkeypatch)
+            for _ in range(2):
+                async with dev.batch(lane=lane) as batch:
+                    for _ in range(3):
+                        batch.launch(add, 1, N, x, 1)
+            assert general.count == 2, "one in each batch"
+        assert (await x.to_host() == NUMBERS + 6 * lanes).all()
 
 
 async def test_an_array_of_a_new_kind_is_learnt_with_its_first_launch(dev, monkeypatch):
