@@ -18,7 +18,7 @@ import trio.testing
 
 import atomr_trio
 from atomr_trio import ContextLost, InvalidArgument, read_only
-from atomr_trio._calls import batch_sender
+from atomr_trio._calls import batch_sender, launching
 from atomr_trio._calls.verbs import is_verb
 from atomr_trio._device import supervisor, workers
 from atomr_trio._device.device import core_of
@@ -240,7 +240,8 @@ async def test_a_batch_takes_4096_calls_of_every_verb(dev, name, own_lane, lost)
 
 
 async def test_a_full_batch_says_how_much_is_unfinished_and_flush_makes_room(dev, monkeypatch):
-    set_constant(monkeypatch, batch_sender, "BATCH_LIMIT", 50)
+    for module in (batch_sender, launching):
+        set_constant(monkeypatch, module, "BATCH_LIMIT", 50)
     add = await compiled(dev)
     x = dev.zeros(1, np.int32)
     await add.launch(1, 1, x, 0)
