@@ -36,8 +36,8 @@ class Player:
     rng: np.random.Generator
     generators: list[RandomGenerator]
     shadows: list[Shadow]
-    own: list[tuple[RandomGenerator, dict[str, Any], int, npt.NDArray[Any]]] = attrs.field(factory=list)
-    """Draws by kernels of our own: the states before them, and what came."""
+    own: list[tuple[RandomGenerator, dict[str, Any], npt.NDArray[Any], str]] = attrs.field(factory=list)
+    """Draws by kernels of our own: the states before them, what came, and in which generations."""
     draws: int = 0
     lost: int = 0
 
@@ -107,21 +107,24 @@ class Player:
 
     async def draw_own(self, generator: RandomGenerator) -> None:
         """A draw by a kernel of our own."""
-        before, count = generator.state, int(self.rng.integers(1, 500))
+        before, count, began = generator.state, int(self.rng.integers(1, 500)), self.dev.generation
         self.draws += 1
         try:
-            found = await (await generator.gamma(0.7, size=count)).to_host()
+            x = await generator.gamma(0.7, size=count)
+            drawn = self.dev.generation
+            found = await x.to_host()
         except (ContextLost, StaleArray):
             self.lost += 1
         else:
             assert generator.state["own"] == before["own"] + count
-            self.own.append((generator, before, count, found))
+            self.own.append((generator, before, found, f"drawn in {began} to {drawn}, read in {self.dev.generation}"))
 
     async def repeat_own(self) -> None:
         """Draw the same once more, with nothing happening."""
-        for generator, before, count, found in self.own[-20:]:
+        for generator, before, found, when in self.own:
             generator.seek(before)
-            np.testing.assert_array_equal(await (await generator.gamma(0.7, size=count)).to_host(), found)
+            again = await (await generator.gamma(0.7, size=found.size)).to_host()
+            np.testing.assert_array_equal(again, found, when)
 
 
 def new_player(dev: Any, seed: int, number: int) -> Player:
