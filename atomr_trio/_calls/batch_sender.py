@@ -259,12 +259,13 @@ class BatchSender:
 
     def _begin(self, request: CommandRequest, generation: Generation) -> None:
         """Begin a request, and keep it until its end is known."""
-        generation.order.for_batch = True
+        order = generation.order
+        order.for_batch, order.shares_tickets = True, request.lane == self.lane and self.path is not None
         try:
             self.device.actor_of(request.verb).begin(request, generation)
         finally:
-            generation.order.for_batch = False
-        if request.verb.shares and request.lane == self.lane and self.path is not None:
+            order.for_batch = order.shares_tickets = False
+        if request.verb.shares:
             self.launched = True
         self._requests.append(request)
         if not request.siblings or request.siblings[0] is request:

@@ -73,6 +73,8 @@ class Order:
     ) -> None:
         self.for_batch: bool = False
         """True while a batch publishes its work."""
+        self.shares_tickets: bool = False
+        """True while it publishes for its own lane, whose end it marks: commands there need no tickets of their own."""
         self.others: OrderHere | None = None
         """Puts commands in order with other libraries of this process, once an array is shared with one."""
         self._life = life
@@ -196,8 +198,7 @@ class Order:
         command.healed = healed
         self._page.set_status(lane, ticket, 0)
         book.begin(command)
-        is_shared = verb.shares and command.batched and ordered and self._sender.ring is not None
-        number = verb.number | UNSIGNED if is_shared else verb.number
+        number = verb.number | UNSIGNED if verb.shares and self.shares_tickets else verb.number
         header = HEADER.pack(ticket, lane, verb.engine_number, number, len(words), len(payload))
         if words:
             header += b"".join(word.to_bytes(8, "little") for word in words)

@@ -14,7 +14,9 @@ from atomr_trio import InvalidArgument, RandomGenerator
 from atomr_trio._calls import batch_sender
 from atomr_trio._calls.known import KnownCalls
 from atomr_trio._device.device import core_of
+from atomr_trio._wire.protocol import HEADER, LANE_COMPUTE, UNSIGNED, VERB_NUMBERS
 from atomr_trio.libraries.random.positions import KINDS, Bounds
+from atomr_trio.libraries.random.records import RANDOM
 from support import set_constant
 from support.linear import FORMS, ask
 from support.random_host import Shadow, assert_drawn
@@ -418,3 +420,27 @@ async def test_the_end_of_a_sequence_is_refused(dev: Any) -> None:
     with pytest.raises(InvalidArgument, match="has come to the end"):
         await quasi.uniform(size=20)
     await quasi.uniform(size=10)
+
+
+async def test_draws_of_a_batch_share_tickets_on_its_own_lane_alone(dev, monkeypatch):
+    """The end of a batch signs its lane. Another lane would be signed when nothing is sent any more, and not before."""
+    generator, x = dev.random.generator("philox", 1), dev.zeros(8, np.float32)
+    await generator.normal(out=x)
+    sender, execute = core_of(dev).current.sender, RANDOM.execute
+    send, flags = sender.send, []
+
+    def noted(record, descriptors=()):
+        _, lane, engine, verb, *_ = HEADER.unpack_from(record)
+        if (engine, verb & VERB_NUMBERS) == (execute.engine_number, execute.number):
+            flags.append((lane, bool(verb & UNSIGNED)))
+        send(record, descriptors)
+
+    monkeypatch.setattr(sender, "send", noted)
+    async with dev.lane() as lane:
+        for used in (None, lane):
+            async with dev.batch(lane=used) as batch:
+                for _ in range(2):
+                    batch.random.normal(out=x, generator=generator)
+            await generator.normal(out=x)
+    shared, alone = (LANE_COMPUTE, True), (LANE_COMPUTE, False)
+    assert flags == [shared, shared, alone, alone, alone, alone]
