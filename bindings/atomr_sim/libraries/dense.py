@@ -113,6 +113,11 @@ class Counterpart:
         if not condition:
             raise Refused(self.statuses.invalid_value if status is None else status)
 
+    def give(self, pointer: Any, value: Any) -> None:
+        """Write a result through a pointer argument; "invalid value" for a null pointer."""
+        self.require(pointer)
+        pointer[0] = value
+
     def handle(self, process: Process, number: int | None, kind: type[_Object]) -> _Object:
         """The object behind a number that the library has given; "not initialized" when there is none."""
         return process.handles.get(number, kind, self.statuses.not_initialized)

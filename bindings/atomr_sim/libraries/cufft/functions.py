@@ -58,25 +58,19 @@ counterpart: Counterpart = Counterpart(
 _entry = counterpart.entry
 
 
-def _give(pointer: Any, value: Any) -> None:
-    """Write a result through a pointer argument."""
-    require(pointer, INVALID_VALUE)
-    pointer[0] = value
-
-
 # The library itself.
 
 
 @_entry(cufft.cufftGetVersion)
 def _get_version(process: Process, result: Any) -> None:
     major, minor, patch = VERSION
-    _give(result, major * 1000 + minor * 100 + patch)
+    counterpart.give(result, major * 1000 + minor * 100 + patch)
 
 
 @_entry(cufft.cufftGetProperty)
 def _get_property(process: Process, part: int, result: Any) -> None:
     require(0 <= part < len(VERSION), INVALID_TYPE)
-    _give(result, VERSION[part])
+    counterpart.give(result, VERSION[part])
 
 
 # Plans.
@@ -205,7 +199,7 @@ def _reset_plan_property(process: Process, number: int, name: int) -> None:
 def _get_plan_property(process: Process, number: int, name: int, result: Any) -> None:
     plan = _plan(process, number)
     require(name in _PROPERTIES, INVALID_VALUE)
-    _give(result, plan.properties.get(name, _PROPERTIES[name][0]))
+    counterpart.give(result, plan.properties.get(name, _PROPERTIES[name][0]))
 
 
 # Transforms, as the functions describe them. A plan gets one after null pointers, the type and the rank are checked.

@@ -71,25 +71,19 @@ counterpart: Counterpart = Counterpart(
 _entry = counterpart.entry
 
 
-def _give(pointer: Any, value: Any) -> None:
-    """Write a result through a pointer argument."""
-    require(pointer, OUT_OF_RANGE)
-    pointer[0] = value
-
-
 # The library itself.
 
 
 @_entry(curand.curandGetVersion)
 def _get_version(process: Process, result: Any) -> None:
     major, minor, patch = VERSION
-    _give(result, major * 1000 + minor * 100 + patch)
+    counterpart.give(result, major * 1000 + minor * 100 + patch)
 
 
 @_entry(curand.curandGetProperty)
 def _get_property(process: Process, part: int, result: Any) -> None:
     require(0 <= part < len(VERSION), OUT_OF_RANGE)
-    _give(result, VERSION[part])
+    counterpart.give(result, VERSION[part])
 
 
 # Generators.

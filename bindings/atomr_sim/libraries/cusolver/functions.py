@@ -48,25 +48,19 @@ counterpart: Counterpart = Counterpart(
 _entry, _require = counterpart.entry, counterpart.require
 
 
-def _give(pointer: Any, value: Any) -> None:
-    """Write a result through a pointer argument."""
-    _require(pointer)
-    pointer[0] = value
-
-
 # The library itself.
 
 
 @_entry(cusolver.cusolverGetVersion)
 def _get_version(process: Process, version: Any) -> None:
     major, minor, patch = VERSION
-    _give(version, major * 1000 + minor * 100 + patch)
+    counterpart.give(version, major * 1000 + minor * 100 + patch)
 
 
 @_entry(cusolver.cusolverGetProperty)
 def _get_property(process: Process, part: int, value: Any) -> None:
     _require(part in tuple(libraryPropertyType))
-    _give(value, VERSION[part])
+    counterpart.give(value, VERSION[part])
 
 
 # Handles, and the objects that hold options.
@@ -89,7 +83,7 @@ def _handle(process: Process, number: int | None) -> Handle:
 @_entry(cusolver.cusolverDnCreate)
 def _create(process: Process, result: Any) -> None:
     _require(result)
-    _give(result, counterpart.add_handle(process, Handle()))
+    counterpart.give(result, counterpart.add_handle(process, Handle()))
 
 
 @_entry(cusolver.cusolverDnDestroy)
@@ -109,7 +103,7 @@ def _define_property(name: str, attribute: str, values: type[IntEnum] | None = N
 
     @_entry(cusolver.library.functions[f"cusolverDnGet{name}"])
     def tell(process: Process, number: int | None, value: Any) -> None:
-        _give(value, getattr(_handle(process, number), attribute))
+        counterpart.give(value, getattr(_handle(process, number), attribute))
 
 
 _define_property("Stream", "stream")
@@ -123,7 +117,7 @@ def _define_options(kind: type[Params | Jacobi], name: str) -> None:
 
     @_entry(cusolver.library.functions[f"cusolverDnCreate{name}"])
     def create(process: Process, result: Any) -> None:
-        _give(result, process.handles.add(kind()))
+        counterpart.give(result, process.handles.add(kind()))
 
     @_entry(cusolver.library.functions[f"cusolverDnDestroy{name}"])
     def destroy(process: Process, number: int | None) -> None:
@@ -159,7 +153,7 @@ def _define_jacobi(kind: type[Jacobi], prefix: str) -> None:
             handle, run = _handle(process, number), process.handles.get(info, kind, INVALID_VALUE)
             _require(not process.stream(handle.stream).synchronize(), counterpart.statuses.execution_failed)
             _require(not run.batched, counterpart.statuses.not_supported)
-            _give(value, getattr(run, attribute))
+            counterpart.give(value, getattr(run, attribute))
 
     setter("SetTolerance", "tolerance", 0.0)
     setter("SetMaxSweeps", "max_sweeps", 1)
@@ -333,7 +327,7 @@ def _tell_sizes(form: Form, function: Symbol, data_type: int) -> None:
         for word, size in call.sizes(operation.squares).items():
             if word in call.given:
                 _require(word != "lwork" or size < 1 << 31)
-                _give(call.given[word], size)
+                counterpart.give(call.given[word], size)
 
 
 for _form in (*_ONE_TYPE, *_REFINEMENT, *_ANY_TYPE):
