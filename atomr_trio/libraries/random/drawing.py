@@ -164,9 +164,9 @@ class DrawingVerbs(PhiloxVerbs):
         behind = drawing.advanced(before.own, draws)
         if behind >= END:
             raise InvalidArgument(f"{drawer!r} has come to the end of its numbers for {name}, or this draw would")
-        self._compile_philox(drawing)
+        image = self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
-        self._plan_philox(drawing, drawer.seed, before.own, result, operation=name)
+        self._plan_philox(drawing, image, drawer.seed, before.own, result, operation=name)
         self._move(drawer, State(before.place, behind, before.spawned))
         return result
 

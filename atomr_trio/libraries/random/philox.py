@@ -3,7 +3,8 @@
 Nothing here knows cuRAND. `PhiloxVerbs` has the verb, and what other verbs need to plan the same:
 
 - ``drawing = drawing_of(name, dtype, parameters)`` checks parameters (``distributions.py``);
-- ``self._plan_philox(drawing, key, position, result, operation=name)`` plans the draws into an array of any layout;
+- ``image = self._compile_philox(drawing)`` makes its kernel ready;
+- ``self._plan_philox(drawing, image, key, position, result, operation=name)`` plans the draws into any array;
 - ``drawing.advanced(position, draws)`` is the position behind them; an element of `result` is a draw, but of
   `multinomial`, where a row is one.
 """
@@ -102,9 +103,9 @@ class PhiloxVerbs(Library):
         draws = math.prod(shape) // (math.prod(drawing.tail) or 1)
         if drawing.advanced(position, draws) > MOST + 1:
             raise InvalidArgument(f"from counter {position} on there are not {draws} numbers left before 2**64")
-        self._compile_philox(drawing)
+        image = self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
-        self._plan_philox(drawing, seed, position, result, operation=f"philox {distribution}")
+        self._plan_philox(drawing, image, seed, position, result, operation=f"philox {distribution}")
         return result
 
     # For other verbs.
@@ -121,8 +122,10 @@ class PhiloxVerbs(Library):
             )
         return self._device.part(Images).now(drawing.source)
 
-    def _plan_philox(self, drawing: Drawing, key: int, position: int, result: DeviceArray, *, operation: str) -> None:
-        """Plan the draws of all elements of `result`, in C order, from a position on.
+    def _plan_philox(
+        self, drawing: Drawing, image: bytes, key: int, position: int, result: DeviceArray, *, operation: str
+    ) -> None:
+        """Plan the draws of all elements of `result`, in C order, from a position on, by the kernel of an image.
 
         `result` has the drawing's dtype, and any shape and strides; the last axes are the `tail` of the drawing. All is
         checked before.
@@ -130,7 +133,6 @@ class PhiloxVerbs(Library):
         check_usable(self._device, result)
         if not result.size:
             return
-        image = self._compile_philox(drawing)
         target = result
         if not result.contiguous or result.address % result.itemsize:
             target = self._empty(result.shape, result.dtype)
