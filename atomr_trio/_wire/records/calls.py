@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _FIELDS = {"function": "H", "flags": "H", "scalars": "I", "answers": "I", "answer_bytes": "I", "staging": "Q"}
 HEAD = struct.Struct("<" + "".join(_FIELDS.values()))
+PLACE_OF_STAGING = HEAD.size - 8
 WORD = 8
 
 DEVICE_SCALARS = 1

@@ -11,7 +11,8 @@ import struct
 from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
-from ..._worker.base.calls import Bound, CallEngine, Handles
+from ..._worker.base.calls import Bound, Handles
+from ..._worker.base.sequences import LeftOut, SequenceEngine
 from . import engine_kernels as finite
 from .records_finite import WORDS
 
@@ -85,7 +86,7 @@ class _OwnBound(Bound):
         return False
 
 
-class SolverEngine(CallEngine):
+class SolverEngine(SequenceEngine):
     """The engine of cuSOLVER, with the kernels that look at its matrices."""
 
     def __init__(self, services: WorkerServices, cusolver: Any, handles: _Handles) -> None:
@@ -102,7 +103,7 @@ class SolverEngine(CallEngine):
                 place += PART.size
                 self._make(payload[place : place + size], command.ticket, lane)
                 place += size
-        except finite.LeftOut:
+        except LeftOut:
             pass
 
     def _bind(self, number: int) -> Bound:

@@ -17,6 +17,7 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._worker.base.sequences import LeftOut
 from .records_finite import LETTERS
 
 if TYPE_CHECKING:
@@ -250,10 +251,6 @@ def _of_width(text: str, bits: int) -> str:
 PTX: Final = ".version 6.3\n.target sm_75\n.address_size 64\n" + "".join(
     _of_width(text, bits) for text in (_LOOK, _TAINT, _TURN) for bits in (32, 64)
 )
-
-
-class LeftOut(Exception):
-    """The rest of a record is not to be done: its matrices hold what it would never come to an end with."""
 
 
 class FiniteKernels:
