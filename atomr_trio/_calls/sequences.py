@@ -29,7 +29,7 @@ from .._memory.arena import Block
 from .._transfers.memory import tear_halves
 from .._values.errors import DeviceError
 from .._wire.protocol import Role
-from .._wire.records.calls import PLACE_OF_STAGING, WORD
+from .._wire.records.calls import STAGING_AT, WORD
 from .._wire.records.memory import COPY, FILL
 from .._wire.records.sequences import Content, Hole, SequenceTable, Step, pack_words
 from .known import Question, question_of
@@ -247,7 +247,7 @@ def _made_of(library: Library, parts: Sequence[_Part], *, decides: bool) -> Sequ
         if isinstance(request, CallRequest):
             kinds.append(request.of)
             if request.answer is not None:
-                holes.append(Hole(PLACE_OF_STAGING, 0, answered))
+                holes.append(Hole(STAGING_AT, 0, answered))
                 answers.append(_Answer(answered, request.answer, request.check))
                 answered += -(-request.answer.nbytes // WORD) * WORD
         steps.append(Step(request.verb.engine_number, request.verb.number, _without(payload, holes), tuple(holes)))
