@@ -29,7 +29,7 @@ from .._memory.arena import Block
 from .._transfers.memory import tear_halves
 from .._values.errors import DeviceError
 from .._wire.protocol import Role
-from .._wire.records.calls import STAGING_AT, WORD
+from .._wire.records.calls import ANSWER_BYTES, STAGING_AT, WORD
 from .._wire.records.memory import COPY, FILL
 from .._wire.records.sequences import Content, Hole, SequenceTable, Step, pack_words
 from .known import Question, question_of
@@ -44,8 +44,8 @@ T = TypeVar("T")
 
 _MOST_STEPS: Final = 48
 """Of one sequence. The rest of a verb is another one."""
-_MOST_ANSWERED: Final = 16 * 1024
-"""The most bytes of answers of one sequence."""
+_ANSWER: Final = 16
+"""The alignment of each answer in bytes."""
 _MOST_KNOWN: Final = 256
 _ALIGNMENT: Final = 512
 """Of each array between the calls."""
@@ -195,8 +195,8 @@ def folded(library: Library, requests: Sequence[CommandRequest | Series], spared
             end()
             found.append(request)
             continue
-        answered = sum(part.request.slot_bytes for part in (*run, *parts))
-        if len(run) + len(parts) > _MOST_STEPS or answered > _MOST_ANSWERED:
+        answered = sum(map(_answered, (*run, *parts)))
+        if len(run) + len(parts) > _MOST_STEPS or answered > ANSWER_BYTES:
             end()
         elif spared is not None and any(part.request.decides for part in run) and _writes(parts, spared):
             end(decides=True)
@@ -205,6 +205,10 @@ def folded(library: Library, requests: Sequence[CommandRequest | Series], spared
         run += parts
     end()
     return found
+
+
+def _answered(part: _Part) -> int:
+    return -(-part.request.slot_bytes // _ANSWER) * _ANSWER
 
 
 def _writes(parts: Sequence[_Part], block: Block) -> bool:
@@ -235,9 +239,11 @@ def _part_of_call(request: CallRequest) -> _Part | None:
 def _made_of(library: Library, parts: Sequence[_Part], *, decides: bool) -> SequenceRequest:
     words = [0]
     numbers: dict[int, int] = {}
-    steps, answers, kinds = [], [], []
+    steps, kinds = [], []
+    answers: list[_Answer] = []
     answered = 0
-    for request, payload, addresses in parts:
+    for part in parts:
+        request, payload, addresses = part
         holes = []
         for place, address in addresses:
             if address not in numbers:
@@ -246,10 +252,12 @@ def _made_of(library: Library, parts: Sequence[_Part], *, decides: bool) -> Sequ
             holes.append(Hole(place, numbers[address], 0))
         if isinstance(request, CallRequest):
             kinds.append(request.of)
+            if request.answer is None and request.reads_answer:
+                holes.append(Hole(STAGING_AT, 0, answers[-1].offset))
             if request.answer is not None:
                 holes.append(Hole(STAGING_AT, 0, answered))
                 answers.append(_Answer(answered, request.answer, request.check))
-                answered += -(-request.answer.nbytes // WORD) * WORD
+                answered += _answered(part)
         steps.append(Step(request.verb.engine_number, request.verb.number, _without(payload, holes), tuple(holes)))
     operands = merged_roles([part.request for part in parts])
     numbered = {block: number for number, (block, _) in enumerate(operands)}

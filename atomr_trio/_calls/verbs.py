@@ -248,6 +248,11 @@ class CallRequest(SlotRequest):
         return self._answer
 
     @property
+    def reads_answer(self) -> bool:
+        """True if it has a place of an answer among its words: its own, or that of the call before it."""
+        return self._written.answers != 0
+
+    @property
     def check(self) -> Verdict | None:
         """The function that judges its answer."""
         return self._check

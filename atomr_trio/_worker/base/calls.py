@@ -12,7 +12,6 @@ from ctypes import addressof, byref, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, STAGING_AT, WORD, CallTable, Option, Workspace
-from ..._wire.records.sequences import Hole
 from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .lanes import Ready
@@ -202,23 +201,25 @@ class CallEngine:
             target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
-    def prepared(self, step: Step, lane: Lane) -> Made:
+    def prepared(self, step: Step, lane: Lane, answers: int) -> Made:
         """Return the call of a sequence's step, for which nothing of the payload is looked at again.
 
-        What depends on the sizes alone is asked once: the library's workspace. Raises as the call does.
+        What depends on the sizes alone is asked once: the library's workspace. The call writes what it answers behind
+        the address `answers`, and whoever makes the sequence fetches it. Raises as the call does.
         """
-        number, flags, scalars, answers, answer_bytes, _ = HEAD.unpack_from(step.payload)
+        number, flags, scalars, marks, *_ = HEAD.unpack_from(step.payload)
         bound = self._bound.get(number) or self._bind(number)
         handle = self._lanes.get(lane.index) or self._open(lane)
         words: list[Any] = list(bound.words.unpack_from(step.payload, HEAD.size))
         area = create_string_buffer(step.payload[HEAD.size + bound.words.size :])
+        holes, slot = _holes_of(step, bound)
         _shift(words, scalars, addressof(area))
-        _shift(words, answers, handle.answers)
+        _shift(words, marks, answers + slot)
         for place, number_type in bound.numbers_on_host:
             words[place] = (number_type * (words[place] or 1))()
-        holes, slot = _holes_of(step, bound)
-        option, workspace = bound.option, bound.workspace
+        option, workspace, entries = bound.option, bound.workspace, bound.entries
         setting = 0 if option is None else words[option.place]
+        call = self.ready(bound, handle.value, words, [place for place, _, _ in holes])
         sizes: tuple[int, ...] = ()
 
         def make(given: Sequence[int], ticket: int, _keep: object = area) -> None:
@@ -232,16 +233,22 @@ class CallEngine:
                 self._provide(workspace, sizes, handle, words, lane)
             if flags != handle.flags:
                 self._set(handle, flags)
-            lane.weigh(ticket, bound.entries)
+            lane.weigh(ticket, entries)
             with lane.calling:
-                status = bound.call(handle.value, *words)
+                status = call()
             if status:
                 raise refusal(self._driver, self._library, status, bound.symbol, lane)
-            if answer_bytes:
-                target = self._services.staged(given[slot.word] + slot.more)
-                self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
         return make
+
+    def ready(self, bound: Bound, handle: Any, words: list[Any], changing: Sequence[int]) -> Callable[[], int]:
+        """Return a call of a function with these words; those at the places `changing` are read each time."""
+        function = bound.call
+        return lambda: function(handle, *words)
+
+    def answers_of(self, lane: Lane) -> int:
+        """Return the address of the lane's memory for the results of calls."""
+        return (self._lanes.get(lane.index) or self._open(lane)).answers
 
     def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
         """Make the lane's handle and its workspace; see `CapturableEngine`."""
@@ -425,13 +432,13 @@ def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> 
     return error
 
 
-def _holes_of(step: Step, bound: Bound) -> tuple[list[tuple[int, int, int]], Hole]:
-    """Return the holes among the words of a call, by the places of these, and that for the place of its answer."""
-    holes, slot = [], Hole(STAGING_AT, 0, 0)
+def _holes_of(step: Step, bound: Bound) -> tuple[list[tuple[int, int, int]], int]:
+    """Return the holes among the words of a call, by the places of these, and the offset of its answer in the slot."""
+    holes, slot = [], 0
     for hole in step.holes:
         place, rest = divmod(hole.offset - HEAD.size, WORD)
         if hole.offset == STAGING_AT:
-            slot = hole
+            slot = hole.more
         elif rest or not 0 <= place < bound.words.size // WORD:
             raise ValueError(f"byte {hole.offset} of a call of {bound.symbol} is no word")
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
+from ..._wire.records.calls import HEAD, STAGING_AT
 from ..._wire.records.sequences import Content, SequenceTable, Step, unpack_words
 from .calls import CallEngine, Handles
 from .lanes import Command
@@ -29,25 +30,37 @@ class LeftOut(Exception):
 class _Sequence:
     """One sequence on one lane. Its steps are prepared when it is made for the first time."""
 
-    __slots__ = ("_content", "_made")
+    __slots__ = ("_answered", "_content", "_made")
 
     def __init__(self, content: Content) -> None:
         self._content = content
         self._made: list[Made] = []
+        self._answered = max(map(_answered, content), default=0)
+        """The bytes that its calls answer."""
 
     def make(self, engine: SequenceEngine, words: Sequence[int], ticket: int, lane: Lane) -> None:
         """Make its calls. The error of one that is refused has its number as `part`; those behind it are not made."""
         made = self._made
-        for number, step in enumerate(self._content):
-            try:
-                if number == len(made):
-                    made.append(engine.prepared_step(step, lane))
-                made[number](words, ticket)
-            except LeftOut:
-                return
-            except Exception as error:
-                error.part = number  # type: ignore[attr-defined]
-                raise
+        try:
+            for number, step in enumerate(self._content):
+                try:
+                    if number == len(made):
+                        made.append(engine.prepared_step(step, lane))
+                    made[number](words, ticket)
+                except LeftOut:
+                    raise
+                except Exception as error:
+                    error.part = number  # type: ignore[attr-defined]
+                    raise
+        except LeftOut:
+            pass
+        if self._answered:
+            engine.fetch(words[0], self._answered, lane)
+
+
+def _answered(step: Step) -> int:
+    """Return where the answer of a step ends in the slot; 0 if it has none."""
+    return next((hole.more + HEAD.unpack_from(step.payload)[4] for hole in step.holes if hole.offset == STAGING_AT), 0)
 
 
 class SequenceEngine(CallEngine):
@@ -70,7 +83,8 @@ class SequenceEngine(CallEngine):
         engine: Any = self._services.engines[step.engine]
         call: Callable[[Command, Lane], Any] = engine.calls[step.verb]
         if isinstance(engine, CallEngine) and step.verb == engine.table.call.number:
-            return engine.prepared(step, lane)
+            is_answered = any(hole.offset == STAGING_AT for hole in step.holes)
+            return engine.prepared(step, lane, self.answers_of(lane) if is_answered else 0)
         verb = engine.table.verbs[step.verb]
 
         def make(words: Sequence[int], ticket: int) -> None:
@@ -80,6 +94,10 @@ class SequenceEngine(CallEngine):
             call(Command(verb, call, ticket, (), bytes(payload), []), lane)
 
         return make
+
+    def fetch(self, slot: int, size: int, lane: Lane) -> None:
+        """Copy what the calls of a sequence have answered to the host, to a slot."""
+        self._driver.cuMemcpyDtoHAsync(self._services.staged(slot), self.answers_of(lane), size, lane.stream)
 
     def _define(self, command: Command, lane: Lane) -> None:
         number, _, length = self._of_sequences.define.struct.unpack_from(command.payload)

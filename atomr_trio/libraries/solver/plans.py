@@ -386,8 +386,19 @@ class SolverPlans(SequencedLibrary):
 
     def _clear_below(self, array: DeviceArray) -> None:
         """Plan zeros below the diagonal."""
-        for part in _below_diagonal(array):
-            self._fill(part, 0)
+        seen = matrix_of(array)
+        if seen is not None and seen.distance is not None and array.size:
+            kind, words, place_of = _many(seen)
+            columns, rows = (seen.columns, seen.rows) if not seen.by_rows else (seen.rows, seen.columns)
+            operands = self._operands()
+            operands.writes(array)
+            part = finite.ABOVE if seen.by_rows else finite.BELOW
+            for first, count in chunks(seen.count):
+                matrices = (kind, place_of(first), rows, columns, *words[2:])
+                self._call("clear", *matrices, count, part, operation="clear", operands=operands)
+            return
+        for view in _below_diagonal(array):
+            self._fill(view, 0)
 
     def _transfer(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of matrices, by cuBLAS between row by row and column by column."""
