@@ -251,7 +251,7 @@ def _made_of(library: Library, parts: Sequence[_Part], *, decides: bool) -> Sequ
                 words.append(address)
             holes.append(Hole(place, numbers[address], 0))
         if isinstance(request, CallRequest):
-            kinds.append(request.of)
+            kinds.append(request.kind)
             if request.answer is None and request.reads_answer:
                 holes.append(Hole(STAGING_AT, 0, answers[-1].offset))
             if request.answer is not None:

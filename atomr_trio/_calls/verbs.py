@@ -244,7 +244,6 @@ class CallRequest(SlotRequest):
 
     @property
     def answer(self) -> npt.NDArray[Any] | None:
-        """Where its answer goes; None if it has none."""
         return self._answer
 
     @property
@@ -254,16 +253,10 @@ class CallRequest(SlotRequest):
 
     @property
     def check(self) -> Verdict | None:
-        """The function that judges its answer."""
         return self._check
 
     @property
-    def kind(self) -> CallKind | None:
-        return self.of if self._answer is None else None
-
-    @property
-    def of(self) -> CallKind:
-        """Its kind, also if it has an answer."""
+    def kind(self) -> CallKind:
         return CallKind(self._table.first_call, self._table.call, self._table.open, self._function)
 
     @property
@@ -273,7 +266,7 @@ class CallRequest(SlotRequest):
 
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first call of its kind when it is one."""
-        kind = self.of
+        kind = self.kind
         self._verb = kind.verb(generation, self.lane)
         if self._slot is not None:
             self._payload = self._packed(self._slot.place)
@@ -381,7 +374,7 @@ class JoinedRequest(SlotRequest):
         self._payload = self._packed(0 if self._slot is None else self._slot.place)
         super().start(generation)
         for part in self.parts:
-            part.of.begun(generation, self.lane)
+            part.kind.begun(generation, self.lane)
 
     def ended(self, *, delivered: bool) -> None:
         if not delivered:
@@ -714,12 +707,13 @@ class Library:
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
-            return cast("T", answer)
+            if answer is not None:
+                return cast("T", answer)
         await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
-        if question is not None:
+        if question is not None and call is None:
             calls.learn(question, made, planner._made, result)
         return result
 
@@ -783,14 +777,17 @@ class Library:
         question = question_of(plan, arguments, keywords)
         batch, calls = self._batch, self._known
         assert batch is not None  # this is its form for batches
-        if question is not None and (call := calls.find(question[0])) is not None:
-            return batch.repeat(call, question[1])  # type: ignore[return-value]
+        call = None if question is None else calls.find(question[0])
+        if question is not None and call is not None:
+            answer: Any = batch.repeat(call, question[1])
+            if answer is not None:
+                return cast("T", answer)
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
-        if question is not None:
+        if question is not None and call is None:
             calls.learn(question, requests, planner._made, result)
         return result
 
