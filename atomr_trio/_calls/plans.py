@@ -24,9 +24,8 @@ from .._generation.requests import CallKind, CommandRequest, Usage
 from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
-from .._wire.programs import Program
 from .._wire.protocol import LANE_COMPUTE, Verb
-from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
+from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, DefiningTable, Encoded, pack_addresses
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -51,14 +50,14 @@ class Plan:
 
     def __init__(
         self,
-        table: PlanTable,
+        table: DefiningTable,
         key: Hashable,
         number: int,
-        make: Callable[[], Program],
+        make: Callable[[], Encoded],
         example: tuple[int, ...],
         operation: str,
     ) -> None:
-        self.table: PlanTable = table
+        self.table: DefiningTable = table
         self.key: Hashable = key
         self.number: int = number
         self.example: tuple[int, ...] = example
@@ -176,9 +175,9 @@ class Plans(DevicePart):
 
     def plan(
         self,
-        table: PlanTable,
+        table: DefiningTable,
         key: Hashable,
-        make: Callable[[], Program],
+        make: Callable[[], Encoded],
         example: Sequence[int],
         operation: str,
     ) -> PlanKind:

@@ -137,7 +137,7 @@ def _write(arguments: Sequence[Argument]) -> _Written:
     return _Written(struct.pack(f"<{len(words)}q", *words) + area, scalars, answers)
 
 
-class _SlotRequest(CommandRequest):
+class SlotRequest(CommandRequest):
     """A request that may need a slot of the staging area, and holds it until its end."""
 
     takes_slot = True
@@ -183,7 +183,7 @@ class _SlotRequest(CommandRequest):
             self.release()
 
 
-class UploadRequest(_SlotRequest):
+class UploadRequest(SlotRequest):
     """A copy of host bytes to a new, contiguous array or, from `offset` on, to a part of it."""
 
     __slots__ = ("_address", "_content")
@@ -209,7 +209,7 @@ class UploadRequest(_SlotRequest):
         self.release()
 
 
-class CallRequest(_SlotRequest):
+class CallRequest(SlotRequest):
     """One call of a library's function. Its answer comes to the host in a slot, which it holds until then."""
 
     __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written")
@@ -245,6 +245,11 @@ class CallRequest(_SlotRequest):
     @property
     def answer(self) -> npt.NDArray[Any] | None:
         return self._answer
+
+    @property
+    def reads_answer(self) -> bool:
+        """True if it has a place of an answer among its words: its own, or that of the call before it."""
+        return self._written.answers != 0
 
     @property
     def check(self) -> Verdict | None:
@@ -284,6 +289,20 @@ class CallRequest(_SlotRequest):
             places.append(HEAD.size + WORD * index)
         return tuple(places)
 
+    def addresses(self) -> tuple[tuple[int, int], ...] | None:
+        """Return the places in the payload of all words that are addresses, and these.
+
+        Returns None if another word points into its memory: that may be anything.
+        """
+        blocks = [block for block, _ in self.operands]
+        found = []
+        for index, argument in enumerate(self._arguments):
+            if isinstance(argument, Address):
+                found.append((HEAD.size + WORD * index, int(argument)))
+            elif not isinstance(argument, Scalar | Answer) and any(block.holds(argument) for block in blocks):
+                return None
+        return tuple(found)
+
     def ended(self, *, delivered: bool) -> None:
         if not delivered:
             self.release()
@@ -308,7 +327,18 @@ class CallRequest(_SlotRequest):
             raise error
 
 
-class JoinedRequest(_SlotRequest):
+def merged_roles(parts: Iterable[CommandRequest]) -> tuple[Operand, ...]:
+    """Return the access to memory of commands that are made one after the other, as that of one."""
+    roles: dict[Block, Role] = {}
+    for part in parts:
+        for block, role in part.operands:
+            before = roles.get(block)
+            is_covered = before in (None, role, Role.OVERWRITE)
+            roles[block] = (role if before is None else before) if is_covered else Role.WRITE
+    return tuple(roles.items())
+
+
+class JoinedRequest(SlotRequest):
     """Several calls of one library as one command: they are made one after the other, and there is one wait for all.
 
     `together` is the verb of such records, and `size` packs the number of bytes of each part. `operation` is the name
@@ -318,14 +348,8 @@ class JoinedRequest(_SlotRequest):
     __slots__ = ("_size", "parts")
 
     def __init__(self, together: Verb, size: struct.Struct, parts: Sequence[CallRequest], operation: str) -> None:
-        roles: dict[Block, Role] = {}
-        for part in parts:
-            for block, role in part.operands:
-                before = roles.get(block)
-                is_covered = before in (None, role, Role.OVERWRITE)
-                roles[block] = (role if before is None else before) if is_covered else Role.WRITE
         keep = [part.keep for part in parts]
-        super().__init__(together, tuple(roles.items()), lane=parts[0].lane, operation=operation, keep=keep)
+        super().__init__(together, merged_roles(parts), lane=parts[0].lane, operation=operation, keep=keep)
         self._size = size
         self.parts: tuple[CallRequest, ...] = tuple(parts)
 
@@ -669,6 +693,10 @@ class Library:
 
     # How it is sent.
 
+    def _folded(self) -> Sequence[CommandRequest | Series]:
+        """Return the commands that were planned, as they are sent."""
+        return self._requests
+
     def _planner(self) -> Self:
         return type(self)(self._device, self._batch)
 
@@ -698,13 +726,18 @@ class Library:
 
     async def _ask_all(self) -> list[CommandRequest]:
         """Run the commands that were planned, and forget them. Returns them."""
-        outgoing, self._requests = Outgoing(self._requests), []
+        outgoing, self._requests = Outgoing(self._folded()), []
         waiting = collections.deque(outgoing.take(STRETCH))
         if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough for one turn
             await trio.lowlevel.checkpoint()
         while waiting:
-            for request in await self._ask_some(waiting, outgoing):
-                request.take()
+            done = collections.deque(await self._ask_some(waiting, outgoing))
+            try:
+                while done:
+                    done.popleft().take()
+            finally:
+                for request in done:
+                    request.drop()
             waiting += outgoing.take(STRETCH - len(waiting))
         return outgoing.made
 
@@ -736,7 +769,7 @@ class Library:
         return begun
 
     async def _ask_one(self, request: CommandRequest) -> None:
-        if isinstance(request, _SlotRequest) and request.slot_bytes:
+        if isinstance(request, SlotRequest) and request.slot_bytes:
             request.give_slot(await self._device.part(Transfers).staging.acquire(request.slot_bytes))
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
@@ -752,7 +785,7 @@ class Library:
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        requests = Outgoing(planner._requests).take()
+        requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
         if question is not None and call is None:
             calls.learn(question, requests, planner._made, result)
