@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from .._wire import channel
 from .._wire.checking import CheckFolder
-from .._wire.starting import command, end_of, environment
+from .._wire.starting import end_of, environment, worker_command
 from .out_of_memory import OomWatch
 
 NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
@@ -196,7 +196,7 @@ class WorkerProcess:
 def start_child(arguments: Sequence[str], output: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the program of a worker, whose first argument is a descriptor that it inherits. Raises `OSError`."""
     return subprocess.Popen(
-        command("atomr_trio._worker.main", *arguments),
+        worker_command(*arguments),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

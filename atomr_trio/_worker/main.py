@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_char, c_int, c_void_p
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from atomr_cuda.constants.driver import CUDA_ERROR_ASSERT, CUDA_ERROR_NOT_READY
 
@@ -69,6 +69,9 @@ from .base.workspaces import Workspaces
 from .context import Context
 from .parent import die_with_parent
 from .ready import LAUNCH_RECORD, ReadyCalls
+
+if TYPE_CHECKING:
+    from .begin import ContextAhead
 
 HEARTBEAT_PERIOD = 0.2
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
@@ -190,8 +193,8 @@ class Worker:
 
     # Start.
 
-    def open_context(self) -> None:
-        """Load the driver and retain the primary context."""
+    def open_context(self, ahead: ContextAhead | None) -> None:
+        """Load the code of the engines and the driver, and retain the primary context."""
         from atomr_cuda import driver
         from atomr_cuda._library import CudaError, LibraryMissing
 
@@ -203,7 +206,11 @@ class Worker:
         self._giving_back = GivingBack(CudaError)
         self.library_missing = LibraryMissing
         self._driver = driver
+        engines.load()
+        retained = ahead is not None and ahead.wait()
         self._context = Context(driver, self.device, self.base, self.extent)
+        if retained:
+            self._context.release()  # it is retained twice now
 
     def adopt(self) -> bool:
         """Receive what this generation works on; false when the parent closed the channel instead."""
@@ -693,8 +700,11 @@ def serve(worker: Worker) -> None:
         worker.reset()
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses."""
+def main(arguments: Sequence[str], ahead: ContextAhead | None = None) -> None:
+    """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses.
+
+    `ahead` is what ``begin.py`` has begun.
+    """
     descriptor, parent, backend, device, base, extent = arguments
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -705,7 +715,7 @@ def main(arguments: Sequence[str]) -> None:
         watch = functools.partial(_watch_socket, sock)
         threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
         worker = Worker(sock, backend, int(device), int(base), int(extent))
-        worker.open_context()
+        worker.open_context(ahead)
     except Exception as error:
         from .._wire.machine import of_failed_start
 
