@@ -188,3 +188,11 @@ async def reap(process: WorkerProcess) -> None:
         # A process that is readable and not reaped is held by a debugger, or one will reap it first.
         if not await patience.readable(process.pidfd) or patience.left <= 0:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped within {REAP_TIMEOUT:g} s")
+
+
+@trio.lowlevel.enable_ki_protection
+async def discard(process: WorkerProcess) -> None:
+    """End a worker that never served. It may have ended before."""
+    with trio.CancelScope(shield=True):  # bounded by `reap` itself
+        await reap(process)
+    process.close()

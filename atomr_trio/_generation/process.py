@@ -29,6 +29,8 @@ NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
 ADDRESS_STRIDE = 8 << 40
 FIRST_ADDRESS = 16 << 40
 ADDRESS_EXTENT = 1 << 40
+MAX_DEVICES = 14
+"""So many ranges of addresses have room below 2^47, where those of a process end."""
 
 
 def address_range(device: int) -> tuple[int, int]:
