@@ -135,10 +135,21 @@ class WorkerProcess:
     def ending(self) -> bool:
         """True while the system takes the process apart: with a context of a busy GPU that may take seconds."""
         try:
-            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
-                return is_ending(file.read())
+            return is_ending(self._stat())
         except OSError:
             return False
+
+    @property
+    def stopped(self) -> bool:
+        """True while a signal, or a debugger, keeps the process from running."""
+        try:
+            return self._stat().rpartition(")")[2].split()[0] in ("T", "t")
+        except OSError:
+            return False
+
+    def _stat(self) -> str:
+        with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read()
 
     def reap(self) -> bool:
         """Tell whether the process has ended. Reads its exit status, unless other code has reaped it."""

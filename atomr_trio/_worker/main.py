@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from .begin import ContextAhead
 
 HEARTBEAT_PERIOD = 0.2
+BEATS_BEFORE_REST = 5
+"""The heart stands still after so many beats in which nothing was asked for: the user's process expects none then."""
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
 """The interval at which the counters are looked at while a lane is busy, for a parent that sleeps. The simulator
 computes in this very process, and each look interrupts it."""
@@ -116,6 +118,9 @@ class Worker:
         self._ring: Ring | None = None
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
+        self._heart_rests = False
+        self._roused = threading.Event()
+        """Ends the rest of the heart."""
         self._turns = 0
         """Goes on while it does."""
         self._spin_seconds = 0.0
@@ -176,6 +181,7 @@ class Worker:
                 return
             self.poisoned = True
             self._lost_at = time.monotonic()  # whatever holds up what follows, the process ends
+            self._rouse()
         if error.status == CUDA_ERROR_ASSERT:
             self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
         self._libc.fflush(None)
@@ -273,6 +279,7 @@ class Worker:
 
     def _end_threads(self) -> None:
         self._ended.set()
+        self._rouse()
         self._work.set()
         self._flush_wanted.set()
         for thread in self._threads:
@@ -281,13 +288,34 @@ class Worker:
         self._flush_wanted.clear()
 
     def _beat(self) -> None:
-        words = self._page.words
+        words, idle_beats = self._page.words, 0
         while True:
             words[HEARTBEAT_WORD] += 1
             if self._lost_at is not None and time.monotonic() > self._lost_at + LINGER_SECONDS:
                 os._exit(EXIT_LOST)
             if self._ended.wait(HEARTBEAT_PERIOD):
                 return
+            idle_beats = idle_beats + 1 if self._is_idle() else 0
+            if idle_beats >= BEATS_BEFORE_REST:
+                self._rest_heart()
+                idle_beats = 0
+
+    def _rest_heart(self) -> None:
+        """Wait until there is something to do. Whoever ends the idleness does so first, and then looks for the rest."""
+        self._roused.clear()
+        self._heart_rests = True
+        if self._is_idle():
+            self._roused.wait()
+        self._heart_rests = False
+
+    def _is_idle(self) -> bool:
+        """Return whether the loop's thread sleeps, and nothing else has work either."""
+        asleep = self._ring is not None and not self._awake and self._lost_at is None and not self._ended.is_set()
+        return asleep and not any(lane.busy for lane in self._lanes.values())
+
+    def _rouse(self) -> None:
+        if self._heart_rests:
+            self._roused.set()
 
     def _monitor(self) -> None:
         """Look after the lanes whenever the loop's thread does not: while it sleeps, or is held up inside a call.
@@ -493,6 +521,7 @@ class Worker:
             net = LATER_NET_SECONDS
         words[WORKER_ASLEEP_WORD] = 0
         self._awake = True
+        self._rouse()
         self._work.set()
 
     def _receive(self) -> tuple[bytes, list[int]]:
