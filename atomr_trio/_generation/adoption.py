@@ -76,6 +76,7 @@ class Adoption:
         patience = Patience(START_TIMEOUT)
         while self._life.state is State.SPAWNED:
             await self._wait_message(patience)
+        self._process.moments["greeting read"] = time.monotonic()
         try:
             self.hand_over()
         except ConnectionError:
@@ -84,8 +85,11 @@ class Adoption:
             text = f"the worker could not be handed its memory: {reason_of(error)}"
             raise self._failure(text) from None
         show()
+        self._process.moments["memory handed over"] = time.monotonic()
         while self._life.state is State.ADOPTED:
             await self._wait_message(patience)
+        self._process.moments |= self._inbox.started.get("moments", {})
+        self._process.moments["ready read"] = time.monotonic()
 
     def hand_over(self) -> None:
         """Hand over the page, the staging area and every chunk. The worker says `ready` after its self-test."""

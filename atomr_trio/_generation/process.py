@@ -17,6 +17,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -79,6 +80,8 @@ class WorkerProcess:
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             WorkerProcess.started += 1
+            self.moments: dict[str, float] = {"asked for": time.monotonic()}
+            """The ends of the steps of its start, on the clock of `time.monotonic`."""
             _set_pipe_size(output_end, OUTPUT_BYTES)
             variables = {NUMBER_VARIABLE: str(WorkerProcess.started)}
             child = start_child(arguments, output_end, environment(**variables, **self._check_variables()))
@@ -89,6 +92,7 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(output_end)
+        self.moments["started"] = time.monotonic()
         self.backend = backend
         self.greeted: bool = False
         """Tell whether its ``hello`` has been read, so that it can be adopted."""

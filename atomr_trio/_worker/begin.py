@@ -12,8 +12,10 @@ import _thread
 import os
 import resource
 import sys
+import time
 from ctypes import CDLL, POINTER, byref, c_int, c_uint, c_void_p
 
+BEGUN = time.monotonic()
 LIBRARIES = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 """The names and files of the driver, as in the table of ``atomr_cuda.driver``; a test compares them."""
 CHOSEN_LIBRARY = "ATOMR_TRIO_CUDA_PATH"
@@ -24,6 +26,8 @@ class ContextAhead:
     """The primary context of a device, retained in a thread of its own, if there is a driver that can."""
 
     def __init__(self, device: int) -> None:
+        self.moments: dict[str, float] = {"begun": BEGUN}
+        """The ends of its steps, on the clock of `time.monotonic`."""
         self._device = device
         self._retained = False
         self._begun = _thread.allocate_lock()
@@ -48,12 +52,13 @@ class ContextAhead:
         driver.cuInit.argtypes = [c_uint]
         driver.cuDeviceGet.argtypes = [POINTER(c_int), c_int]
         driver.cuDevicePrimaryCtxRetain.argtypes = [POINTER(c_void_p), c_int]
+        self.moments["driver loaded"] = time.monotonic()
         found, context = c_int(), c_void_p()
-        self._retained = not (
-            driver.cuInit(0)
-            or driver.cuDeviceGet(byref(found), self._device)
-            or driver.cuDevicePrimaryCtxRetain(byref(context), found)
-        )
+        if driver.cuInit(0) or driver.cuDeviceGet(byref(found), self._device):
+            return
+        self.moments["driver initialised"] = time.monotonic()
+        self._retained = driver.cuDevicePrimaryCtxRetain(byref(context), found) == 0
+        self.moments["context made"] = time.monotonic()
 
     def wait(self) -> bool:
         """Wait for the thread. Returns whether it has retained the context, which must be released once more then."""

@@ -108,6 +108,8 @@ class Worker:
         self.prints: bool = False
         self.durable: bool = False
         self.staging_address: int = 0
+        self.moments: dict[str, float] = {}
+        """The ends of the steps of its start, on the clock of `time.monotonic`: what `make bench-start` shows."""
         self._printed = False
         self._lost_at: float | None = None
         self._lost_lock = threading.Lock()
@@ -201,6 +203,7 @@ class Worker:
 
     def open_context(self, ahead: ContextAhead | None) -> None:
         """Load the code of the engines and the driver, and retain the primary context."""
+        self.moments["imported"] = time.monotonic()
         from atomr_cuda import driver
         from atomr_cuda._library import CudaError, LibraryMissing
 
@@ -213,16 +216,20 @@ class Worker:
         self.library_missing = LibraryMissing
         self._driver = driver
         engines.load()
+        self.moments["engines imported"] = time.monotonic()
         retained = ahead is not None and ahead.wait()
         self._context = Context(driver, self.device, self.base, self.extent)
         if retained:
             self._context.release()  # it is retained twice now
+        self.moments |= {} if ahead is None else ahead.moments
+        self.moments["addresses reserved"] = time.monotonic()
 
     def adopt(self) -> bool:
         """Receive what this generation works on; false when the parent closed the channel instead."""
         data, descriptors = channel.receive_bytes(self.sock, self._buffer)
         if not data:
             return False
+        self.moments["adopted"] = time.monotonic()
         config = json.loads(data)
         channel.check_all_came(descriptors)
         page, staging, self._wake, self._bell, *others = descriptors
@@ -233,11 +240,13 @@ class Worker:
         page_address = self._context.register(self._page)
         self._staging = SharedMemory(staging, config["staging_bytes"])
         self.staging_address = self._context.register(self._staging)
+        self.moments["host memory registered"] = time.monotonic()
         self.durable = config["durable"] and self._context.shares_memory
         self._page_address = page_address
         self._lanes = {}
         for index in range(LANES):
             self._add_lane(index).open()
+        self.moments["lanes opened"] = time.monotonic()
         self.workspaces = Workspaces(self._page.words)
         self.engines = engines.build(self)
         memory = self.engines[MEMORY.number]
@@ -251,12 +260,17 @@ class Worker:
             for verb in engine.table.verbs
         }
         self._ready = ReadyCalls(self.engines, modules, self._verbs)
+        self.moments["engines made"] = time.monotonic()
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
+        self.moments["memory imported"] = time.monotonic()
         self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
+        self.moments["self-test"] = time.monotonic()
         self._start_threads()
         free, _ = self._memory.memory_info()
-        self.post({"kind": "ready", **self._context.facts(), "free_memory": free, "durable": self.durable})
+        facts = {**self._context.facts(), "free_memory": free, "durable": self.durable}
+        self.moments["facts asked"] = time.monotonic()
+        self.post({"kind": "ready", **facts, "moments": self.moments})
         return True
 
     def _add_lane(self, index: int, priority: int = 0) -> Lane:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from ctypes import c_int
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from atomr_cuda import driver
+from atomr_trio._device.device import core_of
 from atomr_trio._wire.starting import worker_command
-from atomr_trio._worker import begin, main
+from atomr_trio._worker import begin, main, registry
 from atomr_trio._worker.begin import ContextAhead
 from support import child_environment
 
@@ -175,3 +177,30 @@ def test_a_program_that_is_started_loads_nothing_of_the_library_before_the_drive
     )
     loaded = set(done.stdout.split())
     assert loaded <= {"ctypes", "_ctypes", "_struct", "struct", "ctypes._endian", "resource", "types"}, loaded
+
+
+def test_the_tables_of_all_libraries_are_loaded_with_the_engines_and_not_when_a_worker_is_adopted() -> None:
+    code = (
+        "import sys\n"
+        "from atomr_trio._worker import registry\n"
+        "libraries = [registration.library for registration, _ in registry.load().values()]\n"
+        "print(*[name for name in libraries if name and f'atomr_cuda.{name}' not in sys.modules], len(libraries))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=child_environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(len(registry.load()))]
+
+
+@pytest.mark.program_starts
+async def test_the_steps_of_a_start_are_noted_on_both_sides(open_test_device) -> None:
+    begun = time.monotonic()
+    async with open_test_device(workers=None) as dev:
+        moments = core_of(dev).current.process.moments
+    assert list(moments)[:3] == ["asked for", "started", "greeting read"]
+    steps = ["asked for", "imported", "engines imported", "addresses reserved", "adopted", "host memory registered"]
+    steps += ["lanes opened", "engines made", "memory imported", "self-test", "facts asked", "ready read"]
+    times = [moments[step] for step in steps]
+    assert begun <= times[0]
+    assert times == sorted(times)
+    assert times[-1] <= time.monotonic()
