@@ -143,7 +143,7 @@ def test_a_context_that_was_retained_ahead_is_released_once(monkeypatch: pytest.
         return SimpleNamespace(release=lambda: done.append("release"))
 
     monkeypatch.setattr(main, "Context", context)
-    ahead: Any = SimpleNamespace(wait=lambda: retained)
+    ahead: Any = SimpleNamespace(wait=lambda: retained, moments={"begun": 1.0})
     nothing: Any = None
     main.Worker(nothing, "sim", 0, 0, 0).open_context(ahead)
     assert done == ["retain", *(["release"] if retained else [])]
