@@ -217,8 +217,9 @@ class BatchSender:
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
             if new is not None:
-                result = self._memory.empty(new.shape, new.dtype)
-                if launcher(call, (*arrays, result), owner, result._storage.block):
+                result = call.new_result(self._memory)
+                block = result._storage.block
+                if launcher(call, (*arrays, block), owner, block):
                     self.launched = True
                     return result
             elif answer is not None:

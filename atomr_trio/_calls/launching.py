@@ -177,14 +177,16 @@ class LaunchPath:
     def admit(self, operands: Sequence[Operand]) -> bool:
         """Return whether a call on these need not wait for any other lane, and make them ready to be noted.
 
-        It has no effect if it returns false: others would wait for a ticket that may never be issued.
+        It has no effect if it returns false: others would wait for a ticket that may never be issued. Arrays of another
+        device, or of memory that is not the arena's, are left to the general way.
         """
         generation, lane, token = self.generation, self.book.index, self.token
-        if generation.arena.quarantine:
+        arena = generation.arena
+        if arena.quarantine:
             return False
         reached, number = generation.timeline.reached, generation.number
         for block, role in operands:
-            if block.fast != token and not self._is_free(block, role, reached):
+            if block.fast != token and not (block in arena.blocks and self._is_free(block, role, reached)):
                 return False
         for block, role in operands:
             if block.fast != token:
@@ -198,8 +200,7 @@ class LaunchPath:
     def admit_all(self, arguments: Sequence[object]) -> bool:
         """Make the arrays among a kernel's arguments its lane's alone, if no other lane has work on any of them.
 
-        Returns whether something has changed, so that the launch may be tried again. Arrays of another device, or of
-        memory that is not the arena's, are left to the general way.
+        Returns whether something has changed, so that the launch may be tried again.
         """
         arena = self.generation.arena
         if not arena.quarantine:
@@ -452,13 +453,18 @@ class AwaitedLaunch:
 
 
 class AwaitedAnswer(AwaitedLaunch):
-    """A call whose answer comes to the host in a slot. Its task has the slot once it has waited without an error."""
+    """A call whose answer comes to the host in a slot. Its task leaves the slot when it does not wait any more."""
 
     __slots__ = ("slot",)
 
     def __init__(self, path: LaunchPath, mailbox: Mailbox, slot: Slot) -> None:
         super().__init__(path, mailbox)
         self.slot: Slot = slot
+
+    def leave(self) -> None:
+        """Release the slot, unless the call is not done: then its end does."""
+        if self._done and self._error is None:
+            self.slot.release()
 
     def _end(self, kind: Outcome) -> None:
         # A slot of a lost worker is released at once, so that it is kept back while the worker may write it.
@@ -516,7 +522,7 @@ class AwaitedLaunches(DevicePart):
         actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
         new, mailbox = call.new, actor.mailbox
-        result: Any = None if new is None else self._memory.empty(new.shape, new.dtype)
+        result: Any = None if new is None else call.new_result(self._memory)
         path = self.path or self._present_path()
         if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
             launcher = path.launchers.get(call._key) or path.learn_call(call)
@@ -528,9 +534,11 @@ class AwaitedLaunches(DevicePart):
                     if launcher(call, arrays, awaited):
                         await awaited.wait()
                         return arrays[call._place]
-                elif launcher(call, (*arrays, result), awaited, result._storage.block):
-                    await awaited.wait()
-                    return result
+                else:
+                    block = result._storage.block
+                    if launcher(call, (*arrays, block), awaited, block):
+                        await awaited.wait()
+                        return result
         if call.answer is not None:
             return None
         request, result = call.again(self.device, arrays, LANE_COMPUTE, result)
@@ -556,10 +564,12 @@ class AwaitedLaunches(DevicePart):
         if not launcher(call, arrays, awaited, None, awaited.slot.place):
             awaited.slot.release()
             return None
-        await awaited.wait()
-        value = answer.new()
-        error = answer.fetch(awaited.slot, value)
-        awaited.slot.release()
+        try:
+            await awaited.wait()
+            value = answer.new()
+            error = answer.fetch(awaited.slot, value)
+        finally:
+            awaited.leave()
         if error is not None:
             raise error
         return value

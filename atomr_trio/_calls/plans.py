@@ -28,7 +28,6 @@ from .._wire.protocol import LANE_COMPUTE, Verb
 from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, DefiningTable, Encoded, pack_addresses
 
 if TYPE_CHECKING:
-    from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
 
 
@@ -149,12 +148,8 @@ class PlanRequest(CommandRequest):
         """Return the verb of this execution."""
         return self._kind.verb(generation, self.lane)
 
-    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        """See `CommandRequest.places_of`. An address inside the array, but not of its beginning, may be anything."""
-        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
-        if any(self._addresses[at] != array.address for at in inside):
-            return ()
-        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
+    def addresses(self) -> tuple[tuple[int, int], ...]:
+        return tuple((PLACE_OF_ADDRESSES + WORD * at, address) for at, address in enumerate(self._addresses))
 
 
 class Plans(DevicePart):

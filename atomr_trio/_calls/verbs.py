@@ -46,7 +46,7 @@ from .._values.util import known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from .._wire.records.memory import COPY_IN
-from .known import KnownCalls, question_of
+from .known import KnownCalls, form_of
 from .launching import AwaitedLaunches
 from .phases import Definition, Phases, ask_in_phases, at_once
 from .plans import PlanRequest, Plans
@@ -278,22 +278,7 @@ class CallRequest(SlotRequest):
         head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
         return HEAD.pack(*head) + written.words
 
-    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        """See `CommandRequest.places_of`. A word that points into the array, but is no `Address`, may be anything."""
-        places = []
-        for index, argument in enumerate(self._arguments):
-            if isinstance(argument, Scalar | Answer) or not array._block.holds(argument):
-                continue
-            if not isinstance(argument, Address) or argument != array.address:
-                return ()
-            places.append(HEAD.size + WORD * index)
-        return tuple(places)
-
     def addresses(self) -> tuple[tuple[int, int], ...] | None:
-        """Return the places in the payload of all words that are addresses, and these.
-
-        Returns None if another word points into its memory: that may be anything.
-        """
         blocks = [block for block, _ in self.operands]
         found = []
         for index, argument in enumerate(self._arguments):
@@ -703,7 +688,7 @@ class Library:
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         self._device.home.check_task()
         calls = self._known
-        question = question_of(plan, arguments, keywords)
+        question = form_of(plan, arguments, keywords)
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
@@ -774,7 +759,7 @@ class Library:
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        question = question_of(plan, arguments, keywords)
+        question = form_of(plan, arguments, keywords)
         batch, calls = self._batch, self._known
         assert batch is not None  # this is its form for batches
         call = None if question is None else calls.find(question[0])

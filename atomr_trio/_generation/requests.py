@@ -131,13 +131,13 @@ class CommandRequest(Request):
         """Completes the answer once it is there, or returns the error that it is; None if it is as it comes."""
         return None
 
-    def places_of(self, array: Any) -> tuple[int, ...]:
-        """Return the places in the payload of the 64-bit words to change if it is sent again with another array.
+    def addresses(self) -> Sequence[tuple[int, int]] | None:
+        """Return the places in the payload of all 64-bit words that are addresses, and these.
 
-        They hold the address of `array`, and the rest of the payload does not depend on its memory. Returns None if
-        that is not certain.
+        The rest of the payload does not depend on where the arrays of the command lie. Returns None if that is not
+        certain, because another word points into their memory.
         """
-        return ()
+        return None
 
     def blocks(self) -> Iterator[Block]:
         """Return the memory that it works on."""

@@ -30,7 +30,7 @@ import collections
 import enum
 import operator
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from .._values.util import known
@@ -151,7 +151,6 @@ class Block:
         "freed",
         "lost",
         "nbytes",
-        "places",
         "reader",
         "readers",
         "recipe",
@@ -168,8 +167,6 @@ class Block:
         self.size: int = size
         self.nbytes: int = nbytes
         """The requested bytes; `size` is that, rounded up."""
-        self.places: dict[Hashable, object] | None = None
-        """What stands for an array in it, by how the array lies there: for those who look arrays up often."""
         self.chunk: Chunk = chunk
         self.epoch: int = epoch
         """The generation whose tickets `writer`, `reader` and `readers` are."""
