@@ -90,7 +90,11 @@ def form_of(
             if part is None:
                 return None
             parts += part
-    if len(arrays) > 1 and len({each._storage.block for each in arrays}) < len(arrays):
+    count = len(arrays)
+    if count == 2:
+        if arrays[0]._storage.block is arrays[1]._storage.block:
+            parts += (_SHARED, *_shared(arrays))
+    elif count > 2 and len({each._storage.block for each in arrays}) < count:
         parts += (_SHARED, *_shared(arrays))
     return tuple(parts), tuple(arrays)
 
