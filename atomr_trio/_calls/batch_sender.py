@@ -226,15 +226,15 @@ class BatchSender:
                 return self._answered(call, answer, arrays, launcher)
             elif launcher(call, arrays, owner):
                 self.launched = True
-                return arrays[call._place]
+                return call.result(arrays)
         if answer is not None:
             return None
         self._check_room(self.lane, 1)
-        request, result = call.again(self.device, arrays, self.lane, result)
+        request, found = call.again(self.device, arrays, self.lane, result)
         generation = self.send(request)
         if self.path is not None:
             generation.order.promote_all(request.blocks(), self.lane)
-        return result
+        return found
 
     def _answered(
         self, call: KnownCall, answer: HostAnswer, arrays: tuple[DeviceArray, ...], launcher: CallLauncher

@@ -181,7 +181,6 @@ class KnownCall:
         "__weakref__",
         "_engine",
         "_key",
-        "_place",
         "access",
         "answer",
         "arrays",
@@ -190,6 +189,7 @@ class KnownCall:
         "new",
         "operation",
         "payload",
+        "place",
         "places",
         "sources",
     )
@@ -202,7 +202,7 @@ class KnownCall:
         access: tuple[tuple[int, Role], ...],
         words: Mapping[int, Source],
         *,
-        place: int = 0,
+        place: int | tuple[int, ...] = 0,
         new: NewResult | None = None,
         answer: HostAnswer | None = None,
     ) -> None:
@@ -211,8 +211,8 @@ class KnownCall:
         """The name of its library, whose engine in the worker makes the call."""
         self.operation: str = request.operation
         self._key = object()
-        self._place = place
-        """The number of the array that is the result, if that is not a new one."""
+        self.place: int | tuple[int, ...] = place
+        """The number of the array that is the result, or those of several; if that is not a new one."""
         self.arrays: int = arrays
         """The number of its arrays."""
         self.access: tuple[tuple[int, Role], ...] = access
@@ -235,6 +235,11 @@ class KnownCall:
         """Return its access to these arrays."""
         return tuple([(cast("DeviceArray", arrays[number])._block, role) for number, role in self.access])
 
+    def result(self, arrays: tuple[DeviceArray, ...]) -> object:
+        """Return the result of a call on these arrays, if it is no new one."""
+        place = self.place
+        return arrays[place] if type(place) is int else tuple([arrays[each] for each in place])  # type: ignore[union-attr]
+
     def words(self, arrays: Sequence[DeviceArray], new: int) -> list[int]:
         """Return the words of a call on these arrays."""
         return [(new if number == NEW else arrays[number].address) + more for number, more in self.sources]
@@ -249,22 +254,20 @@ class KnownCall:
 
     def again(
         self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, result: DeviceArray | None = None
-    ) -> tuple[CommandRequest, DeviceArray]:
+    ) -> tuple[CommandRequest, Any]:
         """Return a request for one more such call, which has no answer, and the verb's result.
 
         `result` is the new result, if it was made already.
         """
         for array in arrays:
             check_usable(device, array)
-        operands, address = self.operands(arrays), 0
-        if self.new is None:
-            keep, result = arrays, arrays[self._place]
-        else:
+        operands, keep, address = self.operands(arrays), arrays, 0
+        if self.new is not None:
             result = self.new_result(device.part(DeviceMemory)) if result is None else result
             operands, keep, address = (*operands, (result._block, self.new.role)), (*arrays, result), result.address
         payload = filled(self.payload, self.places, self.words(arrays, address))
         request = RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
-        return request, result
+        return request, self.result(arrays) if result is None else result
 
     # For launch paths.
 
@@ -334,7 +337,7 @@ def _repeatable(
         words[STAGING_AT] = (NEW, 0)
         return None if answer is None or made else KnownCall(request, kind, len(arrays), access, words, answer=answer)
     if new is None:
-        place = next((place for place, array in enumerate(arrays) if array is result), None)
+        place = _place_of(result, arrays)
         return None if place is None else KnownCall(request, kind, len(arrays), access, words, place=place)
     form = new._form or new._find_form()
     if result is not new or new_role is None or form is None:
@@ -343,6 +346,15 @@ def _repeatable(
     words = {place: (NEW if number == last else number, more) for place, (number, more) in words.items()}
     found = NewResult(new.shape, new.dtype, new_role, form)
     return KnownCall(request, kind, len(arrays), access, words, new=found)
+
+
+def _place_of(result: object, arrays: Sequence[DeviceArray]) -> int | tuple[int, ...] | None:
+    """Return which of the arrays the result is, or which the items of a tuple are; None for anything else."""
+    numbers = {id(array): number for number, array in enumerate(arrays)}
+    if type(result) is tuple:
+        found = tuple([numbers[id(each)] for each in result if id(each) in numbers])
+        return found if len(found) == len(result) else None
+    return numbers.get(id(result))
 
 
 def _words(request: CommandRequest, arrays: Sequence[DeviceArray]) -> dict[int, Source] | None:

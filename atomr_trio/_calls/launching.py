@@ -533,7 +533,7 @@ class AwaitedLaunches(DevicePart):
                 if new is None:
                     if launcher(call, arrays, awaited):
                         await awaited.wait()
-                        return arrays[call._place]
+                        return call.result(arrays)
                 else:
                     block = result._storage.block
                     if launcher(call, (*arrays, block), awaited, block):

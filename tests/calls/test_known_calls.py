@@ -61,6 +61,21 @@ async def test_a_call_is_planned_and_then_short_and_returns_out_itself(dev, ways
 
 
 @both
+async def test_a_call_that_returns_two_of_its_arrays_goes_the_short_way(dev, ways, name):
+    x, y = [await dev.to_device(np.full(N, value)) for value in (1.0, 2.0)]
+    u, v = [await dev.to_device(np.full(N, value)) for value in (3.0, 4.0)]
+    async with form(dev, name) as call:
+        taken = []
+        for first, second in ((x, y), (u, v), (y, x), (v, u), (x, v)):
+            given_back = await call("swap", first, second)
+            assert given_back[0] is first
+            assert given_back[1] is second
+            taken.append(ways.last())
+    assert taken == ["planned"] + 4 * ["short"]
+    assert [float((await each.to_host())[0]) for each in (x, y, u, v)] == [4, 2, 3, 1]
+
+
+@both
 async def test_repetitions_see_what_was_written_between_them(dev, ways, name):
     a, b, out = await given(dev, 1, 2, 3)
     results = []
@@ -481,13 +496,14 @@ async def test_a_call_on_a_variable_of_a_module_is_not_kept(dev, ways):
 async def test_what_is_no_single_command_or_returns_something_else_is_planned_each_time(dev, name):
     (a,) = await given(dev, 1, dtype=np.int8)
     odd = await dev.to_device(np.ones((3, 3), np.int8))
-    x, y = [await dev.to_device(np.arange(float(N))) for _ in range(2)]
+    x, ones = await dev.to_device(np.arange(float(N))), await dev.to_device(np.eye(N))
     async with form(dev, name) as call:
         for _ in range(3):
             products = await call("gemm", odd, odd)
-            await call("swap", x, y)
+            solved = await call("trsv", ones, x)
             await call("gemm_batched", [a], [a])
     assert (await products.to_host()).tolist() == [[3] * 3] * 3
+    assert (await solved.to_host()).tolist() == [0, 1, 2, 3]
     assert not known(dev)
 
 
