@@ -226,7 +226,8 @@ class BatchSender:
                 return self._answered(call, answer, arrays, launcher)
             elif launcher(call, arrays, owner):
                 self.launched = True
-                return call.result(arrays)
+                place = call.place
+                return arrays[place] if type(place) is int else call.result(arrays)
         if answer is not None:
             return None
         self._check_room(self.lane, 1)

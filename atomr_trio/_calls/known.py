@@ -92,9 +92,13 @@ def form_of(
             parts += part
     count = len(arrays)
     if count == 2:
-        if arrays[0]._storage.block is arrays[1]._storage.block:
-            parts += (_SHARED, *_shared(arrays))
-    elif count > 2 and len({each._storage.block for each in arrays}) < count:
+        shares = arrays[0]._storage.block is arrays[1]._storage.block
+    elif count == 3:
+        one, two, three = arrays[0]._storage.block, arrays[1]._storage.block, arrays[2]._storage.block
+        shares = one is two or one is three or two is three
+    else:
+        shares = count > 1 and len({each._storage.block for each in arrays}) < count
+    if shares:
         parts += (_SHARED, *_shared(arrays))
     return tuple(parts), tuple(arrays)
 

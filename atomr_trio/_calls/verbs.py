@@ -485,7 +485,7 @@ class verb(Generic[P, T]):
 
         @functools.wraps(plan)
         def send(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
-            return cast("T", library._send(planned, arguments, keywords))
+            return library._send(planned, arguments, keywords)  # type: ignore[no-any-return]
 
         self._ask, self._send = ask_twice if has_phases else ask, send
         for method in (self._ask, self._send):
@@ -693,7 +693,7 @@ class Library:
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
             if answer is not None:
-                return cast("T", answer)
+                return answer  # type: ignore[no-any-return]
         await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
@@ -766,7 +766,7 @@ class Library:
         if question is not None and call is not None:
             answer: Any = batch.repeat(call, question[1])
             if answer is not None:
-                return cast("T", answer)
+                return answer  # type: ignore[no-any-return]
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
