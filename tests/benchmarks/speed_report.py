@@ -154,8 +154,8 @@ class Verdict:
 
     @property
     def margin(self) -> float:
-        """The share of the limit that is left; negative where it is missed, NaN where it is not judged."""
-        return 1 - self.figure / self.limit if self.limit else math.nan
+        """The share of the limit that is left, negative where it is missed; of the other, where nothing may come on top."""
+        return 1 - self.figure / self.limit if self.limit else -self.figure
 
     def __str__(self) -> str:
         if self.held is None:

@@ -240,13 +240,9 @@ class Ours(Subject):
                 recorder.launch(self.empty, 1, 1, touches=[self.y])  # one after the other, as the others record them
 
         graph = await self.dev.capture(record)
-        return Doing(
-            await_one=graph.launch, in_batch=lambda batch: functools.partial(batch.launch_graph, graph)
-        )
+        return Doing(await_one=graph.launch, in_batch=lambda batch: functools.partial(batch.launch_graph, graph))
 
-    def _library(
-        self, call_of: Callable[[Any], Callable[[], Any]], out: Any = None, *, in_batch: bool = True
-    ) -> Doing:
+    def _library(self, call_of: Callable[[Any], Callable[[], Any]], out: Any = None, *, in_batch: bool = True) -> Doing:
         """A call that the device and a batch have alike; `out` is where its result goes."""
         await_one = call_of(self.dev)
 
@@ -1014,9 +1010,7 @@ class Core(Foreign):
         self._one = self._core.LaunchConfig(grid=1, block=1)
 
     def empty_launch(self, _work: Work) -> Doing:
-        return self._queued(
-            functools.partial(self._core.launch, self._stream, self._one, self._kernels["empty"])
-        )
+        return self._queued(functools.partial(self._core.launch, self._stream, self._one, self._kernels["empty"]))
 
     def launch(self, work: Work) -> Doing:
         if work.form:

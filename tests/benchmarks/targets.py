@@ -224,3 +224,25 @@ CACHE_LIMIT: Final = 2e-3
 VERB_LIMIT: Final = 8e-6
 """Seconds that a verb may cost its caller in a batch without a reason."""
 
+
+def of_recovery(standby: str, start: str, anew: str) -> list[Target]:
+    """Those of a fault, by the rows of both ways to recover, and of a process that is started anew."""
+    return [
+        Target(standby, plus=STANDBY_LIMIT),
+        Target(start, 1.0, RAW, anew, plus=START_LIMIT),
+    ]
+
+
+def held_up(row: str) -> Target:
+    """How long the event loop may be held up."""
+    return Target(row, plus=HELD_UP_LIMIT)
+
+
+def of_cached_kernels(units: Iterable[tuple[str, str]]) -> list[Target]:
+    """Those of kernels from the disk cache: by row, and the row of the bare load of the same image."""
+    return [Target(row, 1.0, RAW, bare, plus=CACHE_LIMIT) for row, bare in units]
+
+
+def verb(row: str) -> Target:
+    """What a verb may cost its caller in a batch."""
+    return Target(row, plus=VERB_LIMIT)

@@ -165,11 +165,18 @@ def all_started(script: Path, backend: str, present: Sequence[str] | None = None
 # --- the turns --------------------------------------------------------------------------------------------------------
 
 
+def every(_name: str) -> bool:
+    """Choose all works."""
+    return True
+
+
 def measured(
-    subjects: list[Subject], works: Sequence[AnyWork], pace: Pace
+    subjects: list[Subject], works: Sequence[AnyWork], pace: Pace, only: Callable[[str], bool] = every
 ) -> Iterator[tuple[AnyWork, list[Measure], list[Absent]]]:
     """Each work in its turn, by all the subjects that have it. A subject that is gone is taken off the list."""
     for number, work in enumerate(works):
+        if not only(work.name):
+            continue
         ready, absent = made_ready(subjects, number, work.name)
         values: dict[str, list[float]] = {}
         try:
@@ -236,7 +243,7 @@ def ways(
     subjects: list[Subject],
     works: Sequence[AnyWorkOfWays],
     pace: Pace,
-    only: Callable[[str], bool] = lambda _name: True,
+    only: Callable[[str], bool] = every,
 ) -> Iterator[tuple[AnyWorkOfWays, list[Measure], list[Absent]]]:
     """Each work in its turn, in all the ways that the subjects have: a row for each way.
 
@@ -449,11 +456,19 @@ async def turn(subject: Computing, count: int) -> float:
     return (time.perf_counter() - begun) / count
 
 
+async def sources(_number: int) -> str:
+    """The folder of the package that this process has imported."""
+    import atomr_trio
+
+    return str(Path(atomr_trio.__file__).resolve().parent)
+
+
 async def answer_all(answers: Mapping[str, Callable[[int], Awaitable[object]]]) -> None:
     """Answer questions until there are no more, each by what its word stands for."""
+    known = {"sources": sources, **answers}
     async for question in trio.wrap_file(sys.stdin):
         word, number = question.split()
-        print(json.dumps(await answers[word](int(number))), flush=True)
+        print(json.dumps(await known[word](int(number))), flush=True)
 
 
 def serve(main: Callable[[str, str], Awaitable[None]]) -> None:
