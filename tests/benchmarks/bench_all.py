@@ -45,6 +45,7 @@ BENCHMARKS: Final[Mapping[str, tuple[str, ...]]] = {
 """The programs, with options of their own; those that measure most come first."""
 ON_SIMULATOR: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery": ("--gib", "0.25", "--faults", "3"),
+    "holding": ("--only", "events for 1,000 listeners", "--runs", "1"),
     "nvrtc": ("--repetitions", "1"),
 }
 """Options for the simulator, which shows that everything works."""

@@ -152,12 +152,14 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
-def processes(what: str, programs: Mapping[str, tuple[str, ...]], repetitions: int) -> Iterator[Measure | Absent]:
+def processes(
+    what: str, programs: Mapping[str, tuple[str, ...]], repetitions: int, uncounted: int = 1
+) -> Iterator[Measure | Absent]:
     """Run each program so many times; the first run, which fills caches, does not count."""
     for who, program in programs.items():
         try:
-            timed_process(*program)
-            yield Measure(what, who, [timed_process(*program) for _ in range(repetitions)])
+            seconds = [timed_process(*program) for _ in range(uncounted + repetitions)]
+            yield Measure(what, who, seconds[uncounted:])
         except (ChildProcessError, subprocess.TimeoutExpired) as failed:
             yield Absent(what, who, f"not available: {failed}")
 
@@ -200,7 +202,7 @@ def starts(backend: str, plan: Plan, table: Table) -> None:
     }
     for row, programs in ((IMPORT_ROW, imports), (START_ROW, results)):
         tell(f"{row}, each in a fresh process")
-        for each in processes(row, programs, plan.processes):
+        for each in processes(row, programs, plan.processes, plan.uncounted):
             if isinstance(each, Measure):
                 take_in(table, [each])
             else:

@@ -154,7 +154,7 @@ class Verdict:
 
     @property
     def margin(self) -> float:
-        """The share of the limit that is left, negative where it is missed; of the other, where nothing may come on top."""
+        """The share of the limit that is left, or of the other where nothing may come on top; negative where missed."""
         return 1 - self.figure / self.limit if self.limit else -self.figure
 
     def __str__(self) -> str:

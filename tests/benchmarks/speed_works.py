@@ -75,6 +75,8 @@ class Plan:
     repetitions: int
     processes: int
     """Fresh processes for imports and first results."""
+    uncounted: int
+    """The first of them, which fill caches, do not count."""
     idle_seconds: float
 
 
@@ -94,7 +96,9 @@ def _copies(sizes: tuple[int, ...], strided: tuple[int, ...]) -> Iterator[Work]:
             yield Work("strided", copy_name(direction, "strided", nbytes), nbytes)
 
 
-def _works(orders: tuple[int, ...], matrix: int, vector: int, copied: tuple[int, ...]) -> Iterator[Work]:
+def _works(
+    orders: tuple[int, ...], matrix: int, vector: int, copied: tuple[int, ...], strided: tuple[int, ...]
+) -> Iterator[Work]:
     yield Work("empty launch", "launch of an empty kernel")
     yield Work("ticket", TICKET_ROW.removesuffix(f", {AWAITED}"))
     for arguments in (4, 16):
@@ -125,7 +129,7 @@ def _works(orders: tuple[int, ...], matrix: int, vector: int, copied: tuple[int,
     yield Work("allocation", "empty of 4 KiB, kept", 4 * KIB, "empty", 500)
     yield Work("allocation", "free of 4 KiB", 4 * KIB, "free", 500)
     yield Work("zeros", "zeros of 4 KiB", 4 * KIB)
-    yield from _copies(copied, copied[2:7:2])
+    yield from _copies(copied, strided)
 
 
 def _result(form: str) -> str:
@@ -135,8 +139,8 @@ def _result(form: str) -> str:
 SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(9))
 """Bytes of the copies, from 4 KiB to 256 MiB."""
 PLANS: Final[Mapping[str, Plan]] = {
-    "cuda": Plan(tuple(_works((64, 256, 1024), 64, 4096, SIZES)), 0.01, 5, 5, 1.0),
-    "sim": Plan(tuple(_works((8,), 8, 64, (4 * KIB, 8 * KIB, 16 * KIB))), 0.0, 1, 1, 0.05),
+    "cuda": Plan(tuple(_works((64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))), 0.01, 5, 5, 1, 1.0),
+    "sim": Plan(tuple(_works((8,), 8, 64, (4 * KIB,), (8 * KIB,))), 0.0, 1, 1, 0, 0.05),
 }
 """The simulator shows that everything works, and says nothing of speed."""
 

@@ -65,7 +65,7 @@ class Target:
             return f"{self.row}: at most {shown(self.plus, self.unit)}"
         row = f" for {self.other_row}" if self.other_row else ""
         more = f" and {shown(self.plus, self.unit)}" if self.plus else ""
-        times = f"{self.times - 1:.0%} over" if self.paired else f"{self.times:g} x"
+        times = f"{100 * (self.times - 1):.0f} % over" if self.paired else f"{self.times:g} x"
         return f"{self.row}: at most {times} {self.of}{row}{more}"
 
     def judge(self, table: Table) -> Verdict:

@@ -96,7 +96,7 @@ class Verb:
 
 
 def verbs_of(batch: Any) -> Iterator[str]:
-    """The name of every public verb of a batch and of its libraries. What is awaited is none: it ends a batch's part."""
+    """The name of every public verb of a batch and of its libraries. What is awaited is none of them."""
     yield from _called(batch, "")
     for name in _public(batch):
         if isinstance(getattr(type(batch), name), property):
