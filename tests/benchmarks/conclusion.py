@@ -33,9 +33,9 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def fewer(repetitions: int, share: float) -> int:
+def fewer(repetitions: int, share: float, least: int = 3) -> int:
     """So many repetitions as a share of them leaves, but at least three, or all."""
-    return min(repetitions, max(round(repetitions * share), 3))
+    return min(repetitions, max(round(repetitions * share), least))
 
 
 def machine(backend: str) -> str:

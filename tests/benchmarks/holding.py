@@ -499,7 +499,7 @@ def judged(table: Table, name: str, seconds: float, note: str = "") -> Verdict:
 async def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if a row was missed."""
     backend: Backend = arguments.backend
-    runs = conclusion.fewer(arguments.runs, arguments.share)
+    runs = conclusion.fewer(arguments.runs, arguments.share, least=1)
     verdicts, table = [], Table()
     limit = f"at most {1e3 * targets.HELD_UP_LIMIT:g} ms must hold"
     print(f"the longest step of a task, of {runs} runs the best; {limit}")

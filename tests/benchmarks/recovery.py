@@ -281,8 +281,8 @@ def judged(with_standby: Recovery, without: Recovery, table: Table) -> list[Verd
 async def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed."""
     backend: Backend = arguments.backend
-    held = int(arguments.gib * GIB)
-    ours = [await recoveries(backend, standby, arguments.faults, held) for standby in (1, 0)]
+    held, faults = int(arguments.gib * GIB), conclusion.fewer(arguments.faults, arguments.share)
+    ours = [await recoveries(backend, standby, faults, held) for standby in (1, 0)]
     rows = [(each.name, each.median) for each in ours]
     anew: dict[str, float | None] = {}
     if backend == "cuda":
@@ -293,14 +293,14 @@ async def main(arguments: argparse.Namespace) -> int:
                 print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
                 if seconds is not None:
                     rows.append((f"{name}, a new process", seconds))
-    print(f"\nfrom the report of the fault to the next result, median of {arguments.faults} (logarithmic):")
+    print(f"\nfrom the report of the fault to the next result, median of {faults} (logarithmic):")
     print("\n".join(picture(rows)))
     for each in ours:
         low, high = min(each.seconds) * 1e3, max(each.seconds) * 1e3
         held_up = max(each.held_up) * 1e3
         print(f"{each.name}: {low:.2f} to {high:.2f} ms; the event loop was held up for {held_up:.2f} ms at most")
     table = table_of(*ours, anew)
-    title = f"A fault and the next result, {arguments.faults} times, {arguments.gib:g} GiB held"
+    title = f"A fault and the next result, {faults} times, {arguments.gib:g} GiB held"
     verdicts = judged(*ours, table) if backend == "cuda" else []
     conclusion.conclude(arguments, "recovery", title, table, verdicts)
     return int(any(verdict.held is False for verdict in verdicts))

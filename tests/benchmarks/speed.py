@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -26,7 +26,6 @@ import targets
 from speed_report import (
     CORE,
     CUPY,
-    HEADER,
     IDLE_ROW,
     IMPORT_ROW,
     NATIVE,
@@ -39,7 +38,6 @@ from speed_report import (
     Measure,
     Table,
     comparisons,
-    line,
 )
 from speed_works import IMPORTED_ANYWAY, PLANS, Plan
 from turns import Gone, Subject, all_started, take_in, tell, ways
@@ -164,33 +162,41 @@ def processes(
             yield Absent(what, who, f"not available: {failed}")
 
 
-def works(subjects: list[Subject], plan: Plan, only: str, table: Table) -> None:
-    """Measure each work whose name has the pattern in it, and print it as it comes."""
+def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Table) -> None:
+    """Measure each work whose name has the pattern in it, by several processes of each subject, and print them all."""
     begun, pattern = time.monotonic(), re.compile(only)
-    chosen = sum(bool(pattern.search(work.name)) for work in plan.works)
-    print(HEADER)
-    found = ways(subjects, plan.works, plan, lambda name: bool(pattern.search(name)))
-    for number, (work, measures, absent) in enumerate(found, 1):
-        table.absent += absent
-        for measure in measures:
-            table.measures.append(measure)
-            print(line(measure), flush=True)
-        tell(f"[{number}/{chosen}, {time.monotonic() - begun:.0f} s] {work.name}")
+    values: dict[tuple[str, str], list[float]] = {}
+    shares: list[float] = []
+
+    def chosen(name: str) -> bool:
+        return bool(pattern.search(name))
+
+    for number in range(plan.rounds):
+        with all_started(SUBJECTS, backend, present) as subjects:
+            for work, measures, absent in ways(subjects, plan.works, plan, chosen):
+                for measure in measures:
+                    values.setdefault((measure.what, measure.who), []).extend(measure.values)
+                table.absent += [each for each in absent if each not in table.absent]
+                tell(f"[round {number + 1} of {plan.rounds}, {time.monotonic() - begun:.0f} s] {work.name}")
+            if chosen(IDLE_ROW):
+                shares += idling(subjects, plan, table)
+    take_in(table, [Measure(what, who, each) for (what, who), each in values.items()])
+    if shares:
+        take_in(table, [Measure(IDLE_ROW, OURS, shares, "share")])
 
 
-def idling(subjects: list[Subject], plan: Plan, table: Table) -> None:
-    """Measure the CPU use of an idle device."""
+def idling(subjects: list[Subject], plan: Plan, table: Table) -> list[float]:
+    """The CPU use of an idle device, a share of one CPU."""
+    found: list[float] = []
     for subject in subjects:
         if subject.who == OURS:
-            shares = []
             try:
                 for _ in range(plan.repetitions):
                     subject.ask(f"idle {int(1e3 * plan.idle_seconds)}")
-                    shares.append(subject.answer())
+                    found.append(subject.answer())
             except Gone as gone:
                 table.absent.append(Absent(IDLE_ROW, OURS, gone.reason))
-            else:
-                take_in(table, [Measure(IDLE_ROW, OURS, shares, "share")])
+    return found
 
 
 def starts(backend: str, plan: Plan, table: Table) -> None:
@@ -214,26 +220,23 @@ def main(arguments: argparse.Namespace) -> int:
     backend, plan, table = arguments.backend, PLANS[arguments.backend], Table()
     plan = attrs.evolve(
         plan,
-        repetitions=conclusion.fewer(arguments.repetitions or plan.repetitions, arguments.share),
+        rounds=conclusion.fewer(arguments.rounds or plan.rounds, arguments.share),
         processes=conclusion.fewer(plan.processes, arguments.share),
     )
     present = [who for who in PRESENT[backend] if arguments.who is None or who in arguments.who]
-    with all_started(SUBJECTS, backend, present) as subjects:
-        works(subjects, plan, arguments.only, table)
-        if re.search(arguments.only, IDLE_ROW):
-            idling(subjects, plan, table)
+    works(backend, present, plan, arguments.only, table)
     if not arguments.only:
         starts(backend, plan, table)
     chosen = [work for work in plan.works if re.search(arguments.only, work.name)]
     judged = targets.of_speed(chosen) if not arguments.only else targets.of_works(chosen)
     print("\nratios of the medians to atomr_trio:", *comparisons(table), sep="\n")
-    title = f"What calls cost, medians of {plan.repetitions} turns, and ratios to atomr_trio"
+    title = f"What calls cost, medians of {plan.rounds} processes, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "speed", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
     parser = conclusion.options(__doc__)
-    parser.add_argument("--repetitions", type=int, help="of each measurement; 5 on a GPU, 1 on the simulator")
+    parser.add_argument("--rounds", type=int, help="processes of each subject; 4 on a GPU, 1 on the simulator")
     parser.add_argument("--only", default="", help="works with this pattern in their names")
     parser.add_argument("--who", nargs="+", help="these subjects; all by default")
     sys.exit(main(parser.parse_args()))

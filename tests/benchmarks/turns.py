@@ -126,6 +126,12 @@ class Subject:
         return (self._errors.read().strip().splitlines() or ["it said nothing"])[-1]
 
 
+def environment_of(checkout: Path) -> dict[str, str]:
+    """The environment of a process that imports the package of a checkout."""
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "bindings"), *others])}
+
+
 @contextlib.contextmanager
 def started(
     script: Path, who: str, backend: str, *, label: str | None = None, sources: Path | None = None
@@ -135,10 +141,7 @@ def started(
     `sources` is the checkout whose package it imports, if that is another, and `label` its name in the table.
     """
     command = [sys.executable, str(script), who, backend]
-    environment = dict(os.environ)
-    if sources is not None:
-        others = environment.get("PYTHONPATH", "").split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join([str(sources), str(sources / "bindings"), *filter(None, others)])
+    environment = environment_of(sources) if sources is not None else None
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(

@@ -79,6 +79,10 @@ CALLS: Final[Mapping[str, tuple[Any, ...]]] = {
 """A right call of each verb of a library: a shape stands for an array of float32, or of the dtype beside it."""
 
 
+NEEDED: Final = ("out", "b")
+"""The arguments that are given by name; others are options, which keep their defaults."""
+
+
 @attrs.frozen
 class Verb:
     """A verb that is called in a batch: how its call is found there."""
@@ -132,6 +136,8 @@ async def calls_of(dev: Any, name: str) -> list[Verb]:
         await dev.random.load(verb if verb != "philox" else "bits")
     positional, named = [], {}
     for place, given in right_calls.numbered(CALLS[name]):
+        if isinstance(place, str) and library != "random" and place not in NEEDED:
+            continue  # an option: it is called as it mostly is
         argument = await _argument(dev, given)
         if isinstance(place, int):
             positional.append(argument)

@@ -134,21 +134,36 @@ def test_a_benchmark_that_does_not_end_well_has_no_figures(tmp_path, monkeypatch
 # --- two commits ------------------------------------------------------------------------------------------------------
 
 
+def row(old: list[float], new: list[float], again: list[float]) -> compare.Row:
+    values = zip(compare.LABELS, (old, new, again), strict=True)
+    (found,) = compare.rows_of({("row", label): each for label, each in values}, {"row": "s"})
+    return found
+
+
 @pytest.mark.parametrize(
     ("new", "change"),
-    [(2.0, ""), (3.09, ""), (3.1, "worse"), (0.98, ""), (0.96, "better")],
+    [(2.0, ""), (3.29, ""), (3.3, "worse"), (0.98, ""), (0.96, "better")],
 )
-def test_a_row_differs_when_the_new_median_leaves_the_old_spread_by_3_percent(new, change):
-    old = report.Measure("row", compare.OLD, [1.0, 2.0, 3.0])
-    row = compare.Row("row", old, report.Measure("row", compare.NEW, [new - 0.5, new, new + 5]))
-    assert row.change == change
-    assert str(row).startswith(change or " ")
+def test_a_row_differs_when_the_new_median_leaves_the_spread_of_all_old_processes_by_3_percent(new, change):
+    found = row([1.0, 2.0, 3.0], [new - 0.5, new, new + 5], [1.5, 2.0, 3.2])
+    assert (found.change, found.unsteady) == (change, False)
+    assert str(found).startswith(change or " ")
+
+
+@pytest.mark.parametrize("again", [[3.1, 3.2, 3.3], [0.5, 0.6, 0.7]])
+def test_nothing_is_said_of_a_row_in_which_the_old_commit_differs_from_itself(again):
+    found = row([1.0, 2.0, 3.0], [9.0, 9.0, 9.0], again)
+    assert (found.change, found.unsteady) == ("", True)
+    assert str(found).startswith("unsteady")
 
 
 def test_rows_that_only_one_of_the_commits_has_are_not_compared():
-    measures = [report.Measure("both", who, [1.0]) for who in (compare.OLD, compare.NEW)]
-    table = report.Table([*measures, report.Measure("new alone", compare.NEW, [1.0])])
-    assert [row.name for row in compare.rows_of(table)] == ["both"]
+    values = {("both", label): [1.0] for label in compare.LABELS} | {("new alone", compare.NEW): [1.0]}
+    assert [row.name for row in compare.rows_of(values, dict.fromkeys(("both", "new alone"), "s"))] == ["both"]
+
+
+def test_the_order_of_the_commits_rotates_from_round_to_round():
+    assert ["".join(compare.rotated("abc", number)) for number in range(4)] == ["abc", "bca", "cab", "abc"]
 
 
 @pytest.mark.sim_only
@@ -164,6 +179,7 @@ def test_another_checkout_and_this_one_take_turns(tmp_path):
     found = json.loads(figures.read_text(encoding="utf-8"))
     rows = [f"gemm 8, to out, {way}" for way in ("awaited", "caller", "end to end")]
     assert [row["name"] for row in found["rows"]] == [*rows, "reshape, caller"]
+    assert {len(row[label]["values"]) for row in found["rows"] for label in compare.LABELS} == {1}
     assert "of 4 rows" in done.stdout
 
 
