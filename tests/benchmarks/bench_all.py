@@ -178,6 +178,7 @@ def main(arguments: argparse.Namespace) -> int:
     machine = conclusion.machine(arguments.backend)
     everything = {
         "machine": machine,
+        "title": "All targets",
         "seconds": time.monotonic() - begun,
         "failed": failed,
         "table": [{"benchmark": line.benchmark, "in_baseline": line.in_baseline, **line.facts} for line in lines],

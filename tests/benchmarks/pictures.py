@@ -1,4 +1,4 @@
-"""The picture of a benchmark's figures, from the JSON that it has written: `pictures.py FIGURES.json PICTURE.svg`.
+"""The picture of a benchmark's figures, or of all, from their JSON: `pictures.py FIGURES.json PICTURE.svg`.
 
 A line for each row that several subjects have, with a dot for each of them: how many times as long as atomr_trio it
 takes, on a logarithmic scale. Left of the line at 1 are those that are faster. A bar across a line is the target: left
@@ -49,7 +49,10 @@ class Row:
 
 
 def rows_of(told: Mapping[str, Any], only: str = "") -> list[Row]:
-    """The rows that there is something to compare in."""
+    """The rows that there is something to compare in; of the figures of all benchmarks, those that have a target."""
+    if "benchmarks" in told:
+        parts = [row for each in told["benchmarks"].values() for row in rows_of(each, only)]
+        return [row for row in parts if row.target is not None]
     medians: dict[str, dict[str, float]] = {}
     units: dict[str, Unit] = {}
     for measure in told["measurements"]:

@@ -49,6 +49,8 @@ class Work:
     """A variant: ``out`` where the result goes to an array that is there, or the kind of host memory of a copy."""
     most: int = 400
     """Calls of one turn at most: no more than a stream takes without blocking."""
+    least: int = 1
+    """Calls of one turn at least: a burst of launches is long."""
 
     @property
     def operations(self) -> float:
@@ -100,14 +102,14 @@ def _copies(sizes: tuple[int, ...], strided: tuple[int, ...]) -> Iterator[Work]:
 
 
 def _works(
-    orders: tuple[int, ...], matrix: int, vector: int, copied: tuple[int, ...], strided: tuple[int, ...]
+    burst: int, orders: tuple[int, ...], matrix: int, vector: int, copied: tuple[int, ...], strided: tuple[int, ...]
 ) -> Iterator[Work]:
     yield Work("empty launch", "launch of an empty kernel")
     yield Work("ticket", TICKET_ROW.removesuffix(f", {AWAITED}"))
     for arguments in (4, 16):
-        yield Work("launch", f"launch, {arguments} arguments", arguments, most=1000)
+        yield Work("launch", f"launch, {arguments} arguments", arguments, "", burst, burst)
     for arguments in (4, 16):
-        yield Work("launch", f"launch, {arguments} arguments, prepared", arguments, "prepared", most=1000)
+        yield Work("launch", f"launch, {arguments} arguments, prepared", arguments, "prepared", burst, burst)
     yield Work("launch", "launch_nowait, 4 arguments", 4, "nowait")
     yield Work("graph", f"graph of {NODES} kernels", NODES, most=20)
     for order in orders:
@@ -142,8 +144,10 @@ def _result(form: str) -> str:
 SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(9))
 """Bytes of the copies, from 4 KiB to 256 MiB."""
 PLANS: Final[Mapping[str, Plan]] = {
-    "cuda": Plan(tuple(_works((64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))), 0.01, 2, 4, 5, 1, 1.0),
-    "sim": Plan(tuple(_works((8,), 8, 64, (4 * KIB,), (8 * KIB,))), 0.0, 1, 1, 1, 0, 0.05),
+    "cuda": Plan(
+        tuple(_works(1000, (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))), 0.01, 2, 4, 5, 1, 1.0
+    ),
+    "sim": Plan(tuple(_works(3, (8,), 8, 64, (4 * KIB,), (8 * KIB,))), 0.0, 1, 1, 1, 0, 0.05),
 }
 """The simulator shows that everything works, and says nothing of speed."""
 

@@ -61,6 +61,10 @@ class WorkOfWays(Work, Protocol):
     def most(self) -> int:
         """Calls of one turn at most."""
 
+    @property
+    def least(self) -> int:
+        """Calls of one turn at least."""
+
     def row(self, way: str) -> str:
         """The row of one of the ways."""
 
@@ -270,7 +274,7 @@ def ways(
                 continue
             if subject.who not in counts:  # the first turn says how often it is done in the others
                 most = min(int(pace.seconds / max(*found.values(), 1e-9)), work.most)
-                counts[subject.who] = max(most, FEWEST)
+                counts[subject.who] = max(most, FEWEST, work.least)
                 continue
             for way, seconds in found.items():
                 values.setdefault((way, subject.who), []).append(seconds)

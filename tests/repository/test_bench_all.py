@@ -262,6 +262,8 @@ def test_a_picture_has_a_row_for_everything_that_can_be_compared():
     assert (x.name, x.ours, x.others, x.target) == ("x", 4.0, {report.CUPY: 0.25}, 0.5)
     assert (idle.name, idle.others, idle.target) == ("idle", {}, 2.0)
     assert [row.name for row in pictures.rows_of(told, "^x")] == ["x"]
+    other = figures_of(("y", report.OURS, 1.0), ("y", report.CUPY, 1.0))
+    assert [row.name for row in pictures.rows_of({"benchmarks": {"one": told, "another": other}})] == ["x", "idle"]
 
 
 def test_the_picture_is_drawn_from_figures_that_were_written(tmp_path):
