@@ -19,6 +19,7 @@ from typing import Any, Final
 import attrs
 import conclusion
 import numpy as np
+import targets
 import trio
 from simulator_kernels import KERNELS, Kernel
 from speed_report import HEADER, OURS, Measure, Table, Verdict, line
@@ -32,8 +33,6 @@ from atomr_trio._cli.progress import Progress
 ENGINE: Final = "engine"
 ARCH: Final = "compute_80"
 REPETITIONS: Final = 7
-LOAD_LIMIT: Final = 0.010
-"""Seconds that loading the module of an ordinary kernel may take."""
 
 
 # --- the engine, in this process --------------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ def verdicts(table: Table, kernels: list[Kernel]) -> Iterator[Verdict]:
             figure = best[kernel.title, ENGINE]
             yield Verdict(kernel.title, figure <= kernel.aim, figure, kernel.aim)
         figure = best[load_row(kernel), ENGINE]
-        yield Verdict(load_row(kernel), figure <= LOAD_LIMIT, figure, LOAD_LIMIT)
+        yield Verdict(load_row(kernel), figure <= targets.LOAD_LIMIT, figure, targets.LOAD_LIMIT)
 
 
 async def main(arguments: argparse.Namespace) -> int:

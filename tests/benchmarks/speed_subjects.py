@@ -11,9 +11,11 @@ result is part of its call: PyTorch's ``solve`` reads the status of the factoriz
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
+import itertools
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -27,7 +29,7 @@ import numpy as np
 import speed_works as works
 import trio
 from speed_report import CORE, CUPY, NATIVE, NUMBA, OURS, RAW, TORCH
-from speed_works import AWAITED, CALLER, COUNT_OF_TASKS, IN_FLIGHT, NODES, P99, P99_FROM, PLANS, TASKS, WHOLE, Work
+from speed_works import AWAITED, CALLER, COUNT_OF_TASKS, IN_FLIGHT, P99, P99_FROM, PLANS, TASKS, WHOLE, Work
 from turns import Bare, Missing, OnCupy, OnTorch, Others, answer_all, check_error, refusal, serve
 
 SOURCE: Final = r"""
@@ -256,6 +258,51 @@ class Ours(Subject):
 
         graph = await self.dev.capture(record)
         return Doing(await_one=graph.launch, in_batch=lambda batch: functools.partial(batch.launch_graph, graph))
+
+    async def graph_update(self, work: Work) -> Doing:
+        """A number of the first kernel is another one for each launch."""
+
+        def record(recorder: Any) -> None:
+            for _ in range(work.size):
+                recorder.launch(self.saxpy, GRID, BLOCK, 0.0, self.x, self.y, COUNT)
+
+        graph = await self.dev.capture(record)
+        node, numbers, x, y = graph.nodes[0], itertools.count(), self.x, self.y
+
+        def update() -> None:
+            graph.update(node, float(next(numbers)), x, y, COUNT)
+
+        async def await_one() -> None:
+            update()
+            await graph.launch()
+
+        def in_batch(batch: Any) -> Call:
+            def call() -> None:
+                update()
+                batch.launch_graph(graph)
+
+            return call
+
+        return Doing(await_one=await_one, in_batch=in_batch)
+
+    async def library_graph(self, work: Work) -> Doing:
+        n = work.size
+        a, b = await self._upload(works.matrix(n)), await self._upload(works.matrix(n, 1))
+        out = self.dev.zeros((n, n), np.float32)
+
+        def record(recorder: Any) -> None:
+            for _ in range(works.PRODUCTS):
+                recorder.blas.gemm(a, b, out=out)
+
+        graph = await self.dev.capture(record)
+
+        async def result() -> np.ndarray:
+            await graph.launch()
+            found: np.ndarray = await out.to_host()
+            return found
+
+        launch = lambda batch: functools.partial(batch.launch_graph, graph)  # noqa: E731
+        return Doing(await_one=graph.launch, in_batch=launch, result=result)
 
     def _library(self, call_of: Callable[[Any], Callable[[], Any]], out: Any = None, *, in_batch: bool = True) -> Doing:
         """A call that the device and a batch have alike; `out` is where its result goes."""
@@ -545,18 +592,45 @@ class Raw(Bare, Subject):
             raise Missing("has no such call")
         return self._queued(launch_4 if work.size == 4 else launch_16)
 
-    def graph(self, _work: Work) -> Doing:
-        driver, graph, executable = self._driver, self._driver.CUgraph(), self._driver.CUgraphExec()
+    def graph(self, work: Work) -> Doing:
         one = dict.fromkeys(("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"), 1)
-        parameters = driver.CUDA_KERNEL_NODE_PARAMS(func=self._functions["empty"], **one)
+        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(func=self._functions["empty"], **one)
+        executable, _ = self._instantiated(parameters, work.size)
+        return self._queued(functools.partial(self._driver.cuGraphLaunch.bind(), executable, self._stream))
+
+    def graph_update(self, work: Work) -> Doing:
+        """A number of the first kernel is another one for each launch."""
+        factor = c_float(0)
+        self._arguments = (factor, self.x, self.y, c_int(COUNT))
+        self._packed = (c_void_p * 4)(*(addressof(each) for each in self._arguments))
+        shape = {"gridDimX": GRID, "gridDimY": 1, "gridDimZ": 1, "blockDimX": BLOCK, "blockDimY": 1, "blockDimZ": 1}
+        packed = ctypes.cast(self._packed, c_void_p)
+        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(func=self._functions["saxpy"], kernelParams=packed, **shape)
+        executable, first = self._instantiated(parameters, work.size)
+        update, launch = (
+            getattr(self._driver, name).bind() for name in ("cuGraphExecKernelNodeSetParams", "cuGraphLaunch")
+        )
+        stream = self._stream
+
+        def call() -> None:
+            factor.value += 1
+            update(executable, first, byref(parameters))
+            launch(executable, stream)
+
+        return self._queued(call)
+
+    def _instantiated(self, parameters: Any, count: int) -> tuple[int, int]:
+        """A graph of so many kernels one after the other, as they are when a stream is captured; its first node."""
+        driver, graph, executable = self._driver, self._driver.CUgraph(), self._driver.CUgraphExec()
         driver.cuGraphCreate(byref(graph), 0)
-        last: Any = None
-        for number in range(NODES):  # one after the other, as they are when a stream is captured
+        nodes: list[Any] = []
+        for _ in range(count):
             node = driver.CUgraphNode()
-            driver.cuGraphAddKernelNode(byref(node), graph, last and byref(last), min(number, 1), byref(parameters))
-            last = node
+            last = byref(nodes[-1]) if nodes else None
+            driver.cuGraphAddKernelNode(byref(node), graph, last, min(len(nodes), 1), byref(parameters))
+            nodes.append(node)
         driver.cuGraphInstantiate(byref(executable), graph, 0)
-        return self._queued(functools.partial(driver.cuGraphLaunch.bind(), executable.value, self._stream))
+        return executable.value or 0, nodes[0].value
 
     def fill(self, work: Work) -> Doing:
         self._free_all()
@@ -908,6 +982,17 @@ class Torch(OnTorch, Foreign):
             for _ in range(work.size):
                 one.zero_()
         return attrs.evolve(self._queued(graph.replay), result=None)
+
+    def library_graph(self, work: Work) -> Doing:
+        torch, graph = self._torch, self._torch.cuda.CUDAGraph()
+        a, b = self._upload(works.matrix(work.size)), self._upload(works.matrix(work.size, 1))
+        out = torch.zeros((work.size, work.size), device="cuda")
+        torch.mm(a, b, out=out)
+        self._wait()
+        with torch.cuda.graph(graph, stream=self._stream):
+            for _ in range(works.PRODUCTS):
+                torch.mm(a, b, out=out)
+        return self._queued(graph.replay, out=out)
 
     def gemm(self, work: Work) -> Doing:
         a, b = self._upload(works.matrix(work.size)), self._upload(works.matrix(work.size, 1))

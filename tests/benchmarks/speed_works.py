@@ -29,8 +29,8 @@ IN_FLIGHT: Final = "16 in flight"
 COUNT_OF_TASKS: Final[Mapping[str, int]] = {TASKS: 64, IN_FLIGHT: 16}
 P99_FROM: Final = 100
 """So many calls are needed for a 99th percentile."""
-NODES: Final = 100
-"""Kernels in a graph."""
+PRODUCTS: Final = 10
+"""Calls of a library in a graph."""
 BATCH_OF_COPIES: Final = 16
 TICKET_ROW: Final = "launch of an empty kernel, a ticket and a spin, awaited"
 """The least that can be done to launch something and to see its end."""
@@ -102,7 +102,13 @@ def _copies(sizes: tuple[int, ...], strided: tuple[int, ...]) -> Iterator[Work]:
 
 
 def _works(
-    burst: int, orders: tuple[int, ...], matrix: int, vector: int, copied: tuple[int, ...], strided: tuple[int, ...]
+    burst: int,
+    nodes: tuple[int, ...],
+    orders: tuple[int, ...],
+    matrix: int,
+    vector: int,
+    copied: tuple[int, ...],
+    strided: tuple[int, ...],
 ) -> Iterator[Work]:
     yield Work("empty launch", "launch of an empty kernel")
     yield Work("ticket", TICKET_ROW.removesuffix(f", {AWAITED}"))
@@ -111,7 +117,10 @@ def _works(
     for arguments in (4, 16):
         yield Work("launch", f"launch, {arguments} arguments, prepared", arguments, "prepared", burst, burst)
     yield Work("launch", "launch_nowait, 4 arguments", 4, "nowait")
-    yield Work("graph", f"graph of {NODES} kernels", NODES, most=20)
+    for count in nodes:
+        yield Work("graph", f"graph of {count} kernels", count, most=20)
+    yield Work("graph update", f"graph of {nodes[0]} kernels, an argument updated", nodes[0], most=20)
+    yield Work("library graph", f"graph of {PRODUCTS} products of {orders[0]}", orders[0], most=20)
     for order in orders:
         for form in ("new", "out"):
             yield Work("gemm", f"gemm {order}, {_result(form)}", order, form)
@@ -145,9 +154,15 @@ SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(9))
 """Bytes of the copies, from 4 KiB to 256 MiB."""
 PLANS: Final[Mapping[str, Plan]] = {
     "cuda": Plan(
-        tuple(_works(1000, (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))), 0.01, 2, 4, 5, 1, 1.0
+        tuple(_works(1000, (100, 1000), (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))),
+        0.01,
+        2,
+        4,
+        5,
+        1,
+        1.0,
     ),
-    "sim": Plan(tuple(_works(3, (8,), 8, 64, (4 * KIB,), (8 * KIB,))), 0.0, 1, 1, 1, 0, 0.05),
+    "sim": Plan(tuple(_works(3, (5,), (8,), 8, 64, (4 * KIB,), (8 * KIB,))), 0.0, 1, 1, 1, 0, 0.05),
 }
 """The simulator shows that everything works, and says nothing of speed."""
 
@@ -173,7 +188,7 @@ def definite(order: int) -> np.ndarray:
 def expected(work: Work) -> np.ndarray | None:
     """The result of one call; None where there is none, or none that is known."""
     match work.kind:
-        case "gemm":
+        case "gemm" | "library graph":
             return matrix(work.size).astype(np.float64) @ matrix(work.size, 1).astype(np.float64)
         case "dot":
             return np.array(vector(work.size).astype(np.float64) @ vector(work.size, 1).astype(np.float64))

@@ -125,6 +125,10 @@ def _graphs(work: Work) -> Iterator[Target]:
     yield Target(work.row(WHOLE), 1.0, RAW, plus=2e-6)
 
 
+def _library_graphs(work: Work) -> Iterator[Target]:
+    yield Target(work.row(WHOLE), 1.0, TORCH, plus=2e-6)
+
+
 def _library_calls(work: Work) -> Iterator[Target]:
     yield Target(work.row(AWAITED), 1.5, TORCH)
     yield Target(work.row(CALLER), 0.4, TORCH)
@@ -163,6 +167,8 @@ OF_KIND: Final[dict[str, Callable[[Work], Iterator[Target]]]] = {
     "empty launch": _empty_launches,
     "launch": _launches,
     "graph": _graphs,
+    "graph update": _graphs,
+    "library graph": _library_graphs,
     "copy": _copies,
     "strided": _strided,
     **dict.fromkeys(LIBRARY_KINDS, _library_calls),
@@ -221,6 +227,8 @@ HELD_UP_LIMIT: Final = 5e-3
 """Seconds that the event loop may be held up, by anything."""
 CACHE_LIMIT: Final = 2e-3
 """Seconds that a kernel from the disk cache may take more than ``cuModuleLoadData``, in a fresh process."""
+LOAD_LIMIT: Final = 10e-3
+"""Seconds that the simulated GPU may take to load the module of an ordinary kernel."""
 VERB_LIMIT: Final = 8e-6
 """Seconds that a verb may cost its caller in a batch without a reason."""
 

@@ -58,7 +58,7 @@ def test_the_benchmark_of_speed_measures_every_work_and_tells_all_of_it(tmp_path
     works = speed_works.PLANS["sim"].works
     for work in [work for work in works if work.kind != "ticket"]:
         assert {row for row, who in rows if who == report.OURS} & {work.row(way) for way in ("awaited", "caller")}, work
-    by_both = ("launch, 4 arguments, caller", "graph of 100 kernels, end to end", "copy in, pageable, 4 KiB, awaited")
+    by_both = ("launch, 4 arguments, caller", "graph of 5 kernels, end to end", "copy in, pageable, 4 KiB, awaited")
     assert rows >= {(row, who) for row in by_both for who in (report.OURS, report.RAW)}
     assert rows >= {(report.START_ROW, report.OURS), (report.IMPORT_ROW, report.OURS), (report.IDLE_ROW, report.OURS)}
     lacking = [each for each in told["absent"] if each["reason"] != "has no such call"]
