@@ -5,7 +5,7 @@ figures. The table has a line for each target: the figure, what it may be, and w
 something is compared with another subject, the ratio and what that may be.
 
 `baseline.json` has the rows that must hold on every machine. A row enters it when it has held by 5 % on two different
-machines: `--record` notes those of this run. The exit status is 1 if a row of the baseline is missed or a benchmark
+machines: `--record` notes those of this run, and with `--figures` those of a run on another machine. The exit status is 1 if a row of the baseline is missed or a benchmark
 did not end.
 """
 
@@ -150,13 +150,13 @@ def lines_of(told: Mapping[str, Any], known: Mapping[str, list[str]]) -> Iterato
         yield Line(told["benchmark"], facts["name"], facts["held"], facts, in_baseline(known, key))
 
 
-def main(arguments: argparse.Namespace) -> int:
-    """The exit status: 1 if a row of the baseline is missed or a benchmark did not end."""
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the benchmarks, and write what they tell."""
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("*.json"):
         stale.unlink()
-    known, begun = known_rows(arguments.baseline), time.monotonic()
+    begun = time.monotonic()
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
     for number, name in enumerate(arguments.benchmarks, 1):
@@ -164,32 +164,39 @@ def main(arguments: argparse.Namespace) -> int:
         told = told_by(name, folder, arguments)
         if told is None:
             failed.append(name)
+            print(f"{name} did not end; what it said is in {folder / name}.txt")
         else:
             found[name] = told
-    lines = [line for told in found.values() for line in lines_of(told, known)]
-    print(HEADER, *lines, sep="\n")
-    missed, fails = [line for line in lines if line.held is False], [line for line in lines if line.fails]
-    held = sum(line.held is True for line in lines)
-    print(f"\n{held} held, {len(missed)} missed, {len(lines) - held - len(missed)} not judged")
-    for line in fails:
-        print(f"missed, and in the baseline: {line.key}")
-    for name in failed:
-        print(f"{name} did not end; what it said is in {folder / name}.txt")
-    machine = conclusion.machine(arguments.backend)
     everything = {
-        "machine": machine,
+        "machine": conclusion.machine(arguments.backend),
         "title": "All targets",
         "seconds": time.monotonic() - begun,
         "failed": failed,
-        "table": [{"benchmark": line.benchmark, "in_baseline": line.in_baseline, **line.facts} for line in lines],
         "benchmarks": found,
     }
     written = arguments.json or folder / "all.json"
     written.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    return everything
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The exit status: 1 if a row of the baseline is missed or a benchmark did not end."""
+    if arguments.figures is None:
+        everything = measured(arguments)
+    else:
+        everything = json.loads(arguments.figures.read_text(encoding="utf-8"))
+    known = known_rows(arguments.baseline)
+    lines = [line for told in everything["benchmarks"].values() for line in lines_of(told, known)]
+    missed, fails = [line for line in lines if line.held is False], [line for line in lines if line.fails]
+    held = sum(line.held is True for line in lines)
+    print(f"{everything['machine']}, {everything['seconds']:.0f} s", HEADER, *lines, sep="\n")
+    print(f"\n{held} held, {len(missed)} missed, {len(lines) - held - len(missed)} not judged")
+    for line in fails:
+        print(f"missed, and in the baseline: {line.key}")
     if arguments.record:
-        rows = recorded(known, lines, machine)
+        rows = recorded(known, lines, everything["machine"])
         arguments.baseline.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-    return int(bool(fails or failed))
+    return int(bool(fails or everything["failed"]))
 
 
 if __name__ == "__main__":
@@ -198,5 +205,6 @@ if __name__ == "__main__":
     parser.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="all by default")
     parser.add_argument("--folder", type=Path, default=Path("bench-all"), help="for figures, and what is printed")
     parser.add_argument("--baseline", type=Path, default=BASELINE, help="the rows that must hold")
+    parser.add_argument("--figures", type=Path, help="of an earlier run: nothing is run, and its table is printed")
     parser.add_argument("--record", action="store_true", help="note in it what has held by 5 %% on this machine")
     sys.exit(main(parser.parse_args()))

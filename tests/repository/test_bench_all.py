@@ -118,10 +118,32 @@ def test_all_benchmarks_make_one_table_and_those_that_do_not_end_fail_the_run(tm
     done = run("bench_all.py", *options, "--benchmarks", "holding")
     found = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))
     assert not stale.exists()
-    assert [line["name"] for line in found["table"]] == ["events for 1,000 listeners: at most 5 ms"]
-    assert found["benchmarks"]["holding"]["must_hold"][0]["unit"] == "s"
+    (verdict,) = found["benchmarks"]["holding"]["must_hold"]
+    assert (verdict["name"], verdict["unit"]) == ("events for 1,000 listeners: at most 5 ms", "s")
     assert (done.returncode, found["failed"]) == (0, [])
+    assert f"holding: {verdict['name']} " in done.stdout
     assert json.loads(baseline.read_text(encoding="utf-8")).keys() == {"rows"}
+
+
+def test_figures_of_other_machines_make_the_baseline_and_a_row_of_it_that_is_missed_fails_the_run(tmp_path, capsys):
+    baseline, figures = tmp_path / "baseline.json", tmp_path / "all.json"
+    options = {"baseline": baseline, "figures": figures, "record": True}
+    statuses = []
+    for machine, figure in (("one", 0.5), ("two", 0.5), ("three", 1.5)):
+        everything = {"machine": machine, "seconds": 400.0, "failed": [], "benchmarks": {"speed": told(judged(figure))}}
+        figures.write_text(json.dumps(everything), encoding="utf-8")
+        statuses.append(bench_all.main(argparse.Namespace(**options)))
+    assert statuses == [0, 0, 1]
+    assert bench_all.known_rows(baseline) == {"speed: row": ["one", "two"]}
+    assert "missed, and in the baseline: speed: row" in capsys.readouterr().out
+
+
+def test_a_benchmark_that_did_not_end_fails_the_run(tmp_path):
+    figures = tmp_path / "all.json"
+    everything = {"machine": "one", "seconds": 400.0, "failed": ["fft"], "benchmarks": {}}
+    figures.write_text(json.dumps(everything), encoding="utf-8")
+    options = {"baseline": tmp_path / "none.json", "figures": figures, "record": False}
+    assert bench_all.main(argparse.Namespace(**options)) == 1
 
 
 def test_a_benchmark_that_does_not_end_well_has_no_figures(tmp_path, monkeypatch):
