@@ -5,8 +5,8 @@ figures. The table has a line for each target: the figure, what it may be, and w
 something is compared with another subject, the ratio and what that may be.
 
 `baseline.json` has the rows that must hold on every machine. A row enters it when it has held by 5 % on two different
-machines: `--record` notes those of this run, and with `--figures` those of a run on another machine. The exit status is 1 if a row of the baseline is missed or a benchmark
-did not end.
+machines: `--record` notes those of this run, and with `--figures` those of a run on another machine. The exit status is
+1 if a row of the baseline is missed or a benchmark did not end.
 """
 
 from __future__ import annotations
