@@ -109,7 +109,9 @@ _FENCE_MASK = 15
 class LaunchPath:
     """The short way to one lane of one generation."""
 
-    def __init__(self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool) -> None:
+    def __init__(
+        self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool, followed: bool = True
+    ) -> None:
         self.generation: Generation = generation
         self.sender: Sender = generation.sender
         self.book: LaneBook = book
@@ -118,6 +120,10 @@ class LaunchPath:
         """The most unfinished commands of the lane."""
         self.token: int = generation.token + book.index
         self.verb: int = LAUNCH.number | (UNSIGNED if unsigned else 0)
+        self.fence_mask: int = _FENCE_MASK if unsigned and followed else 0
+        """The fence follows a record whose number has none of these bits."""
+        self.wakes: bool = unsigned
+        """True if nobody looks for the end of a launch, so that the settler must know of it."""
         self.last_record: int = 0
         """Records up to this one may be sent without further checks: they have slots, and tickets, each of which
         takes a record. `Sender.close_short_ways` revokes it."""
@@ -160,6 +166,12 @@ class LaunchPath:
             content = ready_head(new_identity(), ()) + call._payload
             self._keep(call, self._record_launcher(call.kind.later, len(content), content))
 
+    def learn_record(self, record: LaunchedRecord, verb: Verb) -> None:
+        """Prepare the short way for a command that the worker makes ready, which has no words and a short record."""
+        if record._key not in self.launchers:
+            content = ready_head(new_identity(), ()) + record._payload
+            self._keep(record, self._record_launcher(verb, len(content), content))
+
     def _keep(self, what: Launched, launcher: Launcher) -> None:
         key, launchers, watches = what._key, self.launchers, self._watches
 
@@ -188,7 +200,7 @@ class LaunchPath:
 
     def _launcher(self, kernel: LaunchedKernel) -> Launcher:
         path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
-        fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+        fence_mask, wakes = self.fence_mask, self.wakes
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
@@ -239,7 +251,7 @@ class LaunchPath:
         """Return the function of a launch with its arguments bound; or of a call, with the content of its record."""
         path, sender, book, here = self, self.sender, self.book, self.here
         bound, verb = not content, kind.number | self.verb & UNSIGNED | (REPEATED if content else 0)
-        fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+        fence_mask, wakes = self.fence_mask, self.wakes
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
@@ -357,12 +369,37 @@ class AwaitedLaunch:
             trio.lowlevel.reschedule(task)
 
 
+class UnheardLaunches:
+    """Counts the outcomes of launches that nobody waits for."""
+
+    __slots__ = ("_mailbox",)
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def launches_finished(self, count: int) -> None:
+        """Count them for their actor."""
+        self._mailbox.count_finished(count)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Count it as failed; `launches_finished` follows."""
+        self._mailbox.count_finished(1, "failed")
+        self._mailbox.count_finished(-1)
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Count them as lost."""
+        self._mailbox.count_finished(count, "lost")
+
+
 class AwaitedLaunches(DevicePart):
     """The short way of a device's awaited launches, to its compute lane."""
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.path: LaunchPath | None = None
+        self.unheard_path: LaunchPath | None = None
+        """The same for launches that nobody waits for. Those in quick succession share a ticket, as in a batch."""
+        self._unheard: dict[str, UnheardLaunches] = {}
 
     def begin(
         self,
@@ -388,12 +425,25 @@ class AwaitedLaunches(DevicePart):
 
     def learn(self, kernel: LaunchedKernel, request: CommandRequest, prepared: LaunchedRecord | None = None) -> None:
         """Prepare the short way for the next launch of a kernel, after a `request` that went the general way."""
-        path = self._present_path() if request.lane == LANE_COMPUTE else None
+        path = self.present_path() if request.lane == LANE_COMPUTE else None
         if path is not None:
             path.learn(kernel)
             if prepared is not None:
                 path.learn_prepared(prepared, kernel)
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
+
+    def begin_unheard(self, what: Launched, kept: tuple[object, ...], actor: Actor) -> bool:
+        """Make a launch the short way that nobody waits for; return false if it must go the general way."""
+        path, mailbox = self.unheard_path, actor.mailbox
+        if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
+            return False
+        launcher = path.launchers.get(what._key)
+        if launcher is None:
+            return False
+        owner = self._unheard.get(actor.name)
+        if owner is None:
+            owner = self._unheard[actor.name] = UnheardLaunches(mailbox)
+        return launcher(what, 0, 0, 0, kept, owner)
 
     @trio.lowlevel.enable_ki_protection
     async def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
@@ -406,26 +456,43 @@ class AwaitedLaunches(DevicePart):
             return call.answer(arrays)
         request, result = call.again(self.device, arrays, LANE_COMPUTE)
         await actor.mailbox.ask(request)
-        path = self._present_path() if call.repeats_exactly else None
+        path = self.present_path() if call.repeats_exactly else None
         if path is not None:
             path.learn_call(call)
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
         return result
 
     def generation_lost(self, number: int) -> None:
-        """Drop the path into a lost generation."""
-        path, self.path = self.path, None
-        if path is not None:
-            path.close()
+        """Drop the paths into a lost generation."""
+        paths = self.path, self.unheard_path
+        self.path = self.unheard_path = None
+        for path in paths:
+            if path is not None:
+                path.close()
 
-    def _present_path(self) -> LaunchPath | None:
-        generation = self.device.current
-        if generation is None or generation.refusing or generation.ring is None:
+    def present_path(self) -> LaunchPath | None:
+        """Return the path into the generation in service, if it has one."""
+        generation = self._reachable()
+        if generation is None:
             return None
         if self.path is None or self.path.generation is not generation:
             book = generation.timeline.book(LANE_COMPUTE)
             self.path = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
         return self.path
+
+    def present_unheard_path(self) -> LaunchPath | None:
+        """Return the path of launches that nobody waits for into the generation in service, if it has one."""
+        generation = self._reachable()
+        if generation is None:
+            return None
+        if self.unheard_path is None or self.unheard_path.generation is not generation:
+            book = generation.timeline.book(LANE_COMPUTE)
+            self.unheard_path = LaunchPath(generation, book, LANE_LIMIT, unsigned=True, followed=False)
+        return self.unheard_path
+
+    def _reachable(self) -> Generation | None:
+        generation = self.device.current
+        return None if generation is None or generation.refusing or generation.ring is None else generation
 
 
 class BatchPaths(DevicePart):

@@ -31,7 +31,9 @@ from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
 from .._values.parameters import Dimensions
 from .._values.util import NoPublicConstructor
+from .._wire.protocol import LANE_COMPUTE
 from ..libraries.graphs.graph import Graph
+from ..libraries.graphs.repeated import RepeatedLaunch
 from ..libraries.modules.kernel import (
     ORDINARY,
     AttributeKeywords,
@@ -206,9 +208,16 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `Graph.launch` does, and as `launch`.
         """
+        repeated: RepeatedLaunch | None = getattr(graph, "_repeated", None)
+        launcher = None if repeated is None else self._launchers.get(repeated._key)
+        if launcher is not None and launcher(repeated, 0, 0, 0, (graph, graph._plan), self._short_launches):
+            self._sender.launched = True
+            return
         self._sender.check()
         own(self._sender.device, graph, Graph, "launch_graph takes a graph")
         self._sender.send(graph._request(None))
+        if self._sender.lane == LANE_COMPUTE:
+            graph._learn(graph._plan, self._sender.path)
 
     @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:

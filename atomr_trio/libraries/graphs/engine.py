@@ -29,8 +29,10 @@ from ..._wire.protocol import Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
 from ..._wire.status import StatusClass, classify
+from ..._worker.base.calls import made_ready
 from ..._worker.base.captures import CaptureLane
 from ..._worker.base.giving_back import GivingBack
+from ..._worker.base.lanes import Ready
 from ..._worker.base.memory import SEED_BYTES
 
 if TYPE_CHECKING:
@@ -151,6 +153,25 @@ class GraphEngine:
         with lane.calling:
             self._driver.cuGraphLaunch(built.executable, lane.stream)
 
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a launch that is the same each time, ready to be made; see `RepeatingEngine`."""
+        if verb != LAUNCH_GRAPH.number or places:
+            return None
+        built = self._graphs.get(*LAUNCH_GRAPH.struct.unpack(payload))
+        if built is None:
+            return None
+        launch = self._driver.cuGraphLaunch
+        call = partial(launch.status, built.executable, lane.stream)
+        entries = min(len(built.steps), _MOST_ENTRIES)
+
+        def error_of(status: int) -> Exception:
+            error: Exception = launch.library.error(status, launch.symbol)
+            return error
+
+        if entries == 1:
+            return Ready(lambda _: call(), error_of, alone=False)
+        return made_ready(lambda: lane.weigh(lane.made_now, entries), lambda _: call(), error_of, alone=True)
+
     def _update(self, command: Command, lane: Lane) -> None:
         number, allowed = UPDATE.struct.unpack_from(command.payload)
         built = self._graphs[number]
@@ -167,6 +188,7 @@ class GraphEngine:
         (number,) = DESTROY.struct.unpack_from(command.payload)
         built = self._graphs.pop(number, None)
         if built is not None:
+            self._services.forget_hot()
             self._give_back(built, lane)
 
     def _rebuild(self, number: int, steps: list[Step], lane: Lane, allowed: int) -> None:
@@ -177,6 +199,7 @@ class GraphEngine:
         older = self._graphs.pop(number, None)
         calls_lane = None
         if older is not None:
+            self._services.forget_hot()
             calls_lane, older.lane = older.lane, None
             with contextlib.suppress(self._services.cuda_error):
                 self._give_back(older, lane)
