@@ -16,15 +16,15 @@ from __future__ import annotations
 import struct
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from .._arrays.arrays import DeviceArray
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner
-from .._memory.arena import Block
+from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner, Operand
+from .._memory.arena import Block, ChunkState, Ticket
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
@@ -41,6 +41,7 @@ from .._wire.protocol import (
     REPEATED,
     UNSIGNED,
     WORKER_ASLEEP_WORD,
+    Role,
     Verb,
     counter_word,
 )
@@ -129,8 +130,10 @@ class LaunchPath:
         takes a record. `Sender.close_short_ways` revokes it."""
         self.counter: int = counter_word(book.index)
         """The index in the page of the ticket that the lane has reached."""
-        self.launchers: dict[object, Launcher] = {}
-        """The launch functions, by the key of their kernel or call."""
+        self.launchers: dict[object, Any] = {}
+        """The launch functions, by the key of their kernel (`Launcher`) or call (`CallLauncher`)."""
+        self.moves: Any = None
+        """Its fills and copies (`Moves`), once they are needed."""
         self._watches: dict[object, weakref.ref[Launched]] = {}
         """Weak references to those kernels and calls, by the same keys."""
         self.sender.short_ways.add(self)
@@ -172,6 +175,47 @@ class LaunchPath:
             content = ready_head(new_identity(), ()) + record._payload
             self._keep(record, self._record_launcher(verb, len(content), content))
 
+    def admit(self, operands: Sequence[Operand]) -> bool:
+        """Return whether a call on these need not wait for any other lane, and make them ready to be noted.
+
+        It has no effect if it returns false: others would wait for a ticket that may never be issued.
+        """
+        generation, lane, token = self.generation, self.book.index, self.token
+        if generation.arena.quarantine:
+            return False
+        reached, number = generation.timeline.reached, generation.number
+        for block, role in operands:
+            if block.fast != token and not self._is_free(block, role, reached):
+                return False
+        for block, role in operands:
+            if block.fast != token:
+                block.settle(number)
+                if role is not Role.READ:
+                    block.written = True
+                block.fast = 0
+                generation.order.promote(block, lane)
+        return True
+
+    def _is_free(self, block: Block, role: Role, reached: Callable[[Ticket], bool]) -> bool:
+        if (
+            block.freed
+            or block.lost is not None
+            or block.torn is not None
+            or block.recipe is not None
+            or block.chunk.state is not ChunkState.READY
+        ):
+            return False
+        others = self.generation.order.others
+        if others is not None and others.uses(block):
+            return False
+        if block.epoch != self.generation.number:
+            return True
+        lane = self.book.index
+        writer = block.writer
+        if writer is not None and writer[0] != lane and not reached(writer):
+            return False
+        return role is Role.READ or all(each[0] == lane or reached(each) for each in block.last_uses().items())
+
     def _keep(self, what: Launched, launcher: Launcher) -> None:
         key, launchers, watches = what._key, self.launchers, self._watches
 
@@ -193,6 +237,7 @@ class LaunchPath:
     def close(self) -> None:
         """End the path. It breaks the reference cycle with the functions, which would otherwise outlive it."""
         self.launchers.clear()
+        self.moves = None
         self._watches.clear()
 
     def _may_learn(self, kernel: LaunchedKernel) -> bool:
@@ -437,7 +482,7 @@ class AwaitedLaunches(DevicePart):
         path, mailbox = self.unheard_path, actor.mailbox
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
             return False
-        launcher = path.launchers.get(what._key)
+        launcher: Launcher | None = path.launchers.get(what._key)
         if launcher is None:
             return False
         owner = self._unheard.get(actor.name)

@@ -225,6 +225,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `DeviceArray.fill` does, and as `launch`; `InvalidArgument` for an array of another device.
         """
+        moves = self._sender.moves
+        if moves is not None and moves.fill(array, value, self._sender.memory_launches):
+            self._sender.launched = True
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
         self._sender.send_all(plan_fill(array, value, self._sender.lane))
@@ -242,6 +246,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         the host above 96 MiB, unless the memory is pinned; and for arrays of one device whose copy has to go through
         the host. Await those.
         """
+        if isinstance(source, DeviceArray):
+            moves = self._sender.moves
+            if moves is not None and moves.copy(source, array, self._sender.memory_launches):
+                self._sender.launched = True
+                return
         self._sender.check()
         check_usable(self._sender.device, array)
         if isinstance(source, DeviceArray):

@@ -239,11 +239,8 @@ class Block:
             lane, ticket = reader
             self.readers[lane] = max(ticket, self.readers.get(lane, 0))
 
-    def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
-        """Note that command (`lane`, `ticket`) touches the block, and add the tickets that it must wait for to `waits`.
-
-        Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
-        """
+    def settle(self, epoch: int) -> None:
+        """Bring the tickets up to date with generation `epoch`: those of an earlier one are over."""
         if self.epoch != epoch:
             self.epoch = epoch
             self.writer = self.reader = None
@@ -251,6 +248,13 @@ class Block:
                 self.readers = {}
         if self.reader is not None:
             self._take_in_reader()
+
+    def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
+        """Note that command (`lane`, `ticket`) touches the block, and add the tickets that it must wait for to `waits`.
+
+        Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
+        """
+        self.settle(epoch)
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)
