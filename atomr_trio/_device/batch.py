@@ -209,8 +209,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         Raises as `Graph.launch` does, and as `launch`.
         """
         repeated: RepeatedLaunch | None = getattr(graph, "_repeated", None)
-        launcher = None if repeated is None else self._launchers.get(repeated._key)
-        if launcher is not None and launcher(repeated, 0, 0, 0, (graph, graph._plan), self._short_launches):
+        launcher: Any = None if repeated is None else self._launchers.get(repeated._key)
+        if launcher is not None and launcher(repeated, (graph, graph._plan), self._short_launches):
             self._sender.launched = True
             return
         self._sender.check()

@@ -573,7 +573,7 @@ class Graph(metaclass=NoPublicConstructor):
         if repeated is not None and hang_timeout is None:
             await trio.lowlevel.checkpoint_if_cancelled()
             kept = (self, plan)
-            launched = self._launches.begin(repeated, 0, 0, 0, kept, self._device.module_actor)
+            launched = self._launches.begin_graph(repeated, kept)
             if launched is not None:
                 await launched.wait()
                 return
@@ -595,7 +595,7 @@ class Graph(metaclass=NoPublicConstructor):
         plan, repeated = self._plan, self._repeated
         if repeated is not None and hang_timeout is None:
             self._device.check_running()
-            if self._launches.begin_unheard(repeated, (self, plan), self._device.module_actor):
+            if self._launches.begin_unheard(repeated, (self, plan)):
                 return
         request = self._request(hang_timeout)
         self._device.check_running()
@@ -649,8 +649,7 @@ class Graph(metaclass=NoPublicConstructor):
             return
         if self._repeated is None:
             self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan.operands, plan.modules)
-        path.learn_record(self._repeated, LAUNCH_GRAPH)
-        path.generation.order.promote_all(self._repeated._blocks, LANE_COMPUTE)
+        path.learn_graph(self._repeated)
 
     def _request(self, hang_timeout: float | None, plan: _Plan | None = None) -> _LaunchRequest:
         self._device.check_open()
@@ -668,6 +667,7 @@ class Graph(metaclass=NoPublicConstructor):
         return (built.ticket,) if built.ticket else ()
 
     def _bring(self, generation: Generation, built: BuiltGraph | None, plan: _Plan) -> BuiltGraph:
+        self._repeated = None  # the worker is about to launch by this plan, which may be an older one
         for block, role in plan.operands:
             generation.order.check_block(block, role, f"launch of {self!r}")
         if built is not None and built.keeps_order_of(plan):

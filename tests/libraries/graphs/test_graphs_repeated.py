@@ -149,6 +149,25 @@ async def test_a_graph_that_is_built_anew_is_launched_as_it_is_then(dev, general
     assert await values(out) == [2 * 7] * N
 
 
+async def test_an_older_plan_that_was_asked_for_before_does_not_outlive_its_turn(dev):
+    graph, x, (node,) = await adding(dev)
+    older = [graph._request(None) for _ in range(3)]
+    graph.update(node, x, 100)
+    expected = 0
+    for request in older:
+        for _ in range(3):
+            await graph.launch()
+            graph.launch_nowait()
+            await launch_batched(dev, graph, 1)
+        await core_of(dev).module_actor.mailbox.ask(request)
+        expected += 9 * 100 + 1
+        graph.launch_nowait()
+        await launch_batched(dev, graph, 1)
+        await graph.launch()
+        expected += 3 * 100
+        assert await values(x) == [expected] * N
+
+
 async def test_a_clone_and_its_graph_have_each_their_own(dev, general):
     graph, x, (node,) = await adding(dev)
     clone = graph.clone()
