@@ -30,6 +30,7 @@ from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COP
 from .._wire.records.event import MARK
 from .known import HostAnswer, KnownCall
 from .launching import BatchPaths, LaunchPath
+from .moves import Moves, moves_of
 
 if TYPE_CHECKING:
     from .._transfers.staging import Slot
@@ -128,6 +129,9 @@ class BatchSender:
         """The number of calls that sent those."""
         self._errors: list[DeviceError] = []
         self.launches: ShortLaunches = ShortLaunches(device.module_actor.mailbox, self._errors)
+        self.memory_launches: ShortLaunches = ShortLaunches(device.memory_actor.mailbox, self._errors)
+        self.moves: Moves | None = None
+        """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
 
     @trio.lowlevel.enable_ki_protection
@@ -146,12 +150,14 @@ class BatchSender:
                 book = generation.timeline.book(self.lane)
                 self.path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
             self.launchers = self.path.launchers
+            self.moves = moves_of(self.path, self.device)
 
     @trio.lowlevel.enable_ki_protection
     def close(self) -> None:
         """End the batch: calls that were sent go on, and their outcomes are dropped."""
         self.over = True
         self.launchers = {}
+        self.moves = None
         if self.path is not None and self.lane != LANE_COMPUTE:
             self.path.close()
         for request in self._requests:

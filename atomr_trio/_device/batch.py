@@ -31,7 +31,9 @@ from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
 from .._values.parameters import Dimensions
 from .._values.util import NoPublicConstructor
+from .._wire.protocol import LANE_COMPUTE
 from ..libraries.graphs.graph import Graph
+from ..libraries.graphs.repeated import RepeatedLaunch
 from ..libraries.modules.kernel import (
     ORDINARY,
     AttributeKeywords,
@@ -206,9 +208,16 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `Graph.launch` does, and as `launch`.
         """
+        repeated: RepeatedLaunch | None = getattr(graph, "_repeated", None)
+        launcher: Any = None if repeated is None else self._launchers.get(repeated._key)
+        if launcher is not None and launcher(repeated, (graph, graph._plan), self._short_launches):
+            self._sender.launched = True
+            return
         self._sender.check()
         own(self._sender.device, graph, Graph, "launch_graph takes a graph")
         self._sender.send(graph._request(None))
+        if self._sender.lane == LANE_COMPUTE:
+            graph._learn(graph._plan, self._sender.path)
 
     @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
@@ -216,6 +225,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `DeviceArray.fill` does, and as `launch`; `InvalidArgument` for an array of another device.
         """
+        moves = self._sender.moves
+        if moves is not None and moves.fill(array, value, self._sender.memory_launches):
+            self._sender.launched = True
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
         self._sender.send_all(plan_fill(array, value, self._sender.lane))
@@ -233,6 +246,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         the host above 96 MiB, unless the memory is pinned; and for arrays of one device whose copy has to go through
         the host. Await those.
         """
+        if isinstance(source, DeviceArray):
+            moves = self._sender.moves
+            if moves is not None and moves.copy(source, array, self._sender.memory_launches):
+                self._sender.launched = True
+                return
         self._sender.check()
         check_usable(self._sender.device, array)
         if isinstance(source, DeviceArray):

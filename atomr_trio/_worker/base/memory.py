@@ -28,8 +28,10 @@ from ..._wire.records.memory import (
     COPY_OUT_BOX,
     COPY_OUT_MANY,
     COPY_OUT_STREAM,
+    COPY_WORDS,
     CREATE_CHUNK,
     FILL,
+    FILL_WORDS,
     MEMORY,
     OFFSET_MASK,
     REGISTER_HOST,
@@ -39,9 +41,10 @@ from ..._wire.records.memory import (
     UNREGISTER_HOST,
 )
 from .giving_back import GivingBack
+from .lanes import Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from .lanes import Command, Lane, WorkerServices
 
@@ -75,6 +78,11 @@ def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple
         setattr(shape, f"{prefix}Pitch", pitch)
 
 
+def _refused(function: Any, status: int) -> Exception:
+    error: Exception = function.library.error(status, function.symbol)
+    return error
+
+
 class _Chunk:
     """Physical memory that this process holds."""
 
@@ -102,6 +110,7 @@ class MemoryEngine:
         self._refused: dict[int, Any] = {}
         self._registering = threading.Lock()
         self._giving_back = GivingBack(services.cuda_error)
+        self._memsets = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
@@ -123,6 +132,25 @@ class MemoryEngine:
     def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
         return ()
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a fill or a copy of one run of bytes, ready to be made; see `RepeatingEngine`."""
+        stream = lane.stream
+        if verb == COPY.number and tuple(places) == COPY_WORDS:
+            if BOX.unpack(payload)[7:] != (1, 1):
+                return None
+            copy = self._driver.cuMemcpyDtoDAsync
+            run = copy.status
+            return Ready(lambda words: run(words[0], words[1], words[2], stream), partial(_refused, copy))
+        if verb == FILL.number and tuple(places) == FILL_WORDS:
+            _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
+            fill = self._memsets.get(itemsize)
+            if fill is None or height != 1:
+                return None
+            mask = (1 << 8 * itemsize) - 1
+            put = fill.status
+            return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
+        return None
 
     # Chunks.
 
@@ -406,8 +434,7 @@ class MemoryEngine:
         driver = self._driver
         value = int.from_bytes(pattern[:itemsize], "little")
         if height == 1:
-            fill = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[itemsize]
-            fill(address, value, width, lane.stream)
+            self._memsets[itemsize](address, value, width, lane.stream)
         else:
             rows = {1: driver.cuMemsetD2D8Async, 2: driver.cuMemsetD2D16Async, 4: driver.cuMemsetD2D32Async}[itemsize]
             rows(address, pitch, value, width, height, lane.stream)
