@@ -7,8 +7,8 @@ with `trio.WouldBlock`, and `flush` is what waits.
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy.typing as npt
 import trio
@@ -104,6 +104,9 @@ class ShortAnswer(ShortLaunches):
         self._slot.release()
 
 
+Owner = TypeVar("Owner", bound=ShortLaunches)
+
+
 class BatchSender:
     """Sends the calls of one batch to its lane, in the generation that it was entered in."""
 
@@ -129,6 +132,7 @@ class BatchSender:
         self._errors: list[DeviceError] = []
         self.launches: ShortLaunches = ShortLaunches(device.module_actor.mailbox, self._errors)
         self._owners: dict[str, ShortLaunches] = {}
+        self._special: dict[Callable[[Mailbox, list[DeviceError]], ShortLaunches], ShortLaunches] = {}
 
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
@@ -256,6 +260,14 @@ class BatchSender:
             mailbox = self.device.actor_of(call.kind.later).mailbox
             owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
         return owner
+
+    def owner(self, call: KnownCall, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
+        """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
+        owner = self._special.get(make)
+        if owner is None:
+            mailbox = self.device.actor_of(call.kind.later).mailbox
+            owner = self._special[make] = make(mailbox, self._errors)
+        return owner  # type: ignore[return-value]
 
     @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:
