@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy.typing as npt
 import trio
 
+from .._arrays.access import ReadOnly, Strided, Writes
 from .._arrays.arrays import DeviceArray
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
@@ -99,6 +100,10 @@ class LaunchedRecord(Launched, Protocol):
     _writes: tuple[Block, ...]
     _arguments: tuple[object, ...]
 
+    @property
+    def _operands(self) -> Sequence[Operand]:
+        """Its access to memory."""
+
 
 Launcher = Callable[[Any, Dimensions, Dimensions, int, tuple[object, ...], LaunchOwner], bool]
 """A function of its kernel or call, the grid, the block, the bytes of dynamic shared memory, the arguments, and the
@@ -108,6 +113,7 @@ nothing are given for them."""
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _GLANCE_SECONDS = 12e-6
 """So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`."""
+_MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
 
@@ -188,6 +194,28 @@ class LaunchPath:
                 block.fast = 0
                 generation.order.promote(block, lane)
         return True
+
+    def admit_all(self, arguments: Sequence[object]) -> bool:
+        """Make the arrays among a kernel's arguments its lane's alone, if no other lane has work on any of them.
+
+        Returns whether something has changed, so that the launch may be tried again. Arrays of another device, or of
+        memory that is not the arena's, are left to the general way.
+        """
+        arena = self.generation.arena
+        if not arena.quarantine:
+            arrays = [each.array if isinstance(each, _MARKED) else each for each in arguments]
+            blocks = {each._block for each in arrays if type(each) is DeviceArray and each._block.fast != self.token}
+            reached = self.generation.timeline.reached
+            if (
+                blocks
+                and blocks <= arena.blocks
+                and all(block.written and self._is_free(block, Role.WRITE, reached) for block in blocks)
+            ):
+                for block in blocks:
+                    block.settle(self.generation.number)
+                    self.generation.order.promote(block, self.book.index)
+                return True
+        return False
 
     def _is_free(self, block: Block, role: Role, reached: Callable[[Ticket], bool]) -> bool:
         if (
@@ -270,7 +298,11 @@ class LaunchPath:
             ticket = book.issued + 1
             values = encode(arguments, token, (lane, ticket))
             if values is None:
-                return False
+                if not path.admit_all(arguments):
+                    return False
+                values = encode(arguments, token, (lane, ticket))
+                if values is None:
+                    return False
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
             launches.append((ticket, owner, kernel, arguments))
@@ -314,7 +346,9 @@ class LaunchPath:
             # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
             for used in prepared._blocks:
                 if used.fast != token:
-                    return False
+                    if not path.admit(prepared._operands):
+                        return False
+                    break
             ticket = book.issued + 1
             me = (lane, ticket)
             for used in prepared._writes:
