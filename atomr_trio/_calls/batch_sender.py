@@ -17,7 +17,7 @@ from .._arrays.arrays import DeviceArray
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
-from .._generation.requests import CommandRequest
+from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import LaneBook, Launch, the_lane
 from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
@@ -265,9 +265,17 @@ class BatchSender:
         """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
         owner = self._special.get(make)
         if owner is None:
-            mailbox = self.device.actor_of(call.kind.later).mailbox
-            owner = self._special[make] = make(mailbox, self._errors)
+            owner = self._special[make] = make(self.mailbox_of(call.kind), self._errors)
         return owner  # type: ignore[return-value]
+
+    def mailbox_of(self, kind: CallKind) -> Mailbox:
+        """Return the mailbox whose statistics count calls of this kind."""
+        return self.device.actor_of(kind.later).mailbox
+
+    @property
+    def errors(self) -> list[DeviceError]:
+        """The errors that the end of the batch will raise."""
+        return self._errors
 
     @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:
