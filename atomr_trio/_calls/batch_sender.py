@@ -7,8 +7,8 @@ with `trio.WouldBlock`, and `flush` is what waits.
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy.typing as npt
 import trio
@@ -17,7 +17,7 @@ from .._arrays.arrays import DeviceArray
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
-from .._generation.requests import CommandRequest
+from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import LaneBook, Launch, the_lane
 from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
@@ -105,6 +105,9 @@ class ShortAnswer(ShortLaunches):
         self._slot.release()
 
 
+Owner = TypeVar("Owner", bound=ShortLaunches)
+
+
 class BatchSender:
     """Sends the calls of one batch to its lane, in the generation that it was entered in."""
 
@@ -133,6 +136,7 @@ class BatchSender:
         self.moves: Moves | None = None
         """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
+        self._special: dict[Callable[[Mailbox, list[DeviceError]], ShortLaunches], ShortLaunches] = {}
 
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
@@ -262,6 +266,22 @@ class BatchSender:
             mailbox = self.device.actor_of(call.kind.later).mailbox
             owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
         return owner
+
+    def owner(self, call: KnownCall, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
+        """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
+        owner = self._special.get(make)
+        if owner is None:
+            owner = self._special[make] = make(self.mailbox_of(call.kind), self._errors)
+        return owner  # type: ignore[return-value]
+
+    def mailbox_of(self, kind: CallKind) -> Mailbox:
+        """Return the mailbox whose statistics count calls of this kind."""
+        return self.device.actor_of(kind.later).mailbox
+
+    @property
+    def errors(self) -> list[DeviceError]:
+        """The errors that the end of the batch will raise."""
+        return self._errors
 
     @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:

@@ -224,7 +224,7 @@ class Settler:
             failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
             failure["class"] = StatusClass.REQUEST.value
         error = error_of(self._life, command.operation, failure)
-        command.owner.command_finished(command, error, failure.get("part"))
+        command.owner.command_finished(command, error, None)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -260,6 +260,12 @@ class Settler:
 
 def error_of(life: Life, operation: str, failure: dict[str, Any]) -> DeviceError:
     """Return the error of a command that failed alone, from the worker's message."""
+    error = _error_of(life, operation, failure)
+    error.part = failure.get("part", 0)
+    return error
+
+
+def _error_of(life: Life, operation: str, failure: dict[str, Any]) -> DeviceError:
     device, generation = life.device, life.number
     if failure["status"] == ENGINE_BUG:
         return ActorCrashed(
