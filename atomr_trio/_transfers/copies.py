@@ -25,6 +25,7 @@ from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import _IN, _OUT, CopyRequest, _Plan, _Way, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
+from .short_copies import ShortCopies
 from .staging import Slot
 from .transfers import Transfers, transfers_of
 
@@ -140,24 +141,33 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
 
 
 async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_slots: type[_Flow]) -> None:
-    check_usable(array._storage.device, array)
-    plan = _Plan(array, host, way)
+    device = array._storage.device
+    check_usable(device, array)
+    await trio.lowlevel.checkpoint_if_cancelled()
+    short = device.part(ShortCopies)
+    copy = short.begin(array, host, way)
+    moved = 0 if copy is None else await copy.run()
+    if copy is not None and moved == host.nbytes:
+        return
+    plan = _Plan(array, host, way, moved)
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
         return
-    if plan.is_one_command:
+    if plan.is_one_command and not moved:
         await _by_one_command(plan)
-        return
-    flow = _flow(plan, through_slots)
-    try:
-        await flow.run()
-    except BaseException as error:
-        begun = flow.abandon()
-        if way is _IN:
-            tear(array._block, error, begun=begun, pieces=len(plan.pieces))
-        else:
-            await flow.still()
-        raise
+    else:
+        flow = _flow(plan, through_slots)
+        try:
+            await flow.run()
+        except BaseException as error:
+            begun = flow.abandon()
+            if way is _IN:
+                before = bool(moved)
+                tear(array._block, error, begun=begun + before, pieces=len(plan.pieces) + before)
+            else:
+                await flow.still()
+            raise
+    short.learn(way)
 
 
 @trio.lowlevel.enable_ki_protection

@@ -87,16 +87,17 @@ class _Plan:
 
     __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
 
-    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> None:
+    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way, begin: int = 0) -> None:
+        """`begin` bytes of two contiguous arrays were copied before."""
         self.array: DeviceArray = array
         self.host: npt.NDArray[Any] = host
         self.way: _Way = way
-        self._heals = array._covers_block
+        self._heals = array._covers_block and not begin
         self._base = array.address
         itemsize = array.itemsize
         boxes: Iterable[Box]
         if array.contiguous and host.size:
-            packed, boxes = host, (_layout.run(host.nbytes),)
+            packed, boxes = host, (_layout.run(host.nbytes, begin),)
         else:
             packing = _layout.packing(array.shape, array.strides)
             packed = packing.apply(host)

@@ -1,0 +1,456 @@
+"""The short way of a copy between the host and the device.
+
+The ordinary copy is of a few megabytes or less, between an array that no other lane works on and packed memory of the
+host. Its caller's task copies the bytes itself, through slots of the staging area, and writes the records straight into
+the ring: no request, no other task, no thread. The GPU copies one piece while the task copies the next. A copy of
+pinned memory is a single record and no memcpy.
+
+In every other case `ShortCopies.begin` returns None and has no effect, and the caller goes the general way. So it does
+with the rest of a copy, when something comes between two of its pieces: another lane's work on the array, or a lane
+that is full.
+
+The commands of a copy are settled as launches are that went the short way: in the queue of their lane's book.
+"""
+
+from __future__ import annotations
+
+import collections
+import struct
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from .._arrays.arrays import Storage
+from .._generation.core import DeviceCore, DevicePart
+from .._generation.timeline import Launch, Operand
+from .._memory.arena import Block, ChunkState, Ticket
+from .._values.errors import DeviceError
+from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, UNSIGNED, Role, counter_word
+from .._wire.records.memory import AREA_SHIFT
+from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .copy_plan import _IN, PINNED_PIECE, _Way
+from .memory import tear
+from .staging import MEDIUM_SLOT, Slot, StagingPool
+from .transfers import Transfers
+
+if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray
+    from .._generation.generation import Generation
+    from .._generation.settler import Settler
+    from .._supervision.mailbox import Mailbox
+
+SHORT_BYTES = 4 << 20
+"""The most bytes of pageable memory that go this way. Several threads copy more than that faster than one."""
+
+SHORT_PIECE = MEDIUM_SLOT
+"""Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
+
+WINDOW = 16
+"""The most unfinished pieces of one copy."""
+
+TURN_BYTES = 512 << 10
+"""Bytes that a task copies before it lets others run. It takes some 40 us."""
+
+SIGN_EVERY = 4
+"""So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
+
+
+class _CopyKind:
+    """What goes this way, for the accounts of the lane: the arguments of a command are its array and the host's."""
+
+    _engine = "memory"
+
+    def __init__(self, way: _Way) -> None:
+        self._way = way
+
+    def _describe(self, arguments: tuple[Any, ...]) -> tuple[str, Sequence[Operand]]:
+        role = Role.WRITE if self._way is _IN else Role.READ
+        return self._way.operation, ((arguments[0]._block, role),) if arguments else ()
+
+
+class CopyPath:
+    """The short way to the lane of one direction, in one generation."""
+
+    def __init__(self, generation: Generation, way: _Way) -> None:
+        self.generation: Generation = generation
+        self.settler: Settler = generation.settler
+        self.way: _Way = way
+        self.words: memoryview[int] = generation.sender.words
+        self.counter: int = counter_word(way.lane)
+        """The index in the page of the ticket that the lane has reached."""
+        self.last_record: int = 0
+        """Records up to this one may be sent without further checks; see `LaunchPath`."""
+        self._sender = generation.sender
+        self._book = generation.timeline.book(way.lane)
+        self._kind = _CopyKind(way)
+        ring = generation.sender.ring
+        assert ring is not None
+        self._slots = ring.slots
+        self._pack_into = struct.Struct(NUMBERED_HEADER.format + way.run.struct.format[1:]).pack_into
+        self._sender.short_ways.add(self)
+
+    def forget(self, thing: object) -> None:
+        """Do nothing: no copy belongs to a module or a plan."""
+
+    def takes(self, block: Block) -> bool:
+        """Return whether a copy of this block may be sent now: there is room, and it needs no wait and no other
+        command."""
+        if self._sender.sent >= self.last_record and not self._look_again():
+            return False
+        if block.freed or block.torn is not None or block.lost is not None or block.recipe is not None:
+            return False
+        generation = self.generation
+        others = generation.order.others
+        if (
+            block.chunk.state is not ChunkState.READY
+            or generation.arena.quarantine
+            or (others is not None and others.uses(block))
+        ):
+            return False
+        if block.epoch != generation.number:
+            return True
+        writer = block.writer
+        if writer is not None and not self._is_over(writer):
+            return False
+        if self.way is not _IN:
+            return True
+        readers = block.all_readers
+        return not readers or all(map(self._is_over, readers.items()))
+
+    def _is_over(self, ticket: Ticket) -> bool:
+        """Return whether a copy that is sent now comes after this ticket without waiting for it."""
+        lane, number = ticket
+        return lane == self.way.lane or self.words[counter_word(lane)] >= number
+
+    def _look_again(self) -> bool:
+        room = self._sender.room(self.counter, self._book.issued, LANE_LIMIT)
+        self.last_record = self._sender.sent + room
+        return room > 0
+
+    def send(
+        self,
+        block: Block,
+        address: int,
+        place: int,
+        size: int,
+        owner: ShortCopy,
+        arguments: tuple[object, ...],
+        *,
+        shares: bool,
+    ) -> int:
+        """Send a command that `takes` allows, and return its ticket. Raises nothing."""
+        sender, book, way = self._sender, self._book, self.way
+        lane, verb = way.lane, way.run
+        ticket, sent = book.issued + 1, sender.sent + 1
+        if block.epoch != self.generation.number:
+            block.epoch = self.generation.number
+            block.writer = block.reader = None
+            block.readers = {}
+        block.fast = 0  # a launch must wait for the copy
+        if way is _IN:
+            block.writer = (lane, ticket)
+            block.written = True
+            if block.readers:
+                block.readers = {}
+        else:
+            block.readers[lane] = ticket
+        number = verb.number | UNSIGNED if shares else verb.number
+        fields = (sent, ticket, lane, verb.engine_number, number, 0, verb.struct.size, address, place, size)
+        self._pack_into(self._slots, (sent - 1 & SLOT_MASK) << SLOT_SHIFT, *fields)
+        book.launches.append((ticket, owner, self._kind, arguments))
+        book.issued = ticket
+        sender.sent = self.words[RECORDS_SENT_WORD] = sent
+        sender.announce()
+        return ticket
+
+
+class ShortCopy:
+    """A copy under way, and the owner of its commands. Its caller's task does everything, but to note their end."""
+
+    __slots__ = (
+        "_array",
+        "_begun",
+        "_bell",
+        "_block",
+        "_ended",
+        "_error",
+        "_failed",
+        "_fast",
+        "_host",
+        "_left",
+        "_looks",
+        "_mailbox",
+        "_moved",
+        "_path",
+        "_place",
+        "_slots",
+        "_staging",
+        "_ticket",
+    )
+
+    def __init__(
+        self,
+        path: CopyPath,
+        mailbox: Mailbox,
+        staging: StagingPool,
+        array: DeviceArray,
+        host: npt.NDArray[Any],
+        place: int | None,
+    ) -> None:
+        self._path = path
+        self._mailbox = mailbox
+        self._staging = staging
+        self._array = array
+        self._block: Block = array._block
+        self._host = host
+        self._place = place
+        """The place of pinned memory; None for memory that is copied through slots."""
+        self._fast = self._block.fast
+        self._begun = 0
+        """The number of commands that were sent."""
+        self._ended = 0
+        """The number of those whose end is known."""
+        self._failed = 0
+        self._moved = 0
+        """The bytes for which there is a command."""
+        self._ticket = 0
+        """The ticket of the last command."""
+        self._slots: collections.deque[Slot] = collections.deque()
+        """The slots of commands, in their order: until their end, or until the task has copied from them."""
+        self._error: DeviceError | None = None
+        self._left = False
+        """True if the caller has left."""
+        self._looks = False
+        """True while this task polls for all ends."""
+        self._bell: trio.Event | None = None
+
+    async def run(self) -> int:
+        """Copy, and return the number of bytes that this way has taken, from the beginning on; the rest is to go the
+        general way. Raises as the verbs do."""
+        self._looks = self._path.settler.begin_looking()
+        try:
+            if self._place is not None:
+                self._send(self._place, self._host.nbytes, shares=False)
+                await self._all_ended()
+            elif self._path.way is _IN:
+                await self._copy_in()
+            else:
+                await self._copy_out()
+        except BaseException as error:
+            self._leave()
+            if self._path.way is _IN:
+                whole = self._moved == self._host.nbytes
+                tear(self._block, error, begun=self._begun, pieces=self._begun if whole else self._begun + 1)
+            raise
+        finally:
+            if self._looks:
+                self._looks = False
+                self._path.settler.end_looking()
+        if self._fast:
+            self._path.generation.order.promote(self._block, LANE_COMPUTE)
+        return self._moved
+
+    async def _copy_in(self) -> None:
+        memory, size = _bytes_of(self._host), self._host.nbytes
+        at = held = 0
+        while at < size:
+            length = min(SHORT_PIECE, size - at)
+            slot = await self._next_slot(length)
+            if slot is None:
+                break
+            try:
+                np.copyto(slot.bytes[:length], memory[at : at + length])
+            except BaseException:
+                slot.release()
+                raise
+            at += length
+            last = at == size
+            self._slots.append(slot)
+            self._send(slot.place, length, shares=not last and bool((self._begun + 1) % SIGN_EVERY))
+            held += length
+            if held >= TURN_BYTES and not last:
+                held = 0
+                await trio.lowlevel.checkpoint()
+        await self._all_ended()
+
+    async def _copy_out(self) -> None:
+        memory, size = _bytes_of(self._host), self._host.nbytes
+        at = taken = held = 0
+        turned, sending = False, True
+        while True:
+            while sending and self._moved < size and len(self._slots) < WINDOW:
+                length = min(SHORT_PIECE, size - self._moved)
+                slot = await self._next_slot(length, waits=not self._slots)
+                if slot is None:
+                    sending = bool(self._slots) and self._path.takes(self._block)
+                    break
+                self._slots.append(slot)
+                self._send(slot.place, length, shares=False)
+            if not self._slots:
+                return
+            if not turned:
+                turned = True
+                await trio.lowlevel.checkpoint()
+            taken += 1
+            await self._until(taken)
+            slot = self._slots[0]
+            length = min(SHORT_PIECE, size - at)
+            np.copyto(memory[at : at + length], slot.bytes[:length])
+            self._slots.popleft().release()
+            at += length
+            held += length
+            if held >= TURN_BYTES:
+                held = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _next_slot(self, size: int, *, waits: bool = True) -> Slot | None:
+        """Return a slot; None if the rest has to go the general way, or without `waits` if there is none now."""
+        staging = self._staging
+        while not staging.has_free(size) or (waits and len(self._slots) >= WINDOW):
+            if not waits or not self._slots:
+                return None
+            await self._until(self._ended + 1)
+        return staging.acquire_nowait(size) if self._path.takes(self._block) else None
+
+    def _send(self, place: int, size: int, *, shares: bool) -> None:
+        address = self._array.address + self._moved
+        arguments = (self._array, self._host)
+        self._ticket = self._path.send(self._block, address, place, size, self, arguments, shares=shares)
+        self._begun += 1
+        self._moved += size
+        if not self._looks:
+            self._path.settler.wake()
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    async def _all_ended(self) -> None:
+        """Wait for the end of every command, and raise the error of one that failed."""
+        if self._looks:
+            path, settler, ticket = self._path, self._path.settler, self._ticket
+            words, counter = path.words, path.counter
+            until = time.perf_counter() + settler.patience
+            while True:
+                await trio.lowlevel.checkpoint()
+                if words[counter] >= ticket or self._ended == self._begun or time.perf_counter() > until:
+                    break
+            self._looks = False
+            settler.end_looking()
+        await self._until(self._begun)
+
+    async def _until(self, count: int) -> None:
+        """Wait for the end of so many commands, and raise the error of one that failed."""
+        settler = self._path.settler
+        while self._ended < count and self._error is None:
+            if self._looks:
+                until = time.perf_counter() + settler.patience
+                while True:
+                    settler.settle_finished()
+                    if self._ended >= count or self._error is not None or time.perf_counter() > until:
+                        break
+                    await trio.lowlevel.checkpoint()
+                if self._ended >= count:
+                    continue
+                self._looks = False
+                settler.end_looking()
+            else:
+                self._bell = trio.Event()
+                await self._bell.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _leave(self) -> None:
+        """Give up what the task would have done: slots are free as soon as the GPU has left them."""
+        self._left = True
+        while len(self._slots) > self._begun - self._ended:
+            self._slots.popleft().release()
+
+    # --- the end of commands --------------------------------------------------------------------------------------
+
+    def launches_finished(self, count: int) -> None:
+        """Note the end of commands, and wake the task."""
+        self._ended += count
+        failed, self._failed = self._failed, 0
+        self._mailbox.count_finished(count - failed, "abandoned" if self._left else "ok")
+        if failed:
+            self._mailbox.count_finished(failed, "abandoned" if self._left else "failed")
+        if self._left or self._path.way is _IN:
+            while len(self._slots) > self._begun - self._ended:
+                self._slots.popleft().release()
+        self._wake()
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error of a command that failed alone; `launches_finished` follows."""
+        self._failed += 1
+        self._error = self._error or error
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Keep the error, and wake the task: the generation was lost before the commands were seen to end."""
+        self._ended += count
+        self._error = error
+        self._mailbox.count_finished(count, "abandoned" if self._left else "lost")
+        while self._slots:
+            self._slots.popleft().release()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._bell is not None:
+            self._bell.set()
+            self._bell = None
+
+
+class ShortCopies(DevicePart):
+    """The short way of a device's awaited copies."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._paths: dict[int, CopyPath] = {}
+        self._transfers = device.part(Transfers)
+
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> ShortCopy | None:
+        """Return a copy between two checked arrays, ready to run without a checkpoint before; None for the general way.
+
+        The short way is allowed only if it would be the actor's next request.
+        """
+        path = self._paths.get(way.lane)
+        size = host.nbytes
+        if path is None or array._plain is None or not size or type(array._storage) is not Storage:
+            return None
+        if not host.flags.c_contiguous:
+            return None
+        actor = self.device.memory_actor
+        mailbox = actor.mailbox
+        if mailbox.posted != mailbox.taken or actor.current is not None or not path.takes(array._block):
+            return None
+        transfers = self._transfers
+        found = transfers.pinned.find(host)
+        if found is None:
+            if size > SHORT_BYTES or not transfers.staging.has_free(min(size, SHORT_PIECE)):
+                return None
+            place = None
+        elif size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane):
+            return None
+        else:
+            place = found[0].number << AREA_SHIFT | found[1]
+        return ShortCopy(path, mailbox, transfers.staging, array, host, place)
+
+    def learn(self, way: _Way) -> None:
+        """Prepare the short way for the next copy, after one that went the general way."""
+        generation = self.device.serving
+        if generation is None or generation.refusing or generation.ring is None:
+            return
+        path = self._paths.get(way.lane)
+        if path is None or path.generation is not generation:
+            self._paths[way.lane] = CopyPath(generation, way)
+
+    def generation_lost(self, number: int) -> None:
+        """Drop the paths into a lost generation."""
+        self._paths.clear()
+
+
+def _bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of packed memory."""
+    return host.reshape(-1).view(np.uint8)
