@@ -35,10 +35,11 @@ from atomr_trio import (
     StandbyLost,
 )
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import batch_areas as _batch_areas, copies, copy_flow, copy_plan, copy_stream
+from atomr_trio._transfers import batch_areas as _batch_areas, copies, copy_flow, copy_plan, copy_stream, short_copies
 from atomr_trio._transfers.batch_areas import BatchSlots
 from atomr_trio._transfers.copy_plan import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio._transfers.crew import Crew
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
@@ -63,7 +64,8 @@ async def scenario(**options: Any):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    """Copies are cut into small pieces, and helpers do even the smallest memcpy."""
+    """Copies are cut into small pieces, and helpers do even the smallest memcpy; none goes the short way."""
+    set_constant(monkeypatch, short_copies, "SHORT_BYTES", 0)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "LARGE_SLOT", PIECE)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "THREAD_BYTES", 1)
 
@@ -110,7 +112,7 @@ async def test_small_copies_start_no_thread(monkeypatch):
         host = numbers(THREAD_BYTES - 1, np.uint8)
         assert same(await (await dev.to_device(host)).to_host(), host)
         with pytest.raises(TypeError):
-            await dev.to_device(np.zeros(THREAD_BYTES, np.uint8))
+            await dev.to_device(np.zeros(SHORT_BYTES + 1, np.uint8))
         assert core_of(dev).part(Transfers).staging.idle
 
 
@@ -247,7 +249,7 @@ async def test_a_copy_leaves_slots_to_others_in_turn():
             order.append(name)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(copy, "long", 3 * LARGE_SLOTS)
+            nursery.start_soon(copy, "long", copy_stream.STREAM_PIECES + 1)
             await wait_all_tasks_blocked()
             nursery.start_soon(copy, "short", 1)
             await wait_all_tasks_blocked()
