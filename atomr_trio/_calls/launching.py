@@ -44,6 +44,7 @@ from .._wire.protocol import (
     Verb,
     counter_word,
 )
+from .._wire.ready import new_identity, ready_head
 from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
 from .encoder import encoder
@@ -151,12 +152,13 @@ class LaunchPath:
     def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a launch of `kernel` with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(kernel):
-            self._keep(prepared, self._record_launcher(LAUNCH, kernel._record_bytes, repeated=0))
+            self._keep(prepared, self._record_launcher(LAUNCH, kernel._record_bytes))
 
     def learn_call(self, call: KnownCall) -> None:
         """Prepare the short way for a repeated call of a library, if it is not the first of its kind."""
         if call._key not in self.launchers and call.may_be_short(self.generation, self.book.index):
-            self._keep(call, self._record_launcher(call.kind.later, len(call._payload), repeated=REPEATED))
+            content = ready_head(new_identity(), ()) + call._payload
+            self._keep(call, self._record_launcher(call.kind.later, len(content), content))
 
     def _keep(self, what: Launched, launcher: Launcher) -> None:
         key, launchers, watches = what._key, self.launchers, self._watches
@@ -233,9 +235,10 @@ class LaunchPath:
 
         return launch
 
-    def _record_launcher(self, kind: Verb, length: int, *, repeated: int) -> Launcher:
+    def _record_launcher(self, kind: Verb, length: int, content: bytes = b"") -> Launcher:
+        """Return the function of a launch with its arguments bound; or of a call, with the content of its record."""
         path, sender, book, here = self, self.sender, self.book, self.here
-        bound, verb = not repeated, kind.number | self.verb & UNSIGNED | repeated
+        bound, verb = not content, kind.number | self.verb & UNSIGNED | (REPEATED if content else 0)
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
@@ -274,7 +277,7 @@ class LaunchPath:
             for used in prepared._reads:
                 used.reader = me
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
+            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, content or prepared._payload)
             launches.append((ticket, owner, prepared, arguments or prepared._arguments))
             book.issued = ticket
             sender.sent = words[RECORDS_SENT_WORD] = sent
