@@ -29,8 +29,9 @@ from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
-from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, UNSIGNED, Role, counter_word
-from .._wire.records.memory import AREA_SHIFT
+from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
+from .._wire.ready import READY, WORD, new_identity, ready_head
+from .._wire.records.memory import AREA_SHIFT, MEMORY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 from .copy_plan import _IN, PINNED_PIECE, _Way
 from .memory import tear
@@ -90,7 +91,14 @@ class CopyPath:
         ring = generation.sender.ring
         assert ring is not None
         self._slots = ring.slots
-        self._pack_into = struct.Struct(NUMBERED_HEADER.format + way.run.struct.format[1:]).pack_into
+        payload = bytes(way.run.struct.size)
+        self._verb = way.run.number | REPEATED
+        self._length = READY.size + len(payload)
+        self._head, self._payload = ready_head(new_identity(), range(0, len(payload), WORD.size)), payload
+        self._words = len(payload) // WORD.size
+        self._pack_into = struct.Struct(
+            f"{NUMBERED_HEADER.format}{READY.size}s{self._words}Q{len(payload)}s"
+        ).pack_into
         self._sender.short_ways.add(self)
 
     def forget(self, thing: object) -> None:
@@ -144,8 +152,7 @@ class CopyPath:
     ) -> int:
         """Send a command that `takes` allows, and return its ticket. Raises nothing."""
         sender, book, way = self._sender, self._book, self.way
-        lane, verb = way.lane, way.run
-        ticket, sent = book.issued + 1, sender.sent + 1
+        lane, ticket, sent = way.lane, book.issued + 1, sender.sent + 1
         if block.epoch != self.generation.number:
             block.epoch = self.generation.number
             block.writer = block.reader = None
@@ -158,9 +165,10 @@ class CopyPath:
                 block.readers = {}
         else:
             block.readers[lane] = ticket
-        number = verb.number | UNSIGNED if shares else verb.number
-        fields = (sent, ticket, lane, verb.engine_number, number, 0, verb.struct.size, address, place, size)
-        self._pack_into(self._slots, (sent - 1 & SLOT_MASK) << SLOT_SHIFT, *fields)
+        verb = self._verb | UNSIGNED if shares else self._verb
+        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
+        header = (sent, ticket, lane, MEMORY.number, verb, self._words, self._length)
+        self._pack_into(self._slots, at, *header, self._head, address, place, size, self._payload)
         book.launches.append((ticket, owner, self._kind, arguments))
         book.issued = ticket
         sender.sent = self.words[RECORDS_SENT_WORD] = sent

@@ -107,12 +107,17 @@ async def test_what_fits_into_a_slot_is_one_command(size):
 
 
 async def test_small_copies_start_no_thread(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
     async with scenario() as dev:
-        monkeypatch.setattr(Crew, "submit", None)
-        host = numbers(THREAD_BYTES - 1, np.uint8)
+        monkeypatch.setattr(trio.lowlevel, "start_thread_soon", refuse)
+        host = numbers(SHORT_BYTES, np.uint8)
+        first = await dev.to_device(host[: THREAD_BYTES - 1])
+        assert same(await first.to_host(), host[: THREAD_BYTES - 1])
         assert same(await (await dev.to_device(host)).to_host(), host)
-        with pytest.raises(TypeError):
-            await dev.to_device(np.zeros(SHORT_BYTES + 1, np.uint8))
+        with pytest.raises(OutOfHostMemory, match="no thread can be started"):
+            await dev.to_device(np.zeros(2 * SHORT_BYTES, np.uint8))
         assert core_of(dev).part(Transfers).staging.idle
 
 

@@ -39,16 +39,21 @@ from ..._wire.records.memory import (
     UNREGISTER_HOST,
 )
 from .giving_back import GivingBack
+from .lanes import Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from .lanes import Command, Lane, WorkerServices
+    from .lanes import Command, Lane, RecordWords, WorkerServices
 
 _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 SEED_BYTES = 64 * 1024
 """The part of a fill with a wide pattern that is written item by item, before copies double it."""
+_PLACES_OF_A_RUN = tuple(range(0, COPY_IN.struct.size, 8))
+"""The offsets of the fields of `COPY_IN` and `COPY_OUT`."""
+_NOT_MADE = -1
+"""The status of a copy that was not made, because its memory could not be registered."""
 _ENTRIES_OF_A_2D_FILL = 4
 """At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
 
@@ -260,6 +265,37 @@ class MemoryEngine:
     def _copy_out(self, command: Command, lane: Lane) -> None:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
         self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a copy of one run of bytes, whose fields are all words, ready to be made; see `RepeatingEngine`."""
+        if verb not in (COPY_IN.number, COPY_OUT.number) or tuple(places) != _PLACES_OF_A_RUN:
+            return None
+        function = self._driver.cuMemcpyHtoDAsync if verb == COPY_IN.number else self._driver.cuMemcpyDtoHAsync
+        copy, stream, addresses = function.bind(), lane.stream, self._addresses
+        refused: list[Exception] = []
+
+        def copy_in(words: RecordWords) -> int:
+            destination, place, size = words
+            base = addresses.get(place >> AREA_SHIFT)
+            if base is None:
+                return refuse(place)
+            return copy(destination, base + (place & OFFSET_MASK), size, stream)
+
+        def copy_out(words: RecordWords) -> int:
+            source, place, size = words
+            base = addresses.get(place >> AREA_SHIFT)
+            if base is None:
+                return refuse(place)
+            return copy(base + (place & OFFSET_MASK), source, size, stream)
+
+        def refuse(place: int) -> int:
+            refused.append(self._refused[place >> AREA_SHIFT])
+            return _NOT_MADE
+
+        def error_of(status: int) -> Exception:
+            return refused.pop() if refused else function.library.error(status, function.symbol)
+
+        return Ready(copy_in if verb == COPY_IN.number else copy_out, error_of)
 
     def _copy_stream(self, way: _Way, command: Command, lane: Lane) -> None:
         driver, base, verb = self._driver, self._services.staging_address, command.verb
