@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import DeviceArray
@@ -19,11 +20,13 @@ from .._generation.requests import CommandRequest
 from .._generation.timeline import LaneBook, Launch, the_lane
 from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
+from .._transfers.batch_copies import BatchCopies, BatchCopy
 from .._transfers.copies import take_by_helpers
-from .._transfers.copy_plan import THREAD_BYTES
+from .._transfers.copy_plan import THREAD_BYTES, _Way
 from .._transfers.memory import tear_halves
 from .._transfers.transfers import Transfers
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
+from .._values.util import known
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
 from .known import KnownCall
@@ -82,7 +85,8 @@ class BatchSender:
         self.launchers: dict[object, Launcher] = {}
         """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
-        self._requests: collections.deque[CommandRequest] = collections.deque()
+        self._requests: collections.deque[CommandRequest | BatchCopy] = collections.deque()
+        self._copies: BatchCopies | None = None
         self._calls = 0
         """The number of calls that sent those."""
         self._errors: list[DeviceError] = []
@@ -98,6 +102,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
+        self._copies = BatchCopies(generation, self.device.memory_actor.mailbox, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)
@@ -186,6 +191,20 @@ class BatchSender:
             mailbox = self.device.actor_of(call.kind.later).mailbox
             owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
         return owner
+
+    @trio.lowlevel.enable_ki_protection
+    def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> bool:
+        """Copy between two checked arrays by the short way; return false if it has to go the general way."""
+        self.check()
+        copies = known(self._copies, "a batch that takes calls was entered")
+        copy = copies.plan(array, host, way)
+        if copy is None:
+            return False
+        self._check_room(way.lane, copy.count)
+        copies.send(copy)
+        self._requests.append(copy)
+        self._calls += 1
+        return True
 
     @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:
@@ -287,7 +306,7 @@ class BatchSender:
             self._calls -= 1
         self._hear(request)
 
-    def _hear(self, request: CommandRequest) -> None:
+    def _hear(self, request: CommandRequest | BatchCopy) -> None:
         error = request.error
         if error is None:
             try:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import check_usable
-from .._generation.requests import CommandRequest
 from .._values.util import known
 from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import _IN, _OUT, CopyRequest, _Plan, _Way, plan_copy
@@ -61,7 +60,7 @@ class _Taking:
         self._told()
 
 
-async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
+async def take_by_helpers(requests: Iterable[object]) -> None:
     """Let helpers do the work of `take` for the first of these requests, and for those of the same copy behind it.
 
     Other copies are not included: two copies to one array must arrive in order. A cancelled caller waits for the
@@ -95,7 +94,7 @@ async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
         raise
 
 
-def _of_one_copy(requests: Iterable[CommandRequest]) -> list[CopyRequest]:
+def _of_one_copy(requests: Iterable[object]) -> list[CopyRequest]:
     """Return the first of these requests, and those behind it that are of the same copy and have bytes to take."""
     found: list[CopyRequest] = []
     for request in requests:

@@ -26,7 +26,7 @@ import trio
 
 from .._arrays.arrays import Storage
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.timeline import Launch, Operand
+from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
@@ -76,7 +76,8 @@ class _CopyKind:
 class CopyPath:
     """The short way to the lane of one direction, in one generation."""
 
-    def __init__(self, generation: Generation, way: _Way) -> None:
+    def __init__(self, generation: Generation, way: _Way, limit: int = LANE_LIMIT) -> None:
+        """`limit` is the most unfinished commands of the lane."""
         self.generation: Generation = generation
         self.settler: Settler = generation.settler
         self.way: _Way = way
@@ -85,6 +86,7 @@ class CopyPath:
         """The index in the page of the ticket that the lane has reached."""
         self.last_record: int = 0
         """Records up to this one may be sent without further checks; see `LaunchPath`."""
+        self._limit = limit
         self._sender = generation.sender
         self._book = generation.timeline.book(way.lane)
         self._kind = _CopyKind(way)
@@ -96,18 +98,18 @@ class CopyPath:
         self._length = READY.size + len(payload)
         self._head, self._payload = ready_head(new_identity(), range(0, len(payload), WORD.size)), payload
         self._words = len(payload) // WORD.size
-        self._pack_into = struct.Struct(
-            f"{NUMBERED_HEADER.format}{READY.size}s{self._words}Q{len(payload)}s"
-        ).pack_into
+        self._pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{self._words}Q{len(payload)}s").pack_into
         self._sender.short_ways.add(self)
 
     def forget(self, thing: object) -> None:
         """Do nothing: no copy belongs to a module or a plan."""
 
-    def takes(self, block: Block) -> bool:
-        """Return whether a copy of this block may be sent now: there is room, and it needs no wait and no other
-        command."""
-        if self._sender.sent >= self.last_record and not self._look_again():
+    def takes(self, block: Block, count: int = 1) -> bool:
+        """Return whether `count` commands that copy this block may be sent now.
+
+        There is room for them, and none needs a wait or another command.
+        """
+        if self._sender.sent + count > self.last_record and not self._look_again(count):
             return False
         if block.freed or block.torn is not None or block.lost is not None or block.recipe is not None:
             return False
@@ -134,10 +136,10 @@ class CopyPath:
         lane, number = ticket
         return lane == self.way.lane or self.words[counter_word(lane)] >= number
 
-    def _look_again(self) -> bool:
-        room = self._sender.room(self.counter, self._book.issued, LANE_LIMIT)
+    def _look_again(self, count: int) -> bool:
+        room = self._sender.room(self.counter, self._book.issued, self._limit)
         self.last_record = self._sender.sent + room
-        return room > 0
+        return room >= count
 
     def send(
         self,
@@ -145,7 +147,7 @@ class CopyPath:
         address: int,
         place: int,
         size: int,
-        owner: ShortCopy,
+        owner: LaunchOwner,
         arguments: tuple[object, ...],
         *,
         shares: bool,
@@ -263,7 +265,7 @@ class ShortCopy:
         return self._moved
 
     async def _copy_in(self) -> None:
-        memory, size = _bytes_of(self._host), self._host.nbytes
+        memory, size = bytes_of(self._host), self._host.nbytes
         at = held = 0
         while at < size:
             length = min(SHORT_PIECE, size - at)
@@ -286,7 +288,7 @@ class ShortCopy:
         await self._all_ended()
 
     async def _copy_out(self) -> None:
-        memory, size = _bytes_of(self._host), self._host.nbytes
+        memory, size = bytes_of(self._host), self._host.nbytes
         at = taken = held = 0
         turned, sending = False, True
         while True:
@@ -393,7 +395,8 @@ class ShortCopy:
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error of a command that failed alone; `launches_finished` follows."""
         self._failed += 1
-        self._error = self._error or error
+        if self._error is None:
+            self._error = error
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error, and wake the task: the generation was lost before the commands were seen to end."""
@@ -459,6 +462,6 @@ class ShortCopies(DevicePart):
         self._paths.clear()
 
 
-def _bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return the bytes of packed memory."""
     return host.reshape(-1).view(np.uint8)

@@ -39,7 +39,7 @@ from atomr_trio._transfers import batch_areas as _batch_areas, copies, copy_flow
 from atomr_trio._transfers.batch_areas import BatchSlots
 from atomr_trio._transfers.copy_plan import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio._transfers.crew import Crew
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE
+from atomr_trio._transfers.short_copies import SHORT_BYTES
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT

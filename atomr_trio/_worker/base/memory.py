@@ -271,7 +271,8 @@ class MemoryEngine:
         if verb not in (COPY_IN.number, COPY_OUT.number) or tuple(places) != _PLACES_OF_A_RUN:
             return None
         function = self._driver.cuMemcpyHtoDAsync if verb == COPY_IN.number else self._driver.cuMemcpyDtoHAsync
-        copy, stream, addresses = function.bind(), lane.stream, self._addresses
+        copy: Callable[..., int] = function.bind()
+        stream, addresses = lane.stream, self._addresses
         refused: list[Exception] = []
 
         def copy_in(words: RecordWords) -> int:
