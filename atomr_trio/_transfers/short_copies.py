@@ -354,23 +354,24 @@ class ShortCopy:
     async def _until(self, count: int) -> None:
         """Wait for the end of so many commands, and raise the error of one that failed."""
         settler = self._path.settler
-        while self._ended < count and self._error is None:
-            if self._looks:
-                until = time.perf_counter() + settler.patience
-                while True:
-                    settler.settle_finished()
-                    if self._ended >= count or self._error is not None or time.perf_counter() > until:
-                        break
-                    await trio.lowlevel.checkpoint()
-                if self._ended >= count:
-                    continue
-                self._looks = False
-                settler.end_looking()
-            else:
+        while not self._reached(count):
+            if not self._looks:
                 self._bell = trio.Event()
                 await self._bell.wait()
+                continue
+            until = time.perf_counter() + settler.patience
+            settler.settle_finished()
+            while not self._reached(count) and time.perf_counter() < until:
+                await trio.lowlevel.checkpoint()
+                settler.settle_finished()
+            if not self._reached(count):  # it takes long
+                self._looks = False
+                settler.end_looking()
         if self._error is not None:
             raise self._error
+
+    def _reached(self, count: int) -> bool:
+        return self._ended >= count or self._error is not None
 
     def _leave(self) -> None:
         """Give up what the task would have done: slots are free as soon as the GPU has left them."""
