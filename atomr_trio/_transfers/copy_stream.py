@@ -7,7 +7,6 @@ memory, without the event loop; see `_Stream`.
 from __future__ import annotations
 
 import collections
-import ctypes
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from .._values.shortage import host_limits
 from .._wire.protocol import CELL
 from .copy_flow import _Flow
 from .copy_plan import _IN, _OUT, _Plan
+from .crew import give_way
 from .staging import Slot
 from .transfers import transfers_of
 
@@ -41,9 +41,6 @@ SPIN_SECONDS = 200e-6
 
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 """Seconds that it sleeps, at first and after a while without work."""
-
-_yield = ctypes.CDLL(None).sched_yield
-"""A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 
 class _Stream:
@@ -226,7 +223,7 @@ class _Share:
         until = 0.0 if self._nap else time.perf_counter() + SPIN_SECONDS
         while not (stream.stopped or stream.may_touch(number)):
             if time.perf_counter() < until:
-                _yield()
+                give_way()
                 continue
             self._nap = min(2 * self._nap or FIRST_NAP, LONGEST_NAP)
             time.sleep(self._nap)

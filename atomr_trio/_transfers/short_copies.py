@@ -24,30 +24,32 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import Storage
-from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
 from .._wire.ready import READY, WORD, new_identity, ready_head
-from .._wire.records.memory import AREA_SHIFT, MEMORY
+from .._wire.records.memory import MEMORY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import _IN, PINNED_PIECE, _Way
+from .copy_plan import _IN, _Way
 from .memory import tear
-from .staging import MEDIUM_SLOT, Slot, StagingPool
-from .transfers import Transfers
+from .staging import Slot
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
     from .._generation.settler import Settler
     from .._supervision.mailbox import Mailbox
+    from .transfers import Transfers
 
-SHORT_BYTES = 4 << 20
-"""The most bytes of pageable memory that go this way. Several threads copy more than that faster than one."""
+SHORT_BYTES = 16 << 20
+"""The most bytes of pageable memory that go this way. More than that is copied by many threads, and not by the caller's
+task."""
 
-SHORT_PIECE = MEDIUM_SLOT
+ALONE_BYTES = 1 << 20
+"""The most bytes that the caller's task copies alone: helpers begin some 50 us after they are called."""
+
+SHORT_PIECE = 256 << 10
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
 
 WINDOW = 16
@@ -198,22 +200,22 @@ class ShortCopy:
         "_path",
         "_place",
         "_slots",
-        "_staging",
         "_ticket",
+        "_transfers",
     )
 
     def __init__(
         self,
         path: CopyPath,
         mailbox: Mailbox,
-        staging: StagingPool,
+        transfers: Transfers,
         array: DeviceArray,
         host: npt.NDArray[Any],
         place: int | None,
     ) -> None:
         self._path = path
         self._mailbox = mailbox
-        self._staging = staging
+        self._transfers = transfers
         self._array = array
         self._block: Block = array._block
         self._host = host
@@ -238,13 +240,20 @@ class ShortCopy:
         """True while this task polls for all ends."""
         self._bell: trio.Event | None = None
 
+    @property
+    def begun(self) -> int:
+        """The number of commands that were sent."""
+        return self._begun
+
     async def run(self) -> int:
-        """Copy, and return the number of bytes that this way has taken, from the beginning on; the rest is to go the
-        general way. Raises as the verbs do."""
+        """Copy, and return the number of bytes that this way has taken, from the beginning on.
+
+        The rest is to go the general way, after all commands of this way have ended. Raises as the verbs do.
+        """
         self._looks = self._path.settler.begin_looking()
         try:
             if self._place is not None:
-                self._send(self._place, self._host.nbytes, shares=False)
+                self._send(0, self._place, self._host.nbytes, shares=False)
                 await self._all_ended()
             elif self._path.way is _IN:
                 await self._copy_in()
@@ -262,6 +271,10 @@ class ShortCopy:
                 self._path.settler.end_looking()
         if self._fast:
             self._path.generation.order.promote(self._block, LANE_COMPUTE)
+        return self._taken
+
+    @property
+    def _taken(self) -> int:
         return self._moved
 
     async def _copy_in(self) -> None:
@@ -280,7 +293,8 @@ class ShortCopy:
             at += length
             last = at == size
             self._slots.append(slot)
-            self._send(slot.place, length, shares=not last and bool((self._begun + 1) % SIGN_EVERY))
+            shares = not last and bool((self._begun + 1) % SIGN_EVERY)
+            self._send(at - length, slot.place, length, shares=shares)
             held += length
             if held >= TURN_BYTES and not last:
                 held = 0
@@ -299,7 +313,7 @@ class ShortCopy:
                     sending = bool(self._slots) and self._path.takes(self._block)
                     break
                 self._slots.append(slot)
-                self._send(slot.place, length, shares=False)
+                self._send(self._moved, slot.place, length, shares=False)
             if not self._slots:
                 return
             if not turned:
@@ -319,15 +333,15 @@ class ShortCopy:
 
     async def _next_slot(self, size: int, *, waits: bool = True) -> Slot | None:
         """Return a slot; None if the rest has to go the general way, or without `waits` if there is none now."""
-        staging = self._staging
+        staging = self._transfers.staging
         while not staging.has_free(size) or (waits and len(self._slots) >= WINDOW):
             if not waits or not self._slots:
                 return None
             await self._until(self._ended + 1)
         return staging.acquire_nowait(size) if self._path.takes(self._block) else None
 
-    def _send(self, place: int, size: int, *, shares: bool) -> None:
-        address = self._array.address + self._moved
+    def _send(self, begin: int, place: int, size: int, *, shares: bool) -> None:
+        address = self._array.address + begin
         arguments = (self._array, self._host)
         self._ticket = self._path.send(self._block, address, place, size, self, arguments, shares=shares)
         self._begun += 1
@@ -412,55 +426,6 @@ class ShortCopy:
         if self._bell is not None:
             self._bell.set()
             self._bell = None
-
-
-class ShortCopies(DevicePart):
-    """The short way of a device's awaited copies."""
-
-    def __init__(self, device: DeviceCore) -> None:
-        super().__init__(device)
-        self._paths: dict[int, CopyPath] = {}
-        self._transfers = device.part(Transfers)
-
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> ShortCopy | None:
-        """Return a copy between two checked arrays, ready to run without a checkpoint before; None for the general way.
-
-        The short way is allowed only if it would be the actor's next request.
-        """
-        path = self._paths.get(way.lane)
-        size = host.nbytes
-        if path is None or array._plain is None or not size or type(array._storage) is not Storage:
-            return None
-        if not host.flags.c_contiguous:
-            return None
-        actor = self.device.memory_actor
-        mailbox = actor.mailbox
-        if mailbox.posted != mailbox.taken or actor.current is not None or not path.takes(array._block):
-            return None
-        transfers = self._transfers
-        found = transfers.pinned.find(host)
-        if found is None:
-            if size > SHORT_BYTES or not transfers.staging.has_free(min(size, SHORT_PIECE)):
-                return None
-            place = None
-        elif size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane):
-            return None
-        else:
-            place = found[0].number << AREA_SHIFT | found[1]
-        return ShortCopy(path, mailbox, transfers.staging, array, host, place)
-
-    def learn(self, way: _Way) -> None:
-        """Prepare the short way for the next copy, after one that went the general way."""
-        generation = self.device.serving
-        if generation is None or generation.refusing or generation.ring is None:
-            return
-        path = self._paths.get(way.lane)
-        if path is None or path.generation is not generation:
-            self._paths[way.lane] = CopyPath(generation, way)
-
-    def generation_lost(self, number: int) -> None:
-        """Drop the paths into a lost generation."""
-        self._paths.clear()
 
 
 def bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
