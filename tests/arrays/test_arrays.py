@@ -24,6 +24,7 @@ from atomr_trio import (
 )
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers.memory import pattern_of
+from atomr_trio._transfers.copy_stream import STREAM_SLOTS
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.dtypes import DTYPES
@@ -819,7 +820,8 @@ async def test_a_caller_that_gives_up_a_copy_to_the_device_leaves_at_once():
 async def test_a_large_copy_that_is_cut_off_tears_the_array_until_it_is_overwritten():
     async with scenario() as dev:
         gate = await Gate.make(dev)
-        host = np.ones(6 * LARGE_SLOT // 4, np.int32)
+        # The last piece waits for a slot, and no slot comes back before the gate opens.
+        host = np.ones((STREAM_SLOTS + 1) * LARGE_SLOT // 4, np.int32)
         array = await dev.to_device(host)
         async with trio.open_nursery() as nursery:
             await gate.hold(nursery, array)

@@ -35,7 +35,15 @@ from atomr_trio import (
     StandbyLost,
 )
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import batch_areas as _batch_areas, copies, copy_flow, copy_plan, copy_stream, short_copies
+from atomr_trio._transfers import (
+    batch_areas as _batch_areas,
+    batch_copies,
+    copies,
+    copy_flow,
+    copy_plan,
+    copy_stream,
+    shared_copies,
+)
 from atomr_trio._transfers.batch_areas import BatchSlots
 from atomr_trio._transfers.copy_plan import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio._transfers.crew import Crew
@@ -65,7 +73,7 @@ async def scenario(**options: Any):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Copies are cut into small pieces, and helpers do even the smallest memcpy; none goes the short way."""
-    set_constant(monkeypatch, short_copies, "SHORT_BYTES", 0)
+    set_constant_in(monkeypatch, (shared_copies, batch_copies), "SHORT_BYTES", 0)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "LARGE_SLOT", PIECE)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "THREAD_BYTES", 1)
 
