@@ -50,9 +50,9 @@ class Box:
         return base + self.other_offset, self.other_pitch, self.other_plane // self.other_pitch
 
 
-def run(size: int, begin: int = 0) -> Box:
-    """Return a box of the bytes of a contiguous array, from an offset on."""
-    return Box(size - begin, 1, 1, begin, size, size, begin, size, size)
+def run(size: int) -> Box:
+    """Return a box of the bytes of a contiguous array."""
+    return Box(size, 1, 1, 0, size, size, 0, size, size)
 
 
 @attrs.frozen

@@ -19,9 +19,9 @@ from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
 from .._wire.records.memory import AREA_SHIFT
-from .copy_plan import _IN, PINNED_PIECE, THREAD_BYTES, _Way
+from .copy_plan import _IN, PINNED_PIECE, _Way
 from .memory import tear
-from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of
+from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of, pieces_of
 from .staging import Slot
 from .transfers import transfers_of
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from .._generation.generation import Generation
     from .._supervision.mailbox import Mailbox
     from .batch_areas import BatchSlots
+
+
+BATCH_IN_BYTES = 4 << 20
+"""The most bytes of pageable memory that go to the device this way."""
 
 
 class BatchCopy:
@@ -88,9 +92,7 @@ class BatchCopy:
             return
         slots = self._acquire_all(acquire)
         memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.way is _IN
-        for number, slot in enumerate(slots):
-            begin = number * SHORT_PIECE
-            length = min(SHORT_PIECE, size - begin)
+        for number, (slot, (begin, length)) in enumerate(zip(slots, pieces_of(size, SHORT_PIECE), strict=True)):
             if incoming:
                 np.copyto(slot.bytes[:length], memory[begin : begin + length])
             if slot.area:
@@ -105,8 +107,8 @@ class BatchCopy:
         slots: list[Slot] = []
         size = self._host.nbytes
         try:
-            for begin in range(0, size, SHORT_PIECE):
-                slots.append(acquire(min(SHORT_PIECE, size - begin)))  # noqa: PERF401  those there are go back
+            for _, length in pieces_of(size, SHORT_PIECE):
+                slots.append(acquire(length))
         except BaseException:
             for slot in slots:
                 slot.release()
@@ -129,14 +131,14 @@ class BatchCopy:
         """Copy the bytes to the host's array, after a copy to the host."""
         if self._path.way is _IN:
             return
-        memory, begin = bytes_of(self._host), 0
-        while self.slots:
+        if not self.slots:
+            return
+        memory = bytes_of(self._host)
+        for begin, length in pieces_of(self._host.nbytes, SHORT_PIECE):
             slot = self.slots[0][1]
-            length = min(SHORT_PIECE, self._host.nbytes - begin)
             np.copyto(memory[begin : begin + length], slot.bytes[:length])
             self.slots.popleft()
             slot.release()
-            begin += length
 
     def drop(self) -> None:
         """Drop the outcome: the batch leaves before it has taken it."""
@@ -222,7 +224,7 @@ class BatchCopies:
         found = transfers_of(array).pinned.find(host)
         place = None
         if found is None:
-            if size > (SHORT_BYTES if way is _IN else THREAD_BYTES):
+            if size > (BATCH_IN_BYTES if way is _IN else SHORT_BYTES):
                 return None
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None

@@ -24,7 +24,7 @@ from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import _IN, _OUT, CopyRequest, _Plan, _Way, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
-from .shared_copies import ShortCopies
+from .short_copies import ShortCopies
 from .staging import Slot
 from .transfers import Transfers, transfers_of
 
@@ -145,15 +145,14 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_s
     await trio.lowlevel.checkpoint_if_cancelled()
     short = device.part(ShortCopies)
     copy = short.begin(array, host, way)
-    moved = 0 if copy is None else await copy.run()
-    if copy is not None and moved == host.nbytes:
+    if copy is not None:
+        await copy.run()
         return
-    before = copy is not None and copy.begun > 0
-    plan = _Plan(array, host, way, moved)
+    plan = _Plan(array, host, way)
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
         return
-    if plan.is_one_command and not before:
+    if plan.is_one_command:
         await _by_one_command(plan)
     else:
         flow = _flow(plan, through_slots)
@@ -162,7 +161,7 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_s
         except BaseException as error:
             begun = flow.abandon()
             if way is _IN:
-                tear(array._block, error, begun=begun + before, pieces=len(plan.pieces) + before)
+                tear(array._block, error, begun=begun, pieces=len(plan.pieces))
             else:
                 await flow.still()
             raise

@@ -36,7 +36,7 @@ from .._wire.records.memory import (
 from .._wire.ring import ORDERED_STORES
 from .memory import overlap
 from .pinned import PinnedArea
-from .staging import LARGE_SLOT, Slot
+from .staging import LARGE_SLOT, WIDE_SLOT, Slot
 from .transfers import transfers_of
 
 if TYPE_CHECKING:
@@ -87,17 +87,16 @@ class _Plan:
 
     __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
 
-    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way, begin: int = 0) -> None:
-        """`begin` bytes of two contiguous arrays were copied before."""
+    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> None:
         self.array: DeviceArray = array
         self.host: npt.NDArray[Any] = host
         self.way: _Way = way
-        self._heals = array._covers_block and not begin
+        self._heals = array._covers_block
         self._base = array.address
         itemsize = array.itemsize
         boxes: Iterable[Box]
         if array.contiguous and host.size:
-            packed, boxes = host, (_layout.run(host.nbytes, begin),)
+            packed, boxes = host, (_layout.run(host.nbytes),)
         else:
             packing = _layout.packing(array.shape, array.strides)
             packed = packing.apply(host)
@@ -107,7 +106,11 @@ class _Plan:
         self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
         elements = packed.view(_RAW[itemsize])
         self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
-        limit = (LARGE_SLOT if self.pinned is None else PINNED_PIECE) // itemsize * itemsize or itemsize
+        if self.pinned is not None:
+            limit = PINNED_PIECE
+        else:
+            limit = WIDE_SLOT if array.contiguous and host.flags.c_contiguous else LARGE_SLOT
+        limit = limit // itemsize * itemsize or itemsize
         parts = (part for box in boxes for part in _layout.cut(box, limit))
         self.pieces: list[Piece] = list(_layout.gather(parts, limit, MANY))
 

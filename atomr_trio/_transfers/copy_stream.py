@@ -7,6 +7,7 @@ memory, without the event loop; see `_Stream`.
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .crew import Crew
 
 
-STREAM_PIECES = 64
+STREAM_PIECES = 128
 """The most pieces of one stream. Other copies run between two streams."""
 
 STREAM_SLOTS = 16
@@ -84,18 +85,22 @@ class _Stream:
             slot.share()  # one hold for the helpers, one for the command
 
     def begin(self) -> None:
-        """Start the helpers. Raises `RuntimeError` if the system has no thread left."""
-        for _ in range(min(self.crew.size, len(self.pieces))):
-            self.helpers += 1
-            self._working.append(None)
-            try:
-                self.crew.submit(_Share(self))
-            except RuntimeError:
-                self.leave()
-                self.helper_left()
-                if not self.helpers:
-                    raise
-                return
+        """Start one helper. Raises `RuntimeError` if the system has no thread left."""
+        self.helpers += 1
+        self._working.append(None)
+        try:
+            self.crew.submit(_Share(self))
+        except RuntimeError:
+            self.leave()
+            self.helper_left()
+            raise
+
+    def call_others(self) -> None:
+        """Start the other helpers, as far as the system has threads: calling one takes as long as sending a command."""
+        with contextlib.suppress(RuntimeError):
+            for _ in range(min(self.crew.size, len(self.pieces)) - 1):
+                if self._left:
+                    self.begin()
 
     def take(self) -> int | None:
         """Return a piece that no helper has begun; None if there is none, or the stream was stopped."""
@@ -290,6 +295,7 @@ class _StreamFlow(_Flow):
         with host_limits("no helper can copy", device=self._device.index, operation=self._plan.way.operation):
             stream.begin()
         await self._device.memory_actor.mailbox.post(request)
+        stream.call_others()
 
     async def _advance(self) -> None:
         for request in [each for each in self._streaming if each.over]:

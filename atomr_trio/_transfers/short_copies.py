@@ -1,13 +1,13 @@
 """The short way of a copy between the host and the device.
 
-The ordinary copy is of a few megabytes or less, between an array that no other lane works on and packed memory of the
-host. Its caller's task copies the bytes itself, through slots of the staging area, and writes the records straight into
-the ring: no request, no other task, no thread. The GPU copies one piece while the task copies the next. A copy of
-pinned memory is a single record and no memcpy.
+The ordinary copy is of a megabyte or less, between an array that no other lane works on and packed memory of the host.
+Its caller's task copies the bytes itself, through slots of the staging area, and writes the records straight into the
+ring: no request, no other task, no thread. The GPU copies one piece while the task copies the next. A copy of pinned
+memory is a single record and no memcpy.
 
-In every other case `ShortCopies.begin` returns None and has no effect, and the caller goes the general way. So it does
-with the rest of a copy, when something comes between two of its pieces: another lane's work on the array, or a lane
-that is full.
+All records of a copy are written in one stretch without a checkpoint, so other commands come before the copy or after
+it, as with a copy of one command, and a copy that is cancelled goes on to its end. In every case that does not allow
+this, `ShortCopies.begin` returns None and has no effect, and the caller goes the general way.
 
 The commands of a copy are settled as launches are that went the short way: in the queue of their lane's book.
 """
@@ -24,36 +24,32 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from .._arrays.arrays import Storage
+from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
 from .._wire.ready import READY, WORD, new_identity, ready_head
-from .._wire.records.memory import MEMORY
+from .._wire.records.memory import AREA_SHIFT, MEMORY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import _IN, _Way
+from .copy_plan import _IN, PINNED_PIECE, _Way
 from .memory import tear
-from .staging import Slot
+from .staging import MEDIUM_SLOT, Slot
+from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
     from .._generation.settler import Settler
     from .._supervision.mailbox import Mailbox
-    from .transfers import Transfers
 
-SHORT_BYTES = 16 << 20
-"""The most bytes of pageable memory that go this way. More than that is copied by many threads, and not by the caller's
-task."""
+SHORT_BYTES = 1 << 20
+"""The most bytes of pageable memory that go this way. The event loop stands still for some 0.1 ms while so many are
+copied. More than that is copied faster by several threads."""
 
-ALONE_BYTES = 1 << 20
-"""The most bytes that the caller's task copies alone: helpers begin some 50 us after they are called."""
-
-SHORT_PIECE = 256 << 10
+SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
-
-WINDOW = 16
-"""The most unfinished pieces of one copy."""
 
 TURN_BYTES = 512 << 10
 """Bytes that a task copies before it lets others run. It takes some 40 us."""
@@ -240,30 +236,23 @@ class ShortCopy:
         """True while this task polls for all ends."""
         self._bell: trio.Event | None = None
 
-    @property
-    def begun(self) -> int:
-        """The number of commands that were sent."""
-        return self._begun
-
-    async def run(self) -> int:
-        """Copy, and return the number of bytes that this way has taken, from the beginning on.
-
-        The rest is to go the general way, after all commands of this way have ended. Raises as the verbs do.
-        """
+    async def run(self) -> None:
+        """Copy. Raises as the verbs do."""
         self._looks = self._path.settler.begin_looking()
         try:
             if self._place is not None:
                 self._send(0, self._place, self._host.nbytes, shares=False)
                 await self._all_ended()
             elif self._path.way is _IN:
-                await self._copy_in()
+                self._fill_slots()
+                await self._all_ended()
             else:
                 await self._copy_out()
         except BaseException as error:
             self._leave()
             if self._path.way is _IN:
                 whole = self._moved == self._host.nbytes
-                tear(self._block, error, begun=self._begun, pieces=self._begun if whole else self._begun + 1)
+                tear(self._block, error, begun=self._begun, pieces=self._begun + (not whole))
             raise
         finally:
             if self._looks:
@@ -271,74 +260,37 @@ class ShortCopy:
                 self._path.settler.end_looking()
         if self._fast:
             self._path.generation.order.promote(self._block, LANE_COMPUTE)
-        return self._taken
 
-    @property
-    def _taken(self) -> int:
-        return self._moved
-
-    async def _copy_in(self) -> None:
-        memory, size = bytes_of(self._host), self._host.nbytes
-        at = held = 0
-        while at < size:
-            length = min(SHORT_PIECE, size - at)
-            slot = await self._next_slot(length)
-            if slot is None:
-                break
-            try:
-                np.copyto(slot.bytes[:length], memory[at : at + length])
-            except BaseException:
-                slot.release()
-                raise
-            at += length
-            last = at == size
+    def _fill_slots(self) -> None:
+        """Copy the pieces to slots, and send them."""
+        memory = bytes_of(self._host)
+        for begin, size in pieces_of(self._host.nbytes, SHORT_PIECE):
+            slot = self._transfers.staging.acquire_nowait(size)
+            np.copyto(slot.bytes[:size], memory[begin : begin + size])
             self._slots.append(slot)
-            shares = not last and bool((self._begun + 1) % SIGN_EVERY)
-            self._send(at - length, slot.place, length, shares=shares)
-            held += length
-            if held >= TURN_BYTES and not last:
-                held = 0
-                await trio.lowlevel.checkpoint()
-        await self._all_ended()
+            self._send_piece(begin, size, slot)
 
     async def _copy_out(self) -> None:
-        memory, size = bytes_of(self._host), self._host.nbytes
-        at = taken = held = 0
-        turned, sending = False, True
-        while True:
-            while sending and self._moved < size and len(self._slots) < WINDOW:
-                length = min(SHORT_PIECE, size - self._moved)
-                slot = await self._next_slot(length, waits=not self._slots)
-                if slot is None:
-                    sending = bool(self._slots) and self._path.takes(self._block)
-                    break
-                self._slots.append(slot)
-                self._send(self._moved, slot.place, length, shares=False)
-            if not self._slots:
-                return
-            if not turned:
-                turned = True
-                await trio.lowlevel.checkpoint()
-            taken += 1
-            await self._until(taken)
-            slot = self._slots[0]
-            length = min(SHORT_PIECE, size - at)
-            np.copyto(memory[at : at + length], slot.bytes[:length])
+        memory = bytes_of(self._host)
+        pieces = pieces_of(self._host.nbytes, SHORT_PIECE)
+        for begin, size in pieces:
+            self._slots.append(self._transfers.staging.acquire_nowait(size))
+            self._send_piece(begin, size, self._slots[-1])
+        await trio.lowlevel.checkpoint()
+        held = 0
+        for number, (begin, size) in enumerate(pieces):
+            await self._until(number + 1)
+            np.copyto(memory[begin : begin + size], self._slots[0].bytes[:size])
             self._slots.popleft().release()
-            at += length
-            held += length
-            if held >= TURN_BYTES:
+            held += size
+            if held >= TURN_BYTES and self._slots:
                 held = 0
                 await trio.lowlevel.checkpoint()
 
-    async def _next_slot(self, size: int, *, waits: bool = True) -> Slot | None:
-        """Return a slot; None if the rest has to go the general way, or without `waits` if there is none now."""
-        staging = self._transfers.staging
-        while not staging.has_free(size) or (waits and len(self._slots) >= WINDOW):
-            if not waits or not self._slots:
-                return None
-            await self._until(self._ended + 1)
-        return staging.acquire_nowait(size) if self._path.takes(self._block) else None
+    def _send_piece(self, begin: int, size: int, slot: Slot) -> None:
+        last = self._moved + size == self._host.nbytes
+        shares = self._path.way is _IN and not last and bool((self._begun + 1) % SIGN_EVERY)
+        self._send(begin, slot.place, size, shares=shares)
 
     def _send(self, begin: int, place: int, size: int, *, shares: bool) -> None:
         address = self._array.address + begin
@@ -426,6 +378,59 @@ class ShortCopy:
         if self._bell is not None:
             self._bell.set()
             self._bell = None
+
+
+class ShortCopies(DevicePart):
+    """The short way of a device's awaited copies."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._paths: dict[int, CopyPath] = {}
+        self._transfers = device.part(Transfers)
+
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> ShortCopy | None:
+        """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
+
+        The short way is allowed only if it would be the actor's next request.
+        """
+        path = self._paths.get(way.lane)
+        size = host.nbytes
+        if path is None or array._plain is None or not size or type(array._storage) is not Storage:
+            return None
+        if not host.flags.c_contiguous:
+            return None
+        actor = self.device.memory_actor
+        mailbox = actor.mailbox
+        if mailbox.posted != mailbox.taken or actor.current is not None:
+            return None
+        transfers, block = self._transfers, array._block
+        found = transfers.pinned.find(host)
+        if found is not None:
+            if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
+                return None
+            return ShortCopy(path, mailbox, transfers, array, host, found[0].number << AREA_SHIFT | found[1])
+        count = -(-size // SHORT_PIECE)
+        if size > SHORT_BYTES or transfers.staging.count_free(min(size, SHORT_PIECE)) < count:
+            return None
+        return ShortCopy(path, mailbox, transfers, array, host, None) if path.takes(block, count) else None
+
+    def learn(self, way: _Way) -> None:
+        """Prepare the short way for the next copy, after one that went the general way."""
+        generation = self.device.serving
+        if generation is None or generation.refusing or generation.ring is None:
+            return
+        path = self._paths.get(way.lane)
+        if path is None or path.generation is not generation:
+            self._paths[way.lane] = CopyPath(generation, way)
+
+    def generation_lost(self, number: int) -> None:
+        """Drop the paths into a lost generation."""
+        self._paths.clear()
+
+
+def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:
+    """Return the begin and the size of each piece."""
+    return [(begin, min(piece, size - begin)) for begin in range(0, size, piece)]
 
 
 def bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
