@@ -29,7 +29,7 @@ from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
-from .._wire.protocol import LANE_COMPUTE, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
+from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
 from .._wire.ready import READY, WORD, new_identity, ready_head
 from .._wire.records.memory import AREA_SHIFT, MEMORY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
@@ -53,6 +53,9 @@ SHORT_PIECE = MEDIUM_SLOT
 
 TURN_BYTES = 512 << 10
 """Bytes that a task copies before it lets others run. It takes some 40 us."""
+
+GLANCE_SECONDS = 12e-6
+"""Seconds for which a task looks for its ticket between two turns of the scheduler, if it is alone."""
 
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
@@ -119,15 +122,11 @@ class CopyPath:
             or (others is not None and others.uses(block))
         ):
             return False
-        if block.epoch != generation.number:
-            return True
+        block.settle(generation.number)
         writer = block.writer
         if writer is not None and not self._is_over(writer):
             return False
-        if self.way is not _IN:
-            return True
-        readers = block.all_readers
-        return not readers or all(map(self._is_over, readers.items()))
+        return self.way is not _IN or not block.readers or all(map(self._is_over, block.readers.items()))
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
@@ -153,10 +152,6 @@ class CopyPath:
         """Send a command that `takes` allows, and return its ticket. Raises nothing."""
         sender, book, way = self._sender, self._book, self.way
         lane, ticket, sent = way.lane, book.issued + 1, sender.sent + 1
-        if block.epoch != self.generation.number:
-            block.epoch = self.generation.number
-            block.writer = block.reader = None
-            block.readers = {}
         block.fast = 0  # a launch must wait for the copy
         if way is _IN:
             block.writer = (lane, ticket)
@@ -187,7 +182,6 @@ class ShortCopy:
         "_ended",
         "_error",
         "_failed",
-        "_fast",
         "_host",
         "_left",
         "_looks",
@@ -217,7 +211,6 @@ class ShortCopy:
         self._host = host
         self._place = place
         """The place of pinned memory; None for memory that is copied through slots."""
-        self._fast = self._block.fast
         self._begun = 0
         """The number of commands that were sent."""
         self._ended = 0
@@ -258,8 +251,6 @@ class ShortCopy:
             if self._looks:
                 self._looks = False
                 self._path.settler.end_looking()
-        if self._fast:
-            self._path.generation.order.promote(self._block, LANE_COMPUTE)
 
     def _fill_slots(self) -> None:
         """Copy the pieces to slots, and send them."""
@@ -276,16 +267,22 @@ class ShortCopy:
         for begin, size in pieces:
             self._slots.append(self._transfers.staging.acquire_nowait(size))
             self._send_piece(begin, size, self._slots[-1])
-        await trio.lowlevel.checkpoint()
+        if len(pieces) == 1:
+            await self._all_ended()
+        else:
+            await trio.lowlevel.checkpoint()
         held = 0
         for number, (begin, size) in enumerate(pieces):
-            await self._until(number + 1)
+            if self._ended <= number:
+                await self._until(number + 1)
             np.copyto(memory[begin : begin + size], self._slots[0].bytes[:size])
             self._slots.popleft().release()
             held += size
             if held >= TURN_BYTES and self._slots:
                 held = 0
                 await trio.lowlevel.checkpoint()
+        if self._error is not None:
+            raise self._error
 
     def _send_piece(self, begin: int, size: int, slot: Slot) -> None:
         last = self._moved + size == self._host.nbytes
@@ -306,16 +303,26 @@ class ShortCopy:
     async def _all_ended(self) -> None:
         """Wait for the end of every command, and raise the error of one that failed."""
         if self._looks:
-            path, settler, ticket = self._path, self._path.settler, self._ticket
-            words, counter = path.words, path.counter
-            until = time.perf_counter() + settler.patience
+            settler, ticket, clock = self._path.settler, self._ticket, time.perf_counter
+            words, counter = self._path.words, self._path.counter
+            now = clock()
+            until = now + settler.patience
             while True:
+                before = now
                 await trio.lowlevel.checkpoint()
-                if words[counter] >= ticket or self._ended == self._begun or time.perf_counter() > until:
+                if words[counter] >= ticket or self._ended == self._begun:
                     break
+                now = clock()
+                if now > until:
+                    break
+                if now - before < GLANCE_SECONDS:  # nobody else had anything to do
+                    glances_until = now + GLANCE_SECONDS
+                    while words[counter] < ticket and now < glances_until:
+                        now = clock()
             self._looks = False
-            settler.end_looking()
-        await self._until(self._begun)
+            settler.end_looking(self, self._path.way.lane)
+        if self._ended < self._begun or self._error is not None:
+            await self._until(self._begun)
 
     async def _until(self, count: int) -> None:
         """Wait for the end of so many commands, and raise the error of one that failed."""
