@@ -87,7 +87,7 @@ class BatchCopy:
         block, address = self._array._block, self._array.address
         arguments = (self._array, self._host)
         if self._place is not None:
-            self._path.send(block, address, self._place, self._host.nbytes, self, arguments, shares=False)
+            self._path.send(block, (address, self._place, self._host.nbytes), self, arguments, shares=False)
             self._begun = 1
             return
         slots = self._acquire_all(acquire)
@@ -98,8 +98,8 @@ class BatchCopy:
             if slot.area:
                 slot.introduce(self._path.generation, self._path.way.lane)
             shares = incoming and number + 1 < self.count and bool((number + 1) % SIGN_EVERY)
-            place, here = slot.place, address + begin
-            ticket = self._path.send(block, here, place, length, self, arguments, shares=shares)
+            words = (address + begin, slot.place, length)
+            ticket = self._path.send(block, words, self, arguments, shares=shares)
             self._begun += 1
             self.slots.append((ticket, slot))
 

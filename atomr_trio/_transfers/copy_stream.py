@@ -10,6 +10,7 @@ import collections
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -58,7 +59,7 @@ class _Stream:
     the event loop may be blocked in a library that waits for this command. Slots are free when both are done.
     """
 
-    def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: list[Piece], slots: list[Slot]) -> None:
+    def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: Sequence[Piece], slots: list[Slot]) -> None:
         self.pieces = pieces
         self.slots = slots
         transfers = transfers_of(plan.array)
@@ -279,7 +280,7 @@ class _StreamFlow(_Flow):
                 await self._rung()
         self._leaving.clear()
 
-    async def _begin_stream(self, pieces: list[Piece]) -> None:
+    async def _begin_stream(self, pieces: Sequence[Piece]) -> None:
         size, staging = pieces[0].size, self._transfers.staging
         slots = [await self._slot(size)]
         while len(slots) < min(len(pieces), STREAM_SLOTS) and staging.has_free(size):

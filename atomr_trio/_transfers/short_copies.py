@@ -17,7 +17,7 @@ from __future__ import annotations
 import collections
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,15 +25,16 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import Storage
+from .._arrays.layout import Box, Piece
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
-from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, counter_word
-from .._wire.ready import READY, WORD, new_identity, ready_head
-from .._wire.records.memory import AREA_SHIFT, MEMORY
+from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
+from .._wire.ready import WORD, new_identity, ready_head, with_holes
+from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import _IN, PINNED_PIECE, _Way
+from .copy_plan import _IN, PINNED_PIECE, _Plan, _Way
 from .memory import tear
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
@@ -61,6 +62,10 @@ SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
 
 
+_MOST_FORMS = 256
+"""The most kinds of boxes that a path knows at a time."""
+
+
 class _CopyKind:
     """What goes this way, for the accounts of the lane: the arguments of a command are its array and the host's."""
 
@@ -72,6 +77,22 @@ class _CopyKind:
     def _describe(self, arguments: tuple[Any, ...]) -> tuple[str, Sequence[Operand]]:
         role = Role.WRITE if self._way is _IN else Role.READ
         return self._way.operation, ((arguments[0]._block, role),) if arguments else ()
+
+
+class _Form:
+    """What is constant in the records of some copies. Their words, and in front of these a header, are what is not."""
+
+    __slots__ = ("behind", "count", "head", "length", "pack_into", "verb")
+
+    def __init__(self, verb: Verb, payload: bytes, places: Sequence[int]) -> None:
+        self.verb: int = verb.number | REPEATED
+        self.head: bytes = ready_head(new_identity(), places)
+        self.behind: bytes = with_holes(payload, places)
+        self.count: int = len(places)
+        self.length: int = len(self.head) + len(payload)
+        record = struct.Struct(f"{NUMBERED_HEADER.format}{len(self.head)}s{self.count}Q{len(payload)}s")
+        self.pack_into: Callable[..., None] = record.pack_into
+        """Writes a whole record, from its number in the ring on."""
 
 
 class CopyPath:
@@ -94,12 +115,8 @@ class CopyPath:
         ring = generation.sender.ring
         assert ring is not None
         self._slots = ring.slots
-        payload = bytes(way.run.struct.size)
-        self._verb = way.run.number | REPEATED
-        self._length = READY.size + len(payload)
-        self._head, self._payload = ready_head(new_identity(), range(0, len(payload), WORD.size)), payload
-        self._words = len(payload) // WORD.size
-        self._pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{self._words}Q{len(payload)}s").pack_into
+        self._run = _Form(way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
+        self._boxes: dict[bytes, _Form] = {}
         self._sender.short_ways.add(self)
 
     def forget(self, thing: object) -> None:
@@ -138,18 +155,33 @@ class CopyPath:
         self.last_record = self._sender.sent + room
         return room >= count
 
+    def form_of(self, box: Box) -> _Form:
+        """Return the form of the copies of a box, whose words are the area, the destination and the source."""
+        here, there = box.side(0)[1:], box.other_side(0)[1:]
+        sides = (0, *here, 0, *there) if self.way is _IN else (0, *there, 0, *here)
+        payload = self.way.box.struct.pack(0) + BOX.pack(*sides, box.width, box.height, box.depth)
+        form = self._boxes.get(payload)
+        if form is None:
+            if len(self._boxes) >= _MOST_FORMS:
+                self._boxes.clear()
+            form = self._boxes[payload] = _Form(self.way.box, payload, PLACES_OF_A_BOX)
+        return form
+
     def send(
         self,
         block: Block,
-        address: int,
-        place: int,
-        size: int,
+        words: tuple[int, int, int],
         owner: LaunchOwner,
         arguments: tuple[object, ...],
         *,
         shares: bool,
+        form: _Form | None = None,
     ) -> int:
-        """Send a command that `takes` allows, and return its ticket. Raises nothing."""
+        """Send a command that `takes` allows, and return its ticket. Raises nothing.
+
+        Without a form it copies a run of bytes, and the words are the device address, the place on the host and the
+        size.
+        """
         sender, book, way = self._sender, self._book, self.way
         lane, ticket, sent = way.lane, book.issued + 1, sender.sent + 1
         block.fast = 0  # a launch must wait for the copy
@@ -160,10 +192,11 @@ class CopyPath:
                 block.readers = {}
         else:
             block.readers[lane] = ticket
-        verb = self._verb | UNSIGNED if shares else self._verb
+        form = form or self._run
+        verb = form.verb | UNSIGNED if shares else form.verb
         at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        header = (sent, ticket, lane, MEMORY.number, verb, self._words, self._length)
-        self._pack_into(self._slots, at, *header, self._head, address, place, size, self._payload)
+        header = (sent, ticket, lane, MEMORY.number, verb, form.count, form.length)
+        form.pack_into(self._slots, at, *header, form.head, *words, form.behind)
         book.launches.append((ticket, owner, self._kind, arguments))
         book.issued = ticket
         sender.sent = self.words[RECORDS_SENT_WORD] = sent
@@ -234,7 +267,7 @@ class ShortCopy:
         self._looks = self._path.settler.begin_looking()
         try:
             if self._place is not None:
-                self._send(0, self._place, self._host.nbytes, shares=False)
+                self._send((self._array.address, self._place, self._host.nbytes), self._host.nbytes)
                 await self._all_ended()
             elif self._path.way is _IN:
                 self._fill_slots()
@@ -285,14 +318,13 @@ class ShortCopy:
             raise self._error
 
     def _send_piece(self, begin: int, size: int, slot: Slot) -> None:
+        self._send((self._array.address + begin, slot.place, size), size)
+
+    def _send(self, words: tuple[int, int, int], size: int, form: _Form | None = None) -> None:
+        arguments = (self._array, self._host)
         last = self._moved + size == self._host.nbytes
         shares = self._path.way is _IN and not last and bool((self._begun + 1) % SIGN_EVERY)
-        self._send(begin, slot.place, size, shares=shares)
-
-    def _send(self, begin: int, place: int, size: int, *, shares: bool) -> None:
-        address = self._array.address + begin
-        arguments = (self._array, self._host)
-        self._ticket = self._path.send(self._block, address, place, size, self, arguments, shares=shares)
+        self._ticket = self._path.send(self._block, words, self, arguments, shares=shares, form=form)
         self._begun += 1
         self._moved += size
         if not self._looks:
@@ -387,6 +419,42 @@ class ShortCopy:
             self._bell = None
 
 
+class ShortBoxCopy(ShortCopy):
+    """A copy whose bytes do not follow each other on one of the sides: a box of rows for each piece."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, path: CopyPath, mailbox: Mailbox, transfers: Transfers, plan: _Plan) -> None:
+        super().__init__(path, mailbox, transfers, plan.array, plan.host, None)
+        self._plan = plan
+
+    def _fill_slots(self) -> None:
+        for piece in self._plan.pieces:
+            slot = self._transfers.staging.acquire_nowait(piece.size)
+            self._plan.load(piece, slot.bytes)
+            self._slots.append(slot)
+            self._send_box(piece, slot)
+
+    async def _copy_out(self) -> None:
+        pieces = self._plan.pieces
+        for piece in pieces:
+            self._slots.append(self._transfers.staging.acquire_nowait(piece.size))
+            self._send_box(piece, self._slots[-1])
+        await self._all_ended()
+        for piece in pieces:
+            self._plan.store(piece, self._slots[0].bytes)
+            self._slots.popleft().release()
+
+    def _send_box(self, piece: Piece, slot: Slot) -> None:
+        (box,) = piece.boxes
+        here = self._plan.box_at(box)
+        if box.height == 1:
+            self._send((here, slot.place, piece.size), piece.size)
+            return
+        sides = (here, slot.offset) if self._path.way is _IN else (slot.offset, here)
+        self._send((slot.area, *sides), piece.size, self._path.form_of(box))
+
+
 class ShortCopies(DevicePart):
     """The short way of a device's awaited copies."""
 
@@ -402,14 +470,14 @@ class ShortCopies(DevicePart):
         """
         path = self._paths.get(way.lane)
         size = host.nbytes
-        if path is None or array._plain is None or not size or type(array._storage) is not Storage:
-            return None
-        if not host.flags.c_contiguous:
+        if path is None or not size or type(array._storage) is not Storage:
             return None
         actor = self.device.memory_actor
         mailbox = actor.mailbox
         if mailbox.posted != mailbox.taken or actor.current is not None:
             return None
+        if array._plain is None or not host.flags.c_contiguous:
+            return self._begin_boxes(path, mailbox, array, host) if size <= SHORT_BYTES else None
         transfers, block = self._transfers, array._block
         found = transfers.pinned.find(host)
         if found is not None:
@@ -420,6 +488,21 @@ class ShortCopies(DevicePart):
         if size > SHORT_BYTES or transfers.staging.count_free(min(size, SHORT_PIECE)) < count:
             return None
         return ShortCopy(path, mailbox, transfers, array, host, None) if path.takes(block, count) else None
+
+    def _begin_boxes(
+        self, path: CopyPath, mailbox: Mailbox, array: DeviceArray, host: npt.NDArray[Any]
+    ) -> ShortCopy | None:
+        plan = _Plan(array, host, path.way, SHORT_PIECE)
+        pieces = plan.pieces
+        if (
+            plan.pinned is not None
+            or any(len(piece.boxes) > 1 or piece.boxes[0].depth > 1 for piece in pieces)
+            or sum(map(plan.burden, pieces)) > SHORT_BYTES
+            or any(self._transfers.staging.count_free(piece.size) < len(pieces) for piece in pieces)
+            or not path.takes(array._block, len(pieces))
+        ):
+            return None
+        return ShortBoxCopy(path, mailbox, self._transfers, plan)
 
     def learn(self, way: _Way) -> None:
         """Prepare the short way for the next copy, after one that went the general way."""

@@ -470,3 +470,71 @@ async def test_pinned_memory_in_a_batch_is_read_when_the_gpu_comes_to_it():
                 host[:] = 2
                 await gate.open()
         assert (await array.to_host() == 2).all()
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+RECTANGLES = {
+    "rows": (np.s_[:, 3:90], None),
+    "every other row": (np.s_[::2], None),
+    "backwards": (np.s_[::-1, 5:50], None),
+    "host by columns": (np.s_[:], np.s_[:, ::2]),
+    "both": (np.s_[1::3, 8:40], np.s_[:, ::3]),
+}
+"""Of the device's array, and of a wider one on the host."""
+
+
+@pytest.mark.parametrize("name", RECTANGLES)
+@pytest.mark.parametrize("rows", [1, 7, 250, 1500])
+async def test_rectangles_go_the_short_way_in_both_directions(name, rows, monkeypatch):
+    index, on_host = RECTANGLES[name]
+    if on_host is not None or name == "backwards":
+        rows = min(rows, 250)  # elements that are not packed take the host eight times as long
+    async with scenario() as dev:
+        whole = numbers((rows, 100), np.int32)
+        array = await dev.to_device(whole)
+        view = array[index]
+        out = np.zeros(view.shape, np.int32)
+        if on_host is not None:
+            out = np.zeros((view.shape[0], 3 * view.shape[1]), np.int32)[on_host][:, : view.shape[1]]
+        general = core_of(dev).current.order
+        with monkeypatch.context() as patch:
+            patch.setattr(general, "commit", None)
+            for _ in range(3):
+                await view.copy_to(out)
+                assert same(np.ascontiguousarray(out), np.ascontiguousarray(whole[index]))
+                out ^= 5
+                await view.copy_from(out)
+                whole[index] ^= 5
+            again = np.zeros_like(whole)
+            await array.copy_to(again)
+        assert same(again, whole)
+        assert staging(dev).idle
+
+
+async def test_what_is_no_rectangle_goes_the_general_way():
+    async with scenario() as dev:
+        host = numbers((6, 8, 10, 4), np.int16)
+        array = await dev.to_device(host)
+        for index in (np.s_[::2, ::2, ::2, ::2], np.s_[:, 1:5, :, :2], np.s_[..., 1]):
+            out = np.zeros_like(host[index])
+            await array[index].copy_to(out)
+            assert same(out, np.ascontiguousarray(host[index]))
+            await array[index].copy_from(out * 3)
+            host[index] *= 3
+        assert same(await array.to_host(), host)
+
+
+@pytest.mark.sim_only
+async def test_a_rectangle_that_is_refused_fails_the_copy():
+    async with scenario() as dev:
+        array = await dev.to_device(np.zeros((20, 30), np.float32))
+        await array[:, :5].to_host()
+        for copy in (array[:, :5].copy_to, array[:, :5].copy_from):
+            core_of(dev).current.request_faults("cuMemcpy2DAsync:1:1")
+            with pytest.raises(CommandFailed, match="cuMemcpy2DAsync") as failed:
+                await copy(np.ones((20, 5), np.float32))
+            assert failed.value.status == 1
+        await array[:, :5].copy_from(np.ones((20, 5), np.float32))
+        assert (await array.to_host()).sum() == 100
+        assert staging(dev).idle
