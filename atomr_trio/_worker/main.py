@@ -60,13 +60,15 @@ from .._wire.records.module import LAUNCH, MODULE
 from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .._wire.status import StatusClass, classify
 from ..libraries.modules.engine import ModuleEngine
-from . import registry as engines
+from . import native, registry as engines
 from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
 from .base.lanes import Command, Lane
 from .base.memory import MemoryEngine
+from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
 from .context import Context
+from .native_layout import Reason
 from .parent import die_with_parent
 from .ready import LAUNCH_RECORD, ReadyCalls
 
@@ -113,8 +115,11 @@ class Worker:
         self._ring: Ring | None = None
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
-        self._turns = 0
-        """Goes on while it does."""
+        self._loop = Words(len(LOOP_WORDS))
+        self._state = self._loop.view
+        """The words that the native loop shares. `TURNS` goes on while the loop's thread looks after the lanes."""
+        self._native: native.NativeLoop | None = None
+        """None while the loop of Python runs."""
         self._spin_seconds = 0.0
         self._look_period: float = LOOK_PERIODS[backend]
         self._query_at = 0.0
@@ -172,6 +177,7 @@ class Worker:
             if self.poisoned:
                 return
             self.poisoned = True
+            self._state[POISONED] = 1
             self._lost_at = time.monotonic()  # whatever holds up what follows, the process ends
         if error.status == CUDA_ERROR_ASSERT:
             self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
@@ -238,6 +244,7 @@ class Worker:
             for verb in engine.table.verbs
         }
         self._ready = ReadyCalls(self.engines, modules, self._verbs)
+        self._native, self._loop_reason = self._native_loop()
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
@@ -245,6 +252,21 @@ class Worker:
         free, _ = self._memory.memory_info()
         self.post({"kind": "ready", **self._context.facts(), "free_memory": free, "durable": self.durable})
         return True
+
+    def _native_loop(self) -> tuple[native.NativeLoop | None, str | None]:
+        """Return the native loop, or None and the reason why there is none."""
+        if self._ring is None:
+            return None, "records come through the socket"
+        try:
+            native.check(self.backend)
+            run = native.mapped()
+        except native.Unavailable as error:
+            return None, str(error)
+        launch = native.pointer_to(self._driver.cuLaunchKernelEx.bind(), native.LAUNCH_TYPE, exit_by)
+        write = native.pointer_to(self._driver.cuStreamWriteValue64.bind(), native.WRITE_TYPE, exit_by)
+        return native.NativeLoop(
+            run, self._loop, self._ring, self._page, self._page_address, launch, write, IDLE_SECONDS
+        ), None
 
     def _add_lane(self, index: int, priority: int = 0) -> Lane:
         groups = None if self._ring is None else self._ring.groups
@@ -290,10 +312,10 @@ class Worker:
         self.bind_thread()
         turns = -1
         while not self._ended.is_set():
-            if (not self._awake or turns == self._turns) and self._look():
+            if (not self._awake or turns == self._state[TURNS]) and self._look():
                 time.sleep(self._look_period)
                 continue
-            turns = self._turns
+            turns = self._state[TURNS]
             self._work.clear()
             if self._awake:
                 self._work.wait(HELD_UP_SECONDS)
@@ -368,24 +390,29 @@ class Worker:
         While launches follow each other on one lane, what has to be kept of it is kept in local variables, and the lane
         hears of them together, at `bound` at the latest.
         """
-        words, slots, ready = self._page.words, ring.slots, self._ready
+        words, slots, ready, native = self._page.words, ring.slots, self._ready, self._native
         patience, hurried = sys.getswitchinterval(), False
         unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
         read = 0
         while True:
-            sent = words[RECORDS_SENT_WORD]
+            if native is not None:
+                self._run_natively(native)
+                read = words[RECORDS_READ_WORD]
+            sent, first = words[RECORDS_SENT_WORD], read
             if sent == read:
                 self._wait_for_record(read)
                 continue
-            self._turns += 1
+            self._state[TURNS] += 1
             lane: Lane | None = None
             signs = False
             last = bound = 0
             while read < sent:
                 at = (read & SLOT_MASK) << SLOT_SHIFT
                 number, ticket, launch = unpack(slots, at)
+                if native is not None and read != first and native.takes(launch):
+                    break
                 read += 1
                 if number != read:
                     raise ValueError(f"slot {at >> SLOT_SHIFT} of the ring has record {number} instead of {read}")
@@ -411,6 +438,8 @@ class Worker:
                             words[RECORDS_READ_WORD] = read
                             return end
                         continue
+                    if native is not None and hot.native is not None and get_ready(launch) is hot:
+                        native.add(launch, hot, hot.native)
                     lane, signs = hot.lane, hot.joins is None
                     bound = ticket if signs else lane.bound_of_group(ticket)
                 status = hot.call(base + at)
@@ -423,8 +452,65 @@ class Worker:
             self._printed = True
 
     def forget_hot(self) -> None:
-        """Some launches that were made ready for the ring are not valid any more."""
+        """Some launches that were made ready for the ring are not valid any more. Called by any thread."""
         self._ready.forget()
+        self._state[STALE] = 1
+
+    def _run_natively(self, native: native.NativeLoop) -> None:
+        """Let native code run the launches that it knows and wait for records, until the next one is for Python.
+
+        What it leaves to this thread apart from records is what `_run_ring` and `_wait_for_record` do themselves.
+        """
+        words, clock = self._page.words, time.perf_counter
+        read = words[RECORDS_READ_WORD]
+        now = clock()
+        until, look_at, signed = now + self._spin_seconds, now + self._look_period, False
+        while True:
+            reason = native.run()
+            if reason == Reason.RECORD:
+                if not native.is_stale:
+                    return
+                native.forget()
+                continue
+            if reason == Reason.TELL:
+                native.counters_are_told()
+                self._tell_parent()
+                continue
+            if words[RECORDS_READ_WORD] != read:
+                read, signed = words[RECORDS_READ_WORD], False
+                self._printed = True
+            now = clock()
+            if reason == Reason.EMPTY:
+                if not signed:
+                    self._sign_idle_lanes()
+                    until, signed = now + self._spin_seconds, True
+                if now > look_at:
+                    look_at = now + self._look_period
+                    self._look()
+                    self._offer_room()
+                if now > until:
+                    self._sleep(read)
+                    until = clock() + self._spin_seconds
+            elif reason == Reason.MOST:
+                self._look()
+            else:
+                self._go_on_behind(reason, native)
+
+    def _go_on_behind(self, reason: int, native: native.NativeLoop) -> None:
+        """Do what is left of a launch that native code has made, or that the driver has refused to it."""
+        words = self._page.words
+        hot, status = native.stopped_at()
+        lane = hot.lane
+        if reason == Reason.WAITERS:
+            lane.tell_waiting()
+            return
+        if reason == Reason.FAILED:
+            ticket = lane.accepted + 1
+            lane.failed_hot(hot.verb, ticket, hot.error(status))
+            lane.made_hot(ticket, signs=hot.joins is None)
+        else:
+            lane.ticket_refused_hot(lane.accepted, status)
+        words[RECORDS_READ_WORD] += 1
 
     def _take_from_ring(self, slots: memoryview, at: int) -> Verb | None:
         _, lane, _, _, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
@@ -450,7 +536,7 @@ class Worker:
                 sign_at = math.inf
             if now > look_at:
                 look_at = now + self._look_period
-                self._turns += 1
+                self._state[TURNS] += 1
                 self._look()
                 self._offer_room()
             elif words[ASLEEP_WORD]:

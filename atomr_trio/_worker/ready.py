@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from .._wire.protocol import HEADER, REPEATED, UNSIGNED, VERB_NUMBERS, Verb
 from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBER
-from .base.lanes import Command, Engine, HotCall, Lane, Ready, RepeatingEngine
+from .base.lanes import Command, Engine, HotCall, Lane, NativeLaunch, Ready, RepeatingEngine
 
 _LONGEST_PAYLOAD: Final = MAX_RECORD - HEADER.size
 _LAUNCH = (LAUNCH.engine_number, LAUNCH.number)
@@ -35,8 +35,11 @@ CallOf = Callable[[Command, Lane], Any]
 class LaunchingEngine(Protocol):
     """The engine whose launches can be made ready."""
 
-    def hot_launch(self, fields: bytes, length: int, lane: Lane) -> Callable[[int], int] | None:
-        """Return a function that launches with the parameter block at an address; None if that cannot be."""
+    def hot_launch(
+        self, fields: bytes, length: int, lane: Lane
+    ) -> tuple[Callable[[int], int], NativeLaunch | None] | None:
+        """Return a function that launches with the parameter block at an address, and the same for native code; None if
+        that cannot be."""
 
     def launch_error(self, status: int) -> Exception:
         """Return the error of a launch that was refused."""
@@ -76,10 +79,11 @@ class ReadyCalls:
         if (engine, verb & VERB_NUMBERS) != _LAUNCH:
             return None
         launch = bytes(slots[first : at + LAUNCH_RECORD.size])
-        call = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, lane)
-        if call is None:
+        made = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, lane)
+        if made is None:
             return None
-        return self._keep(launch, LAUNCH, lane, (call, self._modules.launch_error), verb)
+        call, native = made
+        return self._keep(launch, LAUNCH, lane, (call, self._modules.launch_error), verb, native)
 
     def queued(self, slots: memoryview, at: int, lanes: Mapping[int, Lane]) -> tuple[Lane, Command] | None:
         """Return a repeated call as a command for a lane that has others before it; None for any other record."""
@@ -109,8 +113,10 @@ class ReadyCalls:
         call = engine.hot_call(number, record[HEADER.size - _TICKET_BYTES :], lane)
         return None if call is None else self._keep(record, engine.table.verbs[number], lane, call, verb)
 
-    def _keep(self, record: bytes, verb: Verb, lane: Lane, call: Ready, number: int) -> HotCall:
+    def _keep(
+        self, record: bytes, verb: Verb, lane: Lane, call: Ready, number: int, native: NativeLaunch | None = None
+    ) -> HotCall:
         if len(self.calls) >= _MOST:
             self.calls.clear()
-        hot = self.calls[record] = HotCall(verb, lane, *call, unsigned=bool(number & UNSIGNED))
+        hot = self.calls[record] = HotCall(verb, lane, *call, unsigned=bool(number & UNSIGNED), native=native)
         return hot

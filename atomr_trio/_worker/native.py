@@ -1,0 +1,245 @@
+"""The native loop: the launches of the ring and their tickets without the interpreter.
+
+The code is that of ``native_code.py``. It runs the records that it knows from a table, which this module fills, and
+returns with a reason for everything else. Python then goes on, and comes back. While the code runs, other threads have
+the interpreter.
+
+Mapping the code needs the standard library alone. A system may forbid it; then the loop of Python runs, which does the
+same (docs/architecture/native-loop.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import functools
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int, c_long, c_size_t, c_uint, c_uint64, c_void_p, cast
+from typing import Any, Final
+
+from .._wire.channel import TimelinePage
+from .._wire.protocol import MAX_LANES, counter_word
+from .._wire.ring import GROUPS, ORDERED_STORES, Ring
+from . import native_code, native_layout
+from .base.lanes import HotCall, Lane, NativeLaunch
+from .base.shared_words import (
+    CLOCK_GETTIME,
+    COUNTER,
+    COUNTER_ON_DEVICE,
+    ENTRY,
+    LANE_GROUPS,
+    LAUNCH,
+    MOST,
+    PAGE_ADDRESS,
+    PATIENCE,
+    SCHED_YIELD,
+    SLOTS_ADDRESS,
+    STALE,
+    STATUS,
+    TABLE,
+    TABLE_MASK,
+    TOLD,
+    WRITE_VALUE,
+    Words,
+    address_of,
+)
+from .native_layout import ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, hash_of
+
+VARIABLE: Final = "ATOMR_TRIO_NATIVE"
+"""The environment variable that turns the native loop off (``0``), or on for a simulated device as well (``1``)."""
+
+LAUNCH_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
+WRITE_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_uint)
+_RUN_TYPE = CFUNCTYPE(c_uint64, c_void_p)
+
+_NOEXEC_SEAL = 0x0008
+"""``MFD_NOEXEC_SEAL``: this file is never a program. Linux 6.3 and newer know it, and may insist on it."""
+_SEALS = (1 << 1) | (1 << 2) | (1 << 3) | (1 << 0)
+"""``F_SEAL_SHRINK``, ``F_SEAL_GROW``, ``F_SEAL_WRITE`` and ``F_SEAL_SEAL``."""
+_ADD_SEALS = 1033
+_MAP_FAILED = c_void_p(-1).value
+
+_PLACES = 4096
+_MOST_KNOWN = _PLACES // 2
+_RECORDS = 256
+"""The records after which the code returns, so that the lanes are looked after while the ring never becomes empty."""
+_KEY = struct.Struct(f"={KEY_WORDS}Q")
+_LANE, _SIGNS, _CONFIG, _FUNCTION, _SIZE = (
+    ENTRY_WORDS.index(name) for name in ("lane", "signs", "config", "function", "size")
+)
+
+
+class Unavailable(Exception):
+    """The native loop does not run here; the text says why."""
+
+
+def check(backend: str, variable: str | None = None) -> None:
+    """Raise `Unavailable` with the reason if this worker is not to run the native loop, or cannot."""
+    asked = os.environ.get(VARIABLE) if variable is None else variable
+    if asked == "0":
+        raise Unavailable(f"{VARIABLE}=0")
+    if backend == "sim" and asked != "1":
+        raise Unavailable(f"a simulated device has functions of Python; {VARIABLE}=1 runs it nevertheless")
+    if not ORDERED_STORES:
+        raise Unavailable("it exists for x86-64 Linux only")
+    if native_code.LAYOUT != native_layout.LAYOUT:
+        raise Unavailable("its code was made for other records; `make native` makes it anew")
+
+
+@functools.cache
+def mapped() -> Callable[[int], int]:
+    """Map the code into this process and return its function. Raises `Unavailable`."""
+    code = base64.b64decode(native_code.CODE)
+    try:
+        address = _map(code)
+    except OSError as error:
+        raise Unavailable(f"the system does not allow its code: {error.strerror or error}") from None
+    if ctypes.string_at(address, len(code)) != code:
+        raise Unavailable("its code is not in the memory that was mapped")
+    return _RUN_TYPE(address)
+
+
+def _map(code: bytes) -> int:
+    """Return the address of executable memory with this content, which nobody can change. Raises `OSError`."""
+    import fcntl
+
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        descriptor = os.memfd_create("atomr-trio-native", flags | _NOEXEC_SEAL)
+    except OSError:
+        descriptor = os.memfd_create("atomr-trio-native", flags)
+    try:
+        os.write(descriptor, code)
+        fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+        libc.mmap.restype = c_void_p
+        address = libc.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, descriptor, 0)
+    finally:
+        os.close(descriptor)
+    if address is None or address == _MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(address)
+
+
+def pointer_to(function: Callable[..., int], kind: Any, give_up: Callable[[BaseException], object]) -> Any:
+    """Return a function of the driver as a pointer; one of Python, of a simulated driver, as one that leads back."""
+    if isinstance(function, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+        return cast(function, kind)
+
+    def call(*arguments: Any) -> int:
+        try:
+            return function(*arguments)
+        except BaseException as bug:  # ctypes would only print it, and go on with 0
+            give_up(bug)
+            raise
+
+    return kind(call)
+
+
+class NativeLoop:
+    """The table of the launches that the code knows, and its way in."""
+
+    def __init__(
+        self,
+        run: Callable[[int], int],
+        loop: Words,
+        ring: Ring,
+        page: TimelinePage,
+        page_on_device: int,
+        launch: Any,
+        write_value: Any,
+        patience: float,
+    ) -> None:
+        """`loop` are the words of `LOOP_WORDS`; `page_on_device` is the page's address for the device; `launch` and
+        `write_value` are pointers to the driver's functions.
+
+        The code waits `patience` seconds for a record.
+        """
+        self._run = run
+        self._address = loop.address
+        self._state = loop.view
+        self._words = page.words
+        libc = ctypes.CDLL(None)
+        self._pointers = (launch, write_value, libc.sched_yield, libc.clock_gettime)  # which must live as long
+        self._memory = mmap.mmap(-1, _PLACES * ENTRY_STRIDE * 8)
+        self._table: memoryview[int] = memoryview(self._memory).cast("Q")
+        self._table_address = address_of(memoryview(self._memory))
+        self.known: Final[dict[bytes, HotCall]] = {}
+        """The launches that the code knows, by what is the same in each of their records."""
+        self._places: dict[int, HotCall] = {}
+        state = self._state
+        state[SLOTS_ADDRESS] = address_of(ring.slots)
+        state[PAGE_ADDRESS] = address_of(page.bytes)
+        self._page_on_device = page_on_device
+        self._groups = address_of(ring.groups)
+        state[TABLE] = self._table_address
+        state[TABLE_MASK] = _PLACES - 1
+        for place, pointer in zip((LAUNCH, WRITE_VALUE, SCHED_YIELD, CLOCK_GETTIME), self._pointers, strict=True):
+            state[place] = cast(pointer, c_void_p).value or 0
+        state[MOST] = _RECORDS
+        state[PATIENCE] = int(patience * 1e9)
+        state[STALE] = 0
+
+    def run(self) -> int:
+        """Run what the code knows, and return why it stopped: a `Reason`."""
+        return self._run(self._address)
+
+    def takes(self, launch: bytes) -> bool:
+        """Return whether the code would probably make this launch: it knows it, and the lane has none before it."""
+        hot = self.known.get(launch)
+        return hot is not None and not hot.lane.pending
+
+    def add(self, launch: bytes, hot: HotCall, native: NativeLaunch) -> None:
+        """Let the code make a launch from now on. Called by the loop's thread, as all that changes the table."""
+        if self._state[STALE] or len(self.known) >= _MOST_KNOWN:
+            self.forget()
+        if launch in self.known or len(launch) != KEY_BYTES:
+            return
+        words, key = self._table, _KEY.unpack(launch)
+        place = hash_of(key) % _PLACES
+        while words[place * ENTRY_STRIDE + _LANE]:
+            place = (place + 1) % _PLACES
+        at = place * ENTRY_STRIDE
+        for offset, word in enumerate(key):
+            words[at + offset] = word
+        words[at + _SIGNS] = hot.joins is None
+        words[at + _CONFIG] = native.config
+        words[at + _FUNCTION] = native.function
+        words[at + _SIZE] = native.parameter_bytes
+        self._show(hot.lane)
+        words[at + _LANE] = hot.lane.shared.address
+        self.known[launch] = hot
+        self._places[self._table_address + at * 8] = hot
+
+    def _show(self, lane: Lane) -> None:
+        """Write where the counter of a lane is, and the sizes of its groups."""
+        counter, words = counter_word(lane.index) * 8, lane.shared.view
+        words[COUNTER] = self._state[PAGE_ADDRESS] + counter
+        words[COUNTER_ON_DEVICE] = self._page_on_device + counter
+        words[LANE_GROUPS] = self._groups + lane.index * GROUPS
+
+    @property
+    def is_stale(self) -> bool:
+        """True if some of what it knows is not valid any more; any thread may have said so."""
+        return bool(self._state[STALE])
+
+    def forget(self) -> None:
+        """Empty the table. What its entries point to may go only now, not when another thread says so."""
+        self._state[STALE] = 0
+        if self.known:
+            ctypes.memset(self._table_address, 0, len(self._memory))
+        self.known.clear()
+        self._places.clear()
+
+    def stopped_at(self) -> tuple[HotCall, int]:
+        """Return the launch that the code has returned for, and the status of what was refused of it."""
+        return self._places[self._state[ENTRY]], self._state[STATUS]
+
+    def counters_are_told(self) -> None:
+        """The user's process is going to be told of all that the counters show now."""
+        self._state[TOLD] = sum(self._words[counter_word(lane)] for lane in range(MAX_LANES)) % (1 << 64)
