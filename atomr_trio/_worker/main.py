@@ -395,7 +395,7 @@ class Worker:
         unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
-        read = 0
+        read = words[RECORDS_READ_WORD]
         while True:
             if native is not None:
                 self._run_natively(native)

@@ -104,8 +104,10 @@ def mapped() -> Callable[[int], int]:
 
 def _map(code: bytes) -> int:
     """Return the address of executable memory with this content, which nobody can change. Raises `OSError`."""
-    import fcntl
-
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fcntl.argtypes = [c_int, c_int, c_int]
+    libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+    libc.mmap.restype = c_void_p
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         descriptor = os.memfd_create("atomr-trio-native", flags | _NOEXEC_SEAL)
@@ -113,17 +115,19 @@ def _map(code: bytes) -> int:
         descriptor = os.memfd_create("atomr-trio-native", flags)
     try:
         os.write(descriptor, code)
-        fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
-        libc.mmap.restype = c_void_p
+        if libc.fcntl(descriptor, _ADD_SEALS, _SEALS):
+            raise _last_error()
         address = libc.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, descriptor, 0)
     finally:
         os.close(descriptor)
     if address is None or address == _MAP_FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _last_error()
     return int(address)
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 def pointer_to(function: Callable[..., int], kind: Any, give_up: Callable[[BaseException], object]) -> Any:
@@ -243,3 +247,8 @@ class NativeLoop:
     def counters_are_told(self) -> None:
         """The user's process is going to be told of all that the counters show now."""
         self._state[TOLD] = sum(self._words[counter_word(lane)] for lane in range(MAX_LANES)) % (1 << 64)
+
+
+def address_of_function(run: Callable[[int], int]) -> int:
+    """Return the address of the code of what `mapped` returned."""
+    return cast(run, c_void_p).value or 0  # type: ignore[arg-type]
