@@ -19,9 +19,9 @@ from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
 from .._generation.timeline import Operand
-from .._wire.protocol import HEADER, Mode, Role
+from .._wire.protocol import Mode, Role
+from .._wire.ready import has_room
 from .._wire.records.calls import WORD
-from .._wire.ring import MAX_RECORD
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation
@@ -169,8 +169,7 @@ class KnownCall:
 
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring, because the lane has run such a call before."""
-        has_room = len(self._payload) <= MAX_RECORD - HEADER.size
-        return has_room and self.kind.verb(generation, lane) is self.kind.later
+        return has_room(0, len(self._payload)) and self.kind.verb(generation, lane) is self.kind.later
 
     def _of(self, thing: object) -> bool:
         return self.kind.is_of(thing)

@@ -44,6 +44,7 @@ from .._wire.protocol import (
     Verb,
     counter_word,
 )
+from .._wire.ready import new_identity, ready_head
 from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
 from .encoder import encoder
@@ -101,6 +102,8 @@ owner, which is told of the end. A prepared launch has the grid and all up to it
 nothing are given for them. For a library's call, the arrays of its record are given, to keep them alive."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
+_GLANCE_SECONDS = 12e-6
+"""So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`."""
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
 
@@ -151,12 +154,13 @@ class LaunchPath:
     def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a launch of `kernel` with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(kernel):
-            self._keep(prepared, self._record_launcher(LAUNCH, kernel._record_bytes, repeated=0))
+            self._keep(prepared, self._record_launcher(LAUNCH, kernel._record_bytes))
 
     def learn_call(self, call: KnownCall) -> None:
         """Prepare the short way for a repeated call of a library, if it is not the first of its kind."""
         if call._key not in self.launchers and call.may_be_short(self.generation, self.book.index):
-            self._keep(call, self._record_launcher(call.kind.later, len(call._payload), repeated=REPEATED))
+            content = ready_head(new_identity(), ()) + call._payload
+            self._keep(call, self._record_launcher(call.kind.later, len(content), content))
 
     def _keep(self, what: Launched, launcher: Launcher) -> None:
         key, launchers, watches = what._key, self.launchers, self._watches
@@ -233,9 +237,10 @@ class LaunchPath:
 
         return launch
 
-    def _record_launcher(self, kind: Verb, length: int, *, repeated: int) -> Launcher:
+    def _record_launcher(self, kind: Verb, length: int, content: bytes = b"") -> Launcher:
+        """Return the function of a launch with its arguments bound; or of a call, with the content of its record."""
         path, sender, book, here = self, self.sender, self.book, self.here
-        bound, verb = not repeated, kind.number | self.verb & UNSIGNED | repeated
+        bound, verb = not content, kind.number | self.verb & UNSIGNED | (REPEATED if content else 0)
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
@@ -274,7 +279,7 @@ class LaunchPath:
             for used in prepared._reads:
                 used.reader = me
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
+            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, content or prepared._payload)
             launches.append((ticket, owner, prepared, arguments or prepared._arguments))
             book.issued = ticket
             sender.sent = words[RECORDS_SENT_WORD] = sent
@@ -291,6 +296,9 @@ class AwaitedLaunch:
     """One launch that went the short way, and the task that waits for it.
 
     Its task polls for the end itself, with checkpoints, if no other task does: that saves waking the settler first.
+
+    A GPU answers a short launch in about the time of two turns of trio's scheduler, so by turns alone half a turn would
+    be lost. Therefore the task looks on between two turns, as long as one takes in which no other task has run.
     """
 
     __slots__ = ("_abandoned", "_done", "_error", "_mailbox", "_path", "_task")
@@ -310,12 +318,22 @@ class AwaitedLaunch:
         try:
             if settler.begin_looking():
                 words, counter, ticket = path.sender.words, path.counter, path.book.issued
-                until = time.perf_counter() + settler.patience
+                clock = time.perf_counter
+                now = clock()
+                until = now + settler.patience
                 try:
                     while True:
+                        before = now
                         await trio.lowlevel.checkpoint()
-                        if self._done or words[counter] >= ticket or time.perf_counter() > until:
+                        if self._done or words[counter] >= ticket:
                             break
+                        now = clock()
+                        if now > until:
+                            break
+                        if now - before < _GLANCE_SECONDS:  # nobody else had anything to do
+                            glances_until = now + _GLANCE_SECONDS
+                            while words[counter] < ticket and now < glances_until:
+                                now = clock()
                 finally:
                     settler.end_looking(self)
             else:

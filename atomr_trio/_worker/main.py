@@ -45,6 +45,7 @@ from .._wire.protocol import (
     LANES,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
+    REPEATED,
     SELF_TEST_WORD,
     SENDER_WAITS_WORD,
     SOCKET_LANE,
@@ -54,9 +55,10 @@ from .._wire.protocol import (
     Verb,
     decode_wait,
 )
+from .._wire.ready import general_payload
 from .._wire.records import context as context_records
 from .._wire.records.memory import MEMORY
-from .._wire.records.module import LAUNCH, MODULE
+from .._wire.records.module import MODULE
 from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .._wire.status import StatusClass, classify
 from ..libraries.modules.engine import ModuleEngine
@@ -70,7 +72,7 @@ from .base.workspaces import Workspaces
 from .context import Context
 from .native_layout import Reason
 from .parent import die_with_parent
-from .ready import LAUNCH_RECORD, ReadyCalls
+from .ready import BEHIND, LAUNCH_RECORD, ReadyCalls
 
 HEARTBEAT_PERIOD = 0.2
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
@@ -394,7 +396,7 @@ class Worker:
         patience, hurried = sys.getswitchinterval(), False
         unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
         self._awake = True
-        base = addressof(c_char.from_buffer(ring.map)) + NUMBER.size + HEADER.size + LAUNCH.struct.size
+        base = addressof(c_char.from_buffer(ring.map)) + BEHIND
         read = words[RECORDS_READ_WORD]
         while True:
             if native is not None:
@@ -442,7 +444,8 @@ class Worker:
                         native.add(launch, hot, hot.native)
                     lane, signs = hot.lane, hot.joins is None
                     bound = ticket if signs else lane.bound_of_group(ticket)
-                status = hot.call(base + at)
+                words_of = hot.words
+                status = hot.call(base + at if words_of is None else words_of(slots, at + BEHIND))
                 last = ticket
                 if status:
                     hot.lane.failed_hot(hot.verb, ticket, hot.error(status))
@@ -592,11 +595,14 @@ class Worker:
                 return control
             self._control[control](data[start:], descriptors)
             return None
-        words = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in range(HEADER.size, start, 8)]
-        waits = [(self._lanes[other], awaited, required) for other, awaited, required in words]
+        payload, words = data[start:], range(HEADER.size, start, 8)
+        if verb_number & REPEATED:
+            payload, words = general_payload(data[HEADER.size :], wait_count), range(0)
+        awaited = [decode_wait(int.from_bytes(data[at : at + 8], "little")) for at in words]
+        waits = [(self._lanes[other], reached, required) for other, reached, required in awaited]
         verb, call = self._verbs[engine, verb_number & VERB_NUMBERS]
         unsigned = bool(verb_number & UNSIGNED)
-        self._give(self._lanes[lane], Command(verb, call, ticket, waits, data[start:], descriptors, unsigned=unsigned))
+        self._give(self._lanes[lane], Command(verb, call, ticket, waits, payload, descriptors, unsigned=unsigned))
         return None
 
     def _give(self, lane: Lane, command: Command) -> None:

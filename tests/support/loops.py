@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from atomr_trio._wire.protocol import (
     counter_word,
     encode_wait,
 )
+from atomr_trio._wire.ready import filled, ready_head, with_holes
 from atomr_trio._wire.records import context as context_records
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, group_index
@@ -65,13 +66,17 @@ class Launch(NamedTuple):
 
 
 class Other(NamedTuple):
-    """A command of one of the verbs above; it waits for the last command before it of another lane."""
+    """A command of one of the verbs above; it waits for the last command before it of another lane.
+
+    A repeated one has the number `what` as a word, or as a constant.
+    """
 
     lane: int
     verb: int
     what: int
     unsigned: bool = True
     waits_for: int | None = None
+    as_word: bool = True
 
 
 class CudaError(Exception):
@@ -106,9 +111,12 @@ class _ToyEngine:
         if status := self._machine.note(("call", lane.index, verb, payload)):
             raise CudaError(status, "toyDo")
 
-    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
-        call = lambda _address: self._machine.note(("call", lane.index, verb, payload))  # noqa: E731
-        return call, lambda status: CudaError(status, "toyDo")
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        def call(words: tuple[int, ...]) -> int:
+            given = filled(payload, places, words) if places else payload
+            return self._machine.note(("call", lane.index, verb, given))
+
+        return Ready(call, lambda status: CudaError(status, "toyDo"))
 
     def forget_lane(self, index: int) -> tuple[()]:
         return ()
@@ -287,9 +295,16 @@ class Machine:
         waits = b""
         if record.waits_for is not None and self.tickets[record.waits_for] and record.waits_for != record.lane:
             waits = struct.pack("<Q", encode_wait(record.waits_for, self.tickets[record.waits_for]))
-        if record.verb == REPEAT.number and not waits:
-            mark |= REPEATED
         payload = struct.pack("<Q", record.what)
+        if record.verb == REPEAT.number and not waits:
+            places = [0] if record.as_word else []
+            identity = 0 if record.as_word else record.what + 1
+            head = ready_head(identity % (1 << 64), places) + (payload if places else b"")
+            payload = with_holes(payload, places)
+            size = len(head) + len(payload) - 8 * len(places)
+            header = HEADER.pack(ticket, record.lane, TOY.number, record.verb | mark | REPEATED, len(places), size)
+            self._put(header + head, payload)
+            return
         header = HEADER.pack(ticket, record.lane, TOY.number, record.verb | mark, len(waits) // 8, len(payload))
         self._put(header + waits, payload)
 

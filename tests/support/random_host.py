@@ -105,7 +105,9 @@ def assert_drawn(found: npt.NDArray[Any], right: npt.NDArray[Any], name: str) ->
         return
     # Of 4 million of each kind on an H200, those in float32 differed by 2.9e-6 at most; in float64 by 3.0e-15, of the
     # quasi kinds by 4.5e-15 and of mtgp32 by 4.8e-7. The fast sine in float32 is off by 4e-7 times at most 6.7.
-    within = 4e-6 if found.dtype == np.float32 else 1e-6 if "mtgp32" in name else 3e-15
+    # A float64 normal is a radius of at most 8.6 times a sine, and the host rounds the angle, which is below 2 pi, by
+    # up to 4.4e-16: 3.8e-15 in all. Of 2.5 billion by Philox and XORWOW, 21 were above 3e-15 + 1e-15 |x|, by a tenth.
+    within = 4e-6 if found.dtype == np.float32 else 1e-6 if "mtgp32" in name else 4e-15
     relative = 0.0 if found.dtype == np.float32 else 1e-15
     if name.startswith("lognormal"):
         found, right = np.log(found), np.log(right)

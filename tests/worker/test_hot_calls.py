@@ -41,9 +41,9 @@ def test_what_a_call_made_ready_does():
         room = allocate(1 << 16)
         number = {name: BLAS.numbers[name] for name in BLAS.functions}
 
-        def record(function, *arguments, setting=0):
+        def record(function, *arguments, setting=0, answer=0):
             written = _write(arguments)
-            return HEAD.pack(number[function], setting, written.scalars, written.answers, 0, 0) + written.words
+            return HEAD.pack(number[function], setting, written.scalars, written.answers, answer, 0) + written.words
 
         def general(payload):
             engine.calls[BLAS.call.number](SimpleNamespace(payload=payload, ticket=1), lane)
@@ -58,18 +58,18 @@ def test_what_a_call_made_ready_does():
         write(room, struct.pack("<4d", 1, 2, 3, 4))
         write(room + 64, struct.pack("<d", 10))
 
-        # Nothing is ready before the library has been called in the lane, and nothing that answers ever is.
+        # Nothing is ready before the library has been called in the lane, and no answer without a word for its place.
         assert engine.hot_call(BLAS.call.number, scale, lane) is None
         general(scale)
         assert engine.hot_call(BLAS.call.number, scale, elsewhere) is None
         assert engine.hot_call(BLAS.call.number, by_device, lane) is not None
         general(record("cublasDnrm2_64", 4, room, 1, Answer(), setting=flags(device_scalars=True)))
-        answers = record("cublasDnrm2_64", 4, room, 1, Answer(), setting=flags(device_scalars=True))
+        answers = record("cublasDnrm2_64", 4, room, 1, Answer(), setting=flags(device_scalars=True), answer=8)
         assert engine.hot_call(BLAS.call.number, answers, lane) is None
 
         # The handle is set as each of them wants it, whoever came between.
-        again, _ = engine.hot_call(BLAS.call.number, scale, lane)
-        tenfold, _ = engine.hot_call(BLAS.call.number, by_device, lane)
+        again, *_ = engine.hot_call(BLAS.call.number, scale, lane)
+        tenfold, *_ = engine.hot_call(BLAS.call.number, by_device, lane)
         assert content() == (2, 4, 6, 8)
         for made, expected in ((again, 4), (tenfold, 40), (tenfold, 400), (again, 800), (again, 1600)):
             assert made(0) == 0
@@ -78,7 +78,7 @@ def test_what_a_call_made_ready_does():
         assert again(0) == 0 and content()[0] == 32000
 
         # A refusal comes as a status, and what it means is asked for.
-        again, error_of = engine.hot_call(BLAS.call.number, scale, lane)
+        again, error_of, _ = engine.hot_call(BLAS.call.number, scale, lane)
         atomr_sim.inject("cublasDscal_64:7:1")
         status = again(0)
         assert status == 7 and error_of(status).function == "cublasDscal_v2_64"
@@ -89,6 +89,98 @@ def test_what_a_call_made_ready_does():
         assert status != 0 and error_of(status).function == "cublasSetPointerMode_v2", error_of(status)
         before = content()[0]
         assert again(0) == 0 and content()[0] == 2 * before
+        """
+    )
+
+
+@pytest.mark.sim_only
+def test_a_call_made_ready_takes_the_words_that_come_with_it():
+    run_in_process(
+        """
+        import struct, threading
+        from types import SimpleNamespace
+        from atomr_trio._calls.verbs import Scalar, _write, Answer
+        from atomr_trio._wire.ready import filled, with_holes
+        from atomr_trio.libraries.blas.records import BLAS, flags
+        from atomr_trio._wire.records.calls import HEAD, STAGING_AT, WORD
+        from atomr_trio.libraries.blas.engine import blas_engine
+
+        begin()
+        host = ctypes.create_string_buffer(64)
+        base = ctypes.addressof(host)
+        weighed = lambda ticket, entries: None
+        lane = SimpleNamespace(index=0, stream=stream(), calling=threading.Lock(), weigh=weighed)
+        areas = {0: base}
+        engine = blas_engine(SimpleNamespace(staged=lambda place: areas[0] + place))
+        room = allocate(1 << 16)
+        verb = BLAS.call.number
+
+        def record(function, *arguments, setting=0, answer=0):
+            written = _write(arguments)
+            head = (BLAS.numbers[function], setting, written.scalars, written.answers, answer, 0)
+            return HEAD.pack(*head) + written.words
+
+        def general(payload):
+            engine.calls[verb](SimpleNamespace(payload=payload, ticket=1), lane)
+
+        def content(place, count=2):
+            driver.cuStreamSynchronize(lane.stream)
+            return struct.unpack(f"<{count}d", read(place, 8 * count))
+
+        def ready(payload, *places):
+            return engine.hot_call(verb, with_holes(payload, places), lane, places)
+
+        def bits(number):
+            return struct.unpack("<Q", struct.pack("<d", number))[0]
+
+        # An address: the result of a sum is written to whatever place comes with the call.
+        argument = lambda index: HEAD.size + WORD * index
+        one = Scalar.of(1, "float64")
+        add = record("cublasDaxpy_64", 2, one, room, 1, room + 256, 1)
+        general(add)
+        again, *_ = ready(add, argument(4))
+        write(room, struct.pack("<2d", 5, 7))
+        for place in (512, 1024, 512):
+            before = content(room + place)
+            assert again((room + place,)) == 0
+            assert content(room + place) == (before[0] + 5, before[1] + 7)
+        # Two addresses, given in another order than their places.
+        both, *_ = ready(add, argument(4), argument(2))
+        assert both((room + 2048, room + 512)) == 0
+        assert content(room + 2048) == content(room + 512) == (10, 14)
+
+        # A number that the function reads from the host.
+        scalars = HEAD.size + WORD * 6
+        scaled, *_ = ready(add, scalars, argument(4))
+        for factor in (3.0, -0.5):
+            before = content(room + 4096)
+            assert scaled((bits(factor), room + 4096)) == 0
+            assert content(room + 4096) == (before[0] + factor * 5, before[1] + factor * 7)
+        # What was made ready before has its own number.
+        assert again((room + 8192,)) == 0 and content(room + 8192) == (5, 7)
+
+        # The place of an answer on the host.
+        dot = record("cublasDdot_64", 2, room, 1, room, 1, Answer(), setting=flags(device_scalars=True), answer=8)
+        assert ready(dot, STAGING_AT) is None
+        general(dot)
+        answered, error_of, _ = ready(dot, STAGING_AT)
+        for place in (16, 40):
+            assert answered((place,)) == 0
+            content(room)
+            assert struct.unpack_from("<d", host, place) == (74,)
+        # A place that is no place fails the call, and the next is made.
+        areas.clear()
+        status = answered((8,))
+        assert status != 0 and isinstance(error_of(status), KeyError)
+        areas[0] = base
+        assert answered((8,)) == 0
+
+        # No word may change what decides how the record is read.
+        for place in (0, 2, 4, 8, 12):
+            assert ready(add, place) is None
+        assert ready(add, argument(0) + 4) is None
+        assert ready(add, argument(1)) is None, "the offset of a scalar"
+        assert ready(dot, STAGING_AT, argument(5)) is None, "the offset of an answer"
         """
     )
 

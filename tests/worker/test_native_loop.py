@@ -78,9 +78,10 @@ at_once = st.builds(
     Other,
     st.integers(0, LANES - 1),
     st.sampled_from([DO.number, FORGET.number, REPEAT.number]),
-    st.sampled_from([0, (1 << 64) - 1]),
+    st.sampled_from([0, 5, (1 << 63) - 1]),
     st.booleans(),
     st.sampled_from([None, *range(LANES)]),
+    st.booleans(),
 )
 in_turn = st.builds(
     Other, st.integers(0, LANES - 1), st.just(BLOCK.number), st.integers(0, 3), st.booleans(), st.none()

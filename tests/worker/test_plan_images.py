@@ -109,7 +109,7 @@ def test_a_kernel_of_an_image_is_given_scalars_as_they_are_and_its_threads_by_on
         (17, 3, 3, 7, 0x51),
     ]
     payload = bench.table.execute.struct.pack(1) + pack_addresses((2048,)) + numbers(1 << 62, 0.0, 0)
-    again, _ = bench.engine.hot_call(bench.table.execute.number, payload, bench.lane)
+    again, *_ = bench.engine.hot_call(bench.table.execute.number, payload, bench.lane)
     launching.launched.clear()
     for _ in range(2):
         assert again(0) == 0

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _FIELDS = {"function": "H", "flags": "H", "scalars": "I", "answers": "I", "answer_bytes": "I", "staging": "Q"}
 HEAD = struct.Struct("<" + "".join(_FIELDS.values()))
 WORD = 8
+STAGING_AT = HEAD.size - WORD
+"""The offset of the field `staging`."""
 
 DEVICE_SCALARS = 1
 """The one flag that all engines have: the scalars of the call, those it reads and those it answers, are on the GPU."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 import functools
 import struct
 from ctypes import addressof, byref, create_string_buffer
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, CallTable, Option, Workspace
+from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, STAGING_AT, WORD, CallTable, Option, Workspace
 from ..._wire.status import StatusClass, classify
 from . import workspaces
+from .lanes import Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from .lanes import Command, Lane, Ready, WorkerServices
+    from .lanes import Command, Lane, RecordWords, WorkerServices
 
 
 class Bound:
@@ -56,26 +57,36 @@ _ENTRIES_OF_A_LONG_CALL = 16
 _LONG_CALLS = ("trsm", "trsv", "trmm", "syrk", "syr2k", "herk", "her2k", "symm", "hemm", "getr")
 """Functions of cuBLAS that take a matrix apart and work on its blocks one after the other."""
 
+_SCALAR: Final = struct.Struct("<Q")
 _NOT_MADE = -1
 """The status of a call that was not made."""
 
 
-def made_ready(prepare: Callable[[], None], call: Callable[[], int], error_of: Callable[[int], Exception]) -> Ready:
-    """A call for `RepeatingEngine`: `prepare` sets what other calls may have set otherwise meanwhile, and may raise."""
+def made_ready(
+    prepare: Callable[[], None],
+    call: Callable[[RecordWords], int],
+    error_of: Callable[[int], Exception],
+    *,
+    alone: bool = False,
+) -> Ready:
+    """A call for `RepeatingEngine`: `prepare` sets what other calls may have set otherwise meanwhile.
+
+    `prepare` and `call` may raise.
+    """
     failures: list[Exception] = []
 
-    def again(_address: int) -> int:
+    def again(words: RecordWords) -> int:
         try:
             prepare()
+            return call(words)
         except Exception as error:
             failures.append(error)
             return _NOT_MADE
-        return call()
 
     def error_or_failure(status: int) -> Exception:
         return failures.pop() if failures else error_of(status)
 
-    return again, error_or_failure
+    return Ready(again, error_or_failure, alone)
 
 
 class LaneHandle:
@@ -208,15 +219,22 @@ class CallEngine:
             raise
         handle.captured_room = room
 
-    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
-        """Return a call whose words are the same each time, ready to be made; see `RepeatingEngine`."""
-        number, flags, scalars, answers, *_ = HEAD.unpack_from(payload)
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a call that differs from others in the words at `places`, ready to be made; see `RepeatingEngine`."""
+        number, flags, scalars, answers, answer_bytes, _ = HEAD.unpack_from(payload)
         bound, handle = self._bound.get(number), self._lanes.get(lane.index)
-        if bound is None or handle is None or answers or not bound.takes_words_alone:
+        if bound is None or handle is None or not bound.takes_words_alone:
+            return None
+        split = _split_places(places, scalars | answers, bound.words.size)
+        if split is None or (answer_bytes and not split.staging):
             return None
         words = list(bound.words.unpack_from(payload, HEAD.size))
         area = create_string_buffer(payload[HEAD.size + bound.words.size :])
         _shift(words, scalars, addressof(area))
+        _shift(words, answers, handle.answers)
+        call = _with_words(functools.partial(bound.call, handle.value), words, area, split)
+        if answer_bytes:
+            call = self._then_fetch(call, handle.answers, answer_bytes, split.staging[0], lane)
 
         def prepare(_keep: object = area) -> None:  # what the addresses point to lives as long as this does
             if handle.flags != flags:
@@ -227,7 +245,22 @@ class CallEngine:
         def error_of(status: int) -> Exception:
             return refusal(self._driver, self._library, status, bound.symbol, lane)
 
-        return made_ready(prepare, functools.partial(bound.call, handle.value, *words), error_of)
+        return made_ready(prepare, call, error_of, alone=bound.entries > ENTRIES_OF_A_CALL)
+
+    def _then_fetch(
+        self, call: Callable[[RecordWords], int], answers: int, size: int, place: int, lane: Lane
+    ) -> Callable[[RecordWords], int]:
+        """Return a function that copies the answer of a call to the host behind it, to the place that a word names."""
+        copy, staged = self._driver.cuMemcpyDtoHAsync, self._services.staged
+
+        def call_and_fetch(words: RecordWords) -> int:
+            target = staged(words[place])
+            status = call(words)
+            if not status:
+                copy(target, answers, size, lane.stream)
+            return status
+
+        return call_and_fetch
 
     def _set(self, handle: LaneHandle, flags: int) -> None:
         handle.flags = None
@@ -334,6 +367,67 @@ def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> 
             return fault
     error: Exception = library.error(status, symbol)
     return error
+
+
+class _Split(NamedTuple):
+    """The words of a ready record, by their indices, and what each of them is."""
+
+    arguments: tuple[tuple[int, int], ...]
+    """Those that are arguments of the function, with the indices of these."""
+    scalars: tuple[tuple[int, int], ...]
+    """Those that are numbers which the function reads from the host, with their offsets among these."""
+    staging: tuple[int, ...]
+    """The one that is the place of the answer."""
+
+
+def _split_places(places: Sequence[int], marked: int, words: int) -> _Split | None:
+    """Return what the words at these places of a record are; None if one of them is anything else.
+
+    `marked` are the arguments that are offsets, which no word can change; `words` are the bytes of all arguments.
+    """
+    arguments: list[tuple[int, int]] = []
+    scalars: list[tuple[int, int]] = []
+    staging: list[int] = []
+    for index, place in enumerate(places):
+        argument, offset = divmod(place - HEAD.size, WORD)
+        if place == STAGING_AT:
+            staging.append(index)
+        elif place >= HEAD.size + words:
+            scalars.append((index, place - HEAD.size - words))
+        elif place < HEAD.size or offset or marked >> argument & 1:
+            return None
+        else:
+            arguments.append((index, argument))
+    return _Split(tuple(arguments), tuple(scalars), tuple(staging))
+
+
+def _with_words(
+    function: Callable[..., int], given: list[Any], area: Any, split: _Split
+) -> Callable[[RecordWords], int]:
+    """Return a function that calls another with `given` arguments, of which some are the words that come with a call.
+
+    Its lane makes one call at a time, so the arguments and `area`, the scalars, are written where they are.
+    """
+    if not split.arguments and not split.scalars:
+        constant = functools.partial(function, *given)
+        return lambda _words: constant()
+    if len(split.arguments) == 1 and not split.scalars:
+        ((index, argument),) = split.arguments
+
+        def call_with_one(words: RecordWords) -> int:
+            given[argument] = words[index]
+            return function(*given)
+
+        return call_with_one
+
+    def call_with_words(words: RecordWords) -> int:
+        for index, argument in split.arguments:
+            given[argument] = words[index]
+        for index, offset in split.scalars:
+            _SCALAR.pack_into(area, offset, words[index])
+        return function(*given)
+
+    return call_with_words
 
 
 def _shift(words: list[Any], marks: int, base: int) -> None:

@@ -77,8 +77,20 @@ GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
 
-Ready = tuple[Callable[[int], int], Callable[[int], Exception]]
-"""A function that makes a call with the parameter block at an address and returns its status; the error for one."""
+RecordWords = tuple[int, ...]
+"""The words of a ready record (``_wire/ready.py``)."""
+
+
+class Ready(NamedTuple):
+    """A call that an engine has made ready."""
+
+    call: Callable[[Any], int]
+    """Makes the call with the words of its record, and returns the status. A call without words ignores its argument.
+    """
+    error: Callable[[int], Exception]
+    """Returns the error for a status."""
+    alone: bool = False
+    """True if `call` notes what it puts into the stream by `Lane.weigh`, so that the lane must know its ticket."""
 
 
 class WorkerServices(Protocol):
@@ -152,10 +164,11 @@ class Engine(Protocol):
 class RepeatingEngine(Engine, Protocol):
     """One whose calls can be made ready to be made again and again."""
 
-    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
         """A function that makes the call of a record and returns its status, and the exception for one.
 
-        None for what can only be made in the general way, now.
+        In `payload` there are zeros at `places`: the words there come with each call. None for what can only be made in
+        the general way, now.
         """
 
 
@@ -224,25 +237,28 @@ class NativeLaunch(NamedTuple):
 class HotCall:
     """A launch made ready, or a library's call: what is the same in every record of it is not read again."""
 
-    __slots__ = ("call", "error", "joins", "lane", "native", "verb")
+    __slots__ = ("call", "error", "joins", "lane", "native", "verb", "words")
 
     def __init__(
         self,
         verb: Verb,
         lane: Lane,
-        call: Callable[[int], int],
+        call: Callable[[Any], int],
         error: Callable[[int], Exception],
         *,
         unsigned: bool,
+        words: Callable[[memoryview, int], RecordWords] | None = None,
         native: NativeLaunch | None = None,
     ) -> None:
         self.verb: Verb = verb
         self.lane: Lane = lane
         self.joins: Lane | None = lane if unsigned else None
         """The lane, if others may come before it is signed."""
-        self.call: Callable[[int], int] = call
-        """Launches with the parameter block at an address, or makes the call; returns the status."""
+        self.call: Callable[[Any], int] = call
+        """Launches with the parameter block at an address, or makes the call with its words; returns the status."""
         self.error: Callable[[int], Exception] = error
+        self.words: Callable[[memoryview, int], RecordWords] | None = words
+        """Reads the words at a place of the ring; None for a launch, and for a call without any."""
         self.native: NativeLaunch | None = native
         """The same for native code, if it can make the call."""
 
@@ -395,7 +411,7 @@ class Lane:
         """The ticket of the command whose calls are being made by a function that was made ready."""
         return self._repeats or self.accepted + 1
 
-    def repeat(self, ticket: int, hot: HotCall) -> None:
+    def repeat(self, ticket: int, hot: HotCall, words: RecordWords = ()) -> None:
         """Make a library's call that was made ready, as the command with this ticket, which was accepted before.
 
         Raises the error of a call that is refused.
@@ -403,7 +419,7 @@ class Lane:
         self._repeats = ticket
         try:
             with self.calling:
-                status = hot.call(0)
+                status = hot.call(words)
         finally:
             self._repeats = 0
         if status:

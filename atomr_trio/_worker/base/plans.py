@@ -53,6 +53,7 @@ from ..._wire.programs import (
     Words,
     slots_of,
 )
+from ..._wire.ready import filled
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
 from ..._wire.status import StatusClass, classify
 from . import workspaces
@@ -64,7 +65,7 @@ from .program_check import INTEGERS, ProgramCheck
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .lanes import Command, Lane, Ready, WorkerServices
+    from .lanes import Command, Lane, Ready, RecordWords, WorkerServices
 
 ALIGNMENT: Final = 256
 """Of each piece of a workspace."""
@@ -697,24 +698,22 @@ class PlanEngine:
             self._kept(lane).failed[number] = error
         return error
 
-    def hot_call(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
         """Return an execution of a plan that exists, ready to be made; see `RepeatingEngine`."""
         kept = self._lanes.get(lane.index)
         (number,) = self.table.execute.struct.unpack_from(payload)
         plan = None if kept is None else kept.plans.get(number)
         if verb != self.table.execute.number or kept is None or plan is None or number in kept.failed:
             return None
+        if any(place < PLACE_OF_ADDRESSES for place in places):
+            return None
         plan.may_be_hot = True
-        given = plan.given(payload)
-        settings = plan.settings_of(given)
-        call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
+        call = self._with_words(plan, payload, places) if places else self._unchanged(plan, payload)
         weighs = plan.entries > ENTRIES_OF_A_CALL
 
         def prepare() -> None:
             if number in kept.failed:
                 raise kept.failed[number].with_traceback(None)
-            if plan.settings != settings:
-                plan.set(settings, given)
             if weighs:
                 lane.weigh(lane.made_now, plan.entries)
 
@@ -722,7 +721,30 @@ class PlanEngine:
             error = self.refused(plan, status, plan.failed or plan.calls[0], lane)
             return self._note_failed(plan, error, payload, lane)
 
-        return made_ready(prepare, call, error_of)
+        return made_ready(prepare, call, error_of, alone=weighs)
+
+    def _unchanged(self, plan: _Plan, payload: bytes) -> Callable[[RecordWords], int]:
+        """Return an execution that is the same each time."""
+        given = plan.given(payload)
+        settings = plan.settings_of(given)
+        call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
+
+        def execute(_words: RecordWords) -> int:
+            if plan.settings != settings:
+                plan.set(settings, given)
+            return call()
+
+        return execute
+
+    def _with_words(self, plan: _Plan, payload: bytes, places: Sequence[int]) -> Callable[[RecordWords], int]:
+        """Return an execution whose addresses and scalars are, in part, the words that come with each."""
+
+        def execute(words: RecordWords) -> int:
+            given = plan.given(filled(payload, places, words))
+            plan.set(plan.settings_of(given), given)
+            return plan.run(given)
+
+        return execute
 
     def _drop(self, command: Command, lane: Lane) -> None:
         (number,) = self.table.drop.struct.unpack(command.payload)
