@@ -246,29 +246,24 @@ class Worker:
             for verb in engine.table.verbs
         }
         self._ready = ReadyCalls(self.engines, modules, self._verbs)
-        self._native, self._loop_reason = self._native_loop()
+        self._native, python_loop = native.loop_for(
+            backend=self.backend,
+            driver=self._driver,
+            loop=self._loop,
+            ring=self._ring,
+            page=self._page,
+            page_on_device=page_address,
+            patience=IDLE_SECONDS,
+            give_up=exit_by,
+        )
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
         self._start_threads()
         free, _ = self._memory.memory_info()
-        self.post({"kind": "ready", **self._context.facts(), "free_memory": free, "durable": self.durable})
+        facts = {"free_memory": free, "durable": self.durable, "python_loop": python_loop}
+        self.post({"kind": "ready", **self._context.facts(), **facts})
         return True
-
-    def _native_loop(self) -> tuple[native.NativeLoop | None, str | None]:
-        """Return the native loop, or None and the reason why there is none."""
-        if self._ring is None:
-            return None, "records come through the socket"
-        try:
-            native.check(self.backend)
-            run = native.mapped()
-        except native.Unavailable as error:
-            return None, str(error)
-        launch = native.pointer_to(self._driver.cuLaunchKernelEx.bind(), native.LAUNCH_TYPE, exit_by)
-        write = native.pointer_to(self._driver.cuStreamWriteValue64.bind(), native.WRITE_TYPE, exit_by)
-        return native.NativeLoop(
-            run, self._loop, self._ring, self._page, self._page_address, launch, write, IDLE_SECONDS
-        ), None
 
     def _add_lane(self, index: int, priority: int = 0) -> Lane:
         groups = None if self._ring is None else self._ring.groups

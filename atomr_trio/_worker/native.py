@@ -20,6 +20,7 @@ from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int, c_long, c_size_t, c_uint, c_uint64, c_void_p, cast
 from typing import Any, Final
 
+from .._wire.backends import NATIVE_VARIABLE, native_loop_wanted
 from .._wire.channel import TimelinePage
 from .._wire.protocol import MAX_LANES, counter_word
 from .._wire.ring import GROUPS, ORDERED_STORES, Ring
@@ -48,9 +49,6 @@ from .base.shared_words import (
 )
 from .native_layout import ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, hash_of
 
-VARIABLE: Final = "ATOMR_TRIO_NATIVE"
-"""The environment variable that turns the native loop off (``0``), or on for a simulated device as well (``1``)."""
-
 LAUNCH_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
 WRITE_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_uint)
 _RUN_TYPE = CFUNCTYPE(c_uint64, c_void_p)
@@ -76,13 +74,15 @@ class Unavailable(Exception):
     """The native loop does not run here; the text says why."""
 
 
-def check(backend: str, variable: str | None = None) -> None:
-    """Raise `Unavailable` with the reason if this worker is not to run the native loop, or cannot."""
-    asked = os.environ.get(VARIABLE) if variable is None else variable
-    if asked == "0":
-        raise Unavailable(f"{VARIABLE}=0")
-    if backend == "sim" and asked != "1":
-        raise Unavailable(f"a simulated device has functions of Python; {VARIABLE}=1 runs it nevertheless")
+def check(backend: str, wanted: bool | None) -> None:
+    """Raise `Unavailable` with the reason if this worker is not to run the native loop, or cannot.
+
+    `wanted` is the result of `native_loop_wanted`.
+    """
+    if wanted is False:
+        raise Unavailable(f"{NATIVE_VARIABLE}=0")
+    if backend == "sim" and not wanted:
+        raise Unavailable(f"a simulated device has functions of Python; {NATIVE_VARIABLE}=1 runs it nevertheless")
     if not ORDERED_STORES:
         raise Unavailable("it exists for x86-64 Linux only")
     if native_code.LAYOUT != native_layout.LAYOUT:
@@ -247,6 +247,30 @@ class NativeLoop:
     def counters_are_told(self) -> None:
         """The user's process is going to be told of all that the counters show now."""
         self._state[TOLD] = sum(self._words[counter_word(lane)] for lane in range(MAX_LANES)) % (1 << 64)
+
+
+def loop_for(
+    *,
+    backend: str,
+    driver: Any,
+    loop: Words,
+    ring: Ring | None,
+    page: TimelinePage,
+    page_on_device: int,
+    patience: float,
+    give_up: Callable[[BaseException], object],
+) -> tuple[NativeLoop | None, str | None]:
+    """Return the native loop of a worker; or None, and the reason why its loop is the one of Python."""
+    if ring is None:
+        return None, "records come through the socket"
+    try:
+        check(backend, native_loop_wanted())
+        run = mapped()
+    except Unavailable as error:
+        return None, str(error)
+    launch = pointer_to(driver.cuLaunchKernelEx.bind(), LAUNCH_TYPE, give_up)
+    write = pointer_to(driver.cuStreamWriteValue64.bind(), WRITE_TYPE, give_up)
+    return NativeLoop(run, loop, ring, page, page_on_device, launch, write, patience), None
 
 
 def address_of_function(run: Callable[[int], int]) -> int:

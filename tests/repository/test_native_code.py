@@ -155,7 +155,7 @@ def test_the_code_is_whole_and_was_made_for_these_records():
 def test_code_that_was_made_for_other_records_is_not_run(monkeypatch):
     monkeypatch.setattr(native_code, "LAYOUT", native_code.LAYOUT.replace("SLOT_SHIFT=9", "SLOT_SHIFT=10"))
     with pytest.raises(native.Unavailable, match="made for other records"):
-        native.check("cuda", "1")
+        native.check("cuda", None)
 
 
 REFUSAL = """

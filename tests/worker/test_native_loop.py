@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import atomr_trio
 from atomr_cuda import driver
+from atomr_trio._wire.backends import NATIVE_VARIABLE, native_loop_wanted
 from atomr_trio._wire.protocol import GROUP_LIMIT, INLINE_LIMIT, RECORDS_READ_WORD, RECORDS_SENT_WORD
 from atomr_trio._wire.ring import SLOT_BYTES, SLOTS
 from atomr_trio._worker import native
 from atomr_trio._worker.base import lanes
 from atomr_trio._worker.native_layout import Reason
-from support import sim_process as helper
+from support import open_test_device, sim_process as helper
 from support.loops import BLOCK, DO, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
 
 pytestmark = pytest.mark.sim_only
@@ -316,11 +318,30 @@ def test_a_sleeping_program_is_told_of_a_ticket(native_machine):
 
 
 @pytest.mark.parametrize(
-    ("backend", "variable", "reason"),
+    ("backend", "value", "reason"),
     [("cuda", "0", "ATOMR_TRIO_NATIVE=0"), ("sim", "0", "ATOMR_TRIO_NATIVE=0"), ("sim", "", "a simulated device")],
 )
-def test_it_can_be_turned_off_and_says_so(backend, variable, reason):
+def test_it_can_be_turned_off_and_says_so(backend, value, reason, monkeypatch):
+    monkeypatch.setenv(NATIVE_VARIABLE, value)
     with pytest.raises(native.Unavailable, match=reason):
-        native.check(backend, variable)
-    native.check("cuda", "1")
-    native.check("sim", "1")
+        native.check(backend, native_loop_wanted())
+
+
+@pytest.mark.parametrize(("backend", "value"), [("cuda", ""), ("cuda", "1"), ("sim", "1")])
+def test_it_runs_by_default_and_for_a_simulated_device_if_asked(backend, value, monkeypatch):
+    monkeypatch.setenv(NATIVE_VARIABLE, value)
+    native.check(backend, native_loop_wanted())
+
+
+async def test_a_device_says_which_loop_it_has(monkeypatch):
+    for value, reason in (("1", None), ("0", "ATOMR_TRIO_NATIVE=0")):
+        monkeypatch.setenv(NATIVE_VARIABLE, value)
+        async with open_test_device() as dev:
+            assert dev.info.python_loop == reason
+
+
+async def test_another_value_of_the_variable_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setenv(NATIVE_VARIABLE, "yes")
+    with pytest.raises(atomr_trio.InvalidArgument, match=r"ATOMR_TRIO_NATIVE is 0 \(off\) or 1 \(on\), not 'yes'"):
+        async with open_test_device():
+            raise AssertionError("it was opened")
