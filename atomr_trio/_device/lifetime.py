@@ -32,6 +32,7 @@ from .._calls.launching import AwaitedLaunches
 from .._calls.shortcut import Shortcut
 from .._generation.actor import Actor
 from .._generation.core import DeviceCore, DeviceOptions, WorkerSource
+from .._generation.process import MAX_DEVICES, WorkerProcess
 from .._supervision.home import check_can_open
 from .._supervision.mailbox import Mailbox
 from .._supervision.policy import RestartPolicy
@@ -50,7 +51,6 @@ OnFault = Literal["survive", "stale"]
 
 ACTORS = ("memory", "module", "nvrtc", *LIBRARY_ACTORS)
 MAILBOX_CAPACITY = 256
-MAX_DEVICES = 14
 MAX_STANDBYS = 4
 DEFAULT_SPIN: Final[Mapping[Backend, float]] = MappingProxyType({"cuda": 1e-3, "sim": 1e-4})
 
@@ -131,8 +131,13 @@ async def open_device(
     spin: float | None = None,
     check: Check | Collection[Check] | None = None,
     plan_cache: int = 256,
+    process: WorkerProcess | None = None,
 ) -> AsyncIterator[Device]:
-    """Open a GPU: the work of `open_device` once this module and its imports are loaded."""
+    """Open a GPU: the work of `open_device` once this module and its imports are loaded.
+
+    `process` is a worker that was started ahead for this backend and index, or None. If this raises before it yields,
+    the caller must end it, unless it has ended.
+    """
     check_can_open(index)
     _check_platform()
     _check_options(index, standby, on_fault, hang_timeout, close_timeout, memory_limit, restart_policy, plan_cache)
@@ -166,7 +171,7 @@ async def open_device(
     core.home.enter()
     body_error: BaseException | None = None
     try:
-        await supervisor.begin()
+        await supervisor.begin(process)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(supervisor.run, name=f"atomr_trio.device{index}.supervisor")

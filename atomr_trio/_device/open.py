@@ -1,13 +1,15 @@
 """`open_device`, which imports the rest of the library in another thread.
 
-Importing takes dozens of milliseconds, and no other task would run meanwhile. The modules for opening itself come
-first. Those for later verbs come while the worker starts, which takes longer.
+Importing takes dozens of milliseconds, and no other task would run meanwhile. What starts a worker comes first, and the
+worker is started. The modules for opening itself and those for later verbs come while it starts, which takes longer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
@@ -16,17 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._wire.limits import occupy_standard_streams
+from .._wire.backends import backend_of_environment, named_backend
+from .._wire.limits import occupy_standard_streams, raise_descriptor_limit
 from ..libraries.registered import HOMES
 
 if TYPE_CHECKING:
     from .._generation.core import WorkerSource
+    from .._generation.process import WorkerProcess
     from .._supervision.policy import RestartPolicy
     from .._values.findings import Check
     from .._wire.backends import BackendName
     from .device import Device
     from .lifetime import OnFault
 
+_TO_START = ("_generation.process",)
 _TO_OPEN = ("_device.lifetime", "libraries.lanes.verbs", "libraries.modules.module", "libraries.nvrtc.verbs")
 _TO_USE = (
     "_device.batch",
@@ -102,8 +107,9 @@ def open_device(
     `OutsideRun` outside of trio's tasks, and `DeviceFailed` when the device could not be opened, or from the block when
     its supervision gave up.
     """
+    ahead = None if workers is not None or check is not None else (index, backend)
     return _Opening(
-        lambda lifetime: lifetime.open_device(
+        lambda lifetime, process: lifetime.open_device(
             index,
             backend=backend,
             standby=standby,
@@ -117,27 +123,52 @@ def open_device(
             spin=spin,
             check=check,
             plan_cache=plan_cache,
-        )
+            process=process,
+        ),
+        ahead,
     )
 
 
 class _Opening(AbstractAsyncContextManager["Device"]):
-    """The block of one device. `enter` returns the context manager that opens it, given the module that does."""
+    """The block of one device.
 
-    def __init__(self, enter: Callable[[Any], AbstractAsyncContextManager[Device]]) -> None:
+    `enter` returns the context manager that opens it, given the module that does, and a worker that was started ahead,
+    or None. `ahead` are the index and the backend of such a worker, as the caller gave them; None if there is to be
+    none.
+    """
+
+    def __init__(
+        self,
+        enter: Callable[[Any, WorkerProcess | None], AbstractAsyncContextManager[Device]],
+        ahead: tuple[object, object] | None,
+    ) -> None:
         self._enter = enter
+        self._ahead = ahead
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Device:
         with contextlib.suppress(OSError):  # no descriptor left: whoever needs one will say so
             occupy_standard_streams()  # before a thread imports, whose files would come and go under these numbers
         if not trio.lowlevel.in_trio_task():  # it is refused, by the module that is imported here
-            self._inner = self._enter(importlib.import_module(".lifetime", __package__))
+            self._inner = self._enter(importlib.import_module(".lifetime", __package__), None)
             return await self._inner.__aenter__()
-        await _Import(_TO_OPEN).done()
-        using = _Import(_TO_USE)
-        self._inner = self._enter(importlib.import_module(".lifetime", __package__))
-        device = await self._inner.__aenter__()
+        process: WorkerProcess | None = None
+        if self._ahead is not None and f"{__package__}.lifetime" not in sys.modules:
+            await _Import(_TO_START).done()
+            process = _started(*self._ahead)
+        try:
+            await _Import(_TO_OPEN).done()
+            using = _Import(_TO_USE)
+            self._inner = self._enter(importlib.import_module(".lifetime", __package__), process)
+            device = await self._inner.__aenter__()
+        except BaseException:
+            if process is not None:
+                with trio.CancelScope(shield=True):
+                    await _Import(_TO_OPEN).done()
+                    from .._generation.adoption import discard
+
+                    await discard(process)
+            raise
         with trio.CancelScope(shield=True):  # for the rest of an import
             await using.done()
         return device
@@ -147,6 +178,26 @@ class _Opening(AbstractAsyncContextManager["Device"]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._inner.__aexit__(kind, error, traceback)
+
+
+def _started(index: object, backend: object) -> WorkerProcess | None:
+    """Start the first worker of a device before its options are checked. Returns None for any that is not as usual.
+
+    Whatever is wrong is reported when it is started again.
+    """
+    from .._generation.process import MAX_DEVICES, WorkerProcess
+    from .._wire.checking import DEFAULT_VARIABLE
+
+    if sys.platform != "linux" or os.environ.get(DEFAULT_VARIABLE):
+        return None
+    if type(index) is not int or not 0 <= index < MAX_DEVICES:
+        return None
+    try:
+        chosen = backend_of_environment() or "cuda" if backend is None else named_backend(backend)
+        raise_descriptor_limit()
+        return WorkerProcess(chosen, index)
+    except (OSError, ValueError, MemoryError):
+        return None
 
 
 class _Import:

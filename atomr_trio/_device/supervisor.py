@@ -15,7 +15,7 @@ from collections.abc import Callable
 import trio
 
 from .._generation.actor import Actor
-from .._generation.adoption import reap
+from .._generation.adoption import discard, reap
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
 from .._generation.loss import Loss, LossKind, MakeError, StartFailed
@@ -46,10 +46,13 @@ class Supervisor:
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    async def begin(self) -> None:
-        """Start the first generation. Raises the error that a user should see."""
+    async def begin(self, process: WorkerProcess | None = None) -> None:
+        """Start the first generation, by a process that was started already, if there is one.
+
+        Raises the error that a user should see.
+        """
         try:
-            generation = await self.workers.build()
+            generation = await self.workers.build(process)
         except StartFailed as failed:
             raise failed.error from None
         info, standby = generation.info, self.core.options.standby
@@ -253,7 +256,7 @@ class Supervisor:
             await self.workers.fence(generation, lost)
         except BaseException:
             if process is not None:
-                await self.workers.discard(process)
+                await discard(process)
             raise
         self._announce_reaped(generation, noticed)
         self._forget_generation(generation)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import trio
 
 from .._arrays.memory import DeviceMemory
-from .._generation.adoption import reap
+from .._generation.adoption import discard, reap
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
 from .._generation.loss import MakeError, StartFailed
@@ -91,7 +91,7 @@ class Workers:
         try:
             await generation.start(show)
         except StartFailed:
-            await self.discard(process)
+            await discard(process)
             generation.close()
             raise
         except BaseException as error:
@@ -101,17 +101,10 @@ class Workers:
             raise self.not_started(error) from error
         return generation
 
-    @trio.lowlevel.enable_ki_protection
-    async def discard(self, process: WorkerProcess) -> None:
-        """End a worker that never served."""
-        with trio.CancelScope(shield=True):  # bounded by `reap` itself
-            await reap(process)
-        process.close()
-
     async def put_back(self, process: WorkerProcess) -> None:
         """Give back or end a worker that was never adopted."""
         if self._pool is None:
-            await self.discard(process)
+            await discard(process)
         else:
             self._pool.give_back(process)
 

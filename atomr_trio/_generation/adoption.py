@@ -76,6 +76,7 @@ class Adoption:
         patience = Patience(START_TIMEOUT)
         while self._life.state is State.SPAWNED:
             await self._wait_message(patience)
+        self._process.moments["greeting read"] = time.monotonic()
         try:
             self.hand_over()
         except ConnectionError:
@@ -84,8 +85,11 @@ class Adoption:
             text = f"the worker could not be handed its memory: {reason_of(error)}"
             raise self._failure(text) from None
         show()
+        self._process.moments["memory handed over"] = time.monotonic()
         while self._life.state is State.ADOPTED:
             await self._wait_message(patience)
+        self._process.moments |= self._inbox.started.get("moments", {})
+        self._process.moments["ready read"] = time.monotonic()
 
     def hand_over(self) -> None:
         """Hand over the page, the staging area and every chunk. The worker says `ready` after its self-test."""
@@ -188,3 +192,11 @@ async def reap(process: WorkerProcess) -> None:
         # A process that is readable and not reaped is held by a debugger, or one will reap it first.
         if not await patience.readable(process.pidfd) or patience.left <= 0:
             raise AtomrInternalError(f"worker {process.pid} was killed and not reaped within {REAP_TIMEOUT:g} s")
+
+
+@trio.lowlevel.enable_ki_protection
+async def discard(process: WorkerProcess) -> None:
+    """End a worker that never served. It may have ended before."""
+    with trio.CancelScope(shield=True):  # bounded by `reap` itself
+        await reap(process)
+    process.close()

@@ -120,6 +120,7 @@ class Generation(Life):
         self.watch: Watch = Watch(
             self, process, self.timeline, self.sender, self.chunks, self.inbox, self.settler, hang_timeout
         )
+        self.settler.roused = self.watch.rouse
         self.adoption: Adoption = Adoption(
             self,
             process,

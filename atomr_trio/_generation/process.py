@@ -17,18 +17,21 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from .._wire import channel
 from .._wire.checking import CheckFolder
-from .._wire.starting import command, end_of, environment
+from .._wire.starting import end_of, environment, worker_command
 from .out_of_memory import OomWatch
 
 NUMBER_VARIABLE = "ATOMR_TRIO_SIM_WORKER"
 ADDRESS_STRIDE = 8 << 40
 FIRST_ADDRESS = 16 << 40
 ADDRESS_EXTENT = 1 << 40
+MAX_DEVICES = 14
+"""So many ranges of addresses have room below 2^47, where those of a process end."""
 
 
 def address_range(device: int) -> tuple[int, int]:
@@ -77,6 +80,8 @@ class WorkerProcess:
             ours.setblocking(False)
             arguments = [str(theirs.fileno()), str(os.getpid()), backend, str(device), str(base), str(extent)]
             WorkerProcess.started += 1
+            self.moments: dict[str, float] = {"asked for": time.monotonic()}
+            """The ends of the steps of its start, on the clock of `time.monotonic`."""
             _set_pipe_size(output_end, OUTPUT_BYTES)
             variables = {NUMBER_VARIABLE: str(WorkerProcess.started)}
             child = start_child(arguments, output_end, environment(**variables, **self._check_variables()))
@@ -87,6 +92,7 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(output_end)
+        self.moments["started"] = time.monotonic()
         self.backend = backend
         self.greeted: bool = False
         """Tell whether its ``hello`` has been read, so that it can be adopted."""
@@ -133,10 +139,21 @@ class WorkerProcess:
     def ending(self) -> bool:
         """True while the system takes the process apart: with a context of a busy GPU that may take seconds."""
         try:
-            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
-                return is_ending(file.read())
+            return is_ending(self._stat())
         except OSError:
             return False
+
+    @property
+    def stopped(self) -> bool:
+        """True while a signal, or a debugger, keeps the process from running."""
+        try:
+            return self._stat().rpartition(")")[2].split()[0] in ("T", "t")
+        except OSError:
+            return False
+
+    def _stat(self) -> str:
+        with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read()
 
     def reap(self) -> bool:
         """Tell whether the process has ended. Reads its exit status, unless other code has reaped it."""
@@ -196,7 +213,7 @@ class WorkerProcess:
 def start_child(arguments: Sequence[str], output: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the program of a worker, whose first argument is a descriptor that it inherits. Raises `OSError`."""
     return subprocess.Popen(
-        command("atomr_trio._worker.main", *arguments),
+        worker_command(*arguments),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

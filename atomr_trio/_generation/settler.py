@@ -10,7 +10,7 @@ import collections
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -55,6 +55,8 @@ class Settler:
         self._wake = wake
         self._inbox = inbox
         self._admission = admission
+        self.roused: Callable[[], None] = lambda: None
+        """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
         self._looked_for = False
         self._activity = trio.Event()
         self._idle = trio.Event()
@@ -124,6 +126,7 @@ class Settler:
                 self._idle.set()
                 self._activity = trio.Event()
                 await self._activity.wait()
+                self.roused()
                 last = time.perf_counter()
             if self.settle_finished():
                 last = time.perf_counter()
@@ -220,7 +223,8 @@ class Settler:
         if failure is None:
             failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
             failure["class"] = StatusClass.REQUEST.value
-        command.owner.command_finished(command, error_of(self._life, command.operation, failure), None)
+        error = error_of(self._life, command.operation, failure)
+        command.owner.command_finished(command, error, failure.get("part"))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,10 @@
-"""Noticing that a worker has ended, stopped, or hangs."""
+"""Noticing that a worker has ended, stopped, or hangs.
+
+A device that is idle rests. While nothing is open, the worker's heart stands still, and this process looks at it once
+a second: a worker that has nothing to do owes no sign of life, unless the system says that it is stopped. The next
+command ends the rest on both sides. The worker's heart beats again before the command is read. This side looks as often
+as before as soon as a command is unfinished that no caller polls for, and at its next look otherwise.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +24,10 @@ from .settler import Settler
 from .timeline import Timeline
 
 WATCH_PERIOD = 0.1
+REST_PERIOD = 1.0
+"""The period while the device rests."""
+LOOKS_BEFORE_REST = 10
+"""The device rests after so many looks at which nothing was open and nothing had been sent."""
 STOPPED_SECONDS = 2.0
 """A heartbeat that stands still this long means a stopped worker."""
 ENDING_SECONDS = 30.0
@@ -51,9 +61,28 @@ class Watch:
         self._inbox = inbox
         self._settler = settler
         self._hang_timeout = hang_timeout
+        self._period: float = WATCH_PERIOD
+        if hang_timeout is not None:
+            self._period = min(WATCH_PERIOD, max(0.001, hang_timeout / 4))
+        self._timer: RealTimer | None = None
+        self._resting = False
+        self._quiet_looks = 0
+        self._sent_before = -1
 
     def __repr__(self) -> str:
-        return f"<Watch of generation {self._life.number}>"
+        return f"<Watch of generation {self._life.number}{', resting' if self._resting else ''}>"
+
+    @property
+    def resting(self) -> bool:
+        """True while the device rests."""
+        return self._resting
+
+    def rouse(self) -> None:
+        """End the rest."""
+        self._quiet_looks = 0
+        if self._resting and self._timer is not None:
+            self._resting = False
+            self._timer.change(self._period)
 
     @trio.lowlevel.enable_ki_protection
     async def run_exit(self) -> None:
@@ -67,13 +96,13 @@ class Watch:
     @trio.lowlevel.enable_ki_protection
     async def run_watchdog(self) -> None:
         """Lose the generation if its worker stops or reads nothing, or a command runs too long."""
-        period = WATCH_PERIOD if self._hang_timeout is None else min(WATCH_PERIOD, max(0.001, self._hang_timeout / 4))
         heart = _Pulse(STOPPED_SECONDS, "the worker gave no sign of life for {seconds:.1f} s")
         ears = _Pulse(DEAF_SECONDS, "the worker has read nothing of what it was sent for {seconds:.1f} s")
-        awake = _AwakeClock(period)
+        awake = _AwakeClock(self._period)
         ending_since: float | None = None
         page, sender = self._timeline.page, self._sender
-        with RealTimer(period) as timer:
+        with RealTimer(self._period) as self._timer:
+            timer = self._timer
             while True:
                 await timer.tick()
                 now = time.monotonic()
@@ -82,14 +111,31 @@ class Watch:
                 while self._chunks.collect(AT_A_TIME):
                     await trio.lowlevel.checkpoint()
                 read = page.records_read()
-                # A worker that has read everything is not deaf, so its time starts again.
-                still = heart.still(page.heartbeat(), now) or ears.still(read if read < sender.sent else -now, now)
+                is_deaf = read < sender.sent
+                owes_beats = self._look_for_rest(is_open=is_deaf or not self._timeline.idle)
+                # The time of a worker that owes no sign of life, or has read everything, starts again.
+                still = heart.still(page.heartbeat() if owes_beats else -now, now)
+                still = still or ears.still(read if is_deaf else -now, now)
                 if still is not None and self._process.ending:
                     ending_since = now if ending_since is None else ending_since
                     still = still if now - ending_since > ENDING_SECONDS else None
                 if still is not None:
                     self._life.lose(Loss(LossKind.STOPPED, still, reported_by="the watchdog"))
                 self.check_hang(awake.look(now))
+
+    def _look_for_rest(self, *, is_open: bool) -> bool:
+        """Begin or end the rest. Returns whether the worker owes signs of life."""
+        is_quiet = not is_open and self._sender.sent == self._sent_before
+        self._sent_before = self._sender.sent
+        if not is_quiet or self._process.stopped:
+            self.rouse()
+            return is_open or is_quiet
+        self._quiet_looks += 1
+        # With a hang timeout each command is looked at from its beginning.
+        if self._quiet_looks == LOOKS_BEFORE_REST and self._hang_timeout is None and self._timer is not None:
+            self._resting = True
+            self._timer.change(REST_PERIOD)
+        return False
 
     def check_hang(self, now: float) -> None:
         """Lose the generation if a command runs too long; `now` is on a clock of the seconds that this process ran."""

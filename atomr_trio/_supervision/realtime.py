@@ -74,12 +74,21 @@ class RealTimer:
             if shortage(error) is None:
                 raise error
             return
+        self._set()
+
+    def _set(self) -> None:
         # Zero would disarm the timer.
         spec = _TimeSpec(*divmod(int(self._period * 1e9) or 1, 10**9))
-        if libc.timerfd_settime(self._descriptor, 0, ctypes.byref(_TimerSpec(spec, spec)), None) < 0:
+        if _libc().timerfd_settime(self._descriptor, 0, ctypes.byref(_TimerSpec(spec, spec)), None) < 0:
             error = _error()
             self.close()
             raise error
+
+    def change(self, period: float) -> None:
+        """Begin a period of this length now, also for a task that waits for the end of the present one."""
+        self._period = period
+        if self._descriptor >= 0:
+            self._set()
 
     def __enter__(self) -> Self:
         return self

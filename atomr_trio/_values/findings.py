@@ -13,14 +13,14 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from .._wire.checking import kept_lines
+from .._wire.checking import DEFAULT_VARIABLE, kept_lines
 from .errors import InvalidArgument
 from .util import shown
 
 Check: TypeAlias = Literal["bounds", "initialised", "races", "barriers", "all"]
 """The name of a check of the simulator, or "all"; see `open_device`."""
 
-VARIABLE: Final = "ATOMR_TRIO_CHECK"
+VARIABLE: Final = DEFAULT_VARIABLE
 EVERY: Final = tuple(word for word in get_args(Check) if word != "all")
 _LABELS: Final[Mapping[str, str]] = MappingProxyType(
     {"bounds": "bounds", "initialised": "uninitialised", "races": "race", "barriers": "barrier"}

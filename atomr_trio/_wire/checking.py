@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+DEFAULT_VARIABLE = "ATOMR_TRIO_CHECK"
+"""The variable that names the checks of every device that is opened without any."""
 CHECK_VARIABLE = "ATOMR_TRIO_SIM_CHECK"
 FOLDER_VARIABLE = "ATOMR_TRIO_SIM_CHECK_FOLDER"
 KEEP_VARIABLE = "ATOMR_TRIO_CHECK_KEEP"

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_char, c_int, c_void_p
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from atomr_cuda.constants.driver import CUDA_ERROR_ASSERT, CUDA_ERROR_NOT_READY
 
@@ -70,11 +70,16 @@ from .base.memory import MemoryEngine
 from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
 from .context import Context
-from .native_layout import Reason
+from .native import Duties
 from .parent import die_with_parent
 from .ready import BEHIND, LAUNCH_RECORD, ReadyCalls
 
+if TYPE_CHECKING:
+    from .begin import ContextAhead
+
 HEARTBEAT_PERIOD = 0.2
+BEATS_BEFORE_REST = 5
+"""The heart stands still after so many beats in which nothing was asked for: the user's process expects none then."""
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
 """The interval at which the counters are looked at while a lane is busy, for a parent that sleeps. The simulator
 computes in this very process, and each look interrupts it."""
@@ -107,6 +112,8 @@ class Worker:
         self.prints: bool = False
         self.durable: bool = False
         self.staging_address: int = 0
+        self.moments: dict[str, float] = {}
+        """The ends of the steps of its start, on the clock of `time.monotonic`: what `make bench-start` shows."""
         self._printed = False
         self._lost_at: float | None = None
         self._lost_lock = threading.Lock()
@@ -117,6 +124,9 @@ class Worker:
         self._ring: Ring | None = None
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
+        self._heart_rests = False
+        self._roused = threading.Event()
+        """Ends the rest of the heart."""
         self._loop = Words(len(LOOP_WORDS))
         self._state = self._loop.view
         """The words that the native loop shares. `TURNS` goes on while the loop's thread looks after the lanes."""
@@ -137,7 +147,7 @@ class Worker:
             context_records.MAP_CHUNK: self._map_chunk,
             context_records.UNMAP_CHUNK: self._unmap_chunk,
             context_records.EXPORT_CHUNK: self._export_chunk,
-            context_records.INJECT: self._inject,
+            context_records.INJECT: functools.partial(_inject, backend),
             context_records.OPEN_LANE: self._open_lane,
             context_records.CLOSE_LANE: self._close_lane,
         }
@@ -181,6 +191,7 @@ class Worker:
             self.poisoned = True
             self._state[POISONED] = 1
             self._lost_at = time.monotonic()  # whatever holds up what follows, the process ends
+            self._rouse()
         if error.status == CUDA_ERROR_ASSERT:
             self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
         self._libc.fflush(None)
@@ -198,8 +209,9 @@ class Worker:
 
     # Start.
 
-    def open_context(self) -> None:
-        """Load the driver and retain the primary context."""
+    def open_context(self, ahead: ContextAhead | None) -> None:
+        """Load the code of the engines and the driver, and retain the primary context."""
+        self.moments["imported"] = time.monotonic()
         from atomr_cuda import driver
         from atomr_cuda._library import CudaError, LibraryMissing
 
@@ -211,13 +223,21 @@ class Worker:
         self._giving_back = GivingBack(CudaError)
         self.library_missing = LibraryMissing
         self._driver = driver
+        engines.load()
+        self.moments["engines imported"] = time.monotonic()
+        retained = ahead is not None and ahead.wait()
         self._context = Context(driver, self.device, self.base, self.extent)
+        if retained:
+            self._context.release()  # it is retained twice now
+        self.moments |= {} if ahead is None else ahead.moments
+        self.moments["addresses reserved"] = time.monotonic()
 
     def adopt(self) -> bool:
         """Receive what this generation works on; false when the parent closed the channel instead."""
         data, descriptors = channel.receive_bytes(self.sock, self._buffer)
         if not data:
             return False
+        self.moments["adopted"] = time.monotonic()
         config = json.loads(data)
         channel.check_all_came(descriptors)
         page, staging, self._wake, self._bell, *others = descriptors
@@ -228,11 +248,13 @@ class Worker:
         page_address = self._context.register(self._page)
         self._staging = SharedMemory(staging, config["staging_bytes"])
         self.staging_address = self._context.register(self._staging)
+        self.moments["host memory registered"] = time.monotonic()
         self.durable = config["durable"] and self._context.shares_memory
         self._page_address = page_address
         self._lanes = {}
         for index in range(LANES):
             self._add_lane(index).open()
+        self.moments["lanes opened"] = time.monotonic()
         self.workspaces = Workspaces(self._page.words)
         self.engines = engines.build(self)
         memory = self.engines[MEMORY.number]
@@ -256,13 +278,17 @@ class Worker:
             patience=IDLE_SECONDS,
             give_up=exit_by,
         )
+        self.moments["engines made"] = time.monotonic()
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
+        self.moments["memory imported"] = time.monotonic()
         self._context.test(self._lanes[LANE_COMPUTE].stream, page_address, self._page.words, SELF_TEST_WORD)
+        self.moments["self-test"] = time.monotonic()
         self._start_threads()
         free, _ = self._memory.memory_info()
-        facts = {"free_memory": free, "durable": self.durable, "python_loop": python_loop}
-        self.post({"kind": "ready", **self._context.facts(), **facts})
+        facts = {**self._context.facts(), "free_memory": free, "durable": self.durable, "python_loop": python_loop}
+        self.moments["facts asked"] = time.monotonic()
+        self.post({"kind": "ready", **facts, "moments": self.moments})
         return True
 
     def _add_lane(self, index: int, priority: int = 0) -> Lane:
@@ -285,6 +311,7 @@ class Worker:
 
     def _end_threads(self) -> None:
         self._ended.set()
+        self._rouse()
         self._work.set()
         self._flush_wanted.set()
         for thread in self._threads:
@@ -293,13 +320,34 @@ class Worker:
         self._flush_wanted.clear()
 
     def _beat(self) -> None:
-        words = self._page.words
+        words, idle_beats = self._page.words, 0
         while True:
             words[HEARTBEAT_WORD] += 1
             if self._lost_at is not None and time.monotonic() > self._lost_at + LINGER_SECONDS:
                 os._exit(EXIT_LOST)
             if self._ended.wait(HEARTBEAT_PERIOD):
                 return
+            idle_beats = idle_beats + 1 if self._is_idle() else 0
+            if idle_beats >= BEATS_BEFORE_REST:
+                self._rest_heart()
+                idle_beats = 0
+
+    def _rest_heart(self) -> None:
+        """Wait until there is something to do. Whoever ends the idleness does so first, and then looks for the rest."""
+        self._roused.clear()
+        self._heart_rests = True
+        if self._is_idle():
+            self._roused.wait()
+        self._heart_rests = False
+
+    def _is_idle(self) -> bool:
+        """Return whether the loop's thread sleeps, and nothing else has work either."""
+        asleep = self._ring is not None and not self._awake and self._lost_at is None and not self._ended.is_set()
+        return asleep and not any(lane.busy for lane in self._lanes.values())
+
+    def _rouse(self) -> None:
+        if self._heart_rests:
+            self._roused.set()
 
     def _monitor(self) -> None:
         """Look after the lanes whenever the loop's thread does not: while it sleeps, or is held up inside a call.
@@ -393,9 +441,14 @@ class Worker:
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + BEHIND
         read = words[RECORDS_READ_WORD]
+
+        def note_work() -> None:
+            self._printed = True
+
+        duties = Duties(note_work, self._sign_idle_lanes, self._look, self._offer_room, self._tell_parent, self._sleep)
         while True:
             if native is not None:
-                self._run_natively(native)
+                native.serve(duties, self._spin_seconds, self._look_period)
                 read = words[RECORDS_READ_WORD]
             sent, first = words[RECORDS_SENT_WORD], read
             if sent == read:
@@ -453,62 +506,6 @@ class Worker:
         """Some launches that were made ready for the ring are not valid any more. Called by any thread."""
         self._ready.forget()
         self._state[STALE] = 1
-
-    def _run_natively(self, native: native.NativeLoop) -> None:
-        """Let native code run the launches that it knows and wait for records, until the next one is for Python.
-
-        What it leaves to this thread apart from records is what `_run_ring` and `_wait_for_record` do themselves.
-        """
-        words, clock = self._page.words, time.perf_counter
-        read = words[RECORDS_READ_WORD]
-        now = clock()
-        until, look_at, signed = now + self._spin_seconds, now + self._look_period, False
-        while True:
-            reason = native.run()
-            if reason == Reason.RECORD:
-                if not native.is_stale:
-                    return
-                native.forget()
-                continue
-            if reason == Reason.TELL:
-                native.counters_are_told()
-                self._tell_parent()
-                continue
-            if words[RECORDS_READ_WORD] != read:
-                read, signed = words[RECORDS_READ_WORD], False
-                self._printed = True
-            now = clock()
-            if reason == Reason.EMPTY:
-                if not signed:
-                    self._sign_idle_lanes()
-                    until, signed = now + self._spin_seconds, True
-                if now > look_at:
-                    look_at = now + self._look_period
-                    self._look()
-                    self._offer_room()
-                if now > until:
-                    self._sleep(read)
-                    until = clock() + self._spin_seconds
-            elif reason == Reason.MOST:
-                self._look()
-            else:
-                self._go_on_behind(reason, native)
-
-    def _go_on_behind(self, reason: int, native: native.NativeLoop) -> None:
-        """Do what is left of a launch that native code has made, or that the driver has refused to it."""
-        words = self._page.words
-        hot, status = native.stopped_at()
-        lane = hot.lane
-        if reason == Reason.WAITERS:
-            lane.tell_waiting()
-            return
-        if reason == Reason.FAILED:
-            ticket = lane.accepted + 1
-            lane.failed_hot(hot.verb, ticket, hot.error(status))
-            lane.made_hot(ticket, signs=hot.joins is None)
-        else:
-            lane.ticket_refused_hot(lane.accepted, status)
-        words[RECORDS_READ_WORD] += 1
 
     def _take_from_ring(self, slots: memoryview, at: int) -> Verb | None:
         _, lane, _, _, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
@@ -570,6 +567,7 @@ class Worker:
             net = LATER_NET_SECONDS
         words[WORKER_ASLEEP_WORD] = 0
         self._awake = True
+        self._rouse()
         self._work.set()
 
     def _receive(self) -> tuple[bytes, list[int]]:
@@ -665,16 +663,6 @@ class Worker:
             if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
                 self.lost(error, context_records.CLOSE_LANE.operation)
 
-    def _inject(self, payload: bytes, descriptors: list[int]) -> None:
-        if self.backend != "sim":
-            raise ValueError("calls of a real driver cannot be made to fail")
-        import atomr_sim
-
-        wanted = json.loads(payload)
-        if wanted["instead"]:
-            atomr_sim.withdraw()
-        atomr_sim.inject(wanted["faults"])
-
     # The end.
 
     def release(self) -> None:
@@ -712,6 +700,17 @@ class Worker:
         """Give the context back as well."""
         self.release()
         self._context.release()
+
+
+def _inject(backend: str, payload: bytes, descriptors: list[int]) -> None:
+    if backend != "sim":
+        raise ValueError("calls of a real driver cannot be made to fail")
+    import atomr_sim
+
+    wanted = json.loads(payload)
+    if wanted["instead"]:
+        atomr_sim.withdraw()
+    atomr_sim.inject(wanted["faults"])
 
 
 _ENDS = (context_records.CLOSE, context_records.RESET)
@@ -780,8 +779,11 @@ def serve(worker: Worker) -> None:
         worker.reset()
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses."""
+def main(arguments: Sequence[str], ahead: ContextAhead | None = None) -> None:
+    """Run a worker: socket descriptor, parent's process number, backend, device, base and extent of its addresses.
+
+    `ahead` is what ``begin.py`` has begun.
+    """
     descriptor, parent, backend, device, base, extent = arguments
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -792,7 +794,7 @@ def main(arguments: Sequence[str]) -> None:
         watch = functools.partial(_watch_socket, sock)
         threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
         worker = Worker(sock, backend, int(device), int(base), int(extent))
-        worker.open_context()
+        worker.open_context(ahead)
     except Exception as error:
         from .._wire.machine import of_failed_start
 

@@ -16,13 +16,14 @@ import functools
 import mmap
 import os
 import struct
+import time
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int, c_long, c_size_t, c_uint, c_uint64, c_void_p, cast
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .._wire.backends import NATIVE_VARIABLE, native_loop_wanted
 from .._wire.channel import TimelinePage
-from .._wire.protocol import MAX_LANES, counter_word
+from .._wire.protocol import MAX_LANES, RECORDS_READ_WORD, counter_word
 from .._wire.ring import GROUPS, ORDERED_STORES, Ring
 from . import native_code, native_layout
 from .base.lanes import HotCall, Lane, NativeLaunch
@@ -47,7 +48,7 @@ from .base.shared_words import (
     Words,
     address_of,
 )
-from .native_layout import ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, hash_of
+from .native_layout import ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, Reason, hash_of
 
 LAUNCH_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
 WRITE_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_uint)
@@ -145,6 +146,19 @@ def pointer_to(function: Callable[..., int], kind: Any, give_up: Callable[[BaseE
     return kind(call)
 
 
+class Duties(NamedTuple):
+    """The duties of the loop's thread besides records: functions of the worker, of which `_run_ring` says when."""
+
+    note_work: Callable[[], None]
+    """Something was made, which may print."""
+    sign_idle_lanes: Callable[[], None]
+    look: Callable[[], object]
+    offer_room: Callable[[], None]
+    tell_parent: Callable[[], None]
+    sleep: Callable[[int], None]
+    """Sleep until there are more than so many records."""
+
+
 class NativeLoop:
     """The table of the launches that the code knows, and its way in."""
 
@@ -193,6 +207,61 @@ class NativeLoop:
         """Run what the code knows, and return why it stopped: a `Reason`."""
         return self._run(self._address)
 
+    def serve(self, duties: Duties, spin_seconds: float, look_period: float) -> None:
+        """Run the launches that the code knows and wait for records, until the next one is for Python.
+
+        Without a record for `spin_seconds` the thread sleeps; every `look_period` it looks after the lanes.
+        """
+        words, clock = self._words, time.perf_counter
+        read, signed = words[RECORDS_READ_WORD], False
+        now = clock()
+        until, look_at = now + spin_seconds, now + look_period
+        while True:
+            reason = self.run()
+            if reason == Reason.RECORD:
+                if not self._state[STALE]:
+                    return
+                self.forget()
+                continue
+            if reason == Reason.TELL:
+                self._counters_are_told()
+                duties.tell_parent()
+                continue
+            if words[RECORDS_READ_WORD] != read:
+                read, signed = words[RECORDS_READ_WORD], False
+                duties.note_work()
+            now = clock()
+            if reason == Reason.EMPTY:
+                if not signed:
+                    duties.sign_idle_lanes()
+                    until, signed = now + spin_seconds, True
+                if now > look_at:
+                    look_at = now + look_period
+                    duties.look()
+                    duties.offer_room()
+                if now > until:
+                    duties.sleep(read)
+                    until = clock() + spin_seconds
+            elif reason == Reason.MOST:
+                duties.look()
+            else:
+                self._go_on_behind(reason)
+
+    def _go_on_behind(self, reason: int) -> None:
+        """Do what is left of a launch that the code has made, or that the driver has refused to it."""
+        hot, status = self._places[self._state[ENTRY]], self._state[STATUS]
+        lane = hot.lane
+        if reason == Reason.WAITERS:
+            lane.tell_waiting()
+            return
+        if reason == Reason.FAILED:
+            ticket = lane.accepted + 1
+            lane.failed_hot(hot.verb, ticket, hot.error(status))
+            lane.made_hot(ticket, signs=hot.joins is None)
+        else:
+            lane.ticket_refused_hot(lane.accepted, status)
+        self._words[RECORDS_READ_WORD] += 1
+
     def takes(self, launch: bytes) -> bool:
         """Return whether the code would probably make this launch: it knows it, and the lane has none before it."""
         hot = self.known.get(launch)
@@ -227,11 +296,6 @@ class NativeLoop:
         words[COUNTER_ON_DEVICE] = self._page_on_device + counter
         words[LANE_GROUPS] = self._groups + lane.index * GROUPS
 
-    @property
-    def is_stale(self) -> bool:
-        """True if some of what it knows is not valid any more; any thread may have said so."""
-        return bool(self._state[STALE])
-
     def forget(self) -> None:
         """Empty the table. What its entries point to may go only now, not when another thread says so."""
         self._state[STALE] = 0
@@ -240,11 +304,7 @@ class NativeLoop:
         self.known.clear()
         self._places.clear()
 
-    def stopped_at(self) -> tuple[HotCall, int]:
-        """Return the launch that the code has returned for, and the status of what was refused of it."""
-        return self._places[self._state[ENTRY]], self._state[STATUS]
-
-    def counters_are_told(self) -> None:
+    def _counters_are_told(self) -> None:
         """The user's process is going to be told of all that the counters show now."""
         self._state[TOLD] = sum(self._words[counter_word(lane)] for lane in range(MAX_LANES)) % (1 << 64)
 

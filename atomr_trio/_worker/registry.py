@@ -23,11 +23,16 @@ _LIBRARIES = "atomr_trio.libraries"
 
 @functools.cache
 def load() -> dict[str, tuple[Registration, Any]]:
-    """Import the code of every engine; by folder, the registration of the library and the maker of its engine."""
+    """Import the code of every engine, and the table of its library, while the driver makes the context.
+
+    By folder, the registration of the library and the maker of its engine.
+    """
     loaded: dict[str, tuple[Registration, Any]] = {}
     for folder in FOLDERS:
         registration: Registration = importlib.import_module(f"{_LIBRARIES}.{folder}.registration").REGISTRATION
         make = getattr(importlib.import_module(f"{_LIBRARIES}.{folder}.engine"), registration.engine)
+        if registration.library:
+            importlib.import_module(f"atomr_cuda.{registration.library}")
         loaded[folder] = registration, make
     return loaded
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Self, final
 import attrs
 
 from .. import AtomrInternalError, InvalidArgument
-from .._device.lifetime import MAX_DEVICES
-from .._generation.process import WorkerProcess
+from .._generation.process import MAX_DEVICES, WorkerProcess
 from .._values.backends import chosen_backend
 from .._values.findings import chosen_checks
 from .._values.util import Living

@@ -34,7 +34,7 @@ def kill_worker(dev: Device, how: signal.Signals = signal.SIGKILL) -> None:
     """Send the signal `how` to the worker in service. Nothing happens if it has just ended by itself.
 
     ``SIGKILL`` and ``SIGSEGV`` end it, and the device notices at once. ``SIGSTOP`` stops it, which the device notices
-    after 2 s. Raises as `worker_pid` does.
+    after 2 s, or 3 s if it was idle. Raises as `worker_pid` does.
     """
     _send_signal(generation_of(dev).process, how)
 

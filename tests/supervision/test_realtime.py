@@ -51,6 +51,22 @@ async def test_the_shortest_period_still_ticks():
         await timer.tick()
 
 
+async def test_a_period_can_be_changed_while_a_task_waits_for_its_end():
+    with trio.fail_after(10), RealTimer(3600) as timer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timer.tick)
+            await trio.testing.wait_all_tasks_blocked()
+            timer.change(0.01)
+        await timer.tick()
+
+
+async def test_the_period_of_a_timer_without_a_descriptor_can_be_changed():
+    with trio.fail_after(10), full_table(), RealTimer(3600) as timer:
+        timer.change(0.002)
+        await timer.tick()
+        assert timer.fileno() < 0
+
+
 async def test_closing_gives_the_descriptor_back_and_may_be_repeated():
     before = len(os.listdir("/proc/self/fd"))
     timer = RealTimer(1.0)
