@@ -489,7 +489,7 @@ class Worker:
                             return end
                         continue
                     if native is not None and hot.native is not None and get_ready(launch) is hot:
-                        native.add(launch, hot, hot.native)
+                        native.add(launch, hot)
                     lane, signs = hot.lane, hot.joins is None
                     bound = ticket if signs else lane.bound_of_group(ticket)
                 words_of = hot.words

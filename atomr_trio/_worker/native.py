@@ -27,6 +27,7 @@ from .._wire.protocol import MAX_LANES, RECORDS_READ_WORD, counter_word
 from .._wire.ring import GROUPS, ORDERED_STORES, Ring
 from . import native_code, native_layout
 from .base.lanes import HotCall, Lane, NativeLaunch
+from .base.pointers import pointer_to
 from .base.shared_words import (
     CLOCK_GETTIME,
     COUNTER,
@@ -48,7 +49,7 @@ from .base.shared_words import (
     Words,
     address_of,
 )
-from .native_layout import ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, Reason, hash_of
+from .native_layout import CALL_WORDS, ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, Reason, hash_of
 
 LAUNCH_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
 WRITE_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_uint)
@@ -66,8 +67,8 @@ _MOST_KNOWN = _PLACES // 2
 _RECORDS = 256
 """The records after which the code returns, so that the lanes are looked after while the ring never becomes empty."""
 _KEY = struct.Struct(f"={KEY_WORDS}Q")
-_LANE, _SIGNS, _CONFIG, _FUNCTION, _SIZE = (
-    ENTRY_WORDS.index(name) for name in ("lane", "signs", "config", "function", "size")
+_LANE, _SIGNS, _CALL, _CONFIG, _FUNCTION, _SIZE = (
+    ENTRY_WORDS.index(name) for name in ("lane", "signs", "call", "config", "function", "size")
 )
 
 
@@ -131,21 +132,6 @@ def _last_error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def pointer_to(function: Callable[..., int], kind: Any, give_up: Callable[[BaseException], object]) -> Any:
-    """Return a function of the driver as a pointer; one of Python, of a simulated driver, as one that leads back."""
-    if isinstance(function, ctypes._CFuncPtr):  # type: ignore[attr-defined]
-        return cast(function, kind)
-
-    def call(*arguments: Any) -> int:
-        try:
-            return function(*arguments)
-        except BaseException as bug:  # ctypes would only print it, and go on with 0
-            give_up(bug)
-            raise
-
-    return kind(call)
-
-
 class Duties(NamedTuple):
     """The duties of the loop's thread besides records: functions of the worker, of which `_run_ring` says when."""
 
@@ -190,6 +176,8 @@ class NativeLoop:
         self.known: Final[dict[bytes, HotCall]] = {}
         """The launches that the code knows, by what is the same in each of their records."""
         self._places: dict[int, HotCall] = {}
+        self._kept: list[object] = []
+        """The owners of what the entries point to."""
         state = self._state
         state[SLOTS_ADDRESS] = address_of(ring.slots)
         state[PAGE_ADDRESS] = address_of(page.bytes)
@@ -267,11 +255,18 @@ class NativeLoop:
         hot = self.known.get(launch)
         return hot is not None and not hot.lane.pending
 
-    def add(self, launch: bytes, hot: HotCall, native: NativeLaunch) -> None:
-        """Let the code make a launch from now on. Called by the loop's thread, as all that changes the table."""
+    def add(self, launch: bytes, hot: HotCall) -> None:
+        """Let the code make a launch or call from now on. Called by the loop's thread, as all that changes the table.
+
+        One that native code cannot make is not asked for again.
+        """
         if self._state[STALE] or len(self.known) >= _MOST_KNOWN:
             self.forget()
-        if launch in self.known or len(launch) != KEY_BYTES:
+        if launch in self.known or hot.native is None or len(launch) != KEY_BYTES:
+            return
+        native = hot.native()
+        if native is None:
+            hot.native = None
             return
         words, key = self._table, _KEY.unpack(launch)
         place = hash_of(key) % _PLACES
@@ -281,9 +276,19 @@ class NativeLoop:
         for offset, word in enumerate(key):
             words[at + offset] = word
         words[at + _SIGNS] = hot.joins is None
-        words[at + _CONFIG] = native.config
-        words[at + _FUNCTION] = native.function
-        words[at + _SIZE] = native.parameter_bytes
+        if isinstance(native, NativeLaunch):
+            words[at + _CALL] = 0
+            words[at + _CONFIG] = native.config
+            words[at + _FUNCTION] = native.function
+            words[at + _SIZE] = native.parameter_bytes
+            self._kept.append(native.keep)
+        else:
+            call = Words(len(CALL_WORDS))
+            given = (native.function, native.arguments.address, native.guard, native.expected, len(native.targets))
+            for place, word in enumerate((*given, *native.targets)):
+                call.view[place] = word
+            words[at + _CALL] = call.address
+            self._kept.append((native, call))
         self._show(hot.lane)
         words[at + _LANE] = hot.lane.shared.address
         self.known[launch] = hot
@@ -303,6 +308,7 @@ class NativeLoop:
             ctypes.memset(self._table_address, 0, len(self._memory))
         self.known.clear()
         self._places.clear()
+        self._kept.clear()
 
     def _counters_are_told(self) -> None:
         """The user's process is going to be told of all that the counters show now."""
@@ -328,8 +334,8 @@ def loop_for(
         run = mapped()
     except Unavailable as error:
         return None, str(error)
-    launch = pointer_to(driver.cuLaunchKernelEx.bind(), LAUNCH_TYPE, give_up)
-    write = pointer_to(driver.cuStreamWriteValue64.bind(), WRITE_TYPE, give_up)
+    launch = pointer_to(driver.cuLaunchKernelEx, give_up)
+    write = pointer_to(driver.cuStreamWriteValue64, give_up)
     return NativeLoop(run, loop, ring, page, page_on_device, launch, write, patience), None
 
 

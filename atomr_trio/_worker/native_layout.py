@@ -13,9 +13,10 @@ from typing import Final
 from atomr_cuda.constants import driver as cuda
 
 from .._wire import protocol
+from .._wire.ready import MOST_WORDS
 from .._wire.records.module import LAUNCH
 from .._wire.ring import GROUPS, NUMBER, SLOT_MASK, SLOT_SHIFT
-from .base.shared_words import LANE_WORDS, LOOP_WORDS
+from .base.shared_words import LANE_WORDS, LOOP_WORDS, MOST_ARGUMENTS
 
 _WORD = 8
 _TICKET_BYTES = 8
@@ -25,9 +26,21 @@ KEY_OFFSET: Final = NUMBER.size + _TICKET_BYTES
 KEY_BYTES: Final = protocol.HEADER.size - _TICKET_BYTES + LAUNCH.struct.size
 KEY_WORDS: Final = KEY_BYTES // _WORD
 
-ENTRY_WORDS: Final = (*(f"key_{index}" for index in range(KEY_WORDS)), "lane", "signs", "config", "function", "size")
+ENTRY_WORDS: Final = (
+    *(f"key_{index}" for index in range(KEY_WORDS)),
+    "lane",
+    "signs",
+    "call",
+    "config",
+    "function",
+    "size",
+)
 """The words of an entry of the table: the key; the address of the lane's words; 1 if the launch asks for its ticket at
-once; the arguments of ``cuLaunchKernelEx``; the size of the parameter block. An entry without a lane is free."""
+once; the address of a library's call, or 0; the arguments of ``cuLaunchKernelEx``; the size of the parameter block. An
+entry without a lane is free."""
+CALL_WORDS: Final = ("function", "arguments", "guard", "expected", "count", *(f"target_{n}" for n in range(MOST_WORDS)))
+"""The words of a library's call: the addresses of the function, of its arguments, and of a setting or 0; the number
+that the setting must be; the number of the record's words, and the addresses where they belong."""
 ENTRY_STRIDE: Final = 16
 """The words from one entry to the next."""
 HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -43,9 +56,9 @@ class Reason(enum.IntEnum):
     RECORD = 1
     """The next record is one for Python: it is not in the table, its lane cannot take it, or it is not as expected."""
     FAILED = 2
-    """The launch of the next record was refused. The record is not counted as read."""
+    """The call of the next record was refused. The record is not counted as read."""
     UNSIGNED = 3
-    """The ticket of the next record was refused. The launch was made."""
+    """The ticket of the next record was refused. Its call was made."""
     WAITERS = 4
     """A thread waits for the lane. The record is counted as read."""
     TELL = 5
@@ -71,6 +84,8 @@ def _numbers() -> dict[str, int]:
         "GROUPS": GROUPS,
         "GROUP_LIMIT": protocol.GROUP_LIMIT,
         "INLINE_LIMIT": protocol.INLINE_LIMIT,
+        "MOST_ARGUMENTS": MOST_ARGUMENTS,
+        "CALL_TARGETS": CALL_WORDS.index("target_0") * _WORD,
         "COUNTERS": protocol.MAX_LANES,
         "CELL": protocol.CELL,
         "ENTRY_STRIDE": ENTRY_STRIDE * _WORD,
@@ -83,6 +98,7 @@ def _numbers() -> dict[str, int]:
         **{f"LANE_{name.upper()}": index * _WORD for index, name in enumerate(LANE_WORDS)},
         **{f"LOOP_{name.upper()}": index * _WORD for index, name in enumerate(LOOP_WORDS)},
         **{f"ENTRY_{name.upper()}": index * _WORD for index, name in enumerate(ENTRY_WORDS)},
+        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS[:5])},
         **{f"REASON_{reason.name}": reason.value for reason in Reason},
     }
 

@@ -107,7 +107,7 @@ class ReadyCalls:
             return None
         call, native = made
         error = self._modules.launch_error
-        return self._keep(launch, HotCall(LAUNCH, lane, call, error, unsigned=_unsigned(launch), native=native))
+        return self._keep(launch, HotCall(LAUNCH, lane, call, error, unsigned=_unsigned(launch), native=lambda: native))
 
     def queued(self, slots: memoryview, at: int, lanes: Mapping[int, Lane]) -> tuple[Lane, Command] | None:
         """Return a ready record as a command for a lane that has others before it; None for any other record.
@@ -154,7 +154,8 @@ class ReadyCalls:
         if ready is None:
             return None
         words = record.words.unpack_from if record.count else None
-        hot = HotCall(known.verb, lane, ready.call, ready.error, unsigned=_unsigned(key), words=words)
+        unsigned = _unsigned(key)
+        hot = HotCall(known.verb, lane, ready.call, ready.error, unsigned=unsigned, words=words, native=ready.native)
         return self._keep(key, hot, alone=ready.alone)
 
     def _keep(self, key: bytes, hot: HotCall, *, alone: bool = False) -> HotCall:

@@ -36,8 +36,8 @@ from atomr_trio._wire.records import context as context_records
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, group_index
 from atomr_trio._worker import native
-from atomr_trio._worker.base.lanes import Command, Lane, NativeLaunch, Ready
-from atomr_trio._worker.base.shared_words import STREAM
+from atomr_trio._worker.base.lanes import Command, Lane, NativeCall, NativeLaunch, Ready
+from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS, STREAM, Words
 from atomr_trio._worker.main import IDLE_SECONDS, Worker
 from atomr_trio._worker.ready import ReadyCalls
 
@@ -49,6 +49,8 @@ DO = TOY.verb("do", Mode.ENQUEUES, {"what": "Q"})
 BLOCK = TOY.verb("block", Mode.BLOCKS, {"what": "Q"})
 FORGET = TOY.verb("forget", Mode.ENQUEUES, {"what": "Q"})
 REPEAT = TOY.verb("repeat", Mode.ENQUEUES, {"what": "Q"})
+DO_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 12)
+"""A function of twelve arguments, of which half are on the stack."""
 _PAGE_ON_DEVICE = 1 << 40
 _FIELDS = struct.Struct("<Q6III")
 
@@ -116,7 +118,18 @@ class _ToyEngine:
             given = filled(payload, places, words) if places else payload
             return self._machine.note(("call", lane.index, verb, given))
 
-        return Ready(call, lambda status: CudaError(status, "toyDo"))
+        def native() -> NativeCall:
+            arguments, number = Words(MOST_ARGUMENTS), Words(1)
+            words = (7, lane.index, verb, number.address, *range(4, 11), (1 << 64) - 1)
+            for place, word in enumerate(words):
+                arguments.view[place] = word
+            (number.view[0],) = struct.unpack("<Q", payload)
+            setting = self._machine.setting
+            function = ctypes.cast(self._machine.do, ctypes.c_void_p).value or 0
+            targets = tuple(number.address for _ in places)
+            return NativeCall(function, arguments, targets, setting.address, setting.view[0], (number, setting))
+
+        return Ready(call, lambda status: CudaError(status, "toyDo"), native=native)
 
     def forget_lane(self, index: int) -> tuple[()]:
         return ()
@@ -197,6 +210,9 @@ class Machine:
         worker._spin_seconds = 0.01
         worker.cuda_error, worker.library_missing = CudaError, LibraryMissing
         self._failing: list[BaseException] = []
+        self.setting = Words(1)
+        """A setting of the toy library, on which native code looks before each call."""
+        self.do = DO_TYPE(self._guarded(self._do))
         self.launch = native.LAUNCH_TYPE(self._guarded(self._launch))
         self.write = native.WRITE_TYPE(self._guarded(self._write))
         query = SimpleNamespace(status=lambda stream: 0)
@@ -268,6 +284,11 @@ class Machine:
             assert (pointer, size, end) == (1, 2, 0)
             content = ctypes.string_at(address, ctypes.c_size_t.from_address(size_address).value)
         return self.note(("launch", self._lane_of_config[config], kernel, self.configs[config], content))
+
+    def _do(self, *arguments: int) -> int:
+        handle, lane, verb, number, *rest, last = arguments
+        assert (handle, rest, last) == (7, list(range(4, 11)), (1 << 64) - 1)
+        return self.note(("call", lane, verb, ctypes.string_at(number, 8)))
 
     def _write(self, stream: int, address: int, value: int, flags: int) -> int:
         lane = stream - 1

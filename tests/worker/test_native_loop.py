@@ -23,7 +23,7 @@ from atomr_trio._worker import native
 from atomr_trio._worker.base import lanes
 from atomr_trio._worker.native_layout import Reason
 from support import open_test_device, sim_process as helper
-from support.loops import BLOCK, DO, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
+from support.loops import BLOCK, DO, DO_TYPE, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
 
 pytestmark = pytest.mark.sim_only
 LARGEST = (1 << 32) - 1
@@ -177,6 +177,36 @@ def test_launches_that_are_known_need_no_python(native_machine):
     assert each.returned == [Reason.RECORD, Reason.RECORD], "for the first launch, and for the end"
     assert [effect[0] for effect in each.effects].count("launch") == 200
     assert [effect[2] for effect in each.effects if effect[0] == "ticket"] == [*range(16, 201, 16), 200]
+
+
+def test_calls_of_a_library_that_are_known_need_no_python(native_machine):
+    """With a word and without; native code writes the word where the call has it."""
+    each = native_machine()
+    words = [Other(1, REPEAT.number, what, as_word=True) for what in (0, 5, (1 << 64) - 1)] * 50
+    constants = [Other(1, REPEAT.number, 9, as_word=False)] * 50
+    each.run([*words, *constants])
+    assert each.returned.count(Reason.RECORD) == 3, "for the first of both, and for the end"
+    made = [effect[3] for effect in each.effects if effect[0] == "call"]
+    assert made == [record.what.to_bytes(8, "little") for record in (*words, *constants)]
+
+
+def test_a_call_whose_setting_is_another_is_left_to_python(native_machine):
+    """It sets it, and native code goes on."""
+    each = native_machine()
+    records = [Other(0, REPEAT.number, number) for number in range(8)]
+    do = each._do
+
+    def change(*arguments: int) -> int:
+        if arguments[3] and len(each.effects) == 4:
+            each.setting.view[0] = 1
+        return do(*arguments)
+
+    each.do = DO_TYPE(each._guarded(change))
+    each.run(records)
+    assert [effect[3] for effect in each.effects if effect[0] == "call"] == [
+        number.to_bytes(8, "little") for number in range(8)
+    ]
+    assert each.returned.count(Reason.RECORD) == 1 + 3, "for the first, and for each of those behind the change"
 
 
 def test_a_ring_that_is_full_and_goes_on_is_read_to_its_end(native_machine):

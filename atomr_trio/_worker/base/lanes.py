@@ -81,6 +81,31 @@ RecordWords = tuple[int, ...]
 """The words of a ready record (``_wire/ready.py``)."""
 
 
+class NativeLaunch(NamedTuple):
+    """A launch for native code: the arguments of ``cuLaunchKernelEx``, apart from the address of the parameters."""
+
+    config: int
+    function: int
+    parameter_bytes: int
+    keep: object
+    """The owner of the memory at these addresses."""
+
+
+class NativeCall(NamedTuple):
+    """A call of a library for native code. A function takes the first of its arguments, integers and addresses."""
+
+    function: int
+    arguments: Words
+    targets: tuple[int, ...]
+    """The addresses for the words of a record: of arguments, or of the numbers that these point to."""
+    guard: int
+    """The address of a word with a setting; 0 if there is none."""
+    expected: int
+    """Native code makes the call only while the setting is this."""
+    keep: object
+    """The owner of the memory at these addresses."""
+
+
 class Ready(NamedTuple):
     """A call that an engine has made ready."""
 
@@ -91,6 +116,8 @@ class Ready(NamedTuple):
     """Returns the error for a status."""
     alone: bool = False
     """True if `call` notes what it puts into the stream by `Lane.weigh`, so that the lane must know its ticket."""
+    native: Callable[[], NativeCall | None] | None = None
+    """Returns the same for native code, None if that cannot make the call."""
 
 
 class WorkerServices(Protocol):
@@ -224,16 +251,6 @@ class Command:
         return self.descriptors.pop()
 
 
-class NativeLaunch(NamedTuple):
-    """A launch for native code: the arguments of ``cuLaunchKernelEx``, apart from the address of the parameters."""
-
-    config: int
-    function: int
-    parameter_bytes: int
-    keep: object
-    """The owner of the memory at these addresses."""
-
-
 class HotCall:
     """A launch made ready, or a library's call: what is the same in every record of it is not read again."""
 
@@ -248,7 +265,7 @@ class HotCall:
         *,
         unsigned: bool,
         words: Callable[[memoryview, int], RecordWords] | None = None,
-        native: NativeLaunch | None = None,
+        native: Callable[[], NativeLaunch | NativeCall | None] | None = None,
     ) -> None:
         self.verb: Verb = verb
         self.lane: Lane = lane
@@ -259,8 +276,8 @@ class HotCall:
         self.error: Callable[[int], Exception] = error
         self.words: Callable[[memoryview, int], RecordWords] | None = words
         """Reads the words at a place of the ring; None for a launch, and for a call without any."""
-        self.native: NativeLaunch | None = native
-        """The same for native code, if it can make the call."""
+        self.native: Callable[[], NativeLaunch | NativeCall | None] | None = native
+        """Returns the same for native code, None if that cannot make the call."""
 
 
 class _OrderRefused(Exception):

@@ -76,6 +76,10 @@ was refused, and the number of the launch that it was about."""
 ) = range(len(LOOP_WORDS))
 
 
+MOST_ARGUMENTS: Final = 24
+"""The most arguments of a function that native code calls: those of the largest of cuBLAS."""
+
+
 class Words:
     """Words in memory of their own."""
 

@@ -1,4 +1,4 @@
-; The loop of a worker for launches that are ready and for their tickets. `make native` translates it.
+; The loop of a worker for launches and calls that are ready, and for their tickets. `make native` translates it.
 ;
 ; docs/architecture/native-loop.md says what it does and why the order of its loads and stores is right.
 ;
@@ -81,7 +81,7 @@ probe.more:
   %at.next = add i64 %at, 1
   br label %probe
 
-; A launch that is known. May its lane make it now?
+; A launch or a call that is known. May its lane make it now?
 known:
   %lane = inttoptr i64 %lane.a to ptr
   %ticket = word %slot, TICKET_OFFSET
@@ -105,8 +105,60 @@ known:
   %no = or i1 %no.1, %no.2
   br i1 %no, label %for.python, label %go
 
-; Launch, with the parameters where they are.
 go:
+  %call.a = word %entry, ENTRY_CALL
+  %is.launch = icmp eq i64 %call.a, 0
+  br i1 %is.launch, label %launching, label %calling
+
+; Call a function of a library. A setting must be as the call wants it; Python makes it so.
+calling:
+  %call = inttoptr i64 %call.a to ptr
+  %guard.a = word %call, CALL_GUARD
+  %unguarded = icmp eq i64 %guard.a, 0
+  br i1 %unguarded, label %words, label %guarded
+
+guarded:
+  %guard = inttoptr i64 %guard.a to ptr
+  %setting = acquire %guard, ZERO
+  %expected = word %call, CALL_EXPECTED
+  %as.wanted = icmp eq i64 %setting, %expected
+  br i1 %as.wanted, label %words, label %for.python
+
+; The words of the record go where the call has its arguments, or the numbers that these point to.
+words:
+  %word.count = word %call, CALL_COUNT
+  %given.words = getelementptr i8, ptr %slot, i64 PARAMETERS_OFFSET
+  %targets = getelementptr i8, ptr %call, i64 CALL_TARGETS
+  br label %word.next
+
+word.next:
+  %word.index = phi i64 [ 0, %words ], [ %word.after, %word.copy ]
+  %words.over = icmp eq i64 %word.index, %word.count
+  br i1 %words.over, label %words.there, label %word.copy
+
+word.copy:
+  %word.offset = shl i64 %word.index, 3
+  %word.from = getelementptr i8, ptr %given.words, i64 %word.offset
+  %word.value = word %word.from, ZERO
+  %word.place = getelementptr i8, ptr %targets, i64 %word.offset
+  %word.to.a = word %word.place, ZERO
+  %word.to = inttoptr i64 %word.to.a to ptr
+  set %word.value, %word.to, ZERO
+  %word.after = add i64 %word.index, 1
+  br label %word.next
+
+; A function takes as many of these as it has; the rest are on the stack, where nobody looks.
+words.there:
+  %called.a = word %call, CALL_FUNCTION
+  %called = inttoptr i64 %called.a to ptr
+  %arguments.a = word %call, CALL_ARGUMENTS
+  %arguments = inttoptr i64 %arguments.a to ptr
+ARGUMENT_LOADS
+  %refused.call = call i32 %called(ARGUMENT_LIST)
+  br label %made.it
+
+; Launch, with the parameters where they are.
+launching:
   %config.a = word %entry, ENTRY_CONFIG
   %config = inttoptr i64 %config.a to ptr
   %function.a = word %entry, ENTRY_FUNCTION
@@ -123,11 +175,15 @@ go:
   set 0, %extra, THIRTY_TWO
   %bare = icmp eq i64 %bytes, 0
   %extra.or = select i1 %bare, ptr null, ptr %extra
-  %refused = call i32 %launch(ptr %config, ptr %function, ptr null, ptr %extra.or)
-  %failed = icmp ne i32 %refused, 0
-  br i1 %failed, label %launch.failed, label %launched
+  %refused.launch = call i32 %launch(ptr %config, ptr %function, ptr null, ptr %extra.or)
+  br label %made.it
 
-launched:
+made.it:
+  %refused = phi i32 [ %refused.launch, %launching ], [ %refused.call, %words.there ]
+  %failed = icmp ne i32 %refused, 0
+  br i1 %failed, label %call.failed, label %called.well
+
+called.well:
   share %ticket, %lane, LANE_ACCEPTED
   %signs = word %entry, ENTRY_SIGNS
   %signed = shared %lane, LANE_SIGNED
@@ -231,7 +287,7 @@ pass:
   %late = icmp uge i64 %now.2, %until
   br i1 %late, label %in.vain, label %look
 
-launch.failed:
+call.failed:
   %refused.word = zext i32 %refused to i64
   set %refused.word, %state, LOOP_STATUS
   %entry.a = ptrtoint ptr %entry to i64

@@ -86,6 +86,15 @@ def _key_lines(count: int) -> dict[str, list[str]]:
     return {"KEY_HASH": hashing, "KEY_COMPARE": comparing}
 
 
+def _argument_lines(count: int) -> dict[str, list[str]]:
+    """The lines that load the arguments of a call, of which every function takes the first ones."""
+    return {"ARGUMENT_LOADS": [f"  %argument.{index} = word %arguments, {8 * index}" for index in range(count)]}
+
+
+def _argument_list(count: int) -> str:
+    return ", ".join(f"i64 %argument.{index}" for index in range(count))
+
+
 def _expanded(line: str, serial: int) -> list[str]:
     """A line of LLVM's language, or the two lines for a short form."""
     if load := _LOAD.match(line):
@@ -106,9 +115,10 @@ def expand(source: str, numbers: Mapping[str, int] = native_layout.NUMBERS) -> s
     """Return the source in LLVM's own language, with numbers for the names. Raises `KeyError` for an unknown name."""
     known = {**numbers, **_OWN}
     lines: list[str] = []
-    key_lines = _key_lines(numbers["KEY_WORDS"])
-    for line in source.splitlines():
-        lines += key_lines.get(line, [line])
+    arguments = numbers["MOST_ARGUMENTS"]
+    written_out = {**_key_lines(numbers["KEY_WORDS"]), **_argument_lines(arguments)}
+    for line in source.replace("ARGUMENT_LIST", _argument_list(arguments)).splitlines():
+        lines += written_out.get(line, [line])
     result: list[str] = []
     for serial, line in enumerate(lines):
         if line.startswith(";"):
