@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char, c_int, c_void_p
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -69,6 +69,7 @@ from .base.lanes import Command, Lane
 from .base.memory import MemoryEngine
 from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
+from .chunk_records import ChunkRecords
 from .context import Context
 from .native import Duties
 from .parent import die_with_parent
@@ -144,10 +145,7 @@ class Worker:
         self.capture_turns: CaptureTurns = CaptureTurns()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,
-            context_records.MAP_CHUNK: self._map_chunk,
-            context_records.UNMAP_CHUNK: self._unmap_chunk,
-            context_records.EXPORT_CHUNK: self._export_chunk,
-            context_records.INJECT: functools.partial(_inject, backend),
+            context_records.INJECT: self._inject,
             context_records.OPEN_LANE: self._open_lane,
             context_records.CLOSE_LANE: self._close_lane,
         }
@@ -260,6 +258,7 @@ class Worker:
         memory = self.engines[MEMORY.number]
         assert isinstance(memory, MemoryEngine)
         self._memory = memory
+        self._control |= ChunkRecords(self, memory).calls
         modules = self.engines[MODULE.number]
         assert isinstance(modules, ModuleEngine)
         self._verbs = {
@@ -612,29 +611,6 @@ class Worker:
         if not self.poisoned:
             self.post({"kind": "probed"})
 
-    def _map_chunk(self, payload: bytes, descriptors: list[int]) -> None:
-        address, size = context_records.MAP_CHUNK.struct.unpack(payload)
-        with self._or_lost(context_records.MAP_CHUNK):
-            channel.check_all_came(descriptors)
-            self._memory.adopt_chunk(address, size, descriptors.pop())
-
-    def _export_chunk(self, payload: bytes, descriptors: list[int]) -> None:
-        (address,) = context_records.EXPORT_CHUNK.struct.unpack(payload)
-        self._memory.export_again(address)
-
-    def _unmap_chunk(self, payload: bytes, descriptors: list[int]) -> None:
-        (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
-        with self._or_lost(context_records.UNMAP_CHUNK):
-            self._memory.drop_chunk(address)
-
-    @contextlib.contextmanager
-    def _or_lost(self, verb: Verb) -> Iterator[None]:
-        """Say what the driver refuses of a record that nobody waits for, and that a standby cannot do without."""
-        try:
-            yield
-        except self.cuda_error as error:
-            self.lost(error, verb.operation)
-
     def _open_lane(self, payload: bytes, descriptors: list[int]) -> None:
         index, priority = context_records.OPEN_LANE.struct.unpack(payload)
         lane = self._add_lane(index, priority)
@@ -662,6 +638,16 @@ class Worker:
         except self.cuda_error as error:
             if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
                 self.lost(error, context_records.CLOSE_LANE.operation)
+
+    def _inject(self, payload: bytes, descriptors: list[int]) -> None:
+        if self.backend != "sim":
+            raise ValueError("calls of a real driver cannot be made to fail")
+        import atomr_sim
+
+        wanted = json.loads(payload)
+        if wanted["instead"]:
+            atomr_sim.withdraw()
+        atomr_sim.inject(wanted["faults"])
 
     # The end.
 
@@ -700,17 +686,6 @@ class Worker:
         """Give the context back as well."""
         self.release()
         self._context.release()
-
-
-def _inject(backend: str, payload: bytes, descriptors: list[int]) -> None:
-    if backend != "sim":
-        raise ValueError("calls of a real driver cannot be made to fail")
-    import atomr_sim
-
-    wanted = json.loads(payload)
-    if wanted["instead"]:
-        atomr_sim.withdraw()
-    atomr_sim.inject(wanted["faults"])
 
 
 _ENDS = (context_records.CLOSE, context_records.RESET)
