@@ -22,6 +22,7 @@
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
+#   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
@@ -80,7 +81,7 @@ bench-random: PROGRAM := random_numbers.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants native abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -160,6 +161,9 @@ registered: $(VENV)/.dev-ready
 
 constants: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/support/constants.py
+
+native: $(VENV)/.dev-ready
+	PYTHONPATH="$(SOURCES):$(CURDIR)/tests" $(RUN) -P -m support.native.make
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
 	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers $(ABI_ARGS)

@@ -139,23 +139,9 @@ class MemoryEngine:
         return ()
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
-        """Return a fill or a copy of one run of bytes, ready to be made; see `RepeatingEngine`."""
-        stream = lane.stream
-        if verb == COPY.number and tuple(places) == COPY_WORDS:
-            if BOX.unpack(payload)[7:] != (1, 1):
-                return None
-            copy = self._driver.cuMemcpyDtoDAsync
-            run = copy.status
-            return Ready(lambda words: run(words[0], words[1], words[2], stream), partial(_refused, copy))
-        if verb == FILL.number and tuple(places) == FILL_WORDS:
-            _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
-            fill = self._memsets.get(itemsize)
-            if fill is None or height != 1:
-                return None
-            mask = (1 << 8 * itemsize) - 1
-            put = fill.status
-            return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
-        return None
+        """Return a fill, or a copy of one run of bytes or of one rectangle, ready to be made; see `RepeatingEngine`."""
+        on_device = verb in (COPY.number, FILL.number)
+        return (self._hot_on_device if on_device else self._hot_to_host)(verb, payload, lane, tuple(places))
 
     # Chunks.
 
@@ -294,17 +280,33 @@ class MemoryEngine:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
         self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
 
-    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
-        """Return a copy between host and device, ready to be made; see `RepeatingEngine`.
+    def _hot_on_device(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
+        """Return a fill or a copy on the device, of one run of bytes."""
+        stream = lane.stream
+        if verb == COPY.number and places == COPY_WORDS:
+            if BOX.unpack(payload)[7:] != (1, 1):
+                return None
+            copy = self._driver.cuMemcpyDtoDAsync
+            run = copy.status
+            return Ready(lambda words: run(words[0], words[1], words[2], stream), partial(_refused, copy))
+        if verb == FILL.number and places == FILL_WORDS:
+            _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
+            fill = self._memsets.get(itemsize)
+            if fill is None or height != 1:
+                return None
+            mask = (1 << 8 * itemsize) - 1
+            put = fill.status
+            return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
+        return None
 
-        It is of one run of bytes, whose fields are all words, or of one rectangle.
-        """
+    def _hot_to_host(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
+        """Return a copy between host and device, of one run of bytes, whose fields are all words, or of a rectangle."""
         refused: list[Exception] = []
-        if verb in (COPY_IN.number, COPY_OUT.number) and tuple(places) == _PLACES_OF_A_RUN:
+        if verb in (COPY_IN.number, COPY_OUT.number) and places == _PLACES_OF_A_RUN:
             function = self._driver.cuMemcpyHtoDAsync if verb == COPY_IN.number else self._driver.cuMemcpyDtoHAsync
             make = self._hot_in if verb == COPY_IN.number else self._hot_out
             call = make(function.bind(), lane.stream, refused)
-        elif verb in (COPY_IN_BOX.number, COPY_OUT_BOX.number) and tuple(places) == PLACES_OF_A_BOX:
+        elif verb in (COPY_IN_BOX.number, COPY_OUT_BOX.number) and places == PLACES_OF_A_BOX:
             function = self._driver.cuMemcpy2DAsync
             box = BOX.unpack_from(payload, COPY_IN_BOX.struct.size)
             if box[-1] > 1:
