@@ -34,7 +34,7 @@ from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, 
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import _IN, PINNED_PIECE, _Plan, _Way
+from .copy_plan import PINNED_PIECE, TO_DEVICE, Way, _Plan
 from .memory import tear
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
@@ -71,11 +71,11 @@ class _CopyKind:
 
     _engine = "memory"
 
-    def __init__(self, way: _Way) -> None:
+    def __init__(self, way: Way) -> None:
         self._way = way
 
     def _describe(self, arguments: tuple[Any, ...]) -> tuple[str, Sequence[Operand]]:
-        role = Role.WRITE if self._way is _IN else Role.READ
+        role = Role.WRITE if self._way is TO_DEVICE else Role.READ
         return self._way.operation, ((arguments[0]._block, role),) if arguments else ()
 
 
@@ -98,11 +98,11 @@ class _Form:
 class CopyPath:
     """The short way to the lane of one direction, in one generation."""
 
-    def __init__(self, generation: Generation, way: _Way, limit: int = LANE_LIMIT) -> None:
+    def __init__(self, generation: Generation, way: Way, limit: int = LANE_LIMIT) -> None:
         """`limit` is the most unfinished commands of the lane."""
         self.generation: Generation = generation
         self.settler: Settler = generation.settler
-        self.way: _Way = way
+        self.way: Way = way
         self.words: memoryview[int] = generation.sender.words
         self.counter: int = counter_word(way.lane)
         """The index in the page of the ticket that the lane has reached."""
@@ -143,7 +143,7 @@ class CopyPath:
         writer = block.writer
         if writer is not None and not self._is_over(writer):
             return False
-        return self.way is not _IN or not block.readers or all(map(self._is_over, block.readers.items()))
+        return self.way is not TO_DEVICE or not block.readers or all(map(self._is_over, block.readers.items()))
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
@@ -158,7 +158,7 @@ class CopyPath:
     def form_of(self, box: Box) -> _Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
         here, there = box.side(0)[1:], box.other_side(0)[1:]
-        sides = (0, *here, 0, *there) if self.way is _IN else (0, *there, 0, *here)
+        sides = (0, *here, 0, *there) if self.way is TO_DEVICE else (0, *there, 0, *here)
         payload = self.way.box.struct.pack(0) + BOX.pack(*sides, box.width, box.height, box.depth)
         form = self._boxes.get(payload)
         if form is None:
@@ -185,7 +185,7 @@ class CopyPath:
         sender, book, way = self._sender, self._book, self.way
         lane, ticket, sent = way.lane, book.issued + 1, sender.sent + 1
         block.fast = 0  # a launch must wait for the copy
-        if way is _IN:
+        if way is TO_DEVICE:
             block.writer = (lane, ticket)
             block.written = True
             if block.readers:
@@ -269,14 +269,14 @@ class ShortCopy:
             if self._place is not None:
                 self._send((self._array.address, self._place, self._host.nbytes), self._host.nbytes)
                 await self._all_ended()
-            elif self._path.way is _IN:
+            elif self._path.way is TO_DEVICE:
                 self._fill_slots()
                 await self._all_ended()
             else:
                 await self._copy_out()
         except BaseException as error:
             self._leave()
-            if self._path.way is _IN:
+            if self._path.way is TO_DEVICE:
                 whole = self._moved == self._host.nbytes
                 tear(self._block, error, begun=self._begun, pieces=self._begun + (not whole))
             raise
@@ -323,7 +323,7 @@ class ShortCopy:
     def _send(self, words: tuple[int, int, int], size: int, form: _Form | None = None) -> None:
         arguments = (self._array, self._host)
         last = self._moved + size == self._host.nbytes
-        shares = self._path.way is _IN and not last and bool((self._begun + 1) % SIGN_EVERY)
+        shares = self._path.way is TO_DEVICE and not last and bool((self._begun + 1) % SIGN_EVERY)
         self._ticket = self._path.send(self._block, words, self, arguments, shares=shares, form=form)
         self._begun += 1
         self._moved += size
@@ -393,7 +393,7 @@ class ShortCopy:
         self._mailbox.count_finished(count - failed, "abandoned" if self._left else "ok")
         if failed:
             self._mailbox.count_finished(failed, "abandoned" if self._left else "failed")
-        if self._left or self._path.way is _IN:
+        if self._left or self._path.way is TO_DEVICE:
             while len(self._slots) > self._begun - self._ended:
                 self._slots.popleft().release()
         self._wake()
@@ -451,7 +451,7 @@ class ShortBoxCopy(ShortCopy):
         if box.height == 1:
             self._send((here, slot.place, piece.size), piece.size)
             return
-        sides = (here, slot.offset) if self._path.way is _IN else (slot.offset, here)
+        sides = (here, slot.offset) if self._path.way is TO_DEVICE else (slot.offset, here)
         self._send((slot.area, *sides), piece.size, self._path.form_of(box))
 
 
@@ -463,7 +463,7 @@ class ShortCopies(DevicePart):
         self._paths: dict[int, CopyPath] = {}
         self._transfers = device.part(Transfers)
 
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> ShortCopy | None:
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
         """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
 
         The short way is allowed only if it would be the actor's next request.
@@ -504,7 +504,7 @@ class ShortCopies(DevicePart):
             return None
         return ShortBoxCopy(path, mailbox, self._transfers, plan)
 
-    def learn(self, way: _Way) -> None:
+    def learn(self, way: Way) -> None:
         """Prepare the short way for the next copy, after one that went the general way."""
         generation = self.device.serving
         if generation is None or generation.refusing or generation.ring is None:
