@@ -85,6 +85,16 @@ _RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c1
 
 _packing_of = functools.lru_cache(maxsize=256)(_layout.packing)
 
+
+@functools.lru_cache(maxsize=256)
+def is_rectangle(shape: _layout.Shape, strides: _layout.Shape, itemsize: int) -> bool:
+    """Return whether the elements of an array are rows of bytes at regular distances, or a single row."""
+    packing = _packing_of(shape, strides)
+    boxes = _layout.boxes(packing.shape, itemsize, packing.strides, _layout.contiguous_strides(packing.shape, itemsize))
+    first = next(boxes, None)
+    return first is not None and first.depth == 1 and next(boxes, None) is None
+
+
 _KNOWN: dict[tuple[object, ...], Sequence[Piece]] = {}
 _MOST_KNOWN, _MOST_KNOWN_PIECES = 256, 16
 """The most layouts whose pieces are remembered, and the most pieces of one: a loop copies the same views again."""

@@ -34,7 +34,7 @@ from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, 
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import PINNED_PIECE, TO_DEVICE, Way, _Plan
+from .copy_plan import PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
@@ -60,7 +60,6 @@ GLANCE_SECONDS = 12e-6
 
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
-
 
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
@@ -287,18 +286,19 @@ class ShortCopy:
 
     def _fill_slots(self) -> None:
         """Copy the pieces to slots, and send them."""
-        memory = bytes_of(self._host)
+        memory, acquire = bytes_of(self._host), self._transfers.staging.acquire_nowait
+        largest = min(self._host.nbytes, SHORT_PIECE)
         for begin, size in pieces_of(self._host.nbytes, SHORT_PIECE):
-            slot = self._transfers.staging.acquire_nowait(size)
+            slot = acquire(largest)
             np.copyto(slot.bytes[:size], memory[begin : begin + size])
             self._slots.append(slot)
             self._send_piece(begin, size, slot)
 
     async def _copy_out(self) -> None:
-        memory = bytes_of(self._host)
+        memory, acquire = bytes_of(self._host), self._transfers.staging.acquire_nowait
         pieces = pieces_of(self._host.nbytes, SHORT_PIECE)
         for begin, size in pieces:
-            self._slots.append(self._transfers.staging.acquire_nowait(size))
+            self._slots.append(acquire(pieces[0][1]))
             self._send_piece(begin, size, self._slots[-1])
         if len(pieces) == 1:
             await self._all_ended()
@@ -306,7 +306,7 @@ class ShortCopy:
             await trio.lowlevel.checkpoint()
         held = 0
         for number, (begin, size) in enumerate(pieces):
-            if self._ended <= number:
+            if self._ended <= number or self._error is not None:
                 await self._until(number + 1)
             np.copyto(memory[begin : begin + size], self._slots[0].bytes[:size])
             self._slots.popleft().release()
@@ -314,8 +314,6 @@ class ShortCopy:
             if held >= TURN_BYTES and self._slots:
                 held = 0
                 await trio.lowlevel.checkpoint()
-        if self._error is not None:
-            raise self._error
 
     def _send_piece(self, begin: int, size: int, slot: Slot) -> None:
         self._send((self._array.address + begin, slot.place, size), size)
@@ -492,11 +490,12 @@ class ShortCopies(DevicePart):
     def _begin_boxes(
         self, path: CopyPath, mailbox: Mailbox, array: DeviceArray, host: npt.NDArray[Any]
     ) -> ShortCopy | None:
+        if array._plain is None and not is_rectangle(array.shape, array.strides, array.itemsize):
+            return None
         plan = _Plan(array, host, path.way, SHORT_PIECE)
         pieces = plan.pieces
         if (
             plan.pinned is not None
-            or any(len(piece.boxes) > 1 or piece.boxes[0].depth > 1 for piece in pieces)
             or sum(map(plan.burden, pieces)) > SHORT_BYTES
             or any(self._transfers.staging.count_free(piece.size) < len(pieces) for piece in pieces)
             or not path.takes(array._block, len(pieces))
