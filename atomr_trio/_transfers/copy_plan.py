@@ -124,8 +124,8 @@ class _Plan:
 
     __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
 
-    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: Way, limit: int = LARGE_SLOT) -> None:
-        """Pieces that go through slots have at most `limit` bytes."""
+    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: Way, limit: int | None = None) -> None:
+        """Pieces that go through slots have at most `limit` bytes, if there is one."""
         self.array: DeviceArray = array
         self.host: npt.NDArray[Any] = host
         self.way: Way = way
@@ -140,11 +140,8 @@ class _Plan:
         self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
         elements = packed.view(_RAW[itemsize])
         self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
-        if self.pinned is not None:
-            limit = PINNED_PIECE
-        elif packing is None:
-            limit = min(limit, WIDE_SLOT)
-        limit = limit // itemsize * itemsize or itemsize
+        most = PINNED_PIECE if self.pinned is not None else WIDE_SLOT if packing is None else LARGE_SLOT
+        limit = min(most, limit or most) // itemsize * itemsize or itemsize
         self.pieces: Sequence[Piece] = (
             _cut((_layout.run(host.nbytes),), limit) if packing is None else _pieces_of(packing, itemsize, limit)
         )

@@ -16,7 +16,7 @@ from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, ShortCopies
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies
 from atomr_trio._transfers.staging import MEDIUM_SLOTS, SMALL_SLOT, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
@@ -385,6 +385,35 @@ async def test_pinned_memory_goes_the_short_way_in_each_generation(short_alone):
         await array.copy_to(out)
         assert same(np.asarray(out), np.asarray(host))
         assert staging(dev).idle
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_a_copy_behind_a_registration_that_fails_fails_with_it(direction, monkeypatch):
+    # The first two registrations are the timeline page's and the staging area's.
+    monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "cuMemHostRegister:1:3")
+    async with scenario() as dev:
+        host = dev.pinned_empty(100, np.int32)
+        arrays = [await dev.to_device(np.zeros(100, np.int32)) for _ in range(3)]
+        failed = []
+
+        async def copy(array: Any) -> None:
+            with pytest.raises(CommandFailed) as error:
+                await (array.copy_from if direction == "in" else array.copy_to)(host)
+            failed.append((error.value.status, error.value.operation))
+
+        sent, send = [], CopyPath.send
+        monkeypatch.setattr(CopyPath, "send", lambda *a, **b: sent.append(a) or send(*a, **b))
+        before = submitted(dev, LANES[direction])
+        async with trio.open_nursery() as nursery:
+            for array in arrays:
+                nursery.start_soon(copy, array)
+        assert len(sent) == 2
+        assert failed == [(1, f"memory.copy_{direction}")] * 3
+        assert submitted(dev, LANES[direction]) == before + 4
+        assert dev.generation == 1
+        for array in arrays:
+            await (array.copy_from if direction == "in" else array.copy_to)(host)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
