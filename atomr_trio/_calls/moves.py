@@ -168,6 +168,7 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
     ring, words, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
     assert ring is not None
     slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
+    generation = path.generation.number
     engine, head, length = verb.engine_number, ready_head(new_identity(), places), READY.size + len(payload)
     pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{_WORDS}Q{len(payload)}s").pack_into
 
@@ -185,12 +186,15 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
         if not here() or (sent > path.last_record and not path.look_again()):
             return False
         # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if written.fast != token or (read is not None and read.fast != token):
+        fresh = written.fast != token and path.is_fresh(written)
+        if (written.fast != token and not fresh) or (read is not None and read.fast != token):
             operands = [(written, Role.WRITE)] if read is None else [(written, Role.WRITE), (read, Role.READ)]
             if not (book.open and path.admit(operands)):  # the first command of a lane opens it
                 return False
         ticket = book.issued + 1
         me = (lane, ticket)
+        if fresh:
+            written.epoch, written.written, written.fast = generation, True, token
         written.writer = me
         if written.readers:
             written.readers = {}
