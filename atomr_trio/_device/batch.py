@@ -26,7 +26,7 @@ from .._calls.batch_sender import BatchSender
 from .._calls.launching import Launcher
 from .._generation.core import DeviceCore
 from .._generation.requests import CommandRequest
-from .._transfers.copy_plan import plan_copy, plan_copy_in, plan_copy_out
+from .._transfers.copy_plan import _IN, _OUT, plan_copy, plan_copy_in, plan_copy_out
 from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
 from .._values.parameters import Dimensions
@@ -266,8 +266,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             return
         host = as_host(source)
         check_host(array, host)
-        self._sender.hear_answered()
-        self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
+        if not self._sender.copy(array, host, _IN):
+            self._sender.hear_answered()
+            self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
@@ -278,8 +279,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._sender.check()
         check_usable(self._sender.device, array)
         check_host(array, out, writable=True)
-        self._sender.hear_answered()
-        self._sender.send_all(plan_copy_out(array, np.asarray(out), self._sender.slots))
+        self._copy_out(array, np.asarray(out))
 
     @trio.lowlevel.enable_ki_protection
     def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
@@ -290,8 +290,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._sender.check()
         check_usable(self._sender.device, array)
         host: npt.NDArray[Any] = np.empty(array.shape, array.dtype)
-        self._sender.hear_answered()
-        self._sender.send_all(plan_copy_out(array, host, self._sender.slots))
+        self._copy_out(array, host)
         return host
 
     @trio.lowlevel.enable_ki_protection
@@ -320,6 +319,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """Return an event behind all work that the batch's lane has so far. Raises as `Lane.record` does."""
         self._sender.check()
         return self._lane_held._record(self._sender.send)
+
+    def _copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
+        if not self._sender.copy(array, host, _OUT):
+            self._sender.hear_answered()
+            self._sender.send_all(plan_copy_out(array, host, self._sender.slots))
 
     def _send_launch(self, kernel: Kernel, request: CommandRequest) -> None:
         """Launch the general way; the next launch may go the short way."""

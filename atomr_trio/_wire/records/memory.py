@@ -70,6 +70,9 @@ BOX = struct.Struct("<9Q")
 """For the destination, then for the source: address or offset in the area, pitch, rows from plane to plane. Then: bytes
 of a row, rows of a plane, planes."""
 
+PLACES_OF_A_BOX = (0, 8, 8 + 24)
+"""The offsets of what changes from one copy of a box to the next like it: the area, and the two addresses."""
+
 SLOT = struct.Struct("<2Q")
 """The offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
 
