@@ -225,7 +225,8 @@ class CallEngine:
         """Return the call of a sequence's step, for which nothing of the payload is looked at again.
 
         What depends on the sizes alone is asked once: the library's workspace. The call writes what it answers behind
-        the address `answers`, and whoever makes the sequence fetches it. Raises as the call does.
+        the address `answers`, and whoever makes the sequence fetches it, and holds `Lane.calling`. Raises as the call
+        does.
         """
         number, flags, scalars, marks, *_ = HEAD.unpack_from(step.payload)
         bound = self._bound.get(number) or self._bind(number)
@@ -254,8 +255,7 @@ class CallEngine:
             if flags != handle.flags:
                 self._set(handle, flags)
             lane.weigh(ticket, entries)
-            with lane.calling:
-                status = call()
+            status = call()
             if status:
                 raise refusal(self._driver, self._library, status, bound.symbol, lane)
 
