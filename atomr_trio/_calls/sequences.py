@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import attrs
 import numpy as np
@@ -137,13 +137,23 @@ class _Begun:
     sent: bool
 
 
+class Told(Protocol):
+    """What a verb tells of its answers, in arrays on the host. It keeps no array of the device alive."""
+
+    into: tuple[npt.NDArray[Any], ...]
+    """The arrays into which the checks of the next answers write."""
+
+    def new(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return new arrays."""
+
+
 class SequenceRequest(SlotRequest):
     """A sequence of calls, as one command. Its words begin with the place of the slot, which is known when it starts.
 
     With `decides`, an answer may refuse what follows of the same verb.
     """
 
-    __slots__ = ("_blocks", "_decides", "sequence", "words")
+    __slots__ = ("_blocks", "_decides", "into", "sequence", "told", "words")
 
     def __init__(
         self,
@@ -161,6 +171,9 @@ class SequenceRequest(SlotRequest):
         self._blocks = [block for block, _ in operands] if blocks is None else blocks
         self.words: list[int] = words
         self._decides = decides
+        self.told: Told | None = None
+        self.into: tuple[npt.NDArray[Any], ...] = ()
+        """The arrays that are told into, for a repetition."""
 
     @property
     def decides(self) -> bool:
@@ -196,6 +209,8 @@ class SequenceRequest(SlotRequest):
     def take(self) -> None:
         """Copy the answers to their targets. Raises the first error that one of them reports."""
         if self._slot is not None:
+            if self.told is not None:
+                self.told.into = self.into
             error = self.sequence.fetch(self._slot)
             self.release()
             if error is not None:
@@ -333,8 +348,15 @@ class _View(NamedTuple):
     dtype: np.dtype[Any]
 
 
-_Result = _View | int | None
-"""One result of a verb: a view of a new array, an array that was given, by its number, or None."""
+class _Answered(NamedTuple):
+    """A result that is an array on the host, by its number."""
+
+    number: int
+
+
+_Result = _View | _Answered | int | None
+"""One result of a verb: a view of a new array, a number that is told, an array that was given by its number, or None.
+"""
 
 
 class KnownSequence:
@@ -358,6 +380,7 @@ class KnownSequence:
         "places",
         "reads",
         "sequence",
+        "told",
         "writes",
     )
 
@@ -368,7 +391,10 @@ class KnownSequence:
         results: Sequence[_Result],
         *,
         is_tuple: bool,
+        told: Told | None = None,
     ) -> None:
+        self.told: Told | None = told
+        """What it tells of its answers; None if all of its results are on the device."""
         self.sequence: _Sequence = request.sequence
         kind = self.sequence.kind
         self._engine: str = kind.later.engine
@@ -425,13 +451,17 @@ class KnownSequence:
         return [memory.empty(shape, dtype) for shape, dtype in self.new]
 
     def result(
-        self, arrays: Sequence[DeviceArray], new: Sequence[DeviceArray]
-    ) -> tuple[DeviceArray | None, ...] | DeviceArray | None:
+        self, arrays: Sequence[DeviceArray], new: Sequence[DeviceArray], into: Sequence[npt.NDArray[Any]]
+    ) -> object:
         """Return the verb's result."""
-        results = [
-            _viewed(new[each.number], each) if isinstance(each, _View) else None if each is None else arrays[each]
-            for each in self._results
-        ]
+        results: list[object] = []
+        for each in self._results:
+            if isinstance(each, _View):
+                results.append(_viewed(new[each.number], each))
+            elif isinstance(each, _Answered):
+                results.append(into[each.number])
+            else:
+                results.append(None if each is None else arrays[each])
         return tuple(results) if self._is_tuple else results[0]
 
     def words(self, new: Sequence[DeviceArray], place: int) -> list[int]:
@@ -441,7 +471,12 @@ class KnownSequence:
         return [place, *words] if self.sequence.answer_bytes else words
 
     def again(
-        self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, new: Sequence[DeviceArray]
+        self,
+        device: DeviceCore,
+        arrays: tuple[DeviceArray, ...],
+        lane: int,
+        new: Sequence[DeviceArray],
+        into: tuple[npt.NDArray[Any], ...],
     ) -> SequenceRequest:
         """Return a request for one more such verb, which goes the general way."""
         for array in arrays:
@@ -449,7 +484,7 @@ class KnownSequence:
         words = self._constant.copy()
         for word, value in zip(self._words, self.words(new, 0), strict=True):
             words[word] = value
-        return SequenceRequest(
+        request = SequenceRequest(
             self.sequence,
             words,
             self._access(new),
@@ -457,6 +492,14 @@ class KnownSequence:
             keep=(arrays, new),
             blocks=self.operand_blocks(new),
         )
+        request.told, request.into = self.told, into
+        return request
+
+    def fetch(self, slot: Slot, into: tuple[npt.NDArray[Any], ...]) -> Exception | None:
+        """Take the answers of one repetition, and tell of them. Returns the first error that one of them reports."""
+        if self.told is not None:
+            self.told.into = into
+        return self.sequence.fetch(slot)
 
     def operand_blocks(self, new: Sequence[DeviceArray]) -> list[Block]:
         """Return the memory of each operand."""
@@ -588,10 +631,18 @@ def _note_failed(launch: Launch, error: DeviceError) -> None:
 class _BatchSequence(ShortLaunches):
     """Receives the outcome of a batch's sequence that went the short way, and its answers."""
 
-    __slots__ = ("_failed", "_sequence", "_slot")
+    __slots__ = ("_failed", "_into", "_sequence", "_slot")
 
-    def __init__(self, mailbox: Mailbox, errors: list[DeviceError], sequence: KnownSequence, slot: Slot | None) -> None:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        errors: list[DeviceError],
+        sequence: KnownSequence,
+        slot: Slot | None,
+        into: tuple[npt.NDArray[Any], ...],
+    ) -> None:
         super().__init__(mailbox, errors)
+        self._into = into
         self._sequence = sequence
         self._slot = slot
         self._failed = False
@@ -600,7 +651,7 @@ class _BatchSequence(ShortLaunches):
         """Take the answers, unless a call was refused."""
         super().launches_finished(count)
         if self._slot is not None:
-            error = None if self._failed else self._sequence.sequence.fetch(self._slot)
+            error = None if self._failed else self._sequence.fetch(self._slot, self._into)
             self._slot.release()
             if isinstance(error, DeviceError):
                 self.errors.append(error)
@@ -651,19 +702,24 @@ class KnownSequences(DevicePart):
         """Return the sequence of a key, if it was made before."""
 
     def learn(
-        self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+        self,
+        question: Question,
+        requests: Sequence[CommandRequest],
+        made: Sequence[DeviceArray],
+        result: object,
+        told: Told | None,
     ) -> None:
-        """Keep a verb of these requests and `made` new arrays, if it is one sequence and its result is arrays."""
+        """Keep a verb of these requests and `made` new arrays, if it is one sequence and its results are known."""
         key, arrays = question
         if not self._learns or len(requests) != 1 or type(requests[0]) is not SequenceRequest:
             return
         if any(type(array._storage) is not Storage for array in arrays):
             return  # a variable of a module moves
         each = list(result) if isinstance(result, tuple) else [result]
-        results = [_result(one, arrays, made) for one in each]
+        results = [_result(one, arrays, made, told) for one in each]
         if _UNKNOWN in results:
             return
-        known = KnownSequence(requests[0], made, results, is_tuple=isinstance(result, tuple))
+        known = KnownSequence(requests[0], made, results, is_tuple=isinstance(result, tuple), told=told)
         if self._known.pop(key, None) is None and len(self._known) >= _MOST_KNOWN:
             del self._known[next(iter(self._known))]
         self._known[key] = known
@@ -672,10 +728,13 @@ class KnownSequences(DevicePart):
 _UNKNOWN: Final = -1
 
 
-def _result(result: object, arrays: Sequence[DeviceArray], made: Sequence[DeviceArray]) -> _Result:
+def _result(result: object, arrays: Sequence[DeviceArray], made: Sequence[DeviceArray], told: Told | None) -> _Result:
     """Return how to have such a result again; `_UNKNOWN` for what is no array, or one of something else."""
     if result is None:
         return None
+    for number, each in enumerate(() if told is None else told.into):
+        if each is result:
+            return _Answered(number)
     if not isinstance(result, DeviceArray):
         return _UNKNOWN
     for number, array in enumerate(arrays):
@@ -688,23 +747,38 @@ def _result(result: object, arrays: Sequence[DeviceArray], made: Sequence[Device
     return _UNKNOWN
 
 
+def _question_of(
+    library: Library, plan: Callable[..., object], arguments: Sequence[object], keywords: dict[str, Any]
+) -> Question | None:
+    """Return the question of a verb. An awaited one may do more than one of a batch, to spare its `out`."""
+    question = question_of(plan, arguments, keywords)
+    return None if question is None else ((library._is_awaited, question[0]), question[1])
+
+
 class SequencedLibrary(Library):
     """The base of the forms of a library whose verbs are sequences."""
 
-    __slots__ = ("_spared",)
+    __slots__ = ("_spared", "_told")
 
     def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
         super().__init__(device, batch)
+        self._told: Told | None = None
+        """What the verb tells of its answers on the host."""
         self._spared: DeviceArray | None = None
         """An array that is only written once it is known that the verb does not fail, if it is awaited."""
 
     def _folded(self) -> Sequence[CommandRequest | Series]:
         spared = self._spared if self._batch is None else None
-        return folded(self, self._requests, None if spared is None else spared._block)
+        requests = folded(self, self._requests, None if spared is None else spared._block)
+        if self._told is not None:
+            for request in requests:
+                if isinstance(request, SequenceRequest) and request.told is None:
+                    request.told, request.into = self._told, self._told.into
+        return requests
 
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         self._device.home.check_task()
-        question = question_of(plan, arguments, keywords)
+        question = _question_of(self, plan, arguments, keywords)
         sequences = self._device.part(KnownSequences)
         sequence = None if question is None else sequences.find(question[0])
         if question is not None and sequence is not None:
@@ -715,11 +789,11 @@ class SequencedLibrary(Library):
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
         if question is not None:
-            sequences.learn(question, made, planner._made, result)
+            sequences.learn(question, made, planner._made, result, planner._told)
         return result
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        question = question_of(plan, arguments, keywords)
+        question = _question_of(self, plan, arguments, keywords)
         batch, sequences = self._batch, self._device.part(KnownSequences)
         assert batch is not None  # this is its form for batches
         batch.check()
@@ -731,7 +805,7 @@ class SequencedLibrary(Library):
         requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
         if question is not None:
-            sequences.learn(question, requests, planner._made, result)
+            sequences.learn(question, requests, planner._made, result, planner._told)
         return result
 
     @trio.lowlevel.enable_ki_protection
@@ -740,6 +814,7 @@ class SequencedLibrary(Library):
         device, launches, size = self._device, self._launches, sequence.sequence.answer_bytes
         await trio.lowlevel.checkpoint_if_cancelled()
         new = sequence.make(device.part(DeviceMemory))
+        into = () if sequence.told is None else sequence.told.new()
         staging, actor = device.part(Transfers).staging, device.actor_of(sequence.sequence.kind.later)
         path, mailbox = launches._present_path(), actor.mailbox
         may_begin = mailbox.posted == mailbox.taken and actor.current is None and (not size or staging.has_free(size))
@@ -750,33 +825,34 @@ class SequencedLibrary(Library):
             if launcher(sequence, (arrays, new), awaited, new, words):
                 await awaited.wait()
                 if awaited.slot is not None:
-                    error = sequence.sequence.fetch(awaited.slot)
+                    error = sequence.fetch(awaited.slot, into)
                     awaited.slot.release()
                     if error is not None:
                         raise error
-                return sequence.result(arrays, new)
+                return sequence.result(arrays, new, into)
             if awaited.slot is not None:
                 awaited.slot.release()
         planner = self._planner()
-        planner._requests.append(sequence.again(device, arrays, self._lane, new))
+        planner._requests.append(sequence.again(device, arrays, self._lane, new, into))
         await planner._ask_all()
-        return sequence.result(arrays, new)
+        return sequence.result(arrays, new, into)
 
     @trio.lowlevel.enable_ki_protection
     def _send_again(self, batch: BatchSender, sequence: KnownSequence, arrays: tuple[DeviceArray, ...]) -> object:
         """Send a known sequence once more in a batch. Returns the verb's result."""
         path, size = batch.path, sequence.sequence.answer_bytes
         new = sequence.make(self._device.part(DeviceMemory))
+        into = () if sequence.told is None else sequence.told.new()
         launcher = None if path is None else _launcher_of(path, sequence)
         if launcher is not None:
             slot = self._device.part(Transfers).staging.acquire_for_batch(size) if size else None
             if slot is not None or not size:
-                owner = _BatchSequence(batch.mailbox_of(sequence.sequence.kind), batch.errors, sequence, slot)
+                owner = _BatchSequence(batch.mailbox_of(sequence.sequence.kind), batch.errors, sequence, slot, into)
                 words = sequence.words(new, 0 if slot is None else slot.place)
                 if launcher(sequence, (arrays, new), owner, new, words):
                     batch.launched = True
-                    return sequence.result(arrays, new)
+                    return sequence.result(arrays, new, into)
                 if slot is not None:
                     slot.release()
-        batch.send(sequence.again(self._device, arrays, self._lane, new))
-        return sequence.result(arrays, new)
+        batch.send(sequence.again(self._device, arrays, self._lane, new, into))
+        return sequence.result(arrays, new, into)

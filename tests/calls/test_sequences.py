@@ -147,6 +147,21 @@ async def test_repetitions_in_flight_do_not_share_what_lies_between_their_calls(
         np.testing.assert_allclose(await result.to_host(), expected)
 
 
+async def test_repetitions_in_flight_tell_their_answers_apart(dev: Device) -> None:
+    array = await dev.to_device(numbers()["a"])
+    found: list[Any] = []
+    async with dev.batch() as batch:
+        for seed in range(1, 9):
+            batch.copy_from(array, numbers(seed)["a"])
+            found.append((batch.solver.det(array), batch.solver.slogdet(array)))
+    for seed, (det, (sign, logarithm)) in enumerate(found, 1):
+        np.testing.assert_allclose(det, np.linalg.det(numbers(seed)["a"]))
+        np.testing.assert_allclose((sign, logarithm), np.linalg.slogdet(numbers(seed)["a"]))
+    await array.copy_from(numbers(3)["a"])
+    np.testing.assert_allclose(await dev.solver.det(array), np.linalg.det(numbers(3)["a"]))
+    np.testing.assert_allclose(found[0][0], np.linalg.det(numbers(1)["a"]))
+
+
 async def test_a_known_verb_keeps_no_array_alive(dev: Device) -> None:
     arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
     for verb, names in SINGLE.items():

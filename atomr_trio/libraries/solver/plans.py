@@ -498,7 +498,7 @@ class SolverPlans(SequencedLibrary):
                 operands=operands,
                 quick=True,
                 answer=part,
-                check=None if check is None or first + step < flat.size else lambda _: check(out),
+                check=None if check is None or first + step < flat.size else _whole(check, out),
                 table=BLAS,
             )
 
@@ -678,6 +678,10 @@ class SolverPlans(SequencedLibrary):
         table = self._upload(np.array([matrices, sides], np.int64))
         first, second = lines(table)
         return table, first, second
+
+
+def _whole(check: Verdict, out: npt.NDArray[Any]) -> Verdict:
+    return lambda _: check(out)
 
 
 def _is_own(request: object) -> TypeGuard[CallRequest]:
