@@ -446,6 +446,10 @@ class KnownSequence:
         self.reads: tuple[Block, ...] = tuple(block for block, role in fixed if role is Role.READ)
         self.writes: tuple[Block, ...] = tuple(block for block, role in fixed if role is not Role.READ)
 
+    def reads_torn(self) -> bool:
+        """Return whether it writes to a torn array that it may also read: then it has to be planned anew."""
+        return any(block.torn is not None for block in self.writes)
+
     def make(self, memory: DeviceMemory) -> list[DeviceArray]:
         """Return new arrays for one repetition."""
         return [memory.empty(shape, dtype) for shape, dtype in self.new]
@@ -781,7 +785,7 @@ class SequencedLibrary(Library):
         question = _question_of(self, plan, arguments, keywords)
         sequences = self._device.part(KnownSequences)
         sequence = None if question is None else sequences.find(question[0])
-        if question is not None and sequence is not None:
+        if question is not None and sequence is not None and not sequence.reads_torn():
             again: Any = await self._repeat(sequence, question[1])
             return cast("T", again)
         await self._begin_verb(plan, arguments, keywords)
@@ -797,7 +801,8 @@ class SequencedLibrary(Library):
         batch, sequences = self._batch, self._device.part(KnownSequences)
         assert batch is not None  # this is its form for batches
         batch.check()
-        if question is not None and (sequence := sequences.find(question[0])) is not None:
+        sequence = None if question is None else sequences.find(question[0])
+        if question is not None and sequence is not None and not sequence.reads_torn():
             again: Any = self._send_again(batch, sequence, question[1])
             return cast("T", again)
         planner = self._planner()

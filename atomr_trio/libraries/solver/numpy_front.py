@@ -96,17 +96,19 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         sides = self._right_sides(b, "b", given, given.shape[-1])
         target = self._out(out, sides.solution(given.shape[-1]), given, b)
-        self._spared = target
         if not given.size or not math.prod(sides.array.shape[:-2]):
             return self._deliver(sides.result(self._copied(sides.array, target).array), target)
         factors, transposed = self._used_up_anyhow(given)
         look = self._look("solve", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
         pivots = self._factor_lu(factors, look=look)
+        kept = self._keep(target, factors)
         solution = self._copied(sides.array, target)
         self._solve_lu(factors, pivots, solution, OPERATIONS["T" if transposed else "N"])
         is_one_each = factors.array.shape[:-2] == solution.array.shape[:-2]
         self._taint(look, solution, None if is_one_each else matching(factors, solution))
-        return self._deliver(sides.result(solution.array), target)
+        result = self._deliver(sides.result(solution.array), target)
+        self._restore(kept, look)
+        return result
 
     @verb
     def inv(self, a: DeviceArray, *, out: DeviceArray | None = None, check_finite: bool = True) -> DeviceArray:
@@ -122,15 +124,17 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         kind = (given.shape, given.dtype)
         target = self._out(out, kind, given)
-        self._spared = target
         factors, transposed = self._used_up_anyhow(given)
         look = self._look("inv", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
         pivots = self._factor_lu(factors, look=look)
+        kept = self._keep(target, factors)
         inverse = self._columns(kind, turned(target, transposed))
         self._make_identity(inverse)
         self._solve_lu(factors, pivots, self._seen(inverse), OPERATIONS["N"])
         self._taint(look, self._seen(inverse))
-        return self._deliver(swapped(inverse) if transposed else inverse, target)
+        result = self._deliver(swapped(inverse) if transposed else inverse, target)
+        self._restore(kept, look)
+        return result
 
     @verb
     def lstsq(
