@@ -18,8 +18,8 @@ from atomr_trio import (
     SingularMatrixError,
     StaleArray,
 )
-from atomr_trio._calls import sequences
-from atomr_trio._calls.sequences import KnownSequences
+from atomr_trio._calls import known_sequences
+from atomr_trio._calls.known_sequences import KnownSequences
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.sequences import Content, Hole, Step, pack_words, unpack_words
 from atomr_trio.testing import ReturnStatus, inject
@@ -174,7 +174,7 @@ async def test_a_known_verb_keeps_no_array_alive(dev: Device) -> None:
 
 
 async def test_the_oldest_known_verb_is_forgotten(dev: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_constant(monkeypatch, sequences, "_MOST_KNOWN", 2)
+    set_constant(monkeypatch, known_sequences, "_MOST_KNOWN", 2)
     known = core_of(dev).part(KnownSequences)
     arrays = [await dev.to_device(numbers(seed)["p"]) for seed in range(4)]
     for array in arrays:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.apart import check_all_apart, check_apart
+from ..._calls.known_sequences import SequencedLibrary
 from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
-from ..._calls.sequences import SequencedLibrary
 from ..._calls.verbs import (
     Address,
     Answer,
