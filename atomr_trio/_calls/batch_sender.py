@@ -21,15 +21,18 @@ from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import LaneBook, Launch, the_lane
 from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
+from .._transfers.batch_copies import BatchCopies, BatchCopy
 from .._transfers.copies import take_by_helpers
-from .._transfers.copy_plan import THREAD_BYTES
+from .._transfers.copy_plan import THREAD_BYTES, _Way
 from .._transfers.memory import tear_halves
 from .._transfers.transfers import Transfers
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
+from .._values.util import known
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
 from .known import HostAnswer, KnownCall
 from .launching import BatchPaths, LaunchPath
+from .moves import Moves, moves_of
 
 if TYPE_CHECKING:
     from .._transfers.staging import Slot
@@ -126,11 +129,15 @@ class BatchSender:
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
         self._staging = device.part(Transfers).staging
         self._memory = device.part(DeviceMemory)
-        self._requests: collections.deque[CommandRequest] = collections.deque()
+        self._requests: collections.deque[CommandRequest | BatchCopy] = collections.deque()
+        self._copies: BatchCopies | None = None
         self._calls = 0
         """The number of calls that sent those."""
         self._errors: list[DeviceError] = []
         self.launches: ShortLaunches = ShortLaunches(device.module_actor.mailbox, self._errors)
+        self.memory_launches: ShortLaunches = ShortLaunches(device.memory_actor.mailbox, self._errors)
+        self.moves: Moves | None = None
+        """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
         self._special: dict[Callable[[Mailbox, list[DeviceError]], ShortLaunches], ShortLaunches] = {}
 
@@ -143,6 +150,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
+        self._copies = BatchCopies(generation, self.device.memory_actor.mailbox, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)
@@ -150,12 +158,14 @@ class BatchSender:
                 book = generation.timeline.book(self.lane)
                 self.path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
             self.launchers = self.path.launchers
+            self.moves = moves_of(self.path, self.device)
 
     @trio.lowlevel.enable_ki_protection
     def close(self) -> None:
         """End the batch: calls that were sent go on, and their outcomes are dropped."""
         self.over = True
         self.launchers = {}
+        self.moves = None
         if self.path is not None and self.lane != LANE_COMPUTE:
             self.path.close()
         for request in self._requests:
@@ -278,6 +288,20 @@ class BatchSender:
         return self._errors
 
     @trio.lowlevel.enable_ki_protection
+    def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> bool:
+        """Copy between two checked arrays by the short way; return false if it has to go the general way."""
+        self.check()
+        copies = known(self._copies, "a batch that takes calls was entered")
+        copy = copies.plan(array, host, way)
+        if copy is None:
+            return False
+        self._check_room(way.lane, copy.count)
+        copies.send(copy)
+        self._requests.append(copy)
+        self._calls += 1
+        return True
+
+    @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:
         """Send a call that is one command."""
         try:
@@ -377,7 +401,7 @@ class BatchSender:
             self._calls -= 1
         self._hear(request)
 
-    def _hear(self, request: CommandRequest) -> None:
+    def _hear(self, request: CommandRequest | BatchCopy) -> None:
         error = request.error
         if error is None:
             try:

@@ -534,7 +534,7 @@ class SequencedLibrary(Library):
         new = sequence.make(device.part(DeviceMemory))
         into = () if sequence.told is None else sequence.told.new()
         staging, actor = device.part(Transfers).staging, device.actor_of(sequence.sequence.kind.later)
-        path, mailbox = launches._present_path(), actor.mailbox
+        path, mailbox = launches.present_path(), actor.mailbox
         may_begin = mailbox.posted == mailbox.taken and actor.current is None and (not size or staging.has_free(size))
         launcher = _launcher_of(path, sequence) if path is not None and may_begin else None
         if path is not None and launcher is not None:

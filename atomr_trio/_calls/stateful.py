@@ -268,7 +268,7 @@ class KnownExecution:
 
         Returns None, and has no effect, if it has to go the general way.
         """
-        path, call, plan = launches._present_path(), self._call, self._plan
+        path, call, plan = launches.present_path(), self._call, self._plan
         actor = launches.device.actor_of(call.kind.later)
         mailbox = actor.mailbox
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
