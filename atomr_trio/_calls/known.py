@@ -288,7 +288,7 @@ class KnownCall:
             return self.operation, ()
         operands = self.operands(arguments)
         if self.new is not None:
-            operands = (*operands, (cast("Block", arguments[-1]), self.new.role))
+            operands = (*operands, (cast("Block", arguments[self.arrays]), self.new.role))
         return self.operation, operands
 
 

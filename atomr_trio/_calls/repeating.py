@@ -2,10 +2,11 @@
 
 It is the same for every call: whether its result is an array that it was given, a new one, or a number on the host, and
 whether it is awaited or of a batch. What differs from one call to the next are the words of its record
-(``_wire/ready.py``): the addresses of its arrays, and of a new result or the place of an answer.
+(``_wire/ready.py``): the addresses of its arrays, and of a new result or the place of an answer. The launch of a graph
+is a call without words, on memory that is always the same.
 
 The function is generated, as the encoder of a kernel's arguments is (``encoder.py``): a loop over the arrays took twice
-as long. Its text contains only numbers.
+as long. Its text contains only numbers. The memory of a graph may be thousands of blocks, so there it is a loop.
 
 The blocks of a call are looked at one by one. Those that only this lane has used are recognised by `Block.fast`. For
 any other, `LaunchPath.admit` finds whether something of another lane must be waited for. A ready record has no waits,
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
+from .._generation.requests import CallKind
+from .._generation.timeline import Launchable, Operand
 from .._memory.arena import Block, ChunkState
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
 from .._wire.ready import READY
@@ -35,8 +38,33 @@ if TYPE_CHECKING:
     from .._generation.timeline import LaunchOwner
     from .launching import LaunchPath
 
-_FENCE_MASK = 15
-"""A fence follows only every 16th call that others follow (see ``ring.py``)."""
+
+class RepeatedCall(Launchable, Protocol):
+    """A call whose records are the same, but for the words at `places`."""
+
+    kind: CallKind
+    head: bytes
+    """The part of its records in front of the words."""
+    payload: bytes
+    """The payload of its records, with zeros at `places`."""
+    places: tuple[int, ...]
+
+    @property
+    def _key(self) -> object:
+        """An object of its own, by which a path finds its function."""
+
+    def _of(self, thing: Any) -> bool:
+        """Return whether it is of this module or plan, and ends with it."""
+
+
+class FixedCall(RepeatedCall, Protocol):
+    """A call that is always on the same memory."""
+
+    operands: tuple[Operand, ...]
+    """Its access to memory."""
+    blocks: tuple[Block, ...]
+    reads: tuple[Block, ...]
+    writes: tuple[Block, ...]
 
 
 class CallLauncher(Protocol):
@@ -44,7 +72,7 @@ class CallLauncher(Protocol):
 
     def __call__(
         self,
-        call: KnownCall,
+        call: RepeatedCall,
         given: tuple[object, ...],
         owner: LaunchOwner,
         new: Block | None = None,
@@ -53,8 +81,9 @@ class CallLauncher(Protocol):
     ) -> bool:
         """Write the record of the call into the ring. Returns false, without any effect, if it must go the general way.
 
-        `given` are the arrays of the call, and behind them `new`, the block of its new result. Without one, `word` is
-        the place of the answer. `owner` is told of the end.
+        `given` is kept alive until the call is done. It begins with the arrays of a call that is not always on the
+        same memory, and with `new`, the block of its new result, behind them. Without a new result, `word` is the place
+        of the answer. `owner` is told of the end.
         """
 
 
@@ -64,8 +93,7 @@ def launch(call, given, owner, new=None, word=0):
     if not here() or (sent > path.last_record and not path.look_again()):
         return False
     # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-    {listed}= given
-{blocks}{new}{checks}\
+{arrays}{new}{checks}\
     ticket = book.issued + 1
     me = (lane, ticket)
 {notes}\
@@ -81,7 +109,10 @@ def launch(call, given, owner, new=None, word=0):
         wake()
     return True
 """
-_BLOCK = "    b{i} = a{i}._storage.block\n"
+_ARRAY = """\
+    a{i} = given[{i}]
+    b{i} = a{i}._storage.block
+"""
 _NEW = """\
     word = new.address
     if not may_take(new):
@@ -105,72 +136,98 @@ _TAKES = """\
     new.written = True
     new.fast = token
 """
+_CHECKS_OF_FIXED = """\
+    for used in blocks:
+        if used.fast != token:
+            if not path.admit(operands):
+                return False
+            break
+"""
+_NOTES_OF_FIXED = """\
+    for used in writes:
+        used.writer = me
+        if used.readers:
+            used.readers = {}
+    for used in reads:
+        used.reader = me
+"""
 
 
-def _text(arrays: int, access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, new: bool) -> str:
-    """Return the text of the function for calls on so many arrays."""
+def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, new: bool) -> str:
+    """Return the text of the function for calls with this access to their arrays."""
+    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i != NEW)])
     operands = "".join(f"(b{i}, {role.name}), " for i, role in access)
     different = " or ".join(f"b{i}.fast != token" for i, _ in access)
+    notes = "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
+    words = (f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, " for i, more in sources)
     return _TEXT.format(
-        listed="".join([*(f"a{i}, " for i in range(arrays)), *(["_, "] if new else [])]) or "() ",
-        blocks="".join(_BLOCK.format(i=i) for i in dict.fromkeys([i for i, _ in access] + _arrays_of(sources))),
+        arrays="".join(_ARRAY.format(i=i) for i in named),
         new=_NEW if new else "",
         checks=_CHECKS.format(different=different, operands=operands) if access else "",
-        notes="".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
-        + (_TAKES if new else ""),
+        notes=notes + (_TAKES if new else ""),
         count=len(sources),
-        words="".join(
-            f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, " for i, more in sources
-        ).replace(" + 0, ", ", "),
+        words="".join(words).replace(" + 0, ", ", "),
     )
 
 
-def _arrays_of(sources: tuple[Source, ...]) -> list[int]:
-    return [number for number, _ in sources if number != NEW]
-
-
 @functools.lru_cache(maxsize=1024)
-def _compiled(arrays: int, access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], new: bool) -> Any:
-    return compile(_text(arrays, access, sources, new=new), "<a repeated call>", "exec")
+def _compiled(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], new: bool) -> Any:
+    return compile(_text(access, sources, new=new), "<a repeated call>", "exec")
+
+
+_OF_FIXED = compile(
+    _TEXT.format(arrays="", new="", checks=_CHECKS_OF_FIXED, notes=_NOTES_OF_FIXED, count=0, words=""),
+    "<a repeated call>",
+    "exec",
+)
 
 
 def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
     """Return the function of a form of calls for the lane of a path. It holds no array."""
-    sender, book = path.sender, path.book
-    ring, verb = sender.ring, call.kind.later.number | path.verb & UNSIGNED | REPEATED
+    code = _compiled(call.access, call.sources, call.new is not None)
+    return _launcher(path, call, code, {"may_take": _taker(path), "number": path.generation.number})
+
+
+def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
+    """Return the function of a call that is always on the same memory, for the lane of a path. It holds no array."""
+    fixed = {"blocks": call.blocks, "operands": call.operands, "reads": call.reads, "writes": call.writes}
+    return _launcher(path, call, _OF_FIXED, fixed)
+
+
+def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, Any]) -> CallLauncher:
+    sender, book, kind, ring = path.sender, path.book, call.kind, path.sender.ring
     assert ring is not None
     words, payload = len(call.places), len(call.payload)
     names: dict[str, Any] = {
         **{role.name: role for role in Role},
+        **more,
         "ASLEEP": WORKER_ASLEEP_WORD,
         "SENT": RECORDS_SENT_WORD,
         "SLOT_MASK": SLOT_MASK,
         "SLOT_SHIFT": SLOT_SHIFT,
         "announce": sender.announce,
         "book": book,
-        "engine": call.kind.later.engine_number,
-        "fence_mask": _FENCE_MASK if verb & UNSIGNED else 0,
+        "engine": kind.later.engine_number,
+        "fence_mask": path.fence_mask,
         "head": call.head,
         "here": path.here,
         "lane": book.index,
         "launches": book.launches,
         "length": READY.size + payload,
-        "may_take": _taker(path),
-        "number": path.generation.number,
         "pack_into": struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{words}Q{payload}s").pack_into,
         "path": path,
         "payload": call.payload,
         "sender": sender,
         "slots": ring.slots,
         "token": path.token,
-        "usage": call.kind.usage,
-        "verb": verb,
+        "usage": kind.usage,
+        "verb": kind.later.number | path.verb & UNSIGNED | REPEATED,
         "wake": path.generation.settler.wake,
-        "wakes": bool(verb & UNSIGNED),
+        "wakes": path.wakes,
         "words": sender.words,
     }
     found: dict[str, Callable[..., bool]] = {}
-    exec(_compiled(call.arrays, call.access, call.sources, call.new is not None), names, found)
+    exec(code, names, found)
     return cast("CallLauncher", trio.lowlevel.enable_ki_protection(found["launch"]))
 
 

@@ -212,7 +212,7 @@ class UploadRequest(SlotRequest):
 class CallRequest(SlotRequest):
     """One call of a library's function. Its answer comes to the host in a slot, which it holds until then."""
 
-    __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written")
+    __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written", "is_quick")
 
     def __init__(
         self,
@@ -227,8 +227,11 @@ class CallRequest(SlotRequest):
         answer: npt.NDArray[Any] | None,
         check: Verdict | None,
         keep: object,
+        quick: bool = False,
     ) -> None:
         super().__init__(table.call, operands, lane=lane, operation=operation, keep=keep)
+        self.is_quick: bool = quick
+        """True if the library never waits in it, and makes a few entries of the stream's queue at most."""
         self._table = table
         self._function = table.numbers[function]
         self._arguments = arguments
@@ -569,13 +572,17 @@ class Library:
         answer: npt.NDArray[Any] | None = None,
         check: Verdict | None = None,
         table: CallTable | None = None,
+        quick: bool = False,
     ) -> CallRequest:
         """Plan a call of `function` with `arguments`, which follow its handle; `table` is that of another library."""
         if answer is not None and answer.nbytes > ANSWER_BYTES:
             raise ValueError(f"an answer of {answer.nbytes} bytes")
         if answer is not None:
             flags |= DEVICE_SCALARS
-        request = self._request(function, arguments, operands.roles(), operands, operation, flags, table, answer, check)
+        roles = operands.roles()
+        request = self._request(
+            function, arguments, roles, operands, operation, flags, table, answer, check, quick=quick
+        )
         self._requests.append(request)
         return request
 
@@ -590,6 +597,7 @@ class Library:
         flags: int = 0,
         table: CallTable | None = None,
         joined: Callable[[int, CallRequest], CommandRequest] | None = None,
+        quick: bool = False,
     ) -> None:
         """Plan `count` such calls, each with its own arguments; for calls without an answer.
 
@@ -598,7 +606,7 @@ class Library:
         roles = operands.roles()
 
         def make(index: int) -> CommandRequest:
-            request = self._request(function, arguments(index), roles, operands, operation, flags, table)
+            request = self._request(function, arguments(index), roles, operands, operation, flags, table, quick=quick)
             return request if joined is None else joined(index, request)
 
         if count == 1:
@@ -618,6 +626,8 @@ class Library:
         table: CallTable | None,
         answer: npt.NDArray[Any] | None = None,
         check: Verdict | None = None,
+        *,
+        quick: bool = False,
     ) -> CallRequest:
         return CallRequest(
             table or cast("CallTable", self._table),
@@ -630,6 +640,7 @@ class Library:
             answer=answer,
             check=check,
             keep=operands.arrays,
+            quick=quick,
         )
 
     def _execution(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import logging
 import math
 import os
@@ -23,15 +22,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import attrs
+import conclusion
 import numpy as np
+import targets
 import trio
-from speed_report import Verdict
+from speed_report import CUPY, OURS, RAW, TORCH, Absent, Measure, Table, Verdict
 
 import atomr_trio
 from atomr_trio._cli.progress import Progress
@@ -50,14 +51,11 @@ WILD_ADDRESS = 0x10
 COUNT = 1000
 GIB = 1 << 30
 DEADLINE = 60
-STANDBY_LIMIT = 2e-3
-"""Seconds from the report of a fault to the next result, with a standby."""
-START_LIMIT = 0.05
-"""Without one: so many seconds more than a process that uses the driver by ctypes and is started anew."""
-HELD_UP_LIMIT = 5e-3
-"""Seconds that the event loop may be held up."""
+STANDBY_ROW, START_ROW, ANEW_ROW = (
+    f"from the report of a fault to the next result, {how}" for how in ("one standby", "no standby", "a new process")
+)
 
-CUPY = f"""
+WITH_CUPY = f"""
 import os, time, cupy
 module = cupy.RawModule(code={SOURCE!r})
 touch, wild = module.get_function("touch"), module.get_function("wild")
@@ -72,7 +70,7 @@ except cupy.cuda.runtime.CUDARuntimeError:
     print("fault", time.monotonic(), flush=True)
 os._exit(0)
 """
-TORCH = f"""
+WITH_TORCH = f"""
 import os, time, torch
 x = torch.zeros({COUNT}, dtype=torch.int32, device="cuda")
 x += 1
@@ -114,7 +112,8 @@ except CudaError:
 os._exit(0)
 """
 """The least that a process of its own can do."""
-PEERS = {"atomr_cuda": ("the driver by ctypes", BARE), "cupy": ("CuPy", CUPY), "torch": ("PyTorch", TORCH)}
+SUBJECTS = {"atomr_cuda": RAW, "cupy": CUPY, "torch": TORCH}
+PEERS = {"atomr_cuda": ("the driver by ctypes", BARE), "cupy": ("CuPy", WITH_CUPY), "torch": ("PyTorch", WITH_TORCH)}
 """By the module that must be there: the name, and a program that tells of its first result and of its fault."""
 
 
@@ -250,27 +249,40 @@ def picture(rows: list[tuple[str, float]]) -> Iterator[str]:
         yield f"{name:28} {'█' * max(length, 1):48} {seconds * 1e3:9.1f} ms"
 
 
-def judged(with_standby: Recovery, without: Recovery, bare: float | None) -> Iterator[Verdict]:
-    """Each figure beside its limit."""
+def table_of(with_standby: Recovery, without: Recovery, anew: Mapping[str, float | None]) -> Table:
+    """All that was measured: recoveries, how long the loop was held up at most, and what others take."""
+    table = Table()
+    for row, each in ((STANDBY_ROW, with_standby), (START_ROW, without)):
+        table.measures.append(Measure(row, OURS, each.seconds))
+        table.measures.append(Measure(held_up_row(each), OURS, each.held_up))
+    for module, seconds in anew.items():
+        who = SUBJECTS[module]
+        if seconds is None:
+            table.absent.append(Absent(ANEW_ROW, who, "did not run"))
+        else:
+            table.measures.append(Measure(ANEW_ROW, who, [seconds]))
+    return table
 
-    def at_most(name: str, figure: float, limit: float) -> Verdict:
-        return Verdict(name, figure <= limit, figure, limit)
 
-    yield at_most("from the report to the next result, one standby", with_standby.median, STANDBY_LIMIT)
-    name = "from the report to the next result, no standby: a process that uses ctypes + 50 ms"
-    if bare is None:
-        yield Verdict(name, None, missing="that process did not run")
-    else:
-        yield at_most(name, without.median, bare + START_LIMIT)
-    for each in (with_standby, without):
-        yield at_most(f"the event loop held up, {each.name}", max(each.held_up), HELD_UP_LIMIT)
+def held_up_row(recovery: Recovery) -> str:
+    """The longest that the event loop was held up."""
+    return f"the event loop held up, {recovery.name}"
+
+
+def judged(with_standby: Recovery, without: Recovery, table: Table) -> list[Verdict]:
+    """Each figure beside its target. Of the times that the loop was held up, the longest is judged."""
+    longest = Table([Measure(held_up_row(each), OURS, [max(each.held_up)]) for each in (with_standby, without)])
+    return [
+        *targets.judged(table, targets.of_recovery(STANDBY_ROW, START_ROW, ANEW_ROW)),
+        *targets.judged(longest, [targets.held_up(measure.what) for measure in longest.measures]),
+    ]
 
 
 async def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed."""
     backend: Backend = arguments.backend
-    held = int(arguments.gib * GIB)
-    ours = [await recoveries(backend, standby, arguments.faults, held) for standby in (1, 0)]
+    held, faults = int(arguments.gib * GIB), conclusion.fewer(arguments.faults, arguments.share)
+    ours = [await recoveries(backend, standby, faults, held) for standby in (1, 0)]
     rows = [(each.name, each.median) for each in ours]
     anew: dict[str, float | None] = {}
     if backend == "cuda":
@@ -281,25 +293,21 @@ async def main(arguments: argparse.Namespace) -> int:
                 print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
                 if seconds is not None:
                     rows.append((f"{name}, a new process", seconds))
-    print(f"\nfrom the report of the fault to the next result, median of {arguments.faults} (logarithmic):")
+    print(f"\nfrom the report of the fault to the next result, median of {faults} (logarithmic):")
     print("\n".join(picture(rows)))
     for each in ours:
         low, high = min(each.seconds) * 1e3, max(each.seconds) * 1e3
         held_up = max(each.held_up) * 1e3
         print(f"{each.name}: {low:.2f} to {high:.2f} ms; the event loop was held up for {held_up:.2f} ms at most")
-    verdicts = list(judged(*ours, anew.get("atomr_cuda"))) if backend == "cuda" else []
-    print("\nwhat must hold:", *(verdicts or ["only a GPU can tell"]), sep="\n")
-    if arguments.json is not None:
-        facts = {each.name: {"median": each.median, "seconds": each.seconds, "held_up": each.held_up} for each in ours}
-        must_hold = [verdict.facts() for verdict in verdicts]
-        arguments.json.write_text(json.dumps({**facts, "medians": dict(rows), "must_hold": must_hold}, indent=1))
+    table = table_of(*ours, anew)
+    title = f"A fault and the next result, {faults} times, {arguments.gib:g} GiB held"
+    verdicts = judged(*ours, table) if backend == "cuda" else []
+    conclusion.conclude(arguments, "recovery", title, table, verdicts)
     return int(any(verdict.held is False for verdict in verdicts))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser = conclusion.options(__doc__)
     parser.add_argument("--faults", type=int, default=20, help="faults of each way to recover")
     parser.add_argument("--gib", type=float, default=8.0, help="GiB of arrays that must survive")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     sys.exit(trio.run(main, parser.parse_args()))

@@ -12,9 +12,12 @@ from ctypes import addressof, byref, c_int, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, STAGING_AT, WORD, CallTable, Option, Workspace
+from ..._wire.records.memory import OFFSET_MASK
 from ..._wire.status import StatusClass, classify
 from . import workspaces
-from .lanes import Ready
+from .lanes import NativeCall, Ready, Target
+from .pointers import address_of_pointer, pointer_to
+from .shared_words import MOST_ARGUMENTS, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +32,23 @@ if TYPE_CHECKING:
 class Bound:
     """A function, ready to be called with the words of a record."""
 
-    __slots__ = ("call", "entries", "kinds", "numbers_on_host", "option", "query", "symbol", "words", "workspace")
+    __slots__ = (
+        "call",
+        "entries",
+        "function",
+        "kinds",
+        "numbers_on_host",
+        "option",
+        "query",
+        "symbol",
+        "words",
+        "workspace",
+    )
 
     def __init__(self, table: CallTable, name: str, bindings: Any) -> None:
         function = getattr(bindings, name)
         kinds = function.argtypes[1:]
+        self.function: Any = function
         self.call: Callable[..., int] = function.bind()
         self.kinds: tuple[Any, ...] = tuple(kinds)
         """The types of its arguments behind the handle."""
@@ -66,6 +81,8 @@ _LONG_CALLS = ("trsm", "trsv", "trmm", "syrk", "syr2k", "herk", "her2k", "symm",
 _SCALAR: Final = struct.Struct("<Q")
 _Simple: Any = c_int.__base__
 """The base of the types of single numbers and pointers."""
+_UNKNOWN: Final = (1 << 64) - 1
+"""The word of a setting that is unknown."""
 _NOT_MADE = -1
 """The status of a call that was not made."""
 
@@ -108,7 +125,18 @@ def converted(arguments: Sequence[Any], kinds: Sequence[Any]) -> list[Any]:
 class LaneHandle:
     """The objects of a library for one lane: its handle, whose stream is always the lane's, and the results."""
 
-    __slots__ = ("answers", "captured_room", "flags", "host_room", "options", "room", "room_bytes", "settings", "value")
+    __slots__ = (
+        "answers",
+        "captured_room",
+        "flags",
+        "flags_word",
+        "host_room",
+        "options",
+        "room",
+        "room_bytes",
+        "settings",
+        "value",
+    )
 
     def __init__(self, value: Any, answers: int) -> None:
         self.value: Any = value
@@ -124,6 +152,9 @@ class LaneHandle:
         """The library's own workspace for calls that are captured; None if none was captured."""
         self.flags: int | None = None
         """The present setting; None when it is unknown."""
+        self.flags_word: Words = Words(1)
+        """The same for native code."""
+        self.flags_word.view[0] = _UNKNOWN
 
 
 class Handles:
@@ -217,7 +248,8 @@ class CallEngine:
         """Return the call of a sequence's step, for which nothing of the payload is looked at again.
 
         What depends on the sizes alone is asked once: the library's workspace. The call writes what it answers behind
-        the address `answers`, and whoever makes the sequence fetches it. Raises as the call does.
+        the address `answers`, and whoever makes the sequence fetches it, and holds `Lane.calling`. Raises as the call
+        does.
         """
         number, flags, scalars, marks, *_ = HEAD.unpack_from(step.payload)
         bound = self._bound.get(number) or self._bind(number)
@@ -246,8 +278,7 @@ class CallEngine:
             if flags != handle.flags:
                 self._set(handle, flags)
             lane.weigh(ticket, entries)
-            with lane.calling:
-                status = call()
+            status = call()
             if status:
                 raise refusal(self._driver, self._library, status, bound.symbol, lane)
 
@@ -310,7 +341,28 @@ class CallEngine:
         def error_of(status: int) -> Exception:
             return refusal(self._driver, self._library, status, bound.symbol, lane)
 
-        return made_ready(prepare, call, error_of, alone=bound.entries > ENTRIES_OF_A_CALL)
+        def native() -> NativeCall | None:
+            pointer = pointer_to(bound.function, self._services.give_up)
+            if pointer is None or len(words) >= MOST_ARGUMENTS:
+                return None
+            arguments, places_of = Words(MOST_ARGUMENTS), [Target(0)] * len(places)
+            arguments.set((handle.value.value, *words))
+            for index, argument in split.arguments:
+                places_of[index] = Target(arguments.address + (argument + 1) * WORD)
+            for index, offset in split.scalars:
+                places_of[index] = Target(addressof(area) + offset)
+            form = NativeCall(
+                address_of_pointer(pointer),
+                arguments,
+                places_of,
+                guard=handle.flags_word.address,
+                expected=flags,
+                keep=(pointer, area, handle.flags_word),
+            )
+            return self._fetching(form, handle.answers, answer_bytes, split.staging[0], lane) if answer_bytes else form
+
+        alone = bound.entries > ENTRIES_OF_A_CALL
+        return made_ready(prepare, call, error_of, alone=alone)._replace(native=native)
 
     def _then_fetch(
         self, call: Callable[[RecordWords], int], answers: int, size: int, place: int, lane: Lane
@@ -329,9 +381,26 @@ class CallEngine:
         return call_and_fetch
 
     def _set(self, handle: LaneHandle, flags: int) -> None:
-        handle.flags = None
+        handle.flags, handle.flags_word.view[0] = None, _UNKNOWN
         self._handles.configure(handle.value, flags)
-        handle.flags = flags
+        handle.flags = handle.flags_word.view[0] = flags
+
+    def _fetching(self, form: NativeCall, answers: int, size: int, place: int, lane: Lane) -> NativeCall | None:
+        """The same, with a copy of the answer to the host behind the call: to the staging area, as most answers are."""
+        copy = self._driver.cuMemcpyDtoHAsync
+        pointer = pointer_to(copy, self._services.give_up)
+        if pointer is None:
+            return None
+        arguments, targets = Words(MOST_ARGUMENTS), list(form.targets)
+        arguments.set((0, answers, size, lane.stream.value))
+        targets[place] = Target(arguments.address, self._services.staged(0), OFFSET_MASK)
+        return form._replace(
+            targets=targets,
+            then=address_of_pointer(pointer),
+            then_arguments=arguments,
+            then_error=lambda status: copy.library.error(status, copy.symbol),
+            keep=(form.keep, pointer),
+        )
 
     def _bind(self, number: int) -> Bound:
         bound = self._bound[number] = Bound(self.table, self.table.functions[number], self._bindings)
