@@ -420,6 +420,24 @@ def test_it_runs_by_default_and_for_a_simulated_device_if_asked(backend, value, 
     native.check(backend, native_loop_wanted())
 
 
+def test_a_worker_that_cannot_have_it_gets_the_reason(monkeypatch):
+    """Whatever it is, the worker goes on with the loop of Python."""
+    wants: Any = dict.fromkeys(("driver", "loop", "page", "page_on_device", "patience", "give_up"))
+    ring: Any = object()
+    assert native.loop_for(backend="cuda", ring=None, **wants) == (None, "records come through the socket")
+    monkeypatch.setenv(NATIVE_VARIABLE, "0")
+    assert native.loop_for(backend="cuda", ring=ring, **wants) == (None, "ATOMR_TRIO_NATIVE=0")
+    monkeypatch.setenv(NATIVE_VARIABLE, "1")
+
+    def refuse() -> None:
+        raise native.Unavailable("the system does not allow its code: Permission denied")
+
+    monkeypatch.setattr(native, "mapped", refuse)
+    assert native.loop_for(backend="cuda", ring=ring, **wants)[1] == str(
+        pytest.raises(native.Unavailable, refuse).value
+    )
+
+
 async def test_a_device_says_which_loop_it_has(monkeypatch):
     for value, reason in (("1", None), ("0", "ATOMR_TRIO_NATIVE=0")):
         monkeypatch.setenv(NATIVE_VARIABLE, value)
