@@ -155,7 +155,7 @@ SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(9))
 PLANS: Final[Mapping[str, Plan]] = {
     "cuda": Plan(
         tuple(_works(1000, (100, 1000), (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))),
-        0.01,
+        0.006,
         2,
         4,
         5,
