@@ -10,7 +10,6 @@ If its calls never wait, the words are those of a ready record (``_wire/ready.py
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -21,19 +20,18 @@ import trio
 from .._arrays.arrays import DeviceArray, Storage, check_usable
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CommandRequest, Series
-from .._generation.timeline import Launch, LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState
+from .._generation.requests import CallKind, CommandRequest, Series
+from .._generation.timeline import Launch, Operand
+from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._transfers.staging import Slot
 from .._transfers.transfers import Transfers
 from .._values.errors import DeviceError
 from .._values.statistics import Outcome
-from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
-from .._wire.ready import READY, has_room, new_identity, ready_head, with_holes
+from .._wire.protocol import Role
+from .._wire.ready import has_room, new_identity, ready_head, with_holes
 from .._wire.records.calls import WORD
 from .._wire.records.sequences import pack_words
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 from .batch_sender import BatchSender, ShortLaunches
 from .known import Question, question_of
 from .launching import AwaitedLaunch, LaunchPath
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from .._generation.generation import Generation
 
 from .sequences import CallSequence, SequenceRequest, Told, folded
+from .several_words import words_launcher
 
 T = TypeVar("T")
 
@@ -227,6 +226,11 @@ class KnownSequence:
 
     # For launch paths.
 
+    @property
+    def kind(self) -> CallKind:
+        """Its kind."""
+        return self.sequence.kind
+
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring: the lane has made it before, and nothing waits."""
         kind = self.sequence.kind
@@ -246,97 +250,6 @@ def _viewed(array: DeviceArray, view: _View) -> DeviceArray:
 
 
 # --- the short way ----------------------------------------------------------------------------------------------------
-
-_Launcher = Callable[[KnownSequence, tuple[object, ...], LaunchOwner, Sequence[DeviceArray], Sequence[int]], bool]
-"""A function of a sequence, the arrays to keep alive, the owner that is told of the end, the new arrays, and the words.
-
-It writes the record into the ring. It returns false, without any effect, if the sequence must go the general way.
-"""
-_FENCE_MASK: Final = 15
-"""A fence follows only every 16th record that others follow (see ``ring.py``)."""
-
-
-def _launcher_of(path: LaunchPath, sequence: KnownSequence) -> _Launcher | None:
-    """Return the function of a sequence for the lane of a path; None if it has none (yet)."""
-    launcher: _Launcher | None = path.launchers.get(sequence._key)
-    if launcher is None and not path.sender.refusing and sequence.may_be_short(path.generation, path.book.index):
-        launcher = _new_launcher(path, sequence)
-        path._keep(sequence, launcher)
-    return launcher
-
-
-def _new_launcher(path: LaunchPath, sequence: KnownSequence) -> _Launcher:
-    """Return that function, which is that of a call (``repeating.py``) with any number of words and new arrays."""
-    sender, book, here, number = path.sender, path.book, path.here, path.generation.number
-    kind = sequence.sequence.kind
-    verb = kind.later.number | path.verb & UNSIGNED | REPEATED
-    fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
-    ring, shared, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
-    assert ring is not None
-    slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
-    arena, order = path.generation.arena, path.generation.order
-    engine, count, head = kind.later.engine_number, len(sequence.places), sequence.head
-    payload, length = sequence.payload, READY.size + len(sequence.payload)
-    usage, operands, reads, writes = kind.usage, sequence.blocks, sequence.reads, sequence.writes
-    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{count}Q{len(payload)}s").pack_into
-    del sequence
-
-    @trio.lowlevel.enable_ki_protection
-    def launch(
-        sequence: KnownSequence,
-        given: tuple[object, ...],
-        owner: LaunchOwner,
-        arrays: Sequence[DeviceArray],
-        words: Sequence[int],
-    ) -> bool:
-        sent = sender.sent + 1
-        if not here() or (sent > path.last_record and not path.look_again()):
-            return False
-        # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if arena.quarantine:
-            return False
-        new = [array._storage.block for array in arrays]
-        for block in new:
-            if block.chunk.state is not ChunkState.READY:
-                return False
-            if block.readers and block.epoch == number:
-                for other, last in block.readers.items():
-                    if other != lane and shared[counter_word(other)] < last:
-                        return False
-            if order.others is not None and order.others.uses(block):
-                return False
-        for block, _ in operands:
-            if block.fast != token:
-                if not path.admit(operands):
-                    return False
-                break
-        ticket = book.issued + 1
-        me = (lane, ticket)
-        for block in writes:
-            block.writer = me
-            if block.readers:
-                block.readers = {}
-        for block in reads:
-            block.reader = me
-        for block in new:
-            block.epoch = number
-            block.writer = me
-            block.readers = {}
-            block.written = True
-            block.fast = token
-        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        pack_into(slots, at, sent, ticket, lane, engine, verb, count, length, head, *words, payload)
-        launches.append((ticket, owner, sequence, given))
-        book.issued = ticket
-        usage.last_use = sent
-        sender.sent = shared[RECORDS_SENT_WORD] = sent
-        if not sent & fence_mask or shared[WORKER_ASLEEP_WORD]:
-            announce()
-        if wakes and launches[0][0] == ticket:
-            wake()
-        return True
-
-    return launch
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
@@ -536,7 +449,7 @@ class SequencedLibrary(Library):
         staging, actor = device.part(Transfers).staging, device.actor_of(sequence.sequence.kind.later)
         path, mailbox = launches.present_path(), actor.mailbox
         may_begin = mailbox.posted == mailbox.taken and actor.current is None and (not size or staging.has_free(size))
-        launcher = _launcher_of(path, sequence) if path is not None and may_begin else None
+        launcher = words_launcher(path, sequence) if path is not None and may_begin else None
         if path is not None and launcher is not None:
             awaited = _AwaitedSequence(path, mailbox, staging.acquire_nowait(size) if size else None)
             words = sequence.words(new, 0 if awaited.slot is None else awaited.slot.place)
@@ -561,7 +474,7 @@ class SequencedLibrary(Library):
         path, size = batch.path, sequence.sequence.answer_bytes
         new = sequence.make(self._device.part(DeviceMemory))
         into = () if sequence.told is None else sequence.told.new()
-        launcher = None if path is None else _launcher_of(path, sequence)
+        launcher = None if path is None else words_launcher(path, sequence)
         if launcher is not None:
             slot = self._device.part(Transfers).staging.acquire_for_batch(size) if size else None
             if slot is not None or not size:
