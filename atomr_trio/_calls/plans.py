@@ -137,6 +137,11 @@ class PlanRequest(CommandRequest):
         """The plan that it executes."""
         return self._kind
 
+    @property
+    def place_of_scalars(self) -> int:
+        """The offset of the scalars in the payload."""
+        return PLACE_OF_ADDRESSES + WORD * len(self._addresses)
+
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""
         self._kind.precede(generation, self.lane)

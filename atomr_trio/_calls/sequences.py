@@ -211,7 +211,7 @@ def folded(library: Library, requests: Sequence[CommandRequest | Series], spared
     originals: list[CommandRequest] = []
 
     def end(*, decides: bool = False) -> None:
-        if any(type(each) is not CommandRequest for each in originals):
+        if any(each.takes_slot for each in originals):
             found.append(_made_of(library, run, decides=decides))
         else:  # there is nothing to gain for a copy alone
             found.extend(originals)
@@ -252,7 +252,7 @@ def _parts_of(request: CommandRequest | Series) -> list[_Part] | None:
     if isinstance(request, CallRequest):
         part = _part_of_call(request)
         return None if part is None else [part]
-    if type(request) is CommandRequest and request.verb in _ADDRESSES:
+    if isinstance(request, CommandRequest) and request.verb in _ADDRESSES and not request.takes_slot:
         payload = request.payload
         places = _ADDRESSES[request.verb]
         addresses = tuple((place, int.from_bytes(payload[place : place + WORD], "little")) for place in places)
