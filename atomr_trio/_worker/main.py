@@ -758,13 +758,15 @@ def main(arguments: Sequence[str], ahead: ContextAhead | None = None) -> None:
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the driver may run a program, and wants to know how that ended
-    raise_descriptor_limit()
+    if ahead is None:
+        raise_descriptor_limit()
     sock = socket.socket(fileno=int(descriptor))
     try:
         watch = functools.partial(_watch_socket, sock)
         threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
         worker = Worker(sock, backend, int(device), int(base), int(extent))
         worker.open_context(ahead)
+        raise_descriptor_limit()  # not before: see ``begin.py``
     except Exception as error:
         from .._wire.machine import of_failed_start
 
