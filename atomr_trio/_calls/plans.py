@@ -16,11 +16,11 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CallKind, CommandRequest
+from .._generation.requests import CallKind, CommandRequest, Rehearsal
 from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
@@ -121,6 +121,13 @@ class PlanRequest(CommandRequest):
     def plan(self) -> PlanKind:
         """The plan that it executes."""
         return self._kind
+
+    def rehearsals(self) -> Iterable[Rehearsal]:
+        """Return the execution, which is the same for all of a plan, unless it has a state."""
+        plan = self._kind.plan
+        if plan.lasts:
+            key = (plan.table.engine, plan.number)
+            yield Rehearsal(key, plan.table.execute, self._payload, self.operation, plan.number)
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
 import outcome
 
 from .._memory.arena import Block
@@ -52,6 +53,19 @@ class CallKind:
 
     def _in(self, lane: int) -> tuple[str, int, int]:
         return self.later.engine, lane, self.number
+
+
+@attrs.frozen
+class Rehearsal:
+    """A call that a standby makes ahead of time, without any effect."""
+
+    key: Hashable
+    """The same for calls that differ in the addresses of their arrays alone."""
+    verb: Verb
+    payload: bytes
+    operation: str
+    plan: int | None = None
+    """The number of the plan that must be defined."""
 
 
 class CommandRequest(Request):
@@ -104,6 +118,10 @@ class CommandRequest(Request):
     def kind(self) -> CallKind | None:
         """Its kind, if it can be sent again unchanged."""
         return None
+
+    def rehearsals(self) -> Iterable[Rehearsal]:
+        """Return its calls of libraries, for standbys."""
+        return ()
 
     def places_of(self, array: Any) -> tuple[int, ...]:
         """Return the places in the payload of the 64-bit words to change if it is sent again with another array.
