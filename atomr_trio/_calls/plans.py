@@ -122,12 +122,13 @@ class PlanRequest(CommandRequest):
         """The plan that it executes."""
         return self._kind
 
-    def rehearsals(self) -> Iterable[Rehearsal]:
-        """Return the execution, which is the same for all of a plan, unless it has a state."""
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the execution, which is the same for all of a plan."""
         plan = self._kind.plan
-        if plan.lasts:
-            key = (plan.table.engine, plan.number)
-            yield Rehearsal(key, plan.table.execute, self._payload, self.operation, plan.number)
+        yield (
+            (plan.table.engine, plan.number),
+            lambda: Rehearsal(plan.table.execute, self._payload, self.operation, plan.number),
+        )
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""

@@ -270,11 +270,13 @@ class CallRequest(_SlotRequest):
         head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
         return HEAD.pack(*head) + written.words
 
-    def rehearsals(self) -> Iterable[Rehearsal]:
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
         """Return the call, without its answer's place."""
         sizes = tuple(0 if isinstance(each, Address) else each for each in self._arguments)
-        key = (self._table.engine, self._function, self._flags, sizes)
-        yield Rehearsal(key, self._table.call, self._packed(staging=0), self.operation)
+        yield (
+            (self._table.engine, self._function, self._flags, sizes),
+            lambda: Rehearsal(self._table.call, self._packed(staging=0), self.operation),
+        )
 
     def places_of(self, array: DeviceArray) -> tuple[int, ...]:
         """See `CommandRequest.places_of`. A word that points into the array, but is no `Address`, may be anything."""
@@ -340,7 +342,7 @@ class JoinedRequest(_SlotRequest):
     def slot_bytes(self) -> int:
         return sum(part.slot_bytes for part in self.parts)
 
-    def rehearsals(self) -> Iterable[Rehearsal]:
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
         """Return the calls, each by itself."""
         for part in self.parts:
             yield from part.rehearsals()

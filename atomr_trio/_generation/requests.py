@@ -13,6 +13,7 @@ from .._supervision.mailbox import Request
 from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, Verb
+from .._wire.records.plans import PlanTable
 from .timeline import Command, Operand
 
 if TYPE_CHECKING:
@@ -59,13 +60,14 @@ class CallKind:
 class Rehearsal:
     """A call that a standby makes ahead of time, without any effect."""
 
-    key: Hashable
-    """The same for calls that differ in the addresses of their arrays alone."""
     verb: Verb
     payload: bytes
     operation: str
     plan: int | None = None
     """The number of the plan that must be defined."""
+    program: tuple[PlanTable, int, bytes] | None = None
+    """For an execution of a plan that is defined for the rehearsal alone: the table, the length of the program, and the
+    end of the record that defines it."""
 
 
 class CommandRequest(Request):
@@ -119,8 +121,11 @@ class CommandRequest(Request):
         """Its kind, if it can be sent again unchanged."""
         return None
 
-    def rehearsals(self) -> Iterable[Rehearsal]:
-        """Return its calls of libraries, for standbys."""
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return its calls of libraries, for standbys: for each a function that makes the rehearsal, behind its key.
+
+        The key is the same for calls that differ in the addresses of their arrays alone.
+        """
         return ()
 
     def places_of(self, array: Any) -> tuple[int, ...]:

@@ -142,3 +142,24 @@ async def test_a_driver_that_refuses_rehearsals_costs_no_standby(open_test_devic
             await dev.restart("for the test")
             assert core_of(dev).current is standby
             assert (await (await dev.blas.gemm(a, a)).to_host() == np.eye(4)).all()
+
+
+async def test_draws_are_rehearsed_with_a_plan_of_their_own_and_go_on_in_their_order(open_test_device, published):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1) as dev:
+            standby = await standby_of(dev)
+            generators = [dev.random.generator(kind, seed=5) for kind in ("xorwow", "xorwow", "mt19937")]
+            drawn = [[await (await generator.normal(size=8)).to_host() for generator in generators]]
+            await generators[0].uniform(size=8)
+            await standby.settler.wait_idle()
+            assert len(names(published, standby)) >= 4
+            assert standby.loss is None
+            await dev.restart("for the test")
+            assert core_of(dev).current is standby
+            drawn.append([await (await generator.normal(size=8)).to_host() for generator in generators])
+            assert not (drawn[0][1] == drawn[1][1]).any()
+            # The second of the pair has drawn nothing else: what it draws is what came behind its first draw.
+            reference = dev.random.generator("xorwow", seed=5)
+            both = await (await reference.normal(size=16)).to_host()
+            assert (both == np.concatenate([drawn[0][1], drawn[1][1]])).all()
+            await standby_of(dev)
