@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from .sharing.exports import Use
 
 Index = SupportsIndex | slice | EllipsisType | None
-MAX_AXES = 64
-"""The limit of numpy."""
 
 
 def check_shape(shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int) -> tuple[int, ...]:
@@ -51,7 +49,7 @@ def check_shape(shape: SupportsIndex | Sequence[SupportsIndex], itemsize: int) -
     largest = max(checked, default=0)
     if 0 in checked:
         largest = itemsize * math.prod(length for length in checked if length)
-    if len(checked) > MAX_AXES or largest > sys.maxsize:
+    if len(checked) > _layout.MAX_AXES or largest > sys.maxsize:
         raise InvalidArgument(f"numpy does not support this shape of {len(checked)} axes: {shown(checked)}")
     return checked
 
@@ -63,7 +61,7 @@ def contiguous(
     # Arrays are made often, so an exact int or tuple of ints takes this fast path.
     if type(shape) is int and 0 <= shape <= sys.maxsize:
         return (shape,), (itemsize,), shape * itemsize
-    if type(shape) is tuple and len(shape) <= MAX_AXES:
+    if type(shape) is tuple and len(shape) <= _layout.MAX_AXES:
         strides = []
         step = itemsize
         for length in reversed(shape):
@@ -102,6 +100,8 @@ _MOST_PLACES: Final = 256
 
 class Storage:
     """Holds a block for an array and its views, and gives it back with the last of them."""
+
+    # `new_array` sets the same attributes as `__init__`.
 
     __slots__ = ("block", "device", "memory", "use")
 
@@ -187,6 +187,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         dtype: np.dtype[Any],
         contiguous: bool = False,
     ) -> None:
+        # `view_of` and `new_array` set the same attributes.
         self._storage = storage
         self._offset = offset
         self.shape = shape
@@ -359,6 +360,21 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
         """
+        shape, strides, dtype = self.shape, self.strides, self.dtype
+        if type(index) is slice and shape:  # the most common index
+            start, stop, step = index.indices(shape[0])
+            if step == 1:
+                length = stop - start
+                if length <= 0:
+                    start = length = 0  # as numpy does
+                lengths = (length,) if len(shape) == 1 else (length, *shape[1:])
+                plain = _plain_of(lengths, strides, dtype) if self._plain is None else dtype
+                return view_of(self._storage, self._offset + start * strides[0], lengths, strides, dtype, plain)
+        found = _layout.indexed(shape, strides, index if type(index) is tuple else (index,))
+        if found is not None:
+            offset, lengths, steps = found
+            plain = _plain_of(lengths, steps, dtype)
+            return view_of(self._storage, self._offset + offset, lengths, steps, dtype, plain)
         parts = tuple(_check_index(part) for part in (index if isinstance(index, tuple) else (index,)))
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         if not any(part is Ellipsis for part in parts):
@@ -373,6 +389,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `InvalidArgument` if the sizes differ, or if the strides of the array allow no view of that shape.
         """
         wanted: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        if self._plain is not None:
+            lengths = _layout.reshaped(self.size, wanted)
+            if lengths is not None:
+                strides = _layout.contiguous_strides(lengths, self.dtype.itemsize)
+                return view_of(self._storage, self._offset, lengths, strides, self.dtype, self._plain)
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         try:
             view = np.reshape(shadow, tuple(operator.index(length) for length in wanted), copy=False)
@@ -389,6 +410,10 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` if `axes` does not name each axis of the array once.
         """
+        if not axes:
+            lengths, strides = self.shape[::-1], self.strides[::-1]
+            plain = _plain_of(lengths, strides, self.dtype)
+            return view_of(self._storage, self._offset, lengths, strides, self.dtype, plain)
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         try:
             view = np.transpose(shadow, tuple(operator.index(axis) for axis in axes) or None)
@@ -538,6 +563,53 @@ class DeviceArray(metaclass=NoPublicConstructor):
     def _covers_block(self) -> bool:
         """True if overwriting the array overwrites every byte that was requested of its block."""
         return self.nbytes == self._storage.block.nbytes
+
+
+_bare: Final[Callable[[type[Any]], Any]] = object.__new__
+"""Makes an object without attributes. Arrays are made often, and a call of `__init__` takes half as long again."""
+
+
+def view_of(
+    storage: Storage,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any],
+    plain: np.dtype[Any] | None,
+) -> DeviceArray:
+    """Return an array of memory that is held for it; `plain` is its dtype if it is C-contiguous."""
+    array: DeviceArray = _bare(DeviceArray)
+    array._storage = storage
+    array._offset = offset
+    array.shape = shape
+    array.strides = strides
+    array.dtype = dtype
+    array._plain = plain
+    array._place = None
+    return array
+
+
+def new_array(
+    memory: DeviceMemory, block: Block, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> DeviceArray:
+    """Return a C-contiguous array of a new block, which goes back with the last array that shares it."""
+    storage: Storage = _bare(Storage)
+    storage.memory = memory
+    storage.device = memory.device
+    storage.block = block
+    storage.use = None
+    array: DeviceArray = _bare(DeviceArray)
+    array._storage = storage
+    array._offset = 0
+    array.shape = shape
+    array.strides = strides
+    array.dtype = array._plain = dtype
+    array._place = None
+    return array
+
+
+def _plain_of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    return dtype if _layout.is_contiguous(shape, strides, dtype.itemsize) else None
 
 
 def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = False) -> None:

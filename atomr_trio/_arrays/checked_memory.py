@@ -113,14 +113,14 @@ class CheckedArena(Arena):
 
     # --- what is given out, and when ----------------------------------------------------------------------------------
 
-    def allocate(self, size: int, *, guarded: bool = False) -> Block:
+    def allocate(self, size: int, guarded: bool = False) -> Block:
         """Allocate as an arena does, with a gap behind the block. Recently freed memory is used last."""
         if self.orphans:
             self.collect()
         self._sweep()
         while True:
             try:
-                block = super().allocate(size if guarded else size + BETWEEN_ARRAYS, guarded=guarded)
+                block = super().allocate(size if guarded else size + BETWEEN_ARRAYS, guarded)
                 block.nbytes = size
                 return block
             except ArenaFull:

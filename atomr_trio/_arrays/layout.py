@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 Shape = tuple[int, ...]
 
+MAX_AXES = 64
+"""The limit of numpy."""
 MAX_PITCH = 2**31 - 1
 """The widest pitch that the driver's copies and fills of rows take."""
 
@@ -77,14 +79,80 @@ def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
 
 def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
     """Return whether the elements are contiguous in C order."""
-    if 0 in shape:
-        return True
     expected = itemsize
-    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if length != 1 and stride != expected:
-            return False
-        expected *= length
+    axis = len(shape)
+    while axis:
+        axis -= 1
+        length = shape[axis]
+        if length != 1:
+            if strides[axis] != expected:
+                return 0 in shape
+            expected *= length
     return True
+
+
+def indexed(shape: Shape, strides: Shape, index: tuple[object, ...]) -> tuple[int, Shape, Shape] | None:
+    """Return the offset, shape and strides of the view that ints, slices, ``...`` and ``None`` pick, as numpy does.
+
+    Returns None for an index that has other parts, or that numpy refuses: it says how.
+    """
+    axes = len(shape)
+    offset = axis = 0
+    seen = False
+    lengths: list[int] = []
+    steps: list[int] = []
+    for part in index:
+        if part is None:
+            lengths.append(1)
+            steps.append(0)
+            continue
+        if part is Ellipsis:
+            left = axes - sum(each is not None and each is not Ellipsis for each in index)
+            if left < 0 or seen:
+                return None
+            lengths += shape[axis : axis + left]
+            steps += strides[axis : axis + left]
+            axis += left
+            seen = True
+            continue
+        if axis == axes:
+            return None
+        length, stride = shape[axis], strides[axis]
+        axis += 1
+        if type(part) is slice:
+            start, stop, step = part.indices(length)
+            count = stop - start if step == 1 else len(range(start, stop, step))
+            if count <= 0:
+                start, count, step = 0, 0, 1
+            offset += start * stride
+            lengths.append(count)
+            steps.append(step * stride)
+        elif type(part) is int and -length <= part < length:
+            offset += (part + length if part < 0 else part) * stride
+        else:
+            return None
+    if len(lengths) + axes - axis > MAX_AXES:
+        return None
+    return offset, (*lengths, *shape[axis:]), (*steps, *strides[axis:])
+
+
+def reshaped(size: int, wanted: Iterable[object]) -> Shape | None:
+    """Return `wanted`, with -1 replaced, as the shape of `size` elements; None if numpy has to decide."""
+    lengths: list[int] = []
+    rest = None
+    product = 1
+    for length in wanted:
+        if type(length) is int and length > 0:
+            product *= length
+        elif type(length) is int and length == -1 and rest is None:
+            rest = len(lengths)
+        else:
+            return None
+        lengths.append(length)
+    if rest is not None:
+        lengths[rest] = size // product
+        product *= lengths[rest]
+    return tuple(lengths) if size and product == size and len(lengths) <= MAX_AXES else None
 
 
 def shadow(shape: Shape, strides: Shape, itemsize: int) -> npt.NDArray[Any]:

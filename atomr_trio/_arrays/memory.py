@@ -6,7 +6,7 @@ import collections
 import os
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from .._supervision.mailbox import Request
 from .._values.dtypes import check_dtype
 from .._values.errors import OutOfDeviceMemory
 from .._values.util import known
-from .arrays import ArrayTransfers, DeviceArray, Storage, contiguous
+from .arrays import ArrayTransfers, DeviceArray, contiguous, new_array
 from .checked_memory import CheckedArena
 
 if TYPE_CHECKING:
@@ -42,20 +42,10 @@ _SHORT_OF: Final = MappingProxyType[Bound, tuple[str, str]](
 """For what an arena has run out of: how `OutOfDeviceMemory` says so, and what helps."""
 
 
-class MakeArray(Protocol):
-    """Makes an array of memory that is held for it."""
-
-    def __call__(
-        self,
-        storage: Storage,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        dtype: np.dtype[Any],
-        contiguous: bool,
-        /,
-    ) -> DeviceArray:
-        """Return the array."""
+_Layout = tuple[tuple[int, ...], tuple[int, ...], int, "np.dtype[Any]"]
+"""The shape, strides, bytes and dtype of a C-contiguous array."""
+_MOST_LAYOUTS: Final = 256
+"""The most layouts of a dtype that are remembered."""
 
 
 class DeviceMemory(DevicePart):
@@ -74,7 +64,9 @@ class DeviceMemory(DevicePart):
         """What shares arrays with other libraries, once an array was shared."""
         self._guarded = device.options.guarded
         self._checked = bool(device.options.checks)
-        self._make_array: MakeArray = self._make_checked if self._checked else DeviceArray._create
+        self._here = device.home.here
+        self._layouts: dict[object, dict[object, _Layout]] = {}
+        """What `empty` has found for a dtype, as it was given, and an int or a tuple of ints."""
 
     @property
     def arena(self) -> Arena:
@@ -92,17 +84,39 @@ class DeviceMemory(DevicePart):
     ) -> DeviceArray:
         """Return a new array; see `Device.empty`."""
         device = self.device
-        device.check_open()
-        checked_dtype = check_dtype(dtype)
-        checked_shape, strides, nbytes = contiguous(shape, checked_dtype.itemsize)
+        if device.ended is not None or not self._here():
+            device.check_open()
+        try:
+            layout = self._layouts[dtype][shape]
+            if type(shape) is not int and layout[0] is not shape:
+                for length in shape:  # type: ignore[union-attr]
+                    if type(length) is not int:  # 1.0 and True are equal to 1
+                        raise TypeError
+        except (KeyError, TypeError):
+            layout = self._layout_of(shape, dtype)
+        lengths, strides, nbytes, checked = layout
         if self.interop is not None:
             self.interop.collect()
         arena = self.maybe_arena or self.arena
         try:
-            block = arena.allocate(nbytes, guarded=self._guarded if guarded is None else guarded)
+            block = arena.allocate(nbytes, self._guarded if guarded is None else guarded)
         except ArenaFull as full:
             raise self._full(full) from None
-        return self._make_array(Storage(self, block), 0, checked_shape, strides, checked_dtype, True)
+        if self._checked:
+            self._describe(block, lengths, checked)
+        return new_array(self, block, lengths, strides, checked)
+
+    def _layout_of(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> _Layout:
+        """Check a shape and a dtype, and remember what they mean if the same will be found by looking them up."""
+        checked = check_dtype(dtype)
+        lengths, strides, nbytes = contiguous(shape, checked.itemsize)
+        layout = lengths, strides, nbytes, checked
+        if (type(shape) is int or shape is lengths) and isinstance(dtype, str | type | np.dtype):
+            layouts = self._layouts.setdefault(dtype, {})
+            if len(layouts) >= _MOST_LAYOUTS:
+                layouts.clear()
+            layouts[shape] = layout
+        return layout
 
     def zeros(
         self,
@@ -128,20 +142,10 @@ class DeviceMemory(DevicePart):
             array._block.recipe = Recipe(dtype.itemsize, array.size, pattern)
         return array
 
-    def _make_checked(
-        self,
-        storage: Storage,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        dtype: np.dtype[Any],
-        contiguous: bool,
-        /,
-    ) -> DeviceArray:
-        """Return a new array of a checked device, and tell the worker of it."""
+    def _describe(self, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Tell the worker of a checked device of a new array."""
         assert isinstance(self.arena, CheckedArena)  # the device was opened with `check`
-        self.arena.describe(storage.block, shape, dtype)
-        return DeviceArray._create(storage, offset, shape, strides, dtype, contiguous)
+        self.arena.describe(block, shape, dtype)
 
     def _full(self, full: ArenaFull) -> OutOfDeviceMemory:
         text, advice = _SHORT_OF[full.bound]
@@ -159,9 +163,12 @@ class DeviceMemory(DevicePart):
     def free(self, block: Block) -> None:
         """Take a block back from the program."""
         device = self.device
-        if device.ended is None and not device.home.here():
-            raise device.home.error()
-        if os.getpid() == device.process_id and not (self.interop is not None and self.interop.hold(block)):
+        if device.ended is None:  # so this is not a forked child either
+            if not self._here():
+                raise device.home.error()
+        elif os.getpid() != device.process_id:
+            return
+        if self.interop is None or not self.interop.hold(block):
             (self.maybe_arena or self.arena).free(block)
 
     def free_now(self, block: Block) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import DeviceArray
+from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
 from .._generation.requests import CommandRequest
@@ -26,8 +28,12 @@ from .._transfers.transfers import Transfers
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
-from .known import KnownCall
-from .launching import BatchPaths, Launcher, LaunchPath
+from .known import HostAnswer, KnownCall
+from .launching import BatchPaths, LaunchPath
+
+if TYPE_CHECKING:
+    from .._transfers.staging import Slot
+    from .repeating import CallLauncher
 
 
 class _Mark(CommandRequest):
@@ -42,27 +48,60 @@ class _Mark(CommandRequest):
 class ShortLaunches:
     """Receives the outcomes of a batch's launches that went the short way."""
 
-    __slots__ = ("_errors", "_mailbox")
+    __slots__ = ("errors", "mailbox")
 
     def __init__(self, mailbox: Mailbox, errors: list[DeviceError]) -> None:
-        self._mailbox = mailbox
-        self._errors = errors
+        self.mailbox: Mailbox = mailbox
+        self.errors: list[DeviceError] = errors
+        """The errors of the batch, which no other has."""
 
     def launches_finished(self, count: int) -> None:
         """Count them for their actor."""
-        self._mailbox.count_finished(count)
+        self.mailbox.count_finished(count)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error for `flush`."""
-        self._mailbox.count_finished(1, "failed")
-        self._mailbox.count_finished(-1)  # `launches_finished` follows, and counts it as one that has not failed
-        self._errors.append(error)
+        self.mailbox.count_finished(1, "failed")
+        self.mailbox.count_finished(-1)  # `launches_finished` follows, and counts it as one that has not failed
+        self.errors.append(error)
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Count them: the end of the batch reports the loss, since the mark behind the launches is lost as well."""
-        self._mailbox.count_finished(count, "lost")
-        if not any(isinstance(each, ContextLost) for each in self._errors):
-            self._errors.append(error)
+        self.mailbox.count_finished(count, "lost")
+        if not any(isinstance(each, ContextLost) for each in self.errors):
+            self.errors.append(error)
+
+
+class ShortAnswer(ShortLaunches):
+    """Receives the outcome of one call that went the short way, and its answer."""
+
+    __slots__ = ("_answer", "_failed", "_slot", "value")
+
+    def __init__(self, mailbox: Mailbox, errors: list[DeviceError], answer: HostAnswer, slot: Slot) -> None:
+        super().__init__(mailbox, errors)
+        self._answer = answer
+        self._slot = slot
+        self._failed = False
+        self.value: npt.NDArray[Any] = answer.new()
+        """The array that takes the answer."""
+
+    def launches_finished(self, count: int) -> None:
+        """Take the answer, unless the call has failed."""
+        super().launches_finished(count)
+        error = None if self._failed else self._answer.fetch(self._slot, self.value)
+        self._slot.release()
+        if isinstance(error, DeviceError):
+            self.errors.append(error)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error for `flush`."""
+        super().launch_failed(launch, error)
+        self._failed = True
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Count it, and release the slot now, so that it is kept back while the worker may write it."""
+        super().launches_lost(count, error)
+        self._slot.release()
 
 
 class BatchSender:
@@ -79,9 +118,11 @@ class BatchSender:
         self.generation: Generation | None = None
         self.path: LaunchPath | None = None
         """The short way, where there is one."""
-        self.launchers: dict[object, Launcher] = {}
+        self.launchers: dict[object, Any] = {}
         """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
+        self._staging = device.part(Transfers).staging
+        self._memory = device.part(DeviceMemory)
         self._requests: collections.deque[CommandRequest] = collections.deque()
         self._calls = 0
         """The number of calls that sent those."""
@@ -163,22 +204,51 @@ class BatchSender:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
-        """Send a library's call once more."""
+    def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> object:
+        """Send a library's call once more. Returns its result.
+
+        Returns None, and does nothing, for a call with an answer that cannot go the short way now.
+        """
         launcher = self.launchers.get(call._key)
+        if launcher is None and self.path is not None and not self.over:
+            launcher = self.path.learn_call(call)
+        new, answer = call.new, call.answer
+        result: DeviceArray | None = None
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
-            if launcher(call, 0, 0, 0, arrays, owner):
+            if new is not None:
+                result = self._memory.empty(new.shape, new.dtype)
+                if launcher(call, (*arrays, result), owner, result._storage.block):
+                    self.launched = True
+                    return result
+            elif answer is not None:
+                return self._answered(call, answer, arrays, launcher)
+            elif launcher(call, arrays, owner):
                 self.launched = True
                 return arrays[call._place]
+        if answer is not None:
+            return None
         self._check_room(self.lane, 1)
-        request, result = call.again(self.device, arrays, self.lane)
+        request, result = call.again(self.device, arrays, self.lane, result)
         generation = self.send(request)
-        if self.path is not None and call.repeats_exactly:
-            self._owner_of(call)
-            self.path.learn_call(call)
+        if self.path is not None:
             generation.order.promote_all(request.blocks(), self.lane)
         return result
+
+    def _answered(
+        self, call: KnownCall, answer: HostAnswer, arrays: tuple[DeviceArray, ...], launcher: CallLauncher
+    ) -> npt.NDArray[Any] | None:
+        """Send a call with an answer, whose array is set when it is done; None if it cannot go this way now."""
+        slot = self._staging.acquire_for_batch(answer.nbytes)
+        if slot is None:
+            return None
+        mailbox = self._owners[call._engine].mailbox
+        owner = ShortAnswer(mailbox, self._errors, answer, slot)
+        if not launcher(call, arrays, owner, None, slot.place):
+            slot.release()
+            return None
+        self.launched = True
+        return owner.value
 
     def _owner_of(self, call: KnownCall) -> ShortLaunches:
         owner = self._owners.get(call._engine)
@@ -254,8 +324,8 @@ class BatchSender:
 
     def _unfinished_calls(self, book: LaneBook) -> int:
         """Return the number of the batch's unfinished calls that may be in this lane."""
-        own = {self.launches, *self._owners.values()}
-        return self._calls + sum(launch[1] in own for launch in book.launches)
+        own = self._errors
+        return self._calls + sum(getattr(launch[1], "errors", None) is own for launch in book.launches)
 
     def _begin(self, request: CommandRequest, generation: Generation) -> None:
         """Begin a request, and keep it until its end is known."""

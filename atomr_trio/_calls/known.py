@@ -2,29 +2,35 @@
 
 The commands of a verb depend on its arrays, which never move, and on its options. So a call with the same arrays and
 options is the same record. If it is one command, the record is kept, and a repetition is recognised by comparing the
-arguments. It goes the short way of a prepared launch into the ring, or at least needs no new plan. Only a new result
-differs: its address is written into the record, at places that the maker of the record has noted. The places are not
-searched for, because the eight bytes of an address may occur elsewhere too.
+arguments. It goes the short way into the ring (``repeating.py``), or at least needs no new plan. Only two things
+differ: the address of a new result, and the place of an answer on the host. They are the words of a ready record, at
+places that the maker of the record has noted. The places are not searched for, because the eight bytes of an address
+may occur elsewhere too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from .._arrays.arrays import DeviceArray, Storage, check_usable
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
 from .._generation.timeline import Operand
+from .._memory.arena import Block
 from .._wire.protocol import Mode, Role
-from .._wire.ready import has_room
-from .._wire.records.calls import WORD
+from .._wire.ready import filled, has_room, new_identity, ready_head, with_holes
+from .._wire.records.calls import STAGING_AT
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation
+    from .._transfers.staging import Slot
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -84,32 +90,53 @@ def question_of(
 
 
 @attrs.frozen
-class _NewResult:
+class NewResult:
     """A result that is new with each call."""
 
     shape: tuple[int, ...]
     dtype: Any
-    around: tuple[bytes, ...]
-    """The record's payload without the words of the result's address: the parts before, between and behind them."""
     role: Role
 
 
+@attrs.frozen
+class HostAnswer:
+    """A result on the host, as the call answers it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    nbytes: int
+    check: Callable[[npt.NDArray[Any]], Exception | None] | None
+    """Completes the answer, or returns the error that it is."""
+
+    def new(self) -> npt.NDArray[Any]:
+        """Return an array for one answer."""
+        return np.empty(self.shape, self.dtype)
+
+    def fetch(self, slot: Slot, answer: npt.NDArray[Any]) -> Exception | None:
+        """Copy an answer from its slot to its array. Returns the error that it is."""
+        answer[...] = slot.bytes[: self.nbytes].view(self.dtype).reshape(self.shape)
+        return None if self.check is None else self.check(answer)
+
+
 class KnownCall:
-    """A call that was made before: its record, and its access to memory. See `LaunchPath` for the short way."""
+    """A call that was made before: its record, and its access to memory. See ``repeating.py`` for the short way."""
 
     __slots__ = (
         "__weakref__",
-        "_blocks",
         "_engine",
         "_key",
-        "_new",
-        "_operands",
-        "_payload",
         "_place",
-        "_reads",
-        "_writes",
+        "answer",
+        "blocks",
+        "head",
         "kind",
+        "new",
+        "operands",
         "operation",
+        "payload",
+        "places",
+        "reads",
+        "writes",
     )
 
     def __init__(
@@ -118,43 +145,53 @@ class KnownCall:
         kind: CallKind,
         arrays: tuple[DeviceArray, ...],
         place: int,
-        new: _NewResult | None,
+        new: NewResult | None = None,
+        answer: HostAnswer | None = None,
+        places: tuple[int, ...] = (),
     ) -> None:
         self.kind: CallKind = kind
         self._engine: str = kind.later.engine
         """The name of its library, whose engine in the worker makes the call."""
         self.operation: str = request.operation
         self._key = object()
-        self._payload: bytes = request.payload
         self._place = place
-        self._new = new
+        self.payload: bytes = with_holes(request.payload, places)
+        """The payload of its records, with zeros at `places`, where the words belong."""
+        self.places: tuple[int, ...] = places
+        self.head: bytes = ready_head(new_identity(), places)
+        """What is in front of the words."""
+        self.new: NewResult | None = new
+        """Its new result, whose address is each of the words; None if it has none."""
+        self.answer: HostAnswer | None = answer
+        """Its answer on the host, whose place is the word; None if it has none."""
         blocks = {array._block for array in arrays}
-        self._operands: tuple[Operand, ...] = tuple(each for each in request.operands if each[0] in blocks)
-        self._blocks = tuple(block for block, _ in self._operands)
-        self._reads = tuple(block for block, role in self._operands if role is Role.READ)
-        self._writes = tuple(block for block, role in self._operands if role is not Role.READ)
+        self.operands: tuple[Operand, ...] = tuple(each for each in request.operands if each[0] in blocks)
+        """Its access to memory, without that of a new result."""
+        self.blocks: tuple[Block, ...] = tuple(block for block, _ in self.operands)
+        self.reads: tuple[Block, ...] = tuple(block for block, role in self.operands if role is Role.READ)
+        self.writes: tuple[Block, ...] = tuple(block for block, role in self.operands if role is not Role.READ)
 
     @property
     def repeats_exactly(self) -> bool:
-        """True if each of its records is the same, which the short way requires."""
-        return self._new is None
-
-    def answer(self, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
-        """Return the verb's result, if it is not a new array."""
-        return arrays[self._place]
+        """True if each of its records is the same."""
+        return not self.places
 
     def again(
-        self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int
+        self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, result: DeviceArray | None = None
     ) -> tuple[CommandRequest, DeviceArray]:
-        """Return a request for one more such call, and the verb's result."""
+        """Return a request for one more such call, which has no answer, and the verb's result.
+
+        `result` is the new result, if it was made already.
+        """
         for array in arrays:
             check_usable(device, array)
-        if self._new is None:
-            return self._request(self._payload, self._operands, arrays, lane), self.answer(arrays)
-        new = self._new
-        result = device.part(DeviceMemory).empty(new.shape, new.dtype)
-        payload = result.address.to_bytes(WORD, "little").join(new.around)
-        operands = (*self._operands, (result._block, new.role))
+        new = self.new
+        if new is None:
+            return self._request(self.payload, self.operands, arrays, lane), arrays[self._place]
+        if result is None:
+            result = device.part(DeviceMemory).empty(new.shape, new.dtype)
+        payload = filled(self.payload, self.places, (result.address,) * len(self.places))
+        operands = (*self.operands, (result._block, new.role))
         return self._request(payload, operands, (*arrays, result), lane), result
 
     def _request(self, payload: bytes, operands: tuple[Operand, ...], keep: object, lane: int) -> CommandRequest:
@@ -162,20 +199,19 @@ class KnownCall:
 
     # For launch paths.
 
-    @property
-    def _arguments(self) -> tuple[object, ...]:
-        """No arguments are bound: the next caller gives the arrays."""
-        return ()
-
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring, because the lane has run such a call before."""
-        return has_room(0, len(self._payload)) and self.kind.verb(generation, lane) is self.kind.later
+        return has_room(len(self.places), len(self.payload)) and self.kind.verb(generation, lane) is self.kind.later
 
     def _of(self, thing: object) -> bool:
         return self.kind.is_of(thing)
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        return self.operation, self._operands
+        """Return the operation and its access to memory. A new result is the last of the arguments."""
+        if self.new is None or not arguments:
+            return self.operation, self.operands
+        result = cast("DeviceArray", arguments[-1])
+        return self.operation, (*self.operands, (result._block, self.new.role))
 
 
 class KnownCalls(DevicePart):
@@ -210,23 +246,28 @@ def _repeatable(
         return None
     request, given = requests[0], {array._block for array in arrays}
     brought = [each for each in request.operands if each[0] not in given]
+    if request.answer is not None:
+        return _answering(request, kind, arrays, result) if not made and not brought else None
     if not made:
         place = next((place for place, array in enumerate(arrays) if array is result), None)
-        return None if brought or place is None else KnownCall(request, kind, arrays, place, None)
+        return None if brought or place is None else KnownCall(request, kind, arrays, place)
     new = made[0]
     if len(made) > 1 or result is not new or [block for block, _ in brought] != [new._block]:
         return None
     places = request.places_of(new)
     if not places:
         return None
-    around = tuple(_around(request.payload, places))
-    return KnownCall(request, kind, arrays, 0, _NewResult(new.shape, new.dtype, around, brought[0][1]))
+    return KnownCall(request, kind, arrays, 0, NewResult(new.shape, new.dtype, brought[0][1]), places=places)
 
 
-def _around(payload: bytes, places: Iterable[int]) -> Iterator[bytes]:
-    """Yield the parts of a payload between the words at `places`, which are in order."""
-    begin = 0
-    for place in places:
-        yield payload[begin:place]
-        begin = place + WORD
-    yield payload[begin:]
+def _answering(
+    request: CommandRequest, kind: CallKind, arrays: tuple[DeviceArray, ...], result: object
+) -> KnownCall | None:
+    """Return a call whose result is its answer. It must be completed by a function, which holds nothing of the call."""
+    answer, check = request.answer, request.check
+    if answer is None or answer is not result or not (check is None or inspect.isfunction(check)):
+        return None
+    if check is not None and check.__closure__:
+        return None
+    found = HostAnswer(answer.shape, answer.dtype, answer.nbytes, check)
+    return KnownCall(request, kind, arrays, 0, answer=found, places=(STAGING_AT,))

@@ -5,7 +5,8 @@ The ordinary launch is of a loaded kernel, on arrays that only its lane has used
 straight from its arguments into its slot: that takes a microsecond or two, where the general way takes thirty. A
 `LaunchPath` makes, for each kernel, a function with all constant values precomputed. In every other case the function
 returns false and has no effect, and the caller goes the general way. The function of a prepared launch begins and ends
-with the same lines as that of a kernel: a call for them would cost a tenth of either.
+with the same lines as that of a kernel, and so does that of a repeated call (``repeating.py``): a call for them would
+cost a tenth of each.
 
 A launch keeps no object alive. A path finds the function of a kernel by the kernel's key, an object that is equal only
 to itself. The function gets the kernel with each call, and is dropped when the kernel is collected.
@@ -16,17 +17,21 @@ from __future__ import annotations
 import struct
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy.typing as npt
 import trio
 
+from .._arrays.access import ReadOnly, Strided, Writes
 from .._arrays.arrays import DeviceArray
+from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner
-from .._memory.arena import Block
+from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner, Operand
+from .._memory.arena import Block, ChunkState, Ticket
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
+from .._transfers.transfers import Transfers
 from .._values.errors import DeviceError
 from .._values.parameters import Dimensions
 from .._values.signatures import KernelSignature
@@ -38,23 +43,23 @@ from .._wire.protocol import (
     LANE_LIMIT,
     RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
-    REPEATED,
     UNSIGNED,
     WORKER_ASLEEP_WORD,
-    Verb,
+    Role,
     counter_word,
 )
-from .._wire.ready import new_identity, ready_head
 from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
 from .encoder import encoder
-from .known import KnownCall
+from .known import HostAnswer, KnownCall
+from .repeating import CallLauncher, call_launcher
 
 if TYPE_CHECKING:
     from .._generation.actor import Actor
     from .._generation.generation import Generation
     from .._generation.requests import CommandRequest
     from .._generation.sender import Sender
+    from .._transfers.staging import Slot
 
 
 class Launched(Launchable, Protocol):
@@ -87,7 +92,7 @@ class LaunchedKernel(Launched, Protocol):
 
 
 class LaunchedRecord(Launched, Protocol):
-    """A launch or a call whose record is always the same, with the memory that it reads and writes."""
+    """A launch whose record is always the same, with the memory that it reads and writes."""
 
     _payload: bytes
     _blocks: tuple[Block, ...]
@@ -95,15 +100,20 @@ class LaunchedRecord(Launched, Protocol):
     _writes: tuple[Block, ...]
     _arguments: tuple[object, ...]
 
+    @property
+    def _operands(self) -> Sequence[Operand]:
+        """Its access to memory."""
+
 
 Launcher = Callable[[Any, Dimensions, Dimensions, int, tuple[object, ...], LaunchOwner], bool]
 """A function of its kernel or call, the grid, the block, the bytes of dynamic shared memory, the arguments, and the
 owner, which is told of the end. A prepared launch has the grid and all up to its arguments itself, so zeros and
-nothing are given for them. For a library's call, the arrays of its record are given, to keep them alive."""
+nothing are given for them."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _GLANCE_SECONDS = 12e-6
 """So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`."""
+_MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
 
@@ -125,8 +135,8 @@ class LaunchPath:
         takes a record. `Sender.close_short_ways` revokes it."""
         self.counter: int = counter_word(book.index)
         """The index in the page of the ticket that the lane has reached."""
-        self.launchers: dict[object, Launcher] = {}
-        """The launch functions, by the key of their kernel or call."""
+        self.launchers: dict[object, Any] = {}
+        """The launch functions, by the key of their kernel (`Launcher`) or call (`CallLauncher`)."""
         self._watches: dict[object, weakref.ref[Launched]] = {}
         """Weak references to those kernels and calls, by the same keys."""
         self.sender.short_ways.add(self)
@@ -154,15 +164,80 @@ class LaunchPath:
     def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a launch of `kernel` with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(kernel):
-            self._keep(prepared, self._record_launcher(LAUNCH, kernel._record_bytes))
+            self._keep(prepared, self._prepared_launcher(kernel._record_bytes))
 
-    def learn_call(self, call: KnownCall) -> None:
-        """Prepare the short way for a repeated call of a library, if it is not the first of its kind."""
-        if call._key not in self.launchers and call.may_be_short(self.generation, self.book.index):
-            content = ready_head(new_identity(), ()) + call._payload
-            self._keep(call, self._record_launcher(call.kind.later, len(content), content))
+    def learn_call(self, call: KnownCall) -> CallLauncher | None:
+        """Prepare the short way for a repeated call of a library, and return it; None if it has none (yet)."""
+        if self.sender.refusing or not call.may_be_short(self.generation, self.book.index):
+            return None
+        launcher = call_launcher(self, call)
+        self._keep(call, launcher)
+        return launcher
 
-    def _keep(self, what: Launched, launcher: Launcher) -> None:
+    def admit(self, operands: Sequence[Operand]) -> bool:
+        """Return whether a call on these need not wait for any other lane, and make them ready to be noted.
+
+        It has no effect if it returns false: others would wait for a ticket that may never be issued.
+        """
+        generation, lane, token = self.generation, self.book.index, self.token
+        if generation.arena.quarantine:
+            return False
+        reached, number = generation.timeline.reached, generation.number
+        for block, role in operands:
+            if block.fast != token and not self._is_free(block, role, reached):
+                return False
+        for block, role in operands:
+            if block.fast != token:
+                block.settle(number)
+                if role is not Role.READ:
+                    block.written = True
+                block.fast = 0
+                generation.order.promote(block, lane)
+        return True
+
+    def admit_all(self, arguments: Sequence[object]) -> bool:
+        """Make the arrays among a kernel's arguments its lane's alone, if no other lane has work on any of them.
+
+        Returns whether something has changed, so that the launch may be tried again. Arrays of another device, or of
+        memory that is not the arena's, are left to the general way.
+        """
+        arena = self.generation.arena
+        if not arena.quarantine:
+            arrays = [each.array if isinstance(each, _MARKED) else each for each in arguments]
+            blocks = {each._block for each in arrays if type(each) is DeviceArray and each._block.fast != self.token}
+            reached = self.generation.timeline.reached
+            if (
+                blocks
+                and blocks <= arena.blocks
+                and all(block.written and self._is_free(block, Role.WRITE, reached) for block in blocks)
+            ):
+                for block in blocks:
+                    block.settle(self.generation.number)
+                    self.generation.order.promote(block, self.book.index)
+                return True
+        return False
+
+    def _is_free(self, block: Block, role: Role, reached: Callable[[Ticket], bool]) -> bool:
+        if (
+            block.freed
+            or block.lost is not None
+            or block.torn is not None
+            or block.recipe is not None
+            or block.chunk.state is not ChunkState.READY
+        ):
+            return False
+        others = self.generation.order.others
+        if others is not None and others.uses(block):
+            return False
+        if block.epoch != self.generation.number:
+            return True
+        lane = self.book.index
+        writer = block.writer
+        if writer is not None and writer[0] != lane and not reached(writer):
+            return False
+        return role is Role.READ or all(each[0] == lane or reached(each) for each in block.last_uses().items())
+
+    def _keep(self, what: Launched, launcher: Any) -> None:
         key, launchers, watches = what._key, self.launchers, self._watches
 
         def forget(_: object) -> None:  # in any thread, at any time
@@ -223,7 +298,11 @@ class LaunchPath:
             ticket = book.issued + 1
             values = encode(arguments, token, (lane, ticket))
             if values is None:
-                return False
+                if not path.admit_all(arguments):
+                    return False
+                values = encode(arguments, token, (lane, ticket))
+                if values is None:
+                    return False
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
             pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
             launches.append((ticket, owner, kernel, arguments))
@@ -237,15 +316,14 @@ class LaunchPath:
 
         return launch
 
-    def _record_launcher(self, kind: Verb, length: int, content: bytes = b"") -> Launcher:
-        """Return the function of a launch with its arguments bound; or of a call, with the content of its record."""
-        path, sender, book, here = self, self.sender, self.book, self.here
-        bound, verb = not content, kind.number | self.verb & UNSIGNED | (REPEATED if content else 0)
+    def _prepared_launcher(self, length: int) -> Launcher:
+        """Return the function of a launch with its arguments bound."""
+        path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
         fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
-        engine = kind.engine_number
+        engine = LAUNCH.engine_number
         pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{length}s").pack_into
 
         @trio.lowlevel.enable_ki_protection
@@ -257,19 +335,20 @@ class LaunchPath:
             arguments: tuple[object, ...],
             owner: LaunchOwner,
         ) -> bool:
-            if bound:
-                try:
-                    if grid or block or shared or arguments:
-                        return False
-                except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
+            try:
+                if grid or block or shared or arguments:
                     return False
+            except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
+                return False
             sent = sender.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):
                 return False
             # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
             for used in prepared._blocks:
                 if used.fast != token:
-                    return False
+                    if not path.admit(prepared._operands):
+                        return False
+                    break
             ticket = book.issued + 1
             me = (lane, ticket)
             for used in prepared._writes:
@@ -279,8 +358,8 @@ class LaunchPath:
             for used in prepared._reads:
                 used.reader = me
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, content or prepared._payload)
-            launches.append((ticket, owner, prepared, arguments or prepared._arguments))
+            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
+            launches.append((ticket, owner, prepared, prepared._arguments))
             book.issued = ticket
             sender.sent = words[RECORDS_SENT_WORD] = sent
             if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
@@ -372,12 +451,30 @@ class AwaitedLaunch:
             trio.lowlevel.reschedule(task)
 
 
+class AwaitedAnswer(AwaitedLaunch):
+    """A call whose answer comes to the host in a slot. Its task has the slot once it has waited without an error."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, path: LaunchPath, mailbox: Mailbox, slot: Slot) -> None:
+        super().__init__(path, mailbox)
+        self.slot: Slot = slot
+
+    def _end(self, kind: Outcome) -> None:
+        # A slot of a lost worker is released at once, so that it is kept back while the worker may write it.
+        if self._abandoned or self._error is not None:
+            self.slot.release()
+        super()._end(kind)
+
+
 class AwaitedLaunches(DevicePart):
     """The short way of a device's awaited launches, to its compute lane."""
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.path: LaunchPath | None = None
+        self._memory = device.part(DeviceMemory)
+        self._staging = device.part(Transfers).staging
 
     def begin(
         self,
@@ -411,21 +508,61 @@ class AwaitedLaunches(DevicePart):
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
 
     @trio.lowlevel.enable_ki_protection
-    async def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> DeviceArray:
-        """Make a library's call once more, and wait until it is done."""
+    async def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> object:
+        """Make a library's call once more, and wait until it is done. Returns its result.
+
+        Returns None, and does nothing, for a call with an answer that cannot go the short way now.
+        """
         actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
-        launched = self.begin(call, 0, 0, 0, arrays, actor) if call.repeats_exactly else None
-        if launched is not None:
-            await launched.wait()
-            return call.answer(arrays)
-        request, result = call.again(self.device, arrays, LANE_COMPUTE)
+        new, mailbox = call.new, actor.mailbox
+        result: Any = None if new is None else self._memory.empty(new.shape, new.dtype)
+        path = self.path or self._present_path()
+        if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
+            launcher = path.launchers.get(call._key) or path.learn_call(call)
+            if launcher is not None:
+                if call.answer is not None:
+                    return await self._answered(call, call.answer, arrays, path, mailbox, launcher)
+                awaited = AwaitedLaunch(path, mailbox)
+                if new is None:
+                    if launcher(call, arrays, awaited):
+                        await awaited.wait()
+                        return arrays[call._place]
+                elif launcher(call, (*arrays, result), awaited, result._storage.block):
+                    await awaited.wait()
+                    return result
+        if call.answer is not None:
+            return None
+        request, result = call.again(self.device, arrays, LANE_COMPUTE, result)
         await actor.mailbox.ask(request)
-        path = self._present_path() if call.repeats_exactly else None
+        path = self._present_path()
         if path is not None:
-            path.learn_call(call)
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
         return result
+
+    async def _answered(
+        self,
+        call: KnownCall,
+        answer: HostAnswer,
+        arrays: tuple[DeviceArray, ...],
+        path: LaunchPath,
+        mailbox: Mailbox,
+        launcher: CallLauncher,
+    ) -> npt.NDArray[Any] | None:
+        """Make a call with an answer, and wait for it; None if it cannot go this way now."""
+        if not self._staging.has_free(answer.nbytes):
+            return None
+        awaited = AwaitedAnswer(path, mailbox, self._staging.acquire_nowait(answer.nbytes))
+        if not launcher(call, arrays, awaited, None, awaited.slot.place):
+            awaited.slot.release()
+            return None
+        await awaited.wait()
+        value = answer.new()
+        error = answer.fetch(awaited.slot, value)
+        awaited.slot.release()
+        if error is not None:
+            raise error
+        return value
 
     def generation_lost(self, number: int) -> None:
         """Drop the path into a lost generation."""

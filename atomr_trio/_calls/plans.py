@@ -6,7 +6,7 @@ execution in a generation or on a lane sends the definition before itself, and a
 
 The list is kept here and not in the worker, because an execution that names an unknown plan cannot be answered there. A
 worker has no more plans than the list. The one that was not used for longest goes, for all workers, and comes back
-silently when it is used again. A call that goes the short way does not count as a use: it costs nothing there.
+silently when it is used again. A use is noted by the number of its record, which costs nothing on the short way.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CallKind, CommandRequest, Rehearsal
+from .._generation.requests import CallKind, CommandRequest, Rehearsal, Usage
 from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
-from .._wire.programs import Program
 from .._wire.protocol import LANE_COMPUTE, Verb
-from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, PlanTable, pack_addresses
+from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, DefiningTable, Encoded, pack_addresses
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -36,18 +35,29 @@ if TYPE_CHECKING:
 class Plan:
     """One plan: its key, its number in workers, and the program that makes it."""
 
-    __slots__ = ("__weakref__", "_content", "_make", "example", "key", "lasts", "number", "operation", "table")
+    __slots__ = (
+        "__weakref__",
+        "_content",
+        "_make",
+        "example",
+        "key",
+        "last_use",
+        "lasts",
+        "number",
+        "operation",
+        "table",
+    )
 
     def __init__(
         self,
-        table: PlanTable,
+        table: DefiningTable,
         key: Hashable,
         number: int,
-        make: Callable[[], Program],
+        make: Callable[[], Encoded],
         example: tuple[int, ...],
         operation: str,
     ) -> None:
-        self.table: PlanTable = table
+        self.table: DefiningTable = table
         self.key: Hashable = key
         self.number: int = number
         self.example: tuple[int, ...] = example
@@ -55,6 +65,8 @@ class Plan:
         self.operation: str = operation
         self._make = make
         self._content = b""
+        self.last_use: int = 0
+        """The number of the record of its last execution in the present generation."""
         self.lasts: bool = True
         """True if it is the same whenever it is defined; see ``stateful.py`` for others."""
 
@@ -80,9 +92,13 @@ class PlanKind(CallKind):
         self.plans: Plans = plans
         self.plan: Plan = plan
 
+    @property
+    def usage(self) -> Usage:
+        return self.plan
+
     def precede(self, generation: Generation, lane: int) -> None:
         """Define the plan, if the worker was not told of it."""
-        self.plans.use(self.plan)
+        self.plans.use(self.plan, generation.sender.sent)
         if (lane, self.plan.number) not in generation.plans:
             self.plans.define(self.plan, generation, lane)
 
@@ -158,7 +174,7 @@ class Plans(DevicePart):
         self._living: weakref.WeakValueDictionary[Hashable, Plan] = weakref.WeakValueDictionary()
         """Every plan that anything refers to."""
         self._kept: collections.OrderedDict[Plan, None] = collections.OrderedDict()
-        """Those that workers may have, the one that was used last at the end."""
+        """Those that workers may have. Of those that were last used by the same record, the one used last is behind."""
         self._held: set[Plan] = set()
         """Those that no worker may be made to give up now."""
 
@@ -167,9 +183,9 @@ class Plans(DevicePart):
 
     def plan(
         self,
-        table: PlanTable,
+        table: DefiningTable,
         key: Hashable,
-        make: Callable[[], Program],
+        make: Callable[[], Encoded],
         example: Sequence[int],
         operation: str,
     ) -> PlanKind:
@@ -184,13 +200,18 @@ class Plans(DevicePart):
             plan = self._living[whole] = Plan(table, key, number, make, tuple(example), operation)
         return PlanKind(self, plan)
 
-    def use(self, plan: Plan) -> None:
-        """Note that a plan is used, and give up the one that was not used for longest if there are too many."""
+    def use(self, plan: Plan, record: int) -> None:
+        """Note that a plan is used by the command behind this record.
+
+        If there are too many, give up the one that was not used for longest.
+        """
         kept = self._kept
         kept[plan] = None
         kept.move_to_end(plan)
+        plan.last_use = record
         while len(kept) > self._limit:
-            dropped, _ = kept.popitem(last=False)
+            dropped = min(kept, key=_last_use)
+            del kept[dropped]
             self.device.dropped.append(functools.partial(self._drop, dropped))
 
     def define(self, plan: Plan, generation: Generation, lane: int) -> None:
@@ -259,6 +280,12 @@ class Plans(DevicePart):
 
     # --- in turns of the device's life --------------------------------------------------------------------------------
 
+    def generation_lost(self, number: int) -> None:
+        """Keep the order of uses: the records of the next generation are counted anew."""
+        self._kept = collections.OrderedDict.fromkeys(sorted(self._kept, key=_last_use))
+        for plan in self._kept:
+            plan.last_use = -1
+
     def warm(self, standby: Generation) -> None:
         """Have a new standby define what the worker in service has on the compute lane."""
         current = self.device.current
@@ -267,6 +294,10 @@ class Plans(DevicePart):
             is_missing = current is not None and place in current.plans and place not in standby.plans
             if plan.lasts and standby.ready and is_missing:
                 self._publish_ahead(plan, standby)
+
+
+def _last_use(plan: Plan) -> int:
+    return plan.last_use
 
 
 class _Definition:

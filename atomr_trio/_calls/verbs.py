@@ -138,7 +138,7 @@ def _write(arguments: Sequence[Argument]) -> _Written:
     return _Written(struct.pack(f"<{len(words)}q", *words) + area, scalars, answers)
 
 
-class _SlotRequest(CommandRequest):
+class SlotRequest(CommandRequest):
     """A request that may need a slot of the staging area, and holds it until its end."""
 
     takes_slot = True
@@ -184,7 +184,7 @@ class _SlotRequest(CommandRequest):
             self.release()
 
 
-class UploadRequest(_SlotRequest):
+class UploadRequest(SlotRequest):
     """A copy of host bytes to a new, contiguous array or, from `offset` on, to a part of it."""
 
     __slots__ = ("_address", "_content")
@@ -210,7 +210,7 @@ class UploadRequest(_SlotRequest):
         self.release()
 
 
-class CallRequest(_SlotRequest):
+class CallRequest(SlotRequest):
     """One call of a library's function. Its answer comes to the host in a slot, which it holds until then."""
 
     __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written")
@@ -244,11 +244,20 @@ class CallRequest(_SlotRequest):
         return self._check is not None
 
     @property
-    def kind(self) -> CallKind | None:
-        return self._kind if self._answer is None else None
+    def answer(self) -> npt.NDArray[Any] | None:
+        return self._answer
 
     @property
-    def _kind(self) -> CallKind:
+    def reads_answer(self) -> bool:
+        """True if it has a place of an answer among its words: its own, or that of the call before it."""
+        return self._written.answers != 0
+
+    @property
+    def check(self) -> Verdict | None:
+        return self._check
+
+    @property
+    def kind(self) -> CallKind:
         return CallKind(self._table.first_call, self._table.call, self._table.open, self._function)
 
     @property
@@ -258,7 +267,7 @@ class CallRequest(_SlotRequest):
 
     def start(self, generation: Generation) -> None:
         """Publish the record, as the first call of its kind when it is one."""
-        kind = self._kind
+        kind = self.kind
         self._verb = kind.verb(generation, self.lane)
         if self._slot is not None:
             self._payload = self._packed(self._slot.place)
@@ -289,6 +298,20 @@ class CallRequest(_SlotRequest):
             places.append(HEAD.size + WORD * index)
         return tuple(places)
 
+    def addresses(self) -> tuple[tuple[int, int], ...] | None:
+        """Return the places in the payload of all words that are addresses, and these.
+
+        Returns None if another word points into its memory: that may be anything.
+        """
+        blocks = [block for block, _ in self.operands]
+        found = []
+        for index, argument in enumerate(self._arguments):
+            if isinstance(argument, Address):
+                found.append((HEAD.size + WORD * index, int(argument)))
+            elif not isinstance(argument, Scalar | Answer) and any(block.holds(argument) for block in blocks):
+                return None
+        return tuple(found)
+
     def ended(self, *, delivered: bool) -> None:
         if not delivered:
             self.release()
@@ -313,7 +336,18 @@ class CallRequest(_SlotRequest):
             raise error
 
 
-class JoinedRequest(_SlotRequest):
+def merged_roles(parts: Iterable[CommandRequest]) -> tuple[Operand, ...]:
+    """Return the access to memory of commands that are made one after the other, as that of one."""
+    roles: dict[Block, Role] = {}
+    for part in parts:
+        for block, role in part.operands:
+            before = roles.get(block)
+            is_covered = before in (None, role, Role.OVERWRITE)
+            roles[block] = (role if before is None else before) if is_covered else Role.WRITE
+    return tuple(roles.items())
+
+
+class JoinedRequest(SlotRequest):
     """Several calls of one library as one command: they are made one after the other, and there is one wait for all.
 
     `together` is the verb of such records, and `size` packs the number of bytes of each part. `operation` is the name
@@ -323,14 +357,8 @@ class JoinedRequest(_SlotRequest):
     __slots__ = ("_size", "parts")
 
     def __init__(self, together: Verb, size: struct.Struct, parts: Sequence[CallRequest], operation: str) -> None:
-        roles: dict[Block, Role] = {}
-        for part in parts:
-            for block, role in part.operands:
-                before = roles.get(block)
-                is_covered = before in (None, role, Role.OVERWRITE)
-                roles[block] = (role if before is None else before) if is_covered else Role.WRITE
         keep = [part.keep for part in parts]
-        super().__init__(together, tuple(roles.items()), lane=parts[0].lane, operation=operation, keep=keep)
+        super().__init__(together, merged_roles(parts), lane=parts[0].lane, operation=operation, keep=keep)
         self._size = size
         self.parts: tuple[CallRequest, ...] = tuple(parts)
 
@@ -360,7 +388,7 @@ class JoinedRequest(_SlotRequest):
         self._payload = self._packed(0 if self._slot is None else self._slot.place)
         super().start(generation)
         for part in self.parts:
-            part._kind.begun(generation, self.lane)
+            part.kind.begun(generation, self.lane)
 
     def ended(self, *, delivered: bool) -> None:
         if not delivered:
@@ -679,6 +707,10 @@ class Library:
 
     # How it is sent.
 
+    def _folded(self) -> Sequence[CommandRequest | Series]:
+        """Return the commands that were planned, as they are sent."""
+        return self._requests
+
     def _planner(self) -> Self:
         return type(self)(self._device, self._batch)
 
@@ -689,13 +721,14 @@ class Library:
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
-            return cast("T", answer)
+            if answer is not None:
+                return cast("T", answer)
         await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
         self._rehearse(made)
-        if question is not None:
+        if question is not None and call is None:
             calls.learn(question, made, planner._made, result)
         return result
 
@@ -712,13 +745,18 @@ class Library:
 
     async def _ask_all(self) -> list[CommandRequest]:
         """Run the commands that were planned, and forget them. Returns them."""
-        outgoing, self._requests = Outgoing(self._requests), []
+        outgoing, self._requests = Outgoing(self._folded()), []
         waiting = collections.deque(outgoing.take(STRETCH))
         if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough for one turn
             await trio.lowlevel.checkpoint()
         while waiting:
-            for request in await self._ask_some(waiting, outgoing):
-                request.take()
+            done = collections.deque(await self._ask_some(waiting, outgoing))
+            try:
+                while done:
+                    done.popleft().take()
+            finally:
+                for request in done:
+                    request.drop()
             waiting += outgoing.take(STRETCH - len(waiting))
         return outgoing.made
 
@@ -750,7 +788,7 @@ class Library:
         return begun
 
     async def _ask_one(self, request: CommandRequest) -> None:
-        if isinstance(request, _SlotRequest) and request.slot_bytes:
+        if isinstance(request, SlotRequest) and request.slot_bytes:
             request.give_slot(await self._device.part(Transfers).staging.acquire(request.slot_bytes))
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
@@ -758,15 +796,18 @@ class Library:
         question = question_of(plan, arguments, keywords)
         batch, calls = self._batch, self._known
         assert batch is not None  # this is its form for batches
-        if question is not None and (call := calls.find(question[0])) is not None:
-            return batch.repeat(call, question[1])  # type: ignore[return-value]
+        call = None if question is None else calls.find(question[0])
+        if question is not None and call is not None:
+            answer: Any = batch.repeat(call, question[1])
+            if answer is not None:
+                return cast("T", answer)
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        requests = Outgoing(planner._requests).take()
+        requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
         self._rehearse(requests)
-        if question is not None:
+        if question is not None and call is None:
             calls.learn(question, requests, planner._made, result)
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
 import outcome
@@ -13,12 +13,21 @@ from .._supervision.mailbox import Request
 from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, Verb
-from .._wire.records.plans import PlanTable
+from .._wire.records.plans import DefiningTable
 from .timeline import Command, Operand
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from .core import DeviceCore
     from .generation import Generation
+
+
+class Usage(Protocol):
+    """What calls use, and may be given up when it was not used for long."""
+
+    last_use: int
+    """The number of the record, in its generation, of the last call that used it."""
 
 
 class CallKind:
@@ -27,9 +36,11 @@ class CallKind:
     `opening` is the verb that only loads the library and makes the handle.
     """
 
-    __slots__ = ("first", "later", "number", "opening")
+    __slots__ = ("first", "last_use", "later", "number", "opening")
 
     def __init__(self, first: Verb, later: Verb, opening: Verb, number: int) -> None:
+        self.last_use: int = 0
+        """The number of the record of the last call, where `usage` is the kind."""
         self.first: Verb = first
         self.later: Verb = later
         self.opening: Verb = opening
@@ -38,6 +49,11 @@ class CallKind:
     def verb(self, generation: Generation, lane: int) -> Verb:
         """Return the verb of the next call."""
         return self.later if self._in(lane) in generation.called else self.first
+
+    @property
+    def usage(self) -> Usage:
+        """Where a call that goes the short way notes that it was made."""
+        return self
 
     def precede(self, generation: Generation, lane: int) -> None:
         """Send what the worker must have before the call."""
@@ -65,7 +81,7 @@ class Rehearsal:
     operation: str
     plan: int | None = None
     """The number of the plan that must be defined."""
-    program: tuple[PlanTable, int, bytes] | None = None
+    program: tuple[DefiningTable, int, bytes] | None = None
     """For an execution of a plan that is defined for the rehearsal alone: the table, the length of the program, and the
     end of the record that defines it."""
 
@@ -127,6 +143,16 @@ class CommandRequest(Request):
         The key is the same for calls that differ in the addresses of their arrays alone.
         """
         return ()
+
+    @property
+    def answer(self) -> npt.NDArray[Any] | None:
+        """The array on the host that takes its answer; None if it has none."""
+        return None
+
+    @property
+    def check(self) -> Callable[[npt.NDArray[Any]], Exception | None] | None:
+        """Completes the answer once it is there, or returns the error that it is; None if it is as it comes."""
+        return None
 
     def places_of(self, array: Any) -> tuple[int, ...]:
         """Return the places in the payload of the 64-bit words to change if it is sent again with another array.

@@ -223,7 +223,8 @@ class Settler:
         if failure is None:
             failure = {"status": status, "name": "", "text": "the worker did not say why", "library": "cuda"}
             failure["class"] = StatusClass.REQUEST.value
-        command.owner.command_finished(command, error_of(self._life, command.operation, failure), None)
+        error = error_of(self._life, command.operation, failure)
+        command.owner.command_finished(command, error, failure.get("part"))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -239,11 +239,8 @@ class Block:
             lane, ticket = reader
             self.readers[lane] = max(ticket, self.readers.get(lane, 0))
 
-    def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
-        """Note that command (`lane`, `ticket`) touches the block, and add the tickets that it must wait for to `waits`.
-
-        Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
-        """
+    def settle(self, epoch: int) -> None:
+        """Bring the tickets up to date with generation `epoch`: those of an earlier one are over."""
         if self.epoch != epoch:
             self.epoch = epoch
             self.writer = self.reader = None
@@ -251,6 +248,13 @@ class Block:
                 self.readers = {}
         if self.reader is not None:
             self._take_in_reader()
+
+    def claim(self, role: Role, lane: int, ticket: int, epoch: int, waits: set[Ticket]) -> None:
+        """Note that command (`lane`, `ticket`) touches the block, and add the tickets that it must wait for to `waits`.
+
+        Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
+        """
+        self.settle(epoch)
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)
@@ -391,31 +395,45 @@ class Arena:
         """Bytes of all chunks."""
         return sum(chunk.size for chunk in self.chunks)
 
-    def allocate(self, size: int, *, guarded: bool = False) -> Block:
+    def allocate(self, size: int, guarded: bool = False) -> Block:
         """Return a block of at least `size` bytes, aligned to 512. Raises `ArenaFull`.
 
         A guarded block lies at the end of its own memory, which is between unmapped addresses.
         """
+        nbytes = size
+        size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT or ALIGNMENT
+        last: Block | None = None
         orphans = self.orphans
         if orphans:
-            self.free(orphans.popleft())
+            last = orphans.popleft()
+            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine:
+                self.free(last)
+                last = None
+            else:  # it is handed on without a stay in its bin, so only what tells the two apart changes
+                last.freed = True
+                last.fast = 0
+                self.blocks.discard(last)
+                if self.damaged:
+                    self.damaged.discard(last)
             if orphans:
                 self.collect(AT_A_TIME)
         if guarded:
-            return self._allocate_guarded(size)
-        nbytes = size
-        size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT or ALIGNMENT
-        freed = self._bins.get(size)
-        if freed:
-            last = freed.pop()
-            self._binned -= 1
-            block = Block(last.address, size, nbytes, last.chunk, last.epoch, last.last_uses())
-        else:
-            span = self._fitting(size)
-            block = Block(span.address, size, nbytes, span.chunk, span.epoch, dict(span.waits))
-            self._shorten(span, size)
-        block.chunk.used += size
-        self.in_use += size
+            return self._allocate_guarded(nbytes)
+        if last is None:
+            freed = self._bins.get(size)
+            if freed:
+                last = freed.pop()
+                self._binned -= 1
+            else:
+                span = self._fitting(size)
+                block = Block(span.address, size, nbytes, span.chunk, span.epoch, dict(span.waits))
+                self._shorten(span, size)
+            self.in_use += size
+            (last or block).chunk.used += size
+        if last is not None:
+            idle = last.writer is None and last.reader is None
+            waits = last.readers if idle else last.last_uses()
+            block = Block(last.address, size, nbytes, last.chunk, last.epoch, waits)
         self.blocks.add(block)
         return block
 
@@ -426,17 +444,22 @@ class Arena:
         block.freed = True
         block.fast = 0
         chunk = block.chunk
+        size = block.size
         self.blocks.discard(block)
         if self.damaged:
             self.damaged.discard(block)
-        chunk.used -= block.size
-        self.in_use -= block.size
+        chunk.used -= size
+        self.in_use -= size
         if chunk.guard:
             self._retire_guarded(block)
         elif self.quarantine or self._binned >= AT_A_TIME:
             self._give_block(block)  # the bins do not separate blocks in quarantine
         else:
-            self._bins.setdefault(block.size, []).append(block)
+            freed = self._bins.get(size)
+            if freed is None:
+                self._bins[size] = [block]
+            else:
+                freed.append(block)
             self._binned += 1
         if chunk.used == 0 and chunk.state is ChunkState.PLANNED and not chunk.guard:
             self.drop(chunk)  # there may be too little memory for it; the next one is planned anew

@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char, c_int, c_void_p
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -66,6 +66,7 @@ from .base.giving_back import GivingBack, GivingBackLater
 from .base.lanes import Command, Lane
 from .base.memory import MemoryEngine
 from .base.workspaces import Workspaces
+from .chunk_records import ChunkRecords
 from .context import Context
 from .heart import Heart
 from .parent import die_with_parent
@@ -130,9 +131,6 @@ class Worker:
         self.capture_turns: CaptureTurns = CaptureTurns()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,
-            context_records.MAP_CHUNK: self._map_chunk,
-            context_records.UNMAP_CHUNK: self._unmap_chunk,
-            context_records.EXPORT_CHUNK: self._export_chunk,
             context_records.SERVE: self._serve,
             context_records.INJECT: self._inject,
             context_records.OPEN_LANE: self._open_lane,
@@ -247,6 +245,7 @@ class Worker:
         memory = self.engines[MEMORY.number]
         assert isinstance(memory, MemoryEngine)
         self._memory = memory
+        self._control |= ChunkRecords(self, memory).calls
         modules = self.engines[MODULE.number]
         assert isinstance(modules, ModuleEngine)
         self._verbs = {
@@ -551,31 +550,8 @@ class Worker:
         if not self.poisoned:
             self.post({"kind": "probed"})
 
-    def _map_chunk(self, payload: bytes, descriptors: list[int]) -> None:
-        address, size = context_records.MAP_CHUNK.struct.unpack(payload)
-        with self._or_lost(context_records.MAP_CHUNK):
-            channel.check_all_came(descriptors)
-            self._memory.adopt_chunk(address, size, descriptors.pop())
-
-    def _export_chunk(self, payload: bytes, descriptors: list[int]) -> None:
-        (address,) = context_records.EXPORT_CHUNK.struct.unpack(payload)
-        self._memory.export_again(address)
-
     def _serve(self, payload: bytes, descriptors: list[int]) -> None:
         self.rehearses = False
-
-    def _unmap_chunk(self, payload: bytes, descriptors: list[int]) -> None:
-        (address,) = context_records.UNMAP_CHUNK.struct.unpack(payload)
-        with self._or_lost(context_records.UNMAP_CHUNK):
-            self._memory.drop_chunk(address)
-
-    @contextlib.contextmanager
-    def _or_lost(self, verb: Verb) -> Iterator[None]:
-        """Say what the driver refuses of a record that nobody waits for, and that a standby cannot do without."""
-        try:
-            yield
-        except self.cuda_error as error:
-            self.lost(error, verb.operation)
 
     def _open_lane(self, payload: bytes, descriptors: list[int]) -> None:
         index, priority = context_records.OPEN_LANE.struct.unpack(payload)

@@ -82,6 +82,7 @@ class ReadyCalls:
         """Some of them are not valid any more."""
         self.calls.clear()
         self._alone.clear()
+        self._known.clear()
 
     def of_record(self, slots: memoryview, at: int, lanes: Mapping[int, Lane]) -> HotCall | None:
         """Return the call of the record in a slot, ready to be made; None if the record must be read each time.

@@ -590,6 +590,34 @@ async def test_dtypes_that_a_gpu_has_no_use_for_are_refused():
         assert dev.statistics().memory.in_use == 0
 
 
+async def test_what_equals_a_known_shape_or_dtype_is_checked_like_any_other():
+    async with scenario() as dev:
+        for dtype in (np.float32, "float32", np.dtype(np.float32)):
+            for shape in (3, (3, 1), (1, 3)):
+                expected = (3,) if shape == 3 else shape
+                for _ in range(2):
+                    made = dev.empty(shape, dtype)
+                    assert (made.shape, made.dtype, made.strides) == (expected, "f4", np.empty(shape, "f4").strides)
+            for shape in (3.0, (3.0, 1), (1, np.float64(3)), "3"):
+                with pytest.raises(InvalidArgument, match="a shape is an int or a sequence of ints"):
+                    dev.empty(shape, dtype)
+            for shape in (np.int64(3), [3], (np.int8(3),)):
+                assert dev.empty(shape, dtype).shape == (3,)
+            made = dev.empty((3, True), dtype)
+            assert (made.shape, set(map(type, made.shape))) == ((3, 1), {int})
+        for dtype in (">f4", "no", object):
+            for _ in range(2):
+                with pytest.raises(InvalidArgument, match="dtype"):
+                    dev.empty(3, dtype)
+
+
+async def test_more_layouts_than_are_remembered_are_all_right():
+    async with scenario() as dev:
+        for length in range(1000):
+            assert dev.empty(length, np.uint8).nbytes == length
+        assert dev.empty(7, np.uint8).shape == (7,)
+
+
 async def test_shapes_that_cannot_be_are_refused():
     async with scenario() as dev:
         for shape in (

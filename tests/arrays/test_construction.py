@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from atomr_trio import InvalidArgument
-from atomr_trio._arrays.arrays import MAX_AXES, check_shape, contiguous
-from atomr_trio._arrays.layout import contiguous_strides
+from atomr_trio._arrays.arrays import check_shape, contiguous
+from atomr_trio._arrays.layout import MAX_AXES, contiguous_strides
 from atomr_trio._values.dtypes import DTYPES, check_dtype
 
 lengths = st.one_of(

@@ -390,13 +390,16 @@ async def test_the_commands_of_a_verb_begin_in_one_stretch(dev):
 
 
 async def test_nothing_begins_behind_a_command_whose_answer_may_refuse_it(dev):
-    a, b = await dev.to_device(MATRIX), await dev.to_device(SIDE)
+    """What would write to an `out` that a failure leaves unchanged."""
+    a, b, out = await dev.to_device(MATRIX), await dev.to_device(SIDE), await dev.to_device(SIDE)
     solved = []
 
     async def solve():
-        solved.append(await dev.solver.solve(a, b))
+        solved.append(await dev.solver.solve(a, b, out=out))
 
-    count = await commands_of(dev, lambda: dev.solver.solve(a, b))
+    await solve()
+    count = await commands_of(dev, solve)
+    assert count > 1
     async with trio.open_nursery() as nursery, gated(dev) as gate:
         busy = dev.statistics().lanes[0].unfinished
         nursery.start_soon(solve)
@@ -408,8 +411,9 @@ async def test_nothing_begins_behind_a_command_whose_answer_may_refuse_it(dev):
     singular = await dev.to_device(np.zeros((2, 2)))
     submitted = dev.statistics().lanes[0].submitted
     with pytest.raises(SingularMatrixError):
-        await dev.solver.solve(singular, b)
+        await dev.solver.solve(singular, b, out=out)
     assert dev.statistics().lanes[0].submitted < submitted + count
+    np.testing.assert_allclose(await out.to_host(), np.linalg.solve(MATRIX, SIDE))
 
 
 async def test_a_command_of_an_actor_that_is_busy_keeps_those_behind_it_waiting(dev):

@@ -301,7 +301,9 @@ def bytes_of_result(dev: Any, drawn: Drawn) -> int | None:
         arguments, keywords = arguments_of(stage, drawn)
         planned = Planned(dev, drawn, arguments, keywords)
         kept, _ = planned.known(arguments, keywords)
-        return None if kept is None else 0 if kept.repeats_exactly else planned.result.nbytes
+        if kept is None or kept.answer is not None:
+            return None
+        return 0 if kept.repeats_exactly else planned.result.nbytes
     except InvalidArgument:
         return None
     finally:

@@ -1,7 +1,7 @@
 """Calls of libraries that are made again: each does what a first one does, whichever way it takes.
 
-The first call is planned, the second goes the general way of a request without being planned, and from the third on the
-short way is taken where the call repeats exactly. Every test that can is made in both forms, awaited and in a batch.
+The first call is planned, and from the second on the short way is taken. Where something of another lane must be waited
+for, it is the general way, without a plan. Every test that can is made in both forms, awaited and in a batch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-import numpy.typing as npt
 import pytest
 import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
 from atomr_trio._arrays.arrays import _MOST_PLACES
-from atomr_trio._calls.known import _MOST_KNOWN, KnownCall, KnownCalls, question_of
-from atomr_trio._calls.launching import AwaitedLaunches
+from atomr_trio._calls.known import _MOST_KNOWN, question_of
 from atomr_trio._calls.verbs import Library
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation
@@ -32,50 +30,12 @@ from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.protocol import BATCH_LIMIT
 from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from support import open_test_device
+from support.repeated import Form, N, Numbers, Ways, blas_actor, both, form, given, known, made_short, matrix, repeated
 from support.rogue import gated, kill_worker, next_generation, until, until_full
 from support.strategies import check_on_device
 
 DEADLINE = 60
-N = 4
 NOT_SUPPORTED = 15
-LIBRARIES = ("blas", "blaslt")
-
-Numbers = npt.NDArray[Any]
-
-
-def matrix(seed: int, dtype: Any = np.float32) -> Numbers:
-    """Small whole numbers, so that products are exact."""
-    return np.random.default_rng(seed).integers(-3, 4, (N, N)).astype(dtype)
-
-
-class Ways:
-    """Which way a call takes: it is "planned", goes the "general" way without that, or the "short" one."""
-
-    def __init__(self, dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._planned = self._published = 0
-        self.verbs: list[str] = []
-        """Under which verbs calls were published, but for those that went the short way."""
-        plan, generation = Library._planner, core_of(dev).current
-        publish = generation.publish
-
-        def planned(library: Any) -> Any:
-            self._planned += 1
-            return plan(library)
-
-        def published(lane: int, verb: Any, *arguments: Any, **more: Any) -> Any:
-            if verb.engine in LIBRARIES and verb.name != "define":
-                self._published += 1
-                self.verbs.append(verb.name)
-            return publish(lane, verb, *arguments, **more)
-
-        monkeypatch.setattr(Library, "_planner", planned)
-        monkeypatch.setattr(generation, "publish", published)
-
-    def last(self) -> str:
-        """The way of the one call that was made since this was asked."""
-        planned, published, self._planned, self._published = self._planned, self._published, 0, 0
-        assert planned <= published <= 1
-        return "planned" if planned else "general" if published else "short"
 
 
 @pytest.fixture
@@ -83,74 +43,18 @@ def ways(dev, monkeypatch):
     return Ways(dev, monkeypatch)
 
 
-class Form:
-    """One form of calling: awaited, or in a batch, whose calls are done with the next `flush`."""
-
-    def __init__(self, dev: Any, batch: Any = None) -> None:
-        self.dev = dev
-        self.batch = batch
-
-    async def __call__(self, verb: str, *arguments: Any, library: str = "blas", **keywords: Any) -> Any:
-        result = getattr(getattr(self.batch or self.dev, library), verb)(*arguments, **keywords)
-        return await result if self.batch is None else result
-
-    async def write(self, array: Any, numbers: Any) -> None:
-        if self.batch is None:
-            await array.copy_from(numbers)
-        else:
-            self.batch.copy_from(array, numbers)
-
-    async def read(self, array: Any) -> Numbers:
-        """The elements; in a batch they are there after `flush`."""
-        return await array.to_host() if self.batch is None else self.batch.to_host(array)
-
-    async def flush(self) -> None:
-        if self.batch is not None:
-            await self.batch.flush()
-
-    @property
-    def launchers(self) -> Any:
-        """The calls that go the short way."""
-        path = core_of(self.dev).part(AwaitedLaunches).path if self.batch is None else self.batch._sender.path
-        return {} if path is None else path.launchers
-
-
-@contextlib.asynccontextmanager
-async def form(dev: Any, name: str) -> Any:
-    if name == "awaited":
-        yield Form(dev)
-        return
-    async with dev.batch() as batch:
-        yield Form(dev, batch)
-
-
-both = pytest.mark.parametrize("name", ["awaited", "in a batch"])
-
-
-async def given(dev: Any, *seeds: int, dtype: Any = np.float32) -> list[Any]:
-    return [await dev.to_device(matrix(seed, dtype)) for seed in seeds]
-
-
-def known(dev: Any) -> list[KnownCall]:
-    return list(core_of(dev).part(KnownCalls)._calls.values())
-
-
-def blas_actor(dev: Any) -> Any:
-    return next(actor for actor in dev.statistics().actors if actor.name == "blas")
-
-
 # --- what is repeated, and how ----------------------------------------------------------------------------------------
 
 
 @both
-async def test_a_call_is_planned_then_known_then_short_and_returns_out_itself(dev, ways, name):
+async def test_a_call_is_planned_and_then_short_and_returns_out_itself(dev, ways, name):
     a, b, out = await given(dev, 1, 2, 3)
     async with form(dev, name) as call:
         taken = []
         for _ in range(5):
             assert await call("gemm", a, b, out=out) is out
             taken.append(ways.last())
-        assert taken == ["planned", "general", "short", "short", "short"]
+        assert taken == ["planned"] + 4 * ["short"]
         (only,) = known(dev)
         assert only.repeats_exactly
         assert only._key in call.launchers
@@ -186,11 +90,12 @@ async def test_scalars_on_the_device_are_arrays_of_the_call(dev, ways, name):
             assert await call("axpy", x, y, alpha) is y
             taken.append(ways.last())
             assert await call("dot", x, y, out=out) is out
-            assert ways.last() == taken[min(number, 1)], "it was read meanwhile, in another lane"
+            taken.append(ways.last())
             sums.append(await call.read(out))
             if number == 2:
                 await call.write(alpha, np.array(5.0))
-    assert taken == ["planned", "general", "short", "general"]
+    assert taken[:2] == ["planned"] * 2
+    assert repeated(name, taken[2:])
     assert [float(each) for each in sums] == [8, 16, 24, 44]
 
 
@@ -204,7 +109,8 @@ async def test_a_call_with_a_new_result_is_known_and_each_result_is_its_own(dev,
             await call.write(a, matrix(seed))
             results.append(await call(verb, a, b, library=library))
             taken.append(ways.last())
-    assert taken == ["planned"] + 5 * ["general"]
+    assert taken[0] == "planned"
+    assert repeated(name, taken[1:])
     assert len({result.address for result in results}) == 6
     for seed, result in enumerate(results):
         np.testing.assert_array_equal(await result.to_host(), matrix(seed) @ matrix(2))
@@ -336,13 +242,6 @@ def test_questions_say_what_they_are_about_and_in_which_place():
 
 
 # --- arrays that are not what they were -------------------------------------------------------------------------------
-
-
-async def made_short(call: Form, verb: str, *arguments: Any, **keywords: Any) -> None:
-    """Make a call often enough that it goes the short way."""
-    for _ in range(3):
-        await call(verb, *arguments, **keywords)
-    await call.flush()
 
 
 @both
@@ -494,7 +393,7 @@ async def test_calls_are_forgotten_when_there_are_too_many(dev, name):
         calls = known(dev)
         assert len(calls) == _MOST_KNOWN
         assert set(call.launchers) == {each._key for each in calls}
-        assert not [each for each in calls if each._payload in {known_payload(dev, x, alpha) for alpha in (1, 50)}]
+        assert not [each for each in calls if each.payload in {known_payload(dev, x, alpha) for alpha in (1, 50)}]
 
 
 def known_payload(dev: Any, x: Any, alpha: float) -> bytes:
@@ -550,11 +449,9 @@ async def test_what_is_no_single_command_or_returns_something_else_is_planned_ea
     async with form(dev, name) as call:
         for _ in range(3):
             products = await call("gemm", odd, odd)
-            dot = await call("dot", x, y)
             await call("swap", x, y)
             await call("gemm_batched", [a], [a])
     assert (await products.to_host()).tolist() == [[3] * 3] * 3
-    assert float(dot) == 14
     assert not known(dev)
 
 
@@ -577,8 +474,7 @@ async def test_in_the_next_generation_the_first_repetition_makes_the_handle(dev,
             taken.append(ways.last())
         results = [await call("gemm", a, b) for _ in range(2)]
     assert taken == ["general", "short", "short"]
-    assert ways.verbs[0] == "first_call"
-    assert set(ways.verbs[1:]) == {"call"}
+    assert ways.verbs == ["first_call"]
     for each in (out, *results):
         np.testing.assert_array_equal(await each.to_host(), matrix(1) @ matrix(2))
     assert blas_actor(dev).unsettled == 0
@@ -878,8 +774,8 @@ async def test_a_product_with_a_bias_is_repeated(dev, ways, name):
             await call("matmul", a, b, library="blaslt", out=out, epilogue="relu_bias", bias=bias)
             taken.append(ways.last())
             seen.append(await call.read(out))
-    assert taken[:2] == ["planned", "general"]
-    assert "planned" not in taken[1:]
+    assert taken[0] == "planned"
+    assert repeated(name, taken[1:])
     for seed, result in enumerate(seen):
         shift = np.arange(N) if seed < 4 else np.full(N, 4)
         np.testing.assert_array_equal(result, np.maximum(matrix(1) @ matrix(2) + shift, 0))
@@ -898,7 +794,8 @@ async def test_a_product_of_8_bits_with_scales_is_repeated(dev, ways, name):
             result = await call("matmul", a, turned, library="blaslt", scale_a=scale, dtype="float32")
             taken.append(ways.last())
             seen.append(await call.read(result))
-    assert taken == ["planned"] + 3 * ["general"]
+    assert taken[0] == "planned"
+    assert repeated(name, taken[1:])
     for factor, product_ in zip((1, 2, 2, 4), seen, strict=True):
         np.testing.assert_array_equal(product_, factor * (left @ right.T))
 
@@ -913,7 +810,7 @@ async def test_views_of_the_same_elements_are_the_same(dev, ways, name):
             taken.append(ways.last())
         await call("gemm", a, b, out=out)
         taken.append(ways.last())
-    assert taken == ["planned", "general", "short", "short", "planned"]
+    assert taken == ["planned", "short", "short", "short", "planned"]
     np.testing.assert_array_equal(await out.to_host(), matrix(1) @ matrix(2))
 
 

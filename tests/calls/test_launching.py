@@ -127,6 +127,40 @@ async def test_lanes_learn_for_themselves(dev, monkeypatch):
         assert (await x.to_host() == NUMBERS + 6 * lanes).all()
 
 
+async def test_a_launch_behind_copies_that_are_done_goes_the_short_way_and_behind_others_waits(dev, monkeypatch):
+    add, copy = await compiled(dev, "add", "copy")
+    x, y = await dev.to_device(NUMBERS), dev.zeros(N, np.int32)
+    prepared = copy.prepare(1, N, x, y)
+    await add.launch(1, N, x, 1)
+    await prepared.launch()
+    general = Published(dev, monkeypatch)
+    for turn in range(5):
+        await x.copy_from(NUMBERS * turn)
+        await add.launch(1, N, read_only(x) if turn == 4 else x, 0)
+        await y.to_host()
+        await prepared.launch()
+        assert (await y.to_host() == NUMBERS * turn).all()
+    assert general.count == 0
+    async with dev.batch() as batch:
+        for _ in range(2):
+            batch.launch(add, 1, N, x, 0)
+            batch.launch(prepared)
+            await batch.flush()
+        learnt = general.count
+        with hold_worker(dev):
+            batch.copy_from(x, NUMBERS + 1)
+            batch.launch(add, 1, N, x, 1)
+            seen = batch.to_host(y)
+            batch.launch(prepared)
+            assert general.count == learnt + 2, "copies in other lanes are not done"
+            batch.launch(add, 1, N, x, 1)
+            assert general.count == learnt + 2, "this lane waits already"
+        await batch.flush()
+    assert (seen == NUMBERS * 4).all()
+    assert (await y.to_host() == NUMBERS + 2).all()
+    assert (await x.to_host() == NUMBERS + 3).all()
+
+
 async def test_an_array_of_a_new_kind_is_learnt_with_its_first_launch(dev, monkeypatch):
     add = await compiled(dev, "add")
     x, y, z = await dev.to_device(NUMBERS), dev.zeros(N, np.int32), dev.full(N, 3, np.int32)

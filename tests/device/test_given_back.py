@@ -22,7 +22,7 @@ import pytest
 import trio
 
 from atomr_trio import InvalidArgument, link, read_only
-from atomr_trio._calls import known as _known_calls
+from atomr_trio._calls import known as _known_calls, sequences as _known_sequences
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import core
@@ -351,6 +351,7 @@ async def test_a_kernel_that_is_dropped_takes_its_module_along(pool, uncollected
 
 async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, uncollected, monkeypatch):
     set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 2)
+    set_constant(monkeypatch, _known_sequences, "_MOST_KNOWN", 2)
     x = await dev.to_device(np.zeros(4))
     async with dev.batch() as batch:
         for alpha in range(1, 6):
@@ -485,6 +486,7 @@ async def keep_nothing(witness: held.Witness, groups: Sequence[Sequence[str]], w
 
 async def test_what_is_made_used_and_dropped_leaves_nothing_behind(witness, monkeypatch):
     set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 8)  # which the first rounds reach
+    set_constant(monkeypatch, _known_sequences, "_MOST_KNOWN", 2)
     await keep_nothing(witness, [tuple(KINDS)], warm_up=3, rounds=6)
 
 

@@ -170,6 +170,22 @@ def test_a_collected_block_comes_back_with_the_next_call():
     assert block.freed
 
 
+@pytest.mark.parametrize("role", list(Role))
+def test_the_next_owner_of_collected_memory_waits_for_the_work_on_it(role):
+    arena = make_arena()
+    block = arena.allocate(4096)
+    claim(block, role, 2, 5)
+    block.fast = 7
+    block.tear("a fault")
+    arena.orphans.append(block)
+    heir = arena.allocate(4000)
+    assert (heir.address, heir.nbytes, heir.size) == (block.address, 4000, 4096)
+    assert (block.state, block.fast, heir.state, heir.fast, heir.written) == ("freed", 0, "ready", 0, False)
+    assert (arena.in_use, block.chunk.used, arena.blocks) == (4096, 4096, {heir})
+    assert arena.damage() == (0, 0)
+    assert claim(heir, Role.WRITE, 0, 9) == {(2, 5)}
+
+
 def test_a_block_that_was_collected_and_freed_comes_back_once():
     arena = make_arena()
     block = arena.allocate(4096)
@@ -914,6 +930,21 @@ class ArenaMachine(RuleBasedStateMachine):
         """What is freed is often the best fit for what comes next."""
         self.arena.free(block)
         return self.allocate(block.nbytes, guarded=bool(block.chunk.guard))
+
+    @rule(target=blocks, block=consumes(blocks))
+    def succeed(self, block):
+        """An array is collected, and the next one is as large: its memory is handed on."""
+        self.arena.collect()
+        before = self.arena.blocks - {block}
+        self.arena.orphans.append(block)
+        try:
+            heir = self.arena.allocate(block.nbytes)
+        except ArenaFull:
+            assert self.arena.blocks == before
+            return multiple()
+        assert block.freed
+        assert self.arena.blocks == before | {heir}
+        return heir
 
     @rule(block=blocks, lane=st.integers(0, LANES - 1), role=st.sampled_from(list(Role)), made=mostly)
     def touch(self, block, lane, role, made):

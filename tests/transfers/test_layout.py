@@ -12,15 +12,19 @@ from hypothesis import given, settings
 
 from atomr_trio._arrays import layout as _layout
 from atomr_trio._arrays.layout import (
+    MAX_AXES,
     MAX_PITCH,
     Box,
     boxes,
     contiguous_strides,
     cut,
     gather,
+    indexed,
     is_contiguous,
     packing,
+    reshaped,
     rows,
+    shadow,
     spans,
 )
 from support.strategies import slices
@@ -290,3 +294,66 @@ def test_pieces_are_as_large_as_the_limit_allows():
         (4, 51, 7),
         (1, 55, 11),
     ]
+
+
+# --- indices and shapes without numpy ---------------------------------------------------------------------------------
+
+PARTS = st.one_of(
+    st.integers(-8, 8), slices(6), st.slices(9), st.none(), st.just(Ellipsis), st.booleans(), st.just(np.int64(1))
+)
+
+
+@settings(max_examples=400)
+@given(drawn=views(), index=st.lists(PARTS, max_size=6).map(tuple))
+def test_an_index_means_what_it_means_to_numpy_or_is_left_to_it(drawn, index):
+    base, way = drawn
+    view = base[way]
+    stand_in = shadow(view.shape, view.strides, view.itemsize)
+    found = indexed(view.shape, view.strides, index)
+    try:
+        expected = stand_in[(*index, ...)] if Ellipsis not in index else stand_in[index]
+    except IndexError:
+        assert found is None
+        return
+    if found is None:
+        assert any(type(part) not in (int, slice, type(None), type(...)) for part in index)
+        return
+    offset, shape, strides = found
+    assert (offset, shape, strides) == (distance(expected, stand_in), expected.shape, expected.strides)
+
+
+@pytest.mark.parametrize("part", [slice(5, 2), slice(9, 20), slice(2, 9, -1), slice(-1, 0, 3), slice(None, None, -2)])
+@pytest.mark.parametrize("length", [0, 1, 4, 5])
+def test_an_empty_slice_begins_where_numpys_does(part, length):
+    stand_in = shadow((length, 3), (24, 8), 8)
+    expected = stand_in[part]
+    assert indexed((length, 3), (24, 8), (part,)) == (distance(expected, stand_in), expected.shape, expected.strides)
+
+
+def test_an_index_of_more_axes_than_numpy_has_is_left_to_it():
+    shape = (1,) * MAX_AXES
+    assert indexed(shape, (4,) * MAX_AXES, (0, None)) == (0, shape, (0, *(4,) * (MAX_AXES - 1)))
+    assert indexed(shape, (4,) * MAX_AXES, (None,)) is None
+    with pytest.raises(IndexError):
+        shadow(shape, (4,) * MAX_AXES, 4)[None]
+
+
+@given(
+    shape=st.lists(st.integers(0, 6), max_size=4).map(tuple),
+    wanted=st.lists(st.one_of(st.integers(-2, 12), st.just(True), st.just(2**70)), max_size=4),
+)
+def test_a_new_shape_is_numpys_or_left_to_it(shape, wanted):
+    found = reshaped(math.prod(shape), wanted)
+    try:
+        expected = np.empty(shape, np.uint8).reshape(wanted).shape
+    except (ValueError, TypeError, OverflowError):
+        assert found is None
+        return
+    assert found in (None, expected)
+    assert found is not None or 0 in shape or any(type(length) is not int for length in wanted)
+
+
+@given(shape=st.lists(st.integers(0, 3), max_size=4), step=st.lists(st.integers(-30, 30), min_size=4, max_size=4))
+def test_contiguous_is_what_numpy_calls_contiguous(shape, step):
+    strides = tuple(step[: len(shape)])
+    assert is_contiguous(tuple(shape), strides, 2) is shadow(tuple(shape), strides, 2).flags.c_contiguous

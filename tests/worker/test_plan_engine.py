@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from ctypes import c_void_p
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ from atomr_trio._wire.programs import (
     Words,
 )
 from atomr_trio._wire.protocol import WORKSPACES_WORD
+from atomr_trio._wire.ready import filled, with_holes
 from atomr_trio._wire.records.plans import PlanTable
 from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
@@ -536,6 +538,71 @@ def test_a_call_that_is_ready_sets_what_others_have_set_meanwhile(bench: Bench) 
     error = one[1](status)
     assert isinstance(error, CudaError)
     assert (status, error.status, error.function) == (-1, 5, "toySet")
+
+
+SET_BY_WORDS = Set("toySet", (Slot(0), 1, Words((Address(0), Address(1, 8))), 16))
+PACK = Call("toySet", (Slot(1), 3, Words((Address(0), Slot(0), Address(1, 8))), 24))
+TAKES_WORDS: dict[str, Program] = {
+    "one call": program(),
+    "several calls": program(execute=(run(), Call(*SHAPES[1]), run(thing=Slot(0)))),
+    "a setting by words": program(execute=(SET_BY_WORDS, run())),
+    "a setting that stays": program(execute=(Set("toySet", (Slot(0), 1, Bytes(b"v"), 1)), run())),
+    "a workspace": program(THING, ASK, Room((100, 200), OF_PLAN), execute=(run(room=RoomOf(1, 8), size=200),)),
+    "objects of its own": program(execute=(OTHER, PACK, run(thing=Slot(1)))),
+    "an answer of its own": program(execute=(Query("toyAsk", (Slot(0), Out(4), Out(5))), run())),
+    "a choice": program(execute=(Choose(Number(0, "I"), SHAPES), run())),
+}
+PLACES = {"first": 8, "second": 16, "scalar": 24 + 4}
+
+
+@pytest.mark.parametrize("what", TAKES_WORDS)
+@pytest.mark.parametrize("which", [("first",), ("second",), ("scalar",), ("second", "first"), ("scalar", "first")])
+def test_an_execution_that_is_ready_does_with_its_words_what_the_general_way_does(
+    bench: Bench, what: str, which: tuple[str, ...]
+) -> None:
+    bench.define(TAKES_WORDS[what])
+    verb, places = bench.table.execute.number, tuple(PLACES[each] for each in which)
+    whole = bench.payload(1, (512, 1024), (2).to_bytes(4, "little") + SCALARS[4:])
+    ready = bench.engine.hot_call(verb, with_holes(whole, places), bench.lane, places)
+    if what == "a choice" and "scalar" in which:
+        assert ready is None, "a word may be what chooses"
+        return
+    assert ready is not None
+    bench.toy.calls.clear()
+    bench.execute(addresses=(512, 1024), scalars=whole[24:])
+    bench.toy.calls.clear()
+    for turn in range(4):
+        words = tuple(struct.unpack("<Q", struct.pack("<d", turn + at / 4))[0] for at in range(len(which)))
+        assert ready.call(words) == 0
+        made = list(bench.toy.calls)
+        bench.toy.calls.clear()
+        bench.execute(addresses=(512, 1024), scalars=whole[24:])  # whoever comes between
+        bench.toy.calls.clear()
+        payload = filled(whole, places, words)
+        command: Any = SimpleNamespace(payload=payload, ticket=1)
+        bench.engine.calls[verb](command, bench.lane)
+        assert numbered(made) == numbered(bench.toy.calls)
+        assert [call for call in made if call[0] == "toyRun"] != []
+        bench.execute(addresses=(512, 1024), scalars=whole[24:])
+        bench.toy.calls.clear()
+    bench.toy.statuses["toyRun"] = 4
+    assert ready.call(words) == 4
+    assert isinstance(ready.error(4), CudaError)
+    assert ready.call(words) == 0
+
+
+def numbered(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Calls with their objects by the order in which these were made, which each execution does anew."""
+    names: dict[Any, int] = {}
+    made = {call[1] for call in calls if call[0] in ("toyDestroy", "toyForget")}
+    return [tuple(names.setdefault(each, -len(names)) if each in made else each for each in call) for call in calls]
+
+
+def test_a_word_is_a_whole_address_or_among_the_scalars(bench: Bench) -> None:
+    bench.define(program())
+    verb, whole = bench.table.execute.number, bench.payload(1, (512, 1024), SCALARS)
+    for place in (0, 4, 9, 12, 20):
+        assert bench.engine.hot_call(verb, with_holes(whole, (place,)), bench.lane, (place,)) is None
 
 
 def test_several_calls_are_ready_as_one_and_the_error_names_the_one_that_was_refused(bench: Bench) -> None:

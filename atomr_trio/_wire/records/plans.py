@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Protocol
 
 from ..protocol import Mode, Verb, VerbTable
 
@@ -11,6 +12,24 @@ WORD = 8
 MOST_DEFINED = 96 * 1024
 """The most bytes of a program that are in a record: a message of the channel has 192 KiB at most."""
 _EXECUTE = {"plan": "Q"}
+
+
+class Encoded(Protocol):
+    """What is defined: a program, or a sequence of calls."""
+
+    def encode(self) -> bytes:
+        """Return it as it crosses."""
+
+
+class DefiningTable(Protocol):
+    """A table with the verbs that define something once for a lane, execute it by number, and drop it."""
+
+    engine: str
+    define: Verb
+    first_execute: Verb
+    execute: Verb
+    drop: Verb
+    open: Verb
 
 
 class PlanTable(VerbTable):

@@ -19,7 +19,11 @@ from .lanes import Ready
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..._wire.records.sequences import Step
     from .lanes import Command, Lane, RecordWords, WorkerServices
+
+    Made = Callable[[Sequence[int], int], None]
+    """A step of a sequence, as a function of the words of an execution, and of its ticket."""
 
 
 class Bound:
@@ -197,6 +201,55 @@ class CallEngine:
             target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
+    def prepared(self, step: Step, lane: Lane, answers: int) -> Made:
+        """Return the call of a sequence's step, for which nothing of the payload is looked at again.
+
+        What depends on the sizes alone is asked once: the library's workspace. The call writes what it answers behind
+        the address `answers`, and whoever makes the sequence fetches it. Raises as the call does.
+        """
+        number, flags, scalars, marks, *_ = HEAD.unpack_from(step.payload)
+        bound = self._bound.get(number) or self._bind(number)
+        handle = self._lanes.get(lane.index) or self._open(lane)
+        words: list[Any] = list(bound.words.unpack_from(step.payload, HEAD.size))
+        area = create_string_buffer(step.payload[HEAD.size + bound.words.size :])
+        holes, slot = _holes_of(step, bound)
+        _shift(words, scalars, addressof(area))
+        _shift(words, marks, answers + slot)
+        for place, number_type in bound.numbers_on_host:
+            words[place] = (number_type * (words[place] or 1))()
+        option, workspace, entries = bound.option, bound.workspace, bound.entries
+        setting = 0 if option is None else words[option.place]
+        call = self.ready(bound, handle.value, words, [place for place, _, _ in holes])
+        sizes: tuple[int, ...] = ()
+
+        def make(given: Sequence[int], ticket: int, _keep: object = area) -> None:
+            nonlocal sizes
+            for place, word, more in holes:
+                words[place] = given[word] + more
+            if option is not None:
+                words[option.place] = self._option(handle, option.kind, setting)
+            if workspace is not None:
+                sizes = sizes or self._room_of(bound, workspace, handle, words)
+                self._provide(workspace, sizes, handle, words, lane)
+            if flags != handle.flags:
+                self._set(handle, flags)
+            lane.weigh(ticket, entries)
+            with lane.calling:
+                status = call()
+            if status:
+                raise refusal(self._driver, self._library, status, bound.symbol, lane)
+
+        return make
+
+    def ready(self, bound: Bound, handle: Any, words: list[Any], changing: Sequence[int]) -> Callable[[], int]:
+        """Return a call of a function with these words; those at the places `changing` are read each time."""
+        function = bound.call
+        return lambda: function(handle, *words)
+
+    def answers_of(self, lane: Lane) -> int:
+        """Return the address of the lane's memory for the results of calls."""
+        return (self._lanes.get(lane.index) or self._open(lane)).answers
+
     def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int, *, launches: bool = True) -> None:
         """Make the lane's handle and its workspace; see `CapturableEngine`."""
         number, _, _, answers, *_ = HEAD.unpack_from(payload)
@@ -299,10 +352,20 @@ class CallEngine:
 
     def _make_room(self, bound: Bound, workspace: Workspace, handle: LaneHandle, words: list[Any], lane: Lane) -> None:
         """Query the workspace that the call needs, provide it, and write it into the call's words."""
+        self._provide(workspace, self._room_of(bound, workspace, handle, words), handle, words, lane)
+
+    def _room_of(self, bound: Bound, workspace: Workspace, handle: LaneHandle, words: list[Any]) -> tuple[int, ...]:
+        """Return the size of the workspace that the call needs: that on the device, and one on the host if any."""
         kinds = zip(workspace.takes, bound.query.argtypes[1:], strict=True)
         asked = [kind._type_() if place == SIZE else words[place] for place, kind in kinds]
         bound.query(handle.value, *asked)
-        device, *host = (asked[place].value for place, taken in enumerate(workspace.takes) if taken == SIZE)
+        return tuple(asked[place].value for place, taken in enumerate(workspace.takes) if taken == SIZE)
+
+    def _provide(
+        self, workspace: Workspace, sizes: tuple[int, ...], handle: LaneHandle, words: list[Any], lane: Lane
+    ) -> None:
+        """Provide such a workspace, and write it into the call's words."""
+        device, *host = sizes
         place = workspace.place
         words[place] = self._room(handle, device * workspace.unit, lane)
         if workspace.told:
@@ -383,6 +446,20 @@ def refusal(driver: Any, library: Any, status: int, symbol: str, lane: Lane) -> 
             return fault
     error: Exception = library.error(status, symbol)
     return error
+
+
+def _holes_of(step: Step, bound: Bound) -> tuple[list[tuple[int, int, int]], int]:
+    """Return the holes among the words of a call, by the places of these, and the offset of its answer in the slot."""
+    holes, slot = [], 0
+    for hole in step.holes:
+        place, rest = divmod(hole.offset - HEAD.size, WORD)
+        if hole.offset == STAGING_AT:
+            slot = hole.more
+        elif rest or not 0 <= place < bound.words.size // WORD:
+            raise ValueError(f"byte {hole.offset} of a call of {bound.symbol} is no word")
+        else:
+            holes.append((place, hole.word, hole.more))
+    return holes, slot
 
 
 class _Split(NamedTuple):

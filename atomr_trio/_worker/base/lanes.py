@@ -300,6 +300,8 @@ class Lane:
         self.stream: Any = None
         """None while there is none: it could not be made yet, or was given back."""
         self._event: Any = None
+        self._part = 0
+        """Which part of the command has failed last, if it is a sequence of several."""
         self._asking = 0
         """The number of threads that ask the driver about the stream."""
         self._asked = threading.Condition()
@@ -502,6 +504,7 @@ class Lane:
 
     def _failed(self, verb: Verb, ticket: int, error: Exception) -> bool:
         """A call has failed: only this command, which is noted, or with it the context: then false."""
+        self._part = getattr(error, "part", 0)
         if isinstance(error, self._services.cuda_error):
             if classify(error.status, error.library) in _FATAL:
                 self._services.lost(error, verb.operation)
@@ -588,6 +591,8 @@ class Lane:
     ) -> None:
         """Only this command failed: its words go by message, its status into the page, both before its ticket."""
         failure = {"status": status, "class": kind.value, "name": name, "text": clip(text), "library": library}
+        if self._part:
+            failure["part"] = self._part
         self.failures[ticket] = failure
         while next(iter(self.failures)) < ticket - STATUSES_PER_LANE:
             del self.failures[next(iter(self.failures))]  # nobody can require that one any more

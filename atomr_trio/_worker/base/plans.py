@@ -53,7 +53,6 @@ from ..._wire.programs import (
     Words,
     slots_of,
 )
-from ..._wire.ready import filled
 from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
 from ..._wire.status import StatusClass, classify
 from . import workspaces
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
 
 ALIGNMENT: Final = 256
 """Of each piece of a workspace."""
+_SCALAR: Final = struct.Struct("<Q")
 _UNSIGNED: Final = {4: "I", 8: "Q"}
 """How the bits of a scalar are read, by its bytes."""
 
@@ -76,7 +76,7 @@ _UNSIGNED: Final = {4: "I", 8: "Q"}
 class Given(NamedTuple):
     """What comes with one execution, and where its workspace is."""
 
-    addresses: tuple[int, ...]
+    addresses: Sequence[int]
     scalars: Any
     """A buffer of the host; None without any."""
     room: tuple[int, ...]
@@ -96,6 +96,8 @@ class _Bound(NamedTuple):
     resolve: tuple[Callable[[Given], Any], ...]
     places: tuple[Callable[[Given], int], ...]
     """How the addresses among its arguments are found; nothing else of them changes, but scalars."""
+    varying: tuple[int, ...] = ()
+    """Its arguments, by their indices, that depend on the addresses or the scalars of an execution."""
     outs: tuple[tuple[int, Any], ...] = ()
     """The slots that it fills, and the types of what is there."""
     destroy: Callable[[Any], int] | None = None
@@ -211,7 +213,8 @@ class _Plan:
         resolve = tuple(map(self._resolve, arguments, function.argtypes))
         words = [word for each in arguments for word in (each.words if type(each) is Words else (each,))]
         places = tuple(_place(each) for each in words if isinstance(each, Address | RoomOf))
-        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places)
+        varying = tuple(index for index, each in enumerate(arguments) if _varies(each))
+        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places, varying)
 
     def _bind_step(self, step: Step) -> _Bound:
         match step:
@@ -241,11 +244,13 @@ class _Plan:
         else:
             call, words = self._launch(step), step.words
         resolve = [*map(self._launch_word, words), self._resolve(Stream(), c_void_p)]
+        varying = [index for index, word in enumerate(words) if _varies(word)]
         if isinstance(step, Launch) and isinstance(step.threads, Number):
             resolve.insert(0, self._resolve(step.threads, c_void_p))
+            varying = [0, *(index + 1 for index in varying)]
         places = tuple(_place(word) for word in words if isinstance(word, Address | RoomOf))
         launch = self._engine.driver.cuLaunchKernel
-        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places)
+        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places, tuple(varying))
 
     def _launch(self, step: Launch) -> Callable[..., int]:
         kernels, parameters = self._engine.kernels, self.program.kernels.get(step.kernel)
@@ -413,6 +418,41 @@ class _Plan:
 
         return run
 
+    def varied(self, given: Given, change: Callable[[RecordWords], object]) -> Callable[[RecordWords], int]:
+        """Return a function that makes the calls of an execution with words that come with it.
+
+        `change` writes the words into the addresses and scalars of `given`. No word may be the scalar that decides
+        which function is called.
+        """
+        if self.makes_anew:
+
+            def run_anew(words: RecordWords) -> int:
+                change(words)
+                self.set(self.settings_of(given), given)
+                return self.run(given)
+
+            return run_anew
+        calls = []
+        for each in self.calls:
+            bound = each.of(given)
+            varying = [(index, bound.resolve[index]) for index in bound.varying]
+            calls.append((bound, bound.call, list(bound.arguments(given)), varying))
+
+        def run(words: RecordWords) -> int:
+            change(words)
+            if self.sets:
+                self.set(self.settings_of(given), given)
+            for bound, call, arguments, varying in calls:
+                for index, resolve in varying:
+                    arguments[index] = resolve(given)
+                status = call(*arguments)
+                if status:
+                    self.failed = bound
+                    return status
+            return 0
+
+        return run
+
     def destroy(self) -> None:
         """Give everything back, the last first. Its executions are done, or were never made."""
         while self._destroyers:
@@ -438,6 +478,13 @@ def _place(argument: Address | RoomOf) -> Callable[[Given], int]:
     if type(argument) is Address:
         return lambda given: given.addresses[index] + offset if given.addresses[index] else 0
     return lambda given: given.room[index] + offset if given.room[index] else 0
+
+
+def _varies(argument: object) -> bool:
+    """Return whether an argument depends on the addresses of an execution, or on the numbers among its scalars."""
+    if isinstance(argument, Words):
+        return any(isinstance(each, Address) for each in argument.words)
+    return isinstance(argument, Address | Number)
 
 
 def _content_of(command: Command) -> bytes:
@@ -707,10 +754,10 @@ class PlanEngine:
         plan = None if kept is None else kept.plans.get(number)
         if verb != self.table.execute.number or kept is None or plan is None or number in kept.failed:
             return None
-        if any(place < PLACE_OF_ADDRESSES for place in places):
+        call = self._with_words(plan, payload, places) if places else self._unchanged(plan, payload)
+        if call is None:
             return None
         plan.may_be_hot = True
-        call = self._with_words(plan, payload, places) if places else self._unchanged(plan, payload)
         weighs = plan.entries > ENTRIES_OF_A_CALL
 
         def prepare() -> None:
@@ -738,15 +785,35 @@ class PlanEngine:
 
         return execute
 
-    def _with_words(self, plan: _Plan, payload: bytes, places: Sequence[int]) -> Callable[[RecordWords], int]:
-        """Return an execution whose addresses and scalars are, in part, the words that come with each."""
+    def _with_words(self, plan: _Plan, payload: bytes, places: Sequence[int]) -> Callable[[RecordWords], int] | None:
+        """Return an execution whose addresses and scalars are, in part, the words that come with each.
 
-        def execute(words: RecordWords) -> int:
-            given = plan.given(filled(payload, places, words))
-            plan.set(plan.settings_of(given), given)
-            return plan.run(given)
+        None if a word is not one whole address, nor in the scalars.
+        """
+        count = plan.program.addresses
+        constant = plan.given(payload)
+        addresses = list(constant.addresses)
+        given = constant._replace(addresses=addresses)
+        of_addresses: list[tuple[int, int]] = []
+        of_scalars: list[tuple[int, int]] = []
+        for index, place in enumerate(places):
+            at, rest = divmod(place - PLACE_OF_ADDRESSES, WORD)
+            if at >= count:
+                of_scalars.append((index, place - PLACE_OF_ADDRESSES - WORD * count))
+            elif at < 0 or rest:
+                return None
+            else:
+                of_addresses.append((index, at))
+        if of_scalars and any(each.choices for each in plan.calls):
+            return None
 
-        return execute
+        def change(words: RecordWords) -> None:
+            for index, at in of_addresses:
+                addresses[at] = words[index]
+            for index, offset in of_scalars:
+                _SCALAR.pack_into(given.scalars, offset, words[index])
+
+        return plan.varied(given, change)
 
     def _drop(self, command: Command, lane: Lane) -> None:
         (number,) = self.table.drop.struct.unpack(command.payload)

@@ -11,7 +11,8 @@ import struct
 from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
-from ..._worker.base.calls import Bound, CallEngine, Handles
+from ..._worker.base.calls import Bound, Handles
+from ..._worker.base.sequences import LeftOut, SequenceEngine
 from . import engine_kernels as finite
 from .records_finite import WORDS
 
@@ -67,14 +68,10 @@ class _OwnBound(Bound):
 
     __slots__ = ()
 
-    def __init__(self, name: str, launch: Callable[[Any, Sequence[int]], None], streams: dict[int, Any]) -> None:
-        def call(handle: Any, *words: int) -> int:
-            launch(streams[handle.value], words)
-            return 0
-
+    def __init__(self, name: str, call: Callable[..., int]) -> None:
         self.call = call
         self.symbol = name
-        self.entries = 2
+        self.entries = 3
         self.words = struct.Struct(f"<{len(WORDS[name])}q")
         self.option = self.workspace = self.query = None
         self.numbers_on_host = ()
@@ -85,7 +82,7 @@ class _OwnBound(Bound):
         return False
 
 
-class SolverEngine(CallEngine):
+class SolverEngine(SequenceEngine):
     """The engine of cuSOLVER, with the kernels that look at its matrices."""
 
     def __init__(self, services: WorkerServices, cusolver: Any, handles: _Handles) -> None:
@@ -102,15 +99,39 @@ class SolverEngine(CallEngine):
                 place += PART.size
                 self._make(payload[place : place + size], command.ticket, lane)
                 place += size
-        except finite.LeftOut:
+        except LeftOut:
             pass
 
     def _bind(self, number: int) -> Bound:
         name = self.table.functions[number]
         if name not in WORDS:
             return super()._bind(number)
-        bound = self._bound[number] = _OwnBound(name, getattr(self._kernels, name), self._streams)
+        streams, kernels = self._streams, self._kernels
+
+        def stop(handle: Any, *words: int) -> int:
+            kernels.stop(streams[handle.value], words)
+            return 0
+
+        def launch(handle: Any, *words: int) -> int:
+            getattr(kernels, name)(words).make(streams[handle.value])
+            return 0
+
+        bound = self._bound[number] = _OwnBound(name, stop if name == "stop" else launch)
         return bound
+
+    def ready(self, bound: Bound, handle: Any, words: list[Any], changing: Sequence[int]) -> Callable[[], int]:
+        """Return a call of a function with these words; those at the places `changing` are read each time."""
+        if bound.symbol not in WORDS or bound.symbol == "stop":
+            return super().ready(bound, handle, words, changing)
+        launches, stream = getattr(self._kernels, bound.symbol)(words), self._streams[handle.value]
+
+        def again() -> int:
+            for place in changing:
+                launches.change(place, words[place])
+            launches.make(stream)
+            return 0
+
+        return again
 
     def _open_ahead(self, command: Command, lane: Lane) -> None:
         super()._open_ahead(command, lane)

@@ -7,7 +7,8 @@ that one is NaN. NVRTC is not needed, and may be missing. The PTX is of the olde
 driver takes it.
 
 `look` reads each matrix once and collects what it has found, as bits, in a word for each matrix. `taint` writes NaN
-over every matrix whose word has one of some bits. `turn` transposes a complex matrix. All know nothing of numbers but
+over every matrix whose word has one of some bits. `turn` transposes a complex matrix, and `clear` writes zeros over a
+triangle. All know nothing of numbers but
 their bits: a number is a NaN if it is above infinity without its sign, and an infinity if it is equal to that.
 """
 
@@ -17,20 +18,25 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._worker.base.sequences import LeftOut
 from .records_finite import LETTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _THREADS = 128
 _TILE = 16
+_WIDE, _HIGH = 32, 32
+"""The threads of the one block that looks at a small matrix."""
+_MOST_OF_ONE_BLOCK = 1 << 14
+"""The most numbers of such a matrix: sixteen for each thread."""
 _MOST_BLOCKS = 4096
 """Of all matrices of a call, unless these are more: about twice what the largest GPU runs at once."""
 
 # Words of the parameters: a, leading and distance in bytes; rows in numbers, of which a complex element has two.
 _LOOK = """
-.visible .entry atomr_look_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
-    .param .u64 columns, .param .u64 found, .param .u32 shift, .param .u32 part)
+.visible .entry atomr_look$ONE_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
+    .param .u64 columns, .param .u64 found, .param .u64 copy, .param .u32 shift, .param .u32 part)
 {
     .reg .pred %p<4>;
     .reg .b32 %r<12>;
@@ -43,14 +49,15 @@ _LOOK = """
     ld.param.u64 %rd4, [rows];
     ld.param.u64 %rd5, [columns];
     ld.param.u64 %rd6, [found];
+    ld.param.u64 %rd17, [copy];
     ld.param.u32 %r1, [shift];
     ld.param.u32 %r2, [part];
     mov.u32 %r3, %ctaid.z;
     cvt.u64.u32 %rd7, %r3;
     mul.lo.u64 %rd8, %rd7, %rd3;
     add.u64 %rd1, %rd1, %rd8;
-    shl.b64 %rd8, %rd7, 2;
-    add.u64 %rd6, %rd6, %rd8;
+    shl.b64 %rd18, %rd7, 2;
+    add.u64 %rd6, %rd6, %rd18;
     mov.u32 %r3, %ctaid.x;
     mov.u32 %r4, %ntid.x;
     mov.u32 %r5, %tid.x;
@@ -60,9 +67,13 @@ _LOOK = """
     mov.u32 %r3, %nctaid.x;
     mul.wide.u32 %rd10, %r3, %r4;
     mov.u32 %r3, %ctaid.y;
-    cvt.u64.u32 %rd11, %r3;
+    mov.u32 %r4, %ntid.y;
+    mov.u32 %r5, %tid.y;
+    mul.wide.u32 %rd11, %r3, %r4;
+    cvt.u64.u32 %rd12, %r5;
+    add.u64 %rd11, %rd11, %rd12;
     mov.u32 %r3, %nctaid.y;
-    cvt.u64.u32 %rd12, %r3;
+    mul.wide.u32 %rd12, %r3, %r4;
     mov.u32 %r6, 0;
 COLUMN:
     setp.ge.u64 %p1, %rd11, %rd5;
@@ -101,9 +112,101 @@ NEXT:
     add.u64 %rd11, %rd11, %rd12;
     bra COLUMN;
 SAY:
+$SAY
+END:
+    ret;
+}
+"""
+
+_SAY_OF_MANY_BLOCKS = """\
     setp.eq.u32 %p1, %r6, 0;
     @%p1 bra END;
-    red.global.or.b32 [%rd6], %r6;
+    red.global.or.b32 [%rd6], %r6;"""
+
+# One block for each matrix writes what all of its threads have found, so nothing has to be cleared or copied.
+_SAY_OF_ONE_BLOCK = """\
+    and.b32 %r7, %r6, 1;
+    setp.ne.u32 %p1, %r7, 0;
+    bar.red.or.pred %p2, 0, %p1;
+    and.b32 %r7, %r6, 2;
+    setp.ne.u32 %p1, %r7, 0;
+    bar.red.or.pred %p3, 0, %p1;
+    selp.b32 %r7, 1, 0, %p2;
+    selp.b32 %r8, 2, 0, %p3;
+    or.b32 %r7, %r7, %r8;
+    mov.u32 %r8, %tid.x;
+    mov.u32 %r9, %tid.y;
+    or.b32 %r8, %r8, %r9;
+    setp.ne.u32 %p1, %r8, 0;
+    @%p1 bra END;
+    st.global.b32 [%rd6], %r7;
+    setp.eq.u64 %p1, %rd17, 0;
+    @%p1 bra END;
+    add.u64 %rd17, %rd17, %rd18;
+    st.global.b32 [%rd17], %r7;"""
+
+# The triangle below the diagonal, or above it, without the diagonal: 1 and 2 as for a look.
+_CLEAR = """
+.visible .entry atomr_clear_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
+    .param .u64 columns, .param .u32 shift, .param .u32 part)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<20>;
+    .reg .b$W %w<2>;
+
+    ld.param.u64 %rd1, [a];
+    ld.param.u64 %rd2, [leading];
+    ld.param.u64 %rd3, [distance];
+    ld.param.u64 %rd4, [rows];
+    ld.param.u64 %rd5, [columns];
+    ld.param.u32 %r1, [shift];
+    ld.param.u32 %r2, [part];
+    mov.u32 %r3, %ctaid.z;
+    cvt.u64.u32 %rd7, %r3;
+    mul.lo.u64 %rd8, %rd7, %rd3;
+    add.u64 %rd1, %rd1, %rd8;
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mul.wide.u32 %rd9, %r3, %r4;
+    cvt.u64.u32 %rd10, %r5;
+    add.u64 %rd9, %rd9, %rd10;
+    mov.u32 %r3, %nctaid.x;
+    mul.wide.u32 %rd10, %r3, %r4;
+    mov.u32 %r3, %ctaid.y;
+    cvt.u64.u32 %rd11, %r3;
+    mov.u32 %r3, %nctaid.y;
+    cvt.u64.u32 %rd12, %r3;
+    mov.b$W %w1, 0;
+COLUMN:
+    setp.ge.u64 %p1, %rd11, %rd5;
+    @%p1 bra END;
+    mov.u64 %rd13, %rd9;
+    mov.u64 %rd14, %rd4;
+    setp.ne.u32 %p1, %r2, 1;
+    @%p1 bra ABOVE;
+    add.u64 %rd15, %rd11, 1;
+    shl.b64 %rd15, %rd15, %r1;
+    add.u64 %rd13, %rd13, %rd15;
+    bra ROWS;
+ABOVE:
+    shl.b64 %rd15, %rd11, %r1;
+    min.u64 %rd14, %rd14, %rd15;
+ROWS:
+    mul.lo.u64 %rd15, %rd11, %rd2;
+    add.u64 %rd15, %rd1, %rd15;
+ROW:
+    setp.ge.u64 %p1, %rd13, %rd14;
+    @%p1 bra NEXT;
+    shl.b64 %rd16, %rd13, $LOG;
+    add.u64 %rd16, %rd15, %rd16;
+    st.global.b$W [%rd16], %w1;
+    add.u64 %rd13, %rd13, %rd10;
+    bra ROW;
+NEXT:
+    add.u64 %rd11, %rd11, %rd12;
+    bra COLUMN;
 END:
     ret;
 }
@@ -247,13 +350,59 @@ def _of_width(text: str, bits: int) -> str:
     return text
 
 
+_LOOK_OF_MANY_BLOCKS = _LOOK.replace("$SAY", _SAY_OF_MANY_BLOCKS).replace("$ONE", "")
+_LOOK_OF_ONE_BLOCK = _LOOK.replace("$SAY", _SAY_OF_ONE_BLOCK).replace("$ONE", "_one")
 PTX: Final = ".version 6.3\n.target sm_75\n.address_size 64\n" + "".join(
-    _of_width(text, bits) for text in (_LOOK, _TAINT, _TURN) for bits in (32, 64)
+    _of_width(text, bits)
+    for text in (_LOOK_OF_MANY_BLOCKS, _LOOK_OF_ONE_BLOCK, _TAINT, _TURN, _CLEAR)
+    for bits in (32, 64)
 )
+_KERNELS = ("look", "look_one", "taint", "turn", "clear")
 
 
-class LeftOut(Exception):
-    """The rest of a record is not to be done: its matrices hold what it would never come to an end with."""
+class Launches:
+    """What one call of ours does, ready to be done again and again: a kernel, and what stands around it."""
+
+    __slots__ = ("_after", "_before", "_kernels", "_name", "_parameters", "_places", "_shape", "_values")
+
+    def __init__(
+        self,
+        kernels: FiniteKernels,
+        name: tuple[str, int],
+        shape: tuple[int, ...],
+        numbers: Sequence[int],
+        options: Sequence[int],
+        places: Mapping[int, int],
+    ) -> None:
+        self._kernels = kernels
+        self._name = name
+        self._shape = shape
+        self._values = [*map(c_uint64, numbers), *map(c_uint32, options)]
+        self._parameters = (c_uint64 * len(self._values))(*map(addressof, self._values))
+        self._places = places
+        """Which of the numbers is which word of the call; only these may be changed."""
+        self._before: Callable[[Any], None] | None = None
+        self._after: Callable[[Any], None] | None = None
+
+    def around(self, before: Callable[[Any], None], after: Callable[[Any], None]) -> None:
+        """Have these done before and behind the kernel, with the stream."""
+        self._before, self._after = before, after
+
+    def number(self, word: int) -> int:
+        """Return one of the words of the call."""
+        return self._values[self._places[word]].value
+
+    def change(self, word: int, value: int) -> None:
+        """Change an address. Raises `KeyError` for a word that is none."""
+        self._values[self._places[word]].value = value
+
+    def make(self, stream: Any) -> None:
+        """Enqueue it."""
+        if self._before is not None:
+            self._before(stream)
+        self._kernels.start(self._name, self._shape, stream, self._parameters)
+        if self._after is not None:
+            self._after(stream)
 
 
 class FiniteKernels:
@@ -274,7 +423,7 @@ class FiniteKernels:
             driver.cuModuleLoadData(byref(module), cast(c_char_p(PTX.encode()), c_void_p))
             functions = {}
             try:
-                for name in ("look", "taint", "turn"):
+                for name in _KERNELS:
                     for bits in (32, 64):
                         functions[name, bits] = driver.CUfunction()
                         symbol = f"atomr_{name}_{bits}".encode()
@@ -290,29 +439,50 @@ class FiniteKernels:
             self._driver.cuModuleUnload(self._module)
             self._module, self._functions = None, {}
 
-    def look(self, stream: Any, words: Sequence[int]) -> None:
-        """Have matrices looked at, with the words of `WORDS`."""
+    def look(self, words: Sequence[int]) -> Launches:
+        """Return the look at matrices, with the words of `WORDS`."""
         kind, a, rows, columns, leading, distance, part, batch, found, copy = words
-        driver = self._driver
-        driver.cuMemsetD32Async(found, 0, batch, stream)
-        self._launch("look", stream, kind, (a, rows, columns, leading, distance), batch, found, (None, part))
-        if copy:
-            driver.cuMemcpyDtoDAsync(copy, found, 4 * batch, stream)
+        driver, bits, shift = self._driver, _bits_of(kind), _shift_of(kind)
+        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found, copy)
+        places = {1: 0, 8: 5, 9: 6}
+        if (rows << shift) * columns <= _MOST_OF_ONE_BLOCK:
+            shape = (1, 1, batch, _WIDE, max(min(columns, _HIGH), 1), 1, 0)
+            return Launches(self, ("look_one", bits), shape, numbers, (shift, part), places)
+        look = Launches(self, ("look", bits), _shape(kind, rows, columns, batch), numbers, (shift, part), places)
 
-    def taint(self, stream: Any, words: Sequence[int]) -> None:
-        """Have NaN written over matrices, with the words of `WORDS`."""
+        def clear(stream: Any) -> None:
+            driver.cuMemsetD32Async(look.number(8), 0, batch, stream)
+
+        def keep(stream: Any) -> None:
+            if look.number(9):
+                driver.cuMemcpyDtoDAsync(look.number(9), look.number(8), 4 * batch, stream)
+
+        look.around(clear, keep)
+        return look
+
+    def taint(self, words: Sequence[int]) -> Launches:
+        """Return the writing of NaN over matrices, with the words of `WORDS`."""
         kind, a, rows, columns, leading, distance, batch, found, step, mask = words
-        self._launch("taint", stream, kind, (a, rows, columns, leading, distance), batch, found, (step, mask))
+        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found)
+        shape = _shape(kind, rows, columns, batch)
+        return Launches(self, ("taint", _bits_of(kind)), shape, numbers, (step, mask), {1: 0, 7: 5})
 
-    def turn(self, stream: Any, words: Sequence[int]) -> None:
-        """Have a complex matrix transposed into another, with the words of `WORDS`."""
+    def clear(self, words: Sequence[int]) -> Launches:
+        """Return the writing of zeros over a triangle of matrices, with the words of `WORDS`."""
+        kind, a, rows, columns, leading, distance, batch, part = words
+        numbers = _matrices(kind, a, rows, columns, leading, distance)
+        shape = _shape(kind, rows, columns, batch)
+        return Launches(self, ("clear", _bits_of(kind)), shape, numbers, (_shift_of(kind), part), {1: 0})
+
+    def turn(self, words: Sequence[int]) -> Launches:
+        """Return the transposition of a complex matrix into another, with the words of `WORDS`."""
         kind, a, rows, columns, leading, b, leading_b = words
-        bits = 64 if LETTERS[kind] in "DZ" else 32
-        size = bits // 4
+        size = _bits_of(kind) // 4
         across = min(-(-rows // _TILE), _MOST_BLOCKS)
         down = min(-(-columns // _TILE), max(_MOST_BLOCKS // across, 1))
+        numbers = (a, leading * size, rows, columns, b, leading_b * size)
         shape = (across, down, 1, _TILE, _TILE, 1, 0)
-        self._start("turn", bits, shape, stream, (a, leading * size, rows, columns, b, leading_b * size))
+        return Launches(self, ("turn", _bits_of(kind)), shape, numbers, (), {1: 0, 5: 4})
 
     def stop(self, stream: Any, words: Sequence[int]) -> None:
         """Wait for what was found; `LeftOut` is raised if it has one of the bits. The words are those of `WORDS`."""
@@ -323,39 +493,31 @@ class FiniteKernels:
         if any(each & mask for each in content):
             raise LeftOut
 
-    def _launch(
-        self,
-        name: str,
-        stream: Any,
-        kind: int,
-        matrices: tuple[int, int, int, int, int],
-        batch: int,
-        found: int,
-        last: tuple[int | None, int],
-    ) -> None:
-        letter = LETTERS[kind]
-        bits, shift = 64 if letter in "DZ" else 32, int(letter in "CZ")
-        a, rows, columns, leading, distance = matrices
-        size = (bits // 8) << shift
-        numbers = (a, leading * size, distance * size, rows << shift, columns, found)
-        options = [shift if word is None else word for word in last]
-        most = max(_MOST_BLOCKS // batch, 1)
-        across = min(-(-(rows << shift) // _THREADS), most)
-        down = min(columns, most // across)
-        shape = (across, down, batch, _THREADS, 1, 1, 0)
-        self._start(name, bits, shape, stream, numbers, options)
-
-    def _start(
-        self,
-        name: str,
-        bits: int,
-        shape: tuple[int, ...],
-        stream: Any,
-        numbers: Sequence[int],
-        options: Sequence[int] = (),
-    ) -> None:
+    def start(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> None:
         """Launch a kernel with parameters of 64 bits, and behind them some of 32."""
-        self.load()
-        values = [*map(c_uint64, numbers), *map(c_uint32, options)]
-        parameters = (c_uint64 * len(values))(*map(addressof, values))
-        self._driver.cuLaunchKernel(self._functions[name, bits], *shape, stream, addressof(parameters), None)
+        if self._module is None:
+            self.load()
+        self._driver.cuLaunchKernel(self._functions[name], *shape, stream, addressof(parameters), None)
+
+
+def _bits_of(kind: int) -> int:
+    return 64 if LETTERS[kind] in "DZ" else 32
+
+
+def _shift_of(kind: int) -> int:
+    return int(LETTERS[kind] in "CZ")
+
+
+def _matrices(kind: int, a: int, rows: int, columns: int, leading: int, distance: int) -> tuple[int, ...]:
+    """Return the parameters that say where matrices lie."""
+    shift = _shift_of(kind)
+    size = (_bits_of(kind) // 8) << shift
+    return a, leading * size, distance * size, rows << shift, columns
+
+
+def _shape(kind: int, rows: int, columns: int, batch: int) -> tuple[int, ...]:
+    """Return the grid and the block for so many matrices."""
+    most = max(_MOST_BLOCKS // batch, 1)
+    across = min(-(-(rows << _shift_of(kind)) // _THREADS), most)
+    down = min(columns, most // across)
+    return across, down, batch, _THREADS, 1, 1, 0

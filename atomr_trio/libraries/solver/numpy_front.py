@@ -56,6 +56,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         sides = self._right_sides(b, "b", given, given.shape[-1])
         target = self._out(out, sides.solution(given.shape[-1]), given, b)
+        self._spared = target
         if not given.size or not math.prod(sides.array.shape[:-2]):
             return self._deliver(sides.result(self._copied(sides.array, target).array), target)
         factors, transposed = self._used_up_anyhow(given)
@@ -81,6 +82,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         kind = (given.shape, given.dtype)
         target = self._out(out, kind, given)
+        self._spared = target
         factors, transposed = self._used_up_anyhow(given)
         look = self._look("inv", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
         pivots = self._factor_lu(factors, look=look)
@@ -109,6 +111,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         rows, columns = given.shape[-2:]
         sides = self._right_sides(b, "b", given, rows)
         target = self._out(out, sides.solution(columns), given, b)
+        self._spared = target
         *stack, _, count = sides.array.shape
         if min(rows, columns) and sides.array.size:
             solve = self._least_squares if rows >= columns else self._least_norm
@@ -173,12 +176,13 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
     def _check_rank(self, work: Matrix, look: Look | None) -> None:
         """Plan the check of the rank, which raises `SingularMatrixError`, behind the factorization."""
         precision = float(np.finfo(REAL[work.array.dtype.name]).eps) * max(work.rows, work.columns)
+        sight, count, device = None if look is None else look.sight, work.count, self._device.index
 
         def check(diagonals: npt.NDArray[Any]) -> Exception | None:
             sizes = np.abs(diagonals)
             is_negligible = sizes <= precision * sizes.max(axis=-1, keepdims=True)
-            if look is not None:
-                is_negligible[look.spoilt(0, work.count).reshape(is_negligible.shape[:-1])] = False
+            if sight is not None:
+                is_negligible[sight.spoilt(0, count).reshape(is_negligible.shape[:-1])] = False
             negligible = np.argwhere(is_negligible)
             if not len(negligible):
                 return None
@@ -187,7 +191,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
                 f"the matrix is not of full rank: element {pivot} of R's diagonal is negligible",
                 pivot=pivot,
                 matrix=tuple(matrix) or None,
-                device=self._device.index,
+                device=device,
                 operation="solver.lstsq",
             )
 
@@ -408,7 +412,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         def finish(diagonals: npt.NDArray[Any]) -> None:
             exchanges = np.count_nonzero(rows != np.arange(1, work.rows + 1), axis=-1)
             if look is not None:
-                diagonals[look.spoilt(0, work.count).reshape(a.shape[:-2])] = np.nan
+                diagonals[look.sight.spoilt(0, work.count).reshape(a.shape[:-2])] = np.nan
             tell(1 - 2 * (np.asarray(exchanges) % 2), diagonals)
 
         self._read(pivots, rows)

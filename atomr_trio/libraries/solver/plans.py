@@ -7,7 +7,6 @@ transposes matrices that lie row by row on the way into that copy.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, overload
@@ -20,12 +19,13 @@ from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.apart import check_all_apart, check_apart
 from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
+from ..._calls.sequences import SequencedLibrary
 from ..._calls.verbs import (
+    Address,
     Answer,
     Argument,
     CallRequest,
     JoinedRequest,
-    Library,
     Operands,
     Scalar,
     Verdict,
@@ -38,7 +38,7 @@ from ..blas.records import BLAS
 from . import records_finite as finite
 from .records import NONDETERMINISTIC, PART, SOLVER, TOGETHER, Function
 from .records_finite import INFINITY, NAN
-from .types import INFOS, ITERATIONS, REAL, Kind, Look, arguments_of, error_of, function_of, operation_of
+from .types import INFOS, ITERATIONS, REAL, Infos, Kind, Look, Sight, arguments_of, function_of, operation_of
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
@@ -57,16 +57,17 @@ def values_of(matrices: DeviceArray, count: int | None = None) -> Kind:
     return (*matrices.shape[:-2], number), REAL[matrices.dtype.name]
 
 
-def lines(vectors: DeviceArray) -> list[int]:
+def lines(vectors: DeviceArray) -> list[Address]:
     """Return the address of each vector of a stack of contiguous vectors."""
     step = vectors.shape[-1] * vectors.itemsize
-    return [vectors.address + index * step for index in range(math.prod(vectors.shape[:-1]))]
+    return [Address(vectors.address + index * step) for index in range(math.prod(vectors.shape[:-1]))]
 
 
-def places(matrices: Matrix) -> list[int]:
+def places(matrices: Matrix) -> list[Address]:
     """Return the address of each matrix of a stack."""
-    addresses: list[int] = matrices.addresses.tolist()
-    return addresses
+    if matrices.count == 1:
+        return [Address(matrices.address)]
+    return list(map(Address, matrices.addresses.tolist()))
 
 
 def check_square(array: DeviceArray, name: str) -> None:
@@ -143,7 +144,7 @@ class Routine:
             return {**common, **{word: of_each[index] for word, of_each in lists.items()}}
 
         def arguments(index: int) -> list[Argument]:
-            info = {} if infos is None else {"info": infos.address + index * infos.itemsize}
+            info = {} if infos is None else {"info": Address(infos.address + index * infos.itemsize)}
             return arguments_of(self.function, self.dtype, {**info, **values_of_one(index)})
 
         if infos is None and "info" in self.function.words:
@@ -162,7 +163,7 @@ class Routine:
         if "info" not in self.function.words:
             self._call(values)
             return
-        check = None if self.tolerant else functools.partial(self.check, first)
+        check = None if self.tolerant else self.check(first)
         call = self._call(values, answer=np.empty(count, np.int32), check=check)
         if _is_own(call):
             self._join_looks(call, first, count)
@@ -190,23 +191,13 @@ class Routine:
     def _words(self) -> dict[str, Any]:
         return {"operation": self.operation, "operands": self.operands, "flags": self.flags, "table": self.table}
 
-    def check(self, first: int, infos: npt.NDArray[Any]) -> Exception | None:
-        """Return the error that infos, or looks before them, report, or None. The first info is of matrix `first`."""
-        says = infos != 0
-        for look in self.looks:
-            error = look.error(first, infos.size, self.device)
-            if error is not None:
-                return error
-            says &= ~look.spoilt(first, infos.size)
-        wrong = np.flatnonzero(says)
-        if not wrong.size:
-            return None
-        number = first + int(wrong[0])
-        matrix = tuple(int(index) for index in np.unravel_index(number, self.stack)) if self.stack else None
-        return error_of(self.operation, int(infos[wrong[0]]), self.order, matrix=matrix, device=self.device)
+    def check(self, first: int) -> Infos:
+        """Return what the infos of the matrices from number `first` on mean."""
+        sights = tuple(look.sight for look in self.looks)
+        return Infos(self.operation, self.order, self.stack, self.device, sights, first)
 
 
-class SolverPlans(Library):
+class SolverPlans(SequencedLibrary):
     """The base of the solver's verbs."""
 
     __slots__ = ()
@@ -395,8 +386,19 @@ class SolverPlans(Library):
 
     def _clear_below(self, array: DeviceArray) -> None:
         """Plan zeros below the diagonal."""
-        for part in _below_diagonal(array):
-            self._fill(part, 0)
+        seen = matrix_of(array)
+        if seen is not None and seen.distance is not None and array.size:
+            kind, words, place_of = _many(seen)
+            columns, rows = (seen.columns, seen.rows) if not seen.by_rows else (seen.rows, seen.columns)
+            operands = self._operands()
+            operands.writes(array)
+            part = finite.ABOVE if seen.by_rows else finite.BELOW
+            for first, count in chunks(seen.count):
+                matrices = (kind, place_of(first), rows, columns, *words[2:])
+                self._call("clear", *matrices, count, part, operation="clear", operands=operands)
+            return
+        for view in _below_diagonal(array):
+            self._fill(view, 0)
 
     def _transfer(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of matrices, by cuBLAS between row by row and column by column."""
@@ -451,7 +453,7 @@ class SolverPlans(Library):
         operands = self._operands()
         operands.reads(source)
         operands.writes(target)
-        arguments = (source.size, source.address, step, target.address, target_step)
+        arguments = (source.size, Address(source.address), step, Address(target.address), target_step)
         self._call("cublasScopy_64", *arguments, operation="copy", operands=operands, table=BLAS)
 
     def _read(
@@ -469,7 +471,7 @@ class SolverPlans(Library):
             self._call(
                 f"cublas{_MOVED_AS[out.itemsize]}copy_64",
                 part.size,
-                array.address + first * increment * out.itemsize,
+                Address(array.address + first * increment * out.itemsize),
                 increment,
                 Answer(),
                 1,
@@ -528,7 +530,7 @@ class SolverPlans(Library):
         )
         yield routine
         if infos is not None and not tolerant:
-            self._read(infos, np.empty(infos.shape, np.int32), functools.partial(routine.check, 0))
+            self._read(infos, np.empty(infos.shape, np.int32), routine.check(0))
 
     def _factor_many(
         self,
@@ -547,7 +549,9 @@ class SolverPlans(Library):
         words: dict[str, Any] = {"n": work.rows, "lda": work.leading, **values}
         with self._routine(name, work.array, operands, tolerant=tolerant, looks=looks) as factor:
             for first, count in chunks(work.count):
-                starts = {word: each.address + each.nbytes // work.count * first for word, each in arrays.items()}
+                starts = {
+                    word: Address(each.address + each.nbytes // work.count * first) for word, each in arrays.items()
+                }
                 factor.many(first, count, batch=count, **{**words, **starts})
 
     # NaN and infinities.
@@ -586,11 +590,11 @@ class SolverPlans(Library):
         alone = None
 
         def arguments(index: int) -> tuple[Argument, ...]:
-            return (kind, place_of(index), *words, part, 1, at + index * found.itemsize, 0)
+            return (kind, place_of(index), *words, part, 1, Address(at + index * found.itemsize), 0)
 
         if is_even:
             for first, count in chunks(matrices.count):
-                copy = 0 if place is None else at + first * found.itemsize
+                copy = 0 if place is None else Address(at + first * found.itemsize)
                 call = (kind, place_of(first), *words, part, count, Answer(), copy)
                 answer = found[first : first + count]
                 request = self._call("look", *call, operation="check_finite", operands=operands, answer=answer)
@@ -598,7 +602,7 @@ class SolverPlans(Library):
         elif place is not None:
             self._call_each(matrices.count, "look", arguments, operation="check_finite", operands=operands)
             self._read(place, found)
-        return Look(verb, operand, array.shape[:-2], spoils, refuses, found, place, alone)
+        return Look(Sight(verb, operand, array.shape[:-2], spoils, refuses, found), place, alone)
 
     def _stop(self, look: Look, first: int, count: int) -> CallRequest:
         """A call that leaves out what stands behind it in its command if a look has found anything in these matrices.
@@ -609,8 +613,8 @@ class SolverPlans(Library):
         place = look.on_device
         if place is not None:
             operands.reads(place)
-        found = Answer() if place is None else place.address + first * place.itemsize
-        words = (found, count, look.spoils)
+        found = Answer() if place is None else Address(place.address + first * place.itemsize)
+        words = (found, count, look.sight.spoils)
         return self._request("stop", words, operands.roles(), operands, "check_finite", 0, None)
 
     def _joined(self, parts: Sequence[CallRequest], main: CallRequest) -> JoinedRequest:
@@ -632,7 +636,8 @@ class SolverPlans(Library):
 
         def arguments(index: int, count: int = 1) -> tuple[Argument, ...]:
             number = step * (index if which is None else which[index])
-            return (kind, place_of(index), *words, count, found.address + number * found.itemsize, step, look.spoils)
+            place = Address(found.address + number * found.itemsize)
+            return (kind, place_of(index), *words, count, place, step, look.sight.spoils)
 
         if results.distance is not None and (which is None or not step):
             for first, count in chunks(results.count):
@@ -666,14 +671,14 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
         yield first, min(INFOS, count - first)
 
 
-def _many(matrices: Matrix) -> tuple[int, tuple[int, int, int, int], Callable[[int], int]]:
+def _many(matrices: Matrix) -> tuple[int, tuple[int, int, int, int], Callable[[int], Address]]:
     """Matrices in the first words of `finite.WORDS`: their type, how they lie, and where each of them begins."""
     kind = finite.LETTERS.index(LETTERS[matrices.array.dtype.name])
     words = (matrices.rows, matrices.columns, matrices.leading, matrices.distance or 0)
     if matrices.distance is None:
         return kind, words, places(matrices).__getitem__
     step = matrices.distance * matrices.array.itemsize
-    return kind, words, lambda index: matrices.address + index * step
+    return kind, words, lambda index: Address(matrices.address + index * step)
 
 
 def _has_repeats(array: DeviceArray) -> bool:

@@ -6,7 +6,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..._wire.protocol import Mode
-from ..._wire.records.calls import SIZE, CallTable, Option, Workspace
+from ..._wire.records.calls import SIZE, Option, Workspace
+from ..._wire.records.sequences import SequenceTable
 from . import records_finite as finite
 from .registration import REGISTRATION
 
@@ -111,11 +112,10 @@ def _options() -> dict[str, Option]:
     }
 
 
-SOLVER = CallTable(
+SOLVER = SequenceTable(
     REGISTRATION.name,
     REGISTRATION.number,
     (*FUNCTIONS, *finite.WORDS),
-    mode=Mode.BLOCKS,
     workspaces=_workspaces(),
     options=_options(),
 )

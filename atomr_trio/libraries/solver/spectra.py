@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..._arrays.arrays import DeviceArray
@@ -321,7 +322,8 @@ class SpectrumVerbs(SolverPlans):
         u = vh = None
         words = {"m": rows, "n": columns, "lda": work.leading, "ldu": max(rows, 1), "ldvt": max(columns, 1)}
         words |= {"jobu": _NONE, "jobvt": _NONE}
-        lefts = rights = [0] * work.count
+        lefts: Sequence[int] = [0] * work.count
+        rights = lefts
         if vectors:
             u_kind, vh_kind = _vector_kinds(array, full)
             u, vh = self._columns(u_kind, u_out), self._columns(vh_kind, vh_out)

@@ -184,8 +184,8 @@ _NAMES: Final = {NAN: "NaN", INFINITY: "infinity", NAN | INFINITY: "NaN and infi
 
 
 @attrs.frozen(eq=False)
-class Look:
-    """The answer of a look at the matrices of an operand, beside the call."""
+class Sight:
+    """What a look at the matrices of an operand has found, and what that means. It keeps no array alive."""
 
     verb: str
     operand: str
@@ -196,10 +196,6 @@ class Look:
     """True if that is an error, and not an answer of NaN."""
     found: npt.NDArray[np.int32]
     """For each matrix what it holds, as bits; it is there when the call's own answer is."""
-    on_device: DeviceArray | None = None
-    """The same for who writes NaN over the results, or stops a call."""
-    request: CallRequest | None = None
-    """The call that looks, if it is one."""
 
     def spoilt(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Which of so many matrices have no answer, of which an info may be anything."""
@@ -224,3 +220,44 @@ class Look:
             device=device,
             operation=f"solver.{self.verb}",
         )
+
+
+@attrs.frozen(eq=False)
+class Look:
+    """A look at the matrices of an operand, beside the call."""
+
+    sight: Sight
+    on_device: DeviceArray | None = None
+    """What it finds, for who writes NaN over the results, or stops a call."""
+    request: CallRequest | None = None
+    """The call that looks, if it is one."""
+
+
+@attrs.frozen(eq=False)
+class Infos:
+    """What the infos of a call mean. It keeps no array alive, because repetitions of the call have it as well."""
+
+    operation: str
+    order: int
+    """The order of the matrix."""
+    stack: tuple[int, ...]
+    device: int
+    sights: tuple[Sight, ...]
+    """What looks beside the call have found; their answers are there when an info is."""
+    first: int
+    """The number of the matrix of the first info."""
+
+    def __call__(self, infos: npt.NDArray[Any]) -> Exception | None:
+        """Return the error that infos, or looks before them, report, or None."""
+        says = infos != 0
+        for sight in self.sights:
+            error = sight.error(self.first, infos.size, self.device)
+            if error is not None:
+                return error
+            says &= ~sight.spoilt(self.first, infos.size)
+        wrong = np.flatnonzero(says)
+        if not wrong.size:
+            return None
+        number = self.first + int(wrong[0])
+        matrix = tuple(int(index) for index in np.unravel_index(number, self.stack)) if self.stack else None
+        return error_of(self.operation, int(infos[wrong[0]]), self.order, matrix=matrix, device=self.device)

@@ -379,6 +379,6 @@ def test_a_standby_has_the_kernels_ahead_of_the_first_call(monkeypatch: pytest.M
     engine.calls[SOLVER.open.number](command, lane)
     assert len(loads) == 1
     address = sim_process.allocate(64)
-    engine._kernels.look(lane.stream, (0, address, 2, 2, 2, 4, 0, 1, address + 32, 0))
+    engine._kernels.look((0, address, 2, 2, 2, 4, 0, 1, address + 32, 0)).make(lane.stream)
     assert len(loads) == 1
     engine.close()

@@ -1,0 +1,120 @@
+"""Sequences of calls: verbs of several calls, each prepared once for a lane and then made with the words of a record.
+
+See ``_wire/records/sequences.py`` for what crosses. A step of a library's calls is prepared by its engine; any other is
+made as if it had come by itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from ..._wire.records.calls import HEAD, STAGING_AT
+from ..._wire.records.sequences import Content, SequenceTable, Step, unpack_words
+from .calls import CallEngine, Handles
+from .lanes import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .calls import Made
+    from .lanes import Lane, WorkerServices
+
+_WORD = struct.Struct("<Q")
+
+
+class LeftOut(Exception):
+    """The rest of a sequence is not to be done: its matrices hold what it would never come to an end with."""
+
+
+class _Sequence:
+    """One sequence on one lane. Its steps are prepared when it is made for the first time."""
+
+    __slots__ = ("_answered", "_content", "_made")
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._made: list[Made] = []
+        self._answered = max(map(_answered, content), default=0)
+        """The bytes that its calls answer."""
+
+    def make(self, engine: SequenceEngine, words: Sequence[int], ticket: int, lane: Lane) -> None:
+        """Make its calls. The error of one that is refused has its number as `part`; those behind it are not made."""
+        made = self._made
+        try:
+            for number, step in enumerate(self._content):
+                try:
+                    if number == len(made):
+                        made.append(engine.prepared_step(step, lane))
+                    made[number](words, ticket)
+                except LeftOut:
+                    raise
+                except Exception as error:
+                    error.part = number  # type: ignore[attr-defined]
+                    raise
+        except LeftOut:
+            pass
+        if self._answered:
+            engine.fetch(words[0], self._answered, lane)
+
+
+def _answered(step: Step) -> int:
+    """Return where the answer of a step ends in the slot; 0 if it has none."""
+    return next((hole.more + HEAD.unpack_from(step.payload)[4] for hole in step.holes if hole.offset == STAGING_AT), 0)
+
+
+class SequenceEngine(CallEngine):
+    """An engine of calls that also makes sequences of them."""
+
+    def __init__(self, services: WorkerServices, table: SequenceTable, bindings: Any, handles: Handles) -> None:
+        super().__init__(services, table, bindings, handles)
+        self._of_sequences = table
+        self._sequences: dict[tuple[int, int], _Sequence] = {}
+        """By lane and number."""
+        self.calls |= {
+            table.define.number: self._define,
+            table.first_execute.number: self._execute,
+            table.execute.number: self._execute,
+            table.drop.number: self._drop,
+        }
+
+    def prepared_step(self, step: Step, lane: Lane) -> Made:
+        """Return a step that is ready to be made."""
+        engine: Any = self._services.engines[step.engine]
+        call: Callable[[Command, Lane], Any] = engine.calls[step.verb]
+        if isinstance(engine, CallEngine) and step.verb == engine.table.call.number:
+            is_answered = any(hole.offset == STAGING_AT for hole in step.holes)
+            return engine.prepared(step, lane, self.answers_of(lane) if is_answered else 0)
+        verb = engine.table.verbs[step.verb]
+
+        def make(words: Sequence[int], ticket: int) -> None:
+            payload = bytearray(step.payload)
+            for offset, word, more in step.holes:
+                _WORD.pack_into(payload, offset, words[word] + more)
+            call(Command(verb, call, ticket, (), bytes(payload), []), lane)
+
+        return make
+
+    def fetch(self, slot: int, size: int, lane: Lane) -> None:
+        """Copy what the calls of a sequence have answered to the host, to a slot."""
+        self._driver.cuMemcpyDtoHAsync(self._services.staged(slot), self.answers_of(lane), size, lane.stream)
+
+    def _define(self, command: Command, lane: Lane) -> None:
+        number, _, length = self._of_sequences.define.struct.unpack_from(command.payload)
+        size = self._of_sequences.define.struct.size
+        self._sequences[lane.index, number] = _Sequence(Content.read(command.payload[size : size + length]))
+
+    def _execute(self, command: Command, lane: Lane) -> None:
+        head = self._of_sequences.execute.struct
+        (number,) = head.unpack_from(command.payload)
+        words = unpack_words(command.payload, head.size)
+        self._sequences[lane.index, number].make(self, words, command.ticket, lane)
+
+    def _drop(self, command: Command, lane: Lane) -> None:
+        (number,) = self._of_sequences.drop.struct.unpack(command.payload)
+        self._sequences.pop((lane.index, number), None)
+
+    def forget_lane(self, index: int) -> list[Callable[[], object]]:
+        """Forget the objects of a lane that is closed, and return the calls that give them back."""
+        self._sequences = {place: each for place, each in self._sequences.items() if place[0] != index}
+        return super().forget_lane(index)

@@ -1,0 +1,256 @@
+"""Verbs of several calls as one command: what crosses, what is repeated, and what a failure in the middle leaves."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from atomr_trio import (
+    CommandFailed,
+    Device,
+    DeviceError,
+    NotFiniteError,
+    NotPositiveDefiniteError,
+    SingularMatrixError,
+    StaleArray,
+)
+from atomr_trio._calls import sequences
+from atomr_trio._calls.sequences import KnownSequences
+from atomr_trio._device.device import core_of
+from atomr_trio._wire.records.sequences import Content, Hole, Step, pack_words, unpack_words
+from atomr_trio.testing import ReturnStatus, inject
+from support import set_constant
+
+N = 5
+NOT_SUPPORTED = 9
+
+SINGLE: dict[str, tuple[str, ...]] = {
+    "solve": ("a", "b"),
+    "inv": ("a",),
+    "cholesky": ("p",),
+    "qr": ("a",),
+    "lstsq": ("a", "b"),
+    "eigh": ("p",),
+    "eigvalsh": ("p",),
+    "svd": ("a",),
+    "getrf": ("a",),
+    "potrf": ("p",),
+    "geqrf": ("a",),
+    "gels": ("a", "b"),
+    "syevd": ("p",),
+    "gesvd": ("a",),
+    "det": ("a",),
+    "slogdet": ("a",),
+}
+"""Verbs of one matrix, with their operands."""
+
+
+def numbers(seed: int = 1, dtype: str = "float64") -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((N, N)) + N * np.eye(N)
+    if np.dtype(dtype).kind == "c":
+        a = a + 1j * rng.standard_normal((N, N))
+    return {"a": a.astype(dtype), "b": a[0].astype(dtype), "p": (a @ a.conj().T).astype(dtype)}
+
+
+async def on_host(result: Any) -> list[Any]:
+    each = result if isinstance(result, tuple) else (result,)
+    return [one if one is None or isinstance(one, np.ndarray) else await one.to_host() for one in each]
+
+
+def submitted(dev: Device) -> int:
+    return sum(lane.submitted for lane in dev.statistics().lanes)
+
+
+# --- what crosses -----------------------------------------------------------------------------------------------------
+
+steps = st.builds(
+    lambda engine, verb, payload, holes: Step(
+        engine, verb, payload, tuple(Hole(at % (len(payload) - 7), word, more) for at, word, more in holes)
+    ),
+    st.integers(0, 255),
+    st.integers(0, 63),
+    st.binary(min_size=8, max_size=200),
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 65535), st.integers(0, 2**32 - 1)), max_size=6),
+)
+
+
+@given(st.lists(steps, max_size=8))
+def test_a_sequence_is_read_as_it_was_written(found: list[Step]) -> None:
+    content = Content(found)
+    data = content.encode()
+    assert Content.read(data) == content
+    for wrong in (data + b"\0", data[:-1]):
+        with pytest.raises(ValueError, match=r"sequence|payload"):
+            Content.read(wrong)
+
+
+def test_a_hole_outside_of_its_payload_is_refused() -> None:
+    with pytest.raises(ValueError, match="too short"):
+        Content.read(Content([Step(1, 1, bytes(12), (Hole(8, 0, 0),))]).encode())
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_words_are_read_as_they_were_written(words: list[int]) -> None:
+    assert unpack_words(b"head" + pack_words(words), 4) == tuple(words)
+
+
+# --- one command ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_verb_of_one_matrix_is_one_command_in_both_forms(dev: Device) -> None:
+    for dtype in ("float32", "complex128"):
+        arrays = {name: await dev.to_device(each) for name, each in numbers(dtype=dtype).items()}
+        for verb, names in SINGLE.items():
+            operands = [arrays[name] for name in names]
+            await getattr(dev.solver, verb)(*operands)
+            before = submitted(dev)
+            await getattr(dev.solver, verb)(*operands)
+            assert submitted(dev) == before + 1, (verb, dtype)
+            async with dev.batch() as batch:
+                getattr(batch.solver, verb)(*operands)
+                assert submitted(dev) == before + 2, (verb, dtype)
+
+
+async def test_a_repetition_reads_what_its_arrays_hold_now(dev: Device) -> None:
+    first, second = numbers(1), numbers(2)
+    arrays = {name: await dev.to_device(each) for name, each in first.items()}
+    for verb, names in SINGLE.items():
+        operands = [arrays[name] for name in names]
+        results = []
+        for given_now in (first, second, first):
+            for name in names:
+                await arrays[name].copy_from(given_now[name])
+            results.append(await getattr(dev.solver, verb)(*operands))
+        hosts = [await on_host(each) for each in results]
+        one, other, third = ([None if each is None else each.tobytes() for each in found] for found in hosts)
+        assert one == third != other, verb
+        fresh = [await dev.to_device(second[name]) for name in names]
+        for one, other in zip(hosts[1], await on_host(await getattr(dev.solver, verb)(*fresh)), strict=True):
+            assert one is other is None or one.tobytes() == other.tobytes(), verb
+
+
+async def test_repetitions_in_flight_do_not_share_what_lies_between_their_calls(dev: Device) -> None:
+    arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
+    await dev.solver.solve(arrays["a"], arrays["b"])
+    async with dev.batch() as batch:
+        results = []
+        for seed in range(1, 9):
+            batch.copy_from(arrays["a"], numbers(seed)["a"])
+            results.append(batch.solver.solve(arrays["a"], arrays["b"]))
+    for seed, result in enumerate(results, 1):
+        expected = np.linalg.solve(numbers(seed)["a"], numbers()["b"])
+        np.testing.assert_allclose(await result.to_host(), expected)
+
+
+async def test_a_known_verb_keeps_no_array_alive(dev: Device) -> None:
+    arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
+    for verb, names in SINGLE.items():
+        operands = [arrays[name] for name in names]
+        used = []
+        for _ in range(4):
+            await getattr(dev.solver, verb)(*operands)
+            used.append(dev.statistics().memory.in_use)
+        assert used[0] == used[-1], verb
+
+
+async def test_the_oldest_known_verb_is_forgotten(dev: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_constant(monkeypatch, sequences, "_MOST_KNOWN", 2)
+    known = core_of(dev).part(KnownSequences)
+    arrays = [await dev.to_device(numbers(seed)["p"]) for seed in range(4)]
+    for array in arrays:
+        await dev.solver.cholesky(array)
+    assert len(known._known) == 2
+
+
+async def test_a_repetition_goes_on_after_a_loss(dev: Device) -> None:
+    arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
+    expected = np.linalg.solve(numbers()["a"], numbers()["b"])
+    for _ in range(3):
+        np.testing.assert_allclose(await (await dev.solver.solve(arrays["a"], arrays["b"])).to_host(), expected)
+        await dev.restart("to see the same in the next generation")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_repetition_raises_what_the_first_call_raises(dev: Device) -> None:
+    nothing = np.zeros((N, N))
+    bad = numbers()["p"]
+    bad[2, 1] = np.nan
+    for verb, matrix, error in (
+        ("inv", nothing, SingularMatrixError),
+        ("cholesky", -np.eye(N), NotPositiveDefiniteError),
+        ("eigh", bad, NotFiniteError),
+        ("potrf", bad, NotFiniteError),
+    ):
+        array = await dev.to_device(numbers()["p"])
+        await getattr(dev.solver, verb)(array)
+        await array.copy_from(matrix)
+        found = []
+        for other in (array, await dev.to_device(matrix)):
+            with pytest.raises(error) as caught:
+                await getattr(dev.solver, verb)(other)
+            found.append((str(caught.value), caught.value.operation))
+            async with dev.batch() as batch:
+                getattr(batch.solver, verb)(other)
+                with pytest.raises(error) as caught:
+                    await batch.flush()
+            found.append((str(caught.value), caught.value.operation))
+        assert len(set(found)) == 1, found
+        await array.copy_from(numbers()["p"])
+        await getattr(dev.solver, verb)(array)
+
+
+@pytest.mark.sim_only
+async def test_a_call_that_is_refused_in_the_middle_is_named_and_what_stands_behind_it_is_not_made(dev: Device) -> None:
+    arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
+    await dev.solver.solve(arrays["a"], arrays["b"])
+    inject(dev, "cusolverDnXgetrs", ReturnStatus(NOT_SUPPORTED), times=2)
+    for _ in range(2):
+        with pytest.raises(CommandFailed) as caught:
+            await dev.solver.solve(arrays["a"], arrays["b"])
+        assert (caught.value.operation, caught.value.status) == ("solver.getrs", NOT_SUPPORTED)
+    np.testing.assert_allclose(
+        await (await dev.solver.solve(arrays["a"], arrays["b"])).to_host(),
+        np.linalg.solve(numbers()["a"], numbers()["b"]),
+    )
+
+
+@pytest.mark.sim_only
+async def test_an_array_that_a_refused_call_leaves_half_written_is_torn(dev: Device) -> None:
+    """The factor lies in `out` already when the second kernel is refused; without one before it nothing is torn."""
+    a, out = await dev.to_device(numbers()["p"]), dev.zeros((N, N), np.float64)
+    await dev.solver.cholesky(a, out=out)
+    inject(dev, "cusolverDnXpotrf", ReturnStatus(NOT_SUPPORTED))
+    with pytest.raises(DeviceError):
+        await dev.solver.cholesky(a, out=out)
+    with pytest.raises(StaleArray, match="did not finish"):
+        await out.to_host()
+    await dev.solver.cholesky(a, out=out)
+    np.testing.assert_allclose(await out.to_host(), np.linalg.cholesky(numbers()["p"]))
+
+
+async def test_awaited_an_out_stays_unchanged_when_the_matrix_is_refused(dev: Device) -> None:
+    a, b = dev.zeros((N, N), np.float64), await dev.to_device(numbers()["b"])
+    for verb, operands, shape in (("solve", (a, b), (N,)), ("inv", (a,), (N, N)), ("lstsq", (a, b), (N,))):
+        out = dev.full(shape, 7.0)
+        for _ in range(2):
+            with pytest.raises(SingularMatrixError):
+                await getattr(dev.solver, verb)(*operands, out=out)
+            assert (await out.to_host() == 7).all(), verb
+
+
+async def test_verbs_of_many_lanes_have_sequences_of_their_own(dev: Device) -> None:
+    arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
+    expected = np.linalg.solve(numbers()["a"], numbers()["b"])
+    for _ in itertools.repeat(None, 2):
+        async with dev.lane() as lane, dev.batch(lane=lane) as batch:
+            results = [batch.solver.solve(arrays["a"], arrays["b"]) for _ in range(3)]
+            await batch.flush()
+        for result in results:
+            np.testing.assert_allclose(await result.to_host(), expected)
