@@ -125,7 +125,7 @@ fuzz: $(VENV)/.dev-ready $(VENV)/.installed
 bench: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 $(BENCH_ARGS)
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 --gib-most 0.1 $(BENCH_ARGS)
 bench-holding: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/holding.py --backend sim $(BENCH_ARGS)
 bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed

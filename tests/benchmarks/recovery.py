@@ -4,7 +4,9 @@ One program with arrays of several GiB loses its GPU again and again, by a kerne
 Measured is the time from the arrival of the driver's report to the result of the next awaited launch on an array that
 the fault did not touch, with a standby worker and without; how long the event loop was held up at most meanwhile; and,
 in the same run, what a program pays for the same fault that uses the driver by ctypes, CuPy or PyTorch: its process is
-lost with all its data, so another one is started, imports, makes a context and runs one kernel.
+lost with all its data, so another one is started, imports, makes a context and runs one kernel. With a standby the same
+is measured for other amounts of memory and of modules, and for calls of libraries that the program had made before.
+Last, what `open_device` takes up to a first result, beside the start of a process that uses the driver by ctypes.
 
 At the end each figure stands beside what it must hold, held or missed; the exit status is 1 if one is missed.
 The figures belong to this machine; only ratios within one run carry over to others.
@@ -23,10 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import attrs
 import numpy as np
@@ -35,6 +37,7 @@ from speed_report import Verdict
 
 import atomr_trio
 from atomr_trio._cli.progress import Progress
+from atomr_trio._device.device import core_of
 
 Backend = Literal["cuda", "sim"]
 
@@ -56,6 +59,11 @@ START_LIMIT = 0.05
 """Without one: so many seconds more than a process that uses the driver by ctypes and is started anew."""
 HELD_UP_LIMIT = 5e-3
 """Seconds that the event loop may be held up."""
+FEW_FAULTS = 4
+"""Faults of each further measurement."""
+LOADS = ((0.1, 1), (0.1, 50), (10.0, 1), (10.0, 50), (100.0, 1), (100.0, 50))
+"""GiB of arrays and modules that are held while a standby takes over, as far as the GPU and ``--gib-most`` allow."""
+OPENINGS = 5
 
 CUPY = f"""
 import os, time, cupy
@@ -170,21 +178,40 @@ class Recovery:
         return statistics.median(self.seconds)
 
 
-async def recoveries(backend: Backend, standby: int, faults: int, held_bytes: int) -> Recovery:
-    """Lose the device `faults` times."""
+async def until_warm(dev: atomr_trio.Device) -> None:
+    """Wait until every standby has done what it does ahead of time."""
+    await dev.wait_standby()
+    for standby in core_of(dev).standbys.generations:
+        await standby.settler.wait_idle()
+
+
+def more_modules(count: int) -> list[str]:
+    """So many sources, each of one kernel that does the same as `touch`."""
+    touch = SOURCE[SOURCE.index('extern "C" __global__ void touch') :]
+    return [touch.replace("touch", f"touch_{number}") for number in range(count)]
+
+
+async def recoveries(backend: Backend, standby: int, faults: int, held_bytes: int, modules: int = 1) -> Recovery:
+    """Lose the device `faults` times. The launch behind each is of the next of `modules` modules."""
     name = f"atomr_trio, {'one standby' if standby else 'no standby'}"
+    if modules > 1:
+        name = f"{name}, {modules} modules"
     result = Recovery(name, [], [])
     policy = atomr_trio.RestartPolicy(intensity=math.inf)
     with listening() as moments:
         async with atomr_trio.open_device(0, backend=backend, standby=standby, restart_policy=policy) as dev:
             wild, touch = [await dev.nvrtc.compile(SOURCE, kernel) for kernel in ("wild", "touch")]
+            others = [await dev.nvrtc.compile(text, f"touch_{n}") for n, text in enumerate(more_modules(modules - 1))]
             x = dev.zeros(COUNT, np.int32)
+            for each in others:
+                await each.launch(8, 128, x, COUNT)
             ballast = [dev.full(min(GIB, held_bytes), 7, np.uint8) for _ in range(0, held_bytes, GIB)]
             for array in ballast:
                 await touch.launch(8, 128, x, COUNT, touches=[array])
             progress = Progress(f"{name}, {dev.statistics().memory.reserved / GIB:.1f} GiB mapped", faults)
             for number in range(faults):
-                await dev.wait_standby()
+                await until_warm(dev)
+                kernel = others[number % len(others)] if others else touch
                 instrument = LongestStep()
                 trio.lowlevel.add_instrument(instrument)
                 generation = dev.generation
@@ -192,16 +219,85 @@ async def recoveries(backend: Backend, standby: int, faults: int, held_bytes: in
                     await wild.launch(1, 1, WILD_ADDRESS)
                 except atomr_trio.ContextLost:
                     await dev.wait_generation(after=generation)
-                    await touch.launch(8, 128, x, COUNT)
+                    await kernel.launch(8, 128, x, COUNT)
                     result.seconds.append(time.monotonic() - moments.lost_at)
                 trio.lowlevel.remove_instrument(instrument)
                 result.held_up.append(instrument.seconds)
                 progress.update(number + 1)
             progress.finish()
-            await check(x, len(ballast) + faults)
+            await check(x, len(others) + len(ballast) + faults)
             for array in ballast:
                 await check(array[-COUNT:], 7)
     return result
+
+
+Calls = dict[str, Callable[[], Awaitable[object]]]
+"""Awaitable calls, by name."""
+
+
+async def calls_of_libraries(dev: atomr_trio.Device) -> Calls:
+    """Calls of each library that the device has, small ones: what they take is what their start takes."""
+    random = np.random.default_rng(1)
+
+    async def given(*shape: int) -> atomr_trio.DeviceArray:
+        return await dev.to_device(random.random(shape, np.float32))
+
+    a, out, v, w = await given(256, 256), dev.zeros((256, 256), np.float32), await given(4096), await given(4096)
+    half = random.random((64, 64), np.float32)
+    s = await dev.to_device(half @ half.T + np.eye(64, dtype=np.float32))
+    b, z = await given(64, 1), await dev.to_device(np.ones(4096, np.complex64))
+    return {
+        "gemm, new result": lambda: dev.blas.gemm(a, a),
+        "gemm, out": lambda: dev.blas.gemm(a, a, out=out),
+        "axpy": lambda: dev.blas.axpy(v, w),
+        "dot": lambda: dev.blas.dot(v, w),
+        "matmul (cuBLASLt)": lambda: dev.blaslt.matmul(a, a),
+        "fft of 4,096": lambda: dev.fft.fft(z),
+        "rfft of 4,096": lambda: dev.fft.rfft(v),
+        "normal": lambda: dev.random.normal(size=1000),
+        "solve of 64": lambda: dev.solver.solve(s, b),
+        "cholesky of 64": lambda: dev.solver.cholesky(s),
+        "fill": lambda: v.fill(1.0),
+        "copy to the host": lambda: w.to_host(),
+    }
+
+
+async def recovered_calls(backend: Backend, faults: int) -> dict[str, list[float]]:
+    """Seconds from the report of a fault to the result of each call that was made before, with one standby."""
+    policy = atomr_trio.RestartPolicy(intensity=math.inf)
+    seconds: dict[str, list[float]] = {}
+    with listening() as moments:
+        async with atomr_trio.open_device(0, backend=backend, standby=1, restart_policy=policy) as dev:
+            wild = await dev.nvrtc.compile(SOURCE, "wild")
+            calls = await calls_of_libraries(dev)
+            for call in calls.values():
+                await call()
+            progress = Progress("calls of libraries after a takeover", faults * len(calls))
+            for number in range(faults):
+                for place, (name, call) in enumerate(calls.items(), 1):
+                    await until_warm(dev)
+                    generation = dev.generation
+                    try:
+                        await wild.launch(1, 1, WILD_ADDRESS)
+                    except atomr_trio.ContextLost:
+                        await dev.wait_generation(after=generation)
+                        await call()
+                        seconds.setdefault(name, []).append(time.monotonic() - moments.lost_at)
+                    progress.update(number * len(calls) + place)
+            progress.finish()
+    return seconds
+
+
+async def openings(backend: Backend, count: int) -> list[float]:
+    """Seconds from `open_device` to the result of a first launch of a kernel that is in the cache."""
+    seconds = []
+    for _ in range(count):
+        begun = time.monotonic()
+        async with atomr_trio.open_device(0, backend=backend) as dev:
+            touch = await dev.nvrtc.compile(SOURCE, "touch")
+            await touch.launch(8, 128, dev.zeros(COUNT, np.int32), COUNT)
+            seconds.append(time.monotonic() - begun)
+    return seconds
 
 
 async def check(array: atomr_trio.DeviceArray, expected: int) -> None:
@@ -219,13 +315,23 @@ async def image_of_kernels(backend: Backend, folder: Path) -> Path:
     return image
 
 
-def peer_restart(module: str, image: Path) -> float | None:
-    """Seconds from the fault of one process to the first result of the next; None where the peer is not installed."""
+class PeerTimes(NamedTuple):
+    """What a program of a peer takes, in seconds."""
+
+    restart: float
+    """From the fault of one process to the first result of the next."""
+    start: float
+    """From the start of a process to its first result."""
+
+
+def peer_times(module: str, image: Path) -> PeerTimes | None:
+    """What a program of a peer takes; None where the peer is not installed."""
     if importlib.util.find_spec(module) is None:
         return None
     _, program = PEERS[module]
     times: list[dict[str, float]] = []
     for _ in range(2):
+        begun = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "IMAGE": str(image)},
@@ -239,7 +345,7 @@ def peer_restart(module: str, image: Path) -> float | None:
         if times[-1].keys() != {"result", "fault"}:
             print(f"{module} did not run: {done.stderr.strip().splitlines()[-1:]}")
             return None
-    return times[1]["result"] - times[0]["fault"]
+    return PeerTimes(times[1]["result"] - times[0]["fault"], times[1]["result"] - begun)
 
 
 def picture(rows: list[tuple[str, float]]) -> Iterator[str]:
@@ -250,11 +356,29 @@ def picture(rows: list[tuple[str, float]]) -> Iterator[str]:
         yield f"{name:28} {'█' * max(length, 1):48} {seconds * 1e3:9.1f} ms"
 
 
+def at_most(name: str, figure: float, limit: float) -> Verdict:
+    """Whether a figure is within its limit."""
+    return Verdict(name, figure <= limit, figure, limit)
+
+
+def judged_more(
+    loads: Sequence[Recovery], calls: dict[str, list[float]], opened: list[float], bare_start: float | None
+) -> Iterator[Verdict]:
+    """The figures of other loads, of calls of libraries and of openings beside their limits."""
+    for each in loads:
+        yield at_most(f"from the report to the next result, {each.name}", each.median, STANDBY_LIMIT)
+    for name, seconds in calls.items():
+        rule = f"from the report to the result of {name}, one standby"
+        yield at_most(rule, statistics.median(seconds), STANDBY_LIMIT)
+    name = "open_device and a first result: a process that uses ctypes + 50 ms"
+    if bare_start is None:
+        yield Verdict(name, None, missing="that process did not run")
+    else:
+        yield at_most(name, statistics.median(opened), bare_start + START_LIMIT)
+
+
 def judged(with_standby: Recovery, without: Recovery, bare: float | None) -> Iterator[Verdict]:
     """Each figure beside its limit."""
-
-    def at_most(name: str, figure: float, limit: float) -> Verdict:
-        return Verdict(name, figure <= limit, figure, limit)
 
     yield at_most("from the report to the next result, one standby", with_standby.median, STANDBY_LIMIT)
     name = "from the report to the next result, no standby: a process that uses ctypes + 50 ms"
@@ -272,12 +396,26 @@ async def main(arguments: argparse.Namespace) -> int:
     held = int(arguments.gib * GIB)
     ours = [await recoveries(backend, standby, arguments.faults, held) for standby in (1, 0)]
     rows = [(each.name, each.median) for each in ours]
+    few = min(FEW_FAULTS, arguments.faults)
+    loads = []
+    async with atomr_trio.open_device(0, backend=backend) as dev:
+        room = min(arguments.gib_most, 0.9 * dev.info.free_memory / GIB - 1)  # a standby's context takes memory too
+    for gib, modules in LOADS:
+        if gib <= room:
+            load = await recoveries(backend, 1, few, int(gib * GIB), modules)
+            loads.append(attrs.evolve(load, name=f"one standby, {gib:g} GiB, {modules} modules"))
+    calls = await recovered_calls(backend, few)
+    opened = await openings(backend, min(OPENINGS, arguments.faults))
     anew: dict[str, float | None] = {}
+    bare_start: float | None = None
     if backend == "cuda":
         with tempfile.TemporaryDirectory() as folder:
             image = await image_of_kernels(backend, Path(folder))
             for module, (name, _) in PEERS.items():
-                anew[module] = seconds = await trio.to_thread.run_sync(peer_restart, module, image)
+                times = await trio.to_thread.run_sync(peer_times, module, image)
+                anew[module] = seconds = None if times is None else times.restart
+                if module == "atomr_cuda" and times is not None:
+                    bare_start = times.start
                 print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
                 if seconds is not None:
                     rows.append((f"{name}, a new process", seconds))
@@ -287,12 +425,21 @@ async def main(arguments: argparse.Namespace) -> int:
         low, high = min(each.seconds) * 1e3, max(each.seconds) * 1e3
         held_up = max(each.held_up) * 1e3
         print(f"{each.name}: {low:.2f} to {high:.2f} ms; the event loop was held up for {held_up:.2f} ms at most")
+    print("\nfrom the report of the fault to the result of a call that was made before, one standby:")
+    for name, seconds_of in (*((each.name, each.seconds) for each in loads), *calls.items()):
+        low, middle, high = (f(seconds_of) * 1e3 for f in (min, statistics.median, max))
+        print(f"  {name:40} {middle:8.2f} ms   ({low:.2f} to {high:.2f})")
+    start = "" if bare_start is None else f"; the start of a process that uses ctypes {bare_start * 1e3:.0f} ms"
+    print(f"open_device and a first result: {statistics.median(opened) * 1e3:.0f} ms{start}")
     verdicts = list(judged(*ours, anew.get("atomr_cuda"))) if backend == "cuda" else []
+    verdicts += judged_more(loads, calls, opened, bare_start) if backend == "cuda" else []
     print("\nwhat must hold:", *(verdicts or ["only a GPU can tell"]), sep="\n")
     if arguments.json is not None:
         facts = {each.name: {"median": each.median, "seconds": each.seconds, "held_up": each.held_up} for each in ours}
         must_hold = [verdict.facts() for verdict in verdicts]
-        arguments.json.write_text(json.dumps({**facts, "medians": dict(rows), "must_hold": must_hold}, indent=1))
+        more = {each.name: each.seconds for each in loads} | {"calls": calls, "openings": opened}
+        whole = {**facts, "more": more, "medians": dict(rows), "must_hold": must_hold}
+        arguments.json.write_text(json.dumps(whole, indent=1))
     return int(any(verdict.held is False for verdict in verdicts))
 
 
@@ -301,5 +448,6 @@ if __name__ == "__main__":
     parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
     parser.add_argument("--faults", type=int, default=20, help="faults of each way to recover")
     parser.add_argument("--gib", type=float, default=8.0, help="GiB of arrays that must survive")
+    parser.add_argument("--gib-most", type=float, default=100.0, help="GiB of the largest further measurement")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     sys.exit(trio.run(main, parser.parse_args()))

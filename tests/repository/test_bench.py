@@ -208,6 +208,15 @@ def test_a_start_without_a_standby_is_not_judged_where_nothing_can_be_compared()
     assert [verdict.held for verdict in recovery.judged(*ours, None)] == [True, None, True, True]
 
 
+def test_each_load_call_and_opening_has_its_limit():
+    loads = [recovery.Recovery("1 GiB", [2e-3], []), recovery.Recovery("2 GiB", [3e-3], [])]
+    calls = {"gemm": [1e-3, 2e-3, 9e-3], "solve": [3e-3]}
+    verdicts = list(recovery.judged_more(loads, calls, [0.2, 0.3, 0.9], 0.26))
+    assert [verdict.held for verdict in verdicts] == [True, False, True, False, True]
+    assert [verdict.held for verdict in recovery.judged_more([], {}, [0.4], 0.3)] == [False]
+    assert [verdict.held for verdict in recovery.judged_more([], {}, [0.4], None)] == [None]
+
+
 @pytest.mark.sim_only
 def test_the_benchmark_of_products_checks_and_times_all_of_them_by_both_and_draws_them(tmp_path):
     picture = tmp_path / "blas.svg"
