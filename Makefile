@@ -9,6 +9,7 @@
 #   make fuzz       10,000 random kernels: FUZZ_KERNELS for each of four architectures; BACKEND=gpu for the real device
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs and what is aimed at, beside CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-start   where the milliseconds of a start go; `start.py FIGURES.json PICTURE.svg` draws it; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-holding   how long a call holds the event loop, on everything large; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
@@ -63,7 +64,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-holding bench-nvrtc bench-blas bench-fft bench-random battery bench-sim picture lint structure registered constants abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random battery bench-sim picture lint structure registered constants abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -101,6 +102,8 @@ bench:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
 bench-recovery:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
+bench-start:
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/start.py $(BENCH_ARGS)
 bench-holding:
 	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/holding.py $(BENCH_ARGS)
 bench-nvrtc:
@@ -126,6 +129,8 @@ bench: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
 bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 --gib-most 0.1 $(BENCH_ARGS)
+bench-start: $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/start.py --backend sim $(BENCH_ARGS)
 bench-holding: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/holding.py --backend sim $(BENCH_ARGS)
 bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
