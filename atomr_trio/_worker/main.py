@@ -82,6 +82,8 @@ QUERY_PERIOD = 100e-6
 """The interval at which the driver is asked about faults, which costs more than a look."""
 IDLE_SECONDS = 50e-6
 """Commands that may share a ticket are signed after this time without a record: a ticket costs as much as a call."""
+LEAST_SPIN = 16
+"""The shortest time of polling is this part of the longest."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _HURRIED_SECONDS = 20e-6
@@ -118,7 +120,9 @@ class Worker:
         """True while the loop's thread looks after the lanes itself."""
         self._turns = 0
         """Goes on while it does."""
+        self._longest_spin = 0.0
         self._spin_seconds = 0.0
+        """How long polling for a record is worthwhile at present."""
         self._look_period: float = LOOK_PERIODS[backend]
         self._query_at = 0.0
         self._signalled: list[int] = []
@@ -228,7 +232,7 @@ class Worker:
         ring, chunks = (others[:1], others[1:]) if config["ring"] else ([], others)
         self._page = TimelinePage(page)
         self._ring = Ring(ring[0]) if ring else None
-        self._spin_seconds = config["spin_seconds"]
+        self._longest_spin = self._spin_seconds = config["spin_seconds"]
         page_address = self._context.register(self._page)
         self._staging = SharedMemory(staging, config["staging_bytes"])
         self.staging_address = self._context.register(self._staging)
@@ -489,6 +493,11 @@ class Worker:
             lane.sign_when_idle()
 
     def _sleep(self, read: int) -> None:
+        """Sleep on the doorbell. Polling is for records that come soon: each that does not come halves its time.
+
+        One that comes so soon that polling would have found it brings the whole time back.
+        """
+        begun = time.perf_counter()
         self._sign_idle_lanes()
         words = self._page.words
         self._awake = False
@@ -504,6 +513,10 @@ class Worker:
                 os.eventfd_read(self._bell)
             net = LATER_NET_SECONDS
         words[WORKER_ASLEEP_WORD] = 0
+        if time.perf_counter() - begun <= self._longest_spin:
+            self._spin_seconds = self._longest_spin
+        else:
+            self._spin_seconds = max(self._longest_spin / LEAST_SPIN, self._spin_seconds / 2)
         self._awake = True
         self._heart.rouse()
         self._work.set()
