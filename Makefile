@@ -23,6 +23,7 @@
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
+#   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
@@ -64,7 +65,25 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz bench anatomy bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random battery bench-sim picture lint structure registered constants abi docs clean
+# The benchmarks, and the program of each.
+BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random
+bench: PROGRAM := speed.py
+bench-all: PROGRAM := bench_all.py
+bench-compare: PROGRAM := compare.py
+bench-compare: BENCH_OPTIONS = $(if $(COMMIT),--commit "$(COMMIT)")
+bench-verbs: PROGRAM := verb_costs.py
+bench-recovery: PROGRAM := recovery.py
+bench-recovery: SIM_OPTIONS := --gib 0.25 --gib-most 0.1
+bench-start: PROGRAM := start.py
+bench-holding: PROGRAM := holding.py
+bench-nvrtc: PROGRAM := nvrtc.py
+bench-blas: PROGRAM := blas.py
+bench-fft: PROGRAM := fft.py
+bench-random: PROGRAM := random_numbers.py
+FIGURES ?= bench-all/all.json
+PICTURE ?= docs/guide/speed.svg
+
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants native abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -98,22 +117,8 @@ soak:
 	$(GPU_TEST) $(SOAK) $(PYTEST_ARGS)
 fuzz:
 	$(FUZZ) $(GPU_TEST) $(FUZZED) $(PYTEST_ARGS)
-bench:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/speed.py $(BENCH_ARGS)
-bench-recovery:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/recovery.py $(BENCH_ARGS)
-bench-start:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/start.py $(BENCH_ARGS)
-bench-holding:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/holding.py $(BENCH_ARGS)
-bench-nvrtc:
-	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/nvrtc.py $(BENCH_ARGS)
-bench-blas:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/blas.py $(BENCH_ARGS)
-bench-fft:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/fft.py $(BENCH_ARGS)
-bench-random:
-	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/random_numbers.py $(BENCH_ARGS)
+$(BENCHES):
+	PYTHONPATH="$(BENCHMARKS):$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/$(PROGRAM) $(BENCH_OPTIONS) $(BENCH_ARGS)
 battery:
 	PYTHONPATH="$(CURDIR)/tests/battery:$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/battery/battery.py --backend cuda $(BATTERY_ARGS)
 picture:
@@ -125,22 +130,8 @@ soak: $(VENV)/.dev-ready $(VENV)/.installed
 	$(TEST) $(SOAK) $(PYTEST_ARGS)
 fuzz: $(VENV)/.dev-ready $(VENV)/.installed
 	$(FUZZ) $(TEST) $(FUZZED) $(PYTEST_ARGS)
-bench: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/speed.py --backend sim $(BENCH_ARGS)
-bench-recovery: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/recovery.py --backend sim --gib 0.25 --gib-most 0.1 $(BENCH_ARGS)
-bench-start: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/start.py --backend sim $(BENCH_ARGS)
-bench-holding: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/holding.py --backend sim $(BENCH_ARGS)
-bench-nvrtc: $(VENV)/.demo-ready $(VENV)/.installed
-	$(RUN) -P tests/benchmarks/nvrtc.py --backend sim $(BENCH_ARGS)
-bench-blas: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/blas.py --backend sim $(BENCH_ARGS)
-bench-fft: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/fft.py --backend sim $(BENCH_ARGS)
-bench-random: $(VENV)/.demo-ready $(VENV)/.installed
-	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/random_numbers.py --backend sim $(BENCH_ARGS)
+$(BENCHES): $(VENV)/.demo-ready $(VENV)/.installed
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/$(PROGRAM) --backend sim $(BENCH_OPTIONS) $(SIM_OPTIONS) $(BENCH_ARGS)
 battery: $(VENV)/.dev-ready $(VENV)/.installed
 	PYTHONPATH="$(CURDIR)/tests/battery" $(RUN) -P tests/battery/battery.py --backend sim $(BATTERY_ARGS)
 picture: $(VENV)/.demo-ready $(VENV)/.installed
@@ -149,6 +140,9 @@ endif
 
 bench-sim: $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/simulator.py $(BENCH_ARGS)
+
+bench-picture: $(VENV)/.dev-ready
+	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/pictures.py $(FIGURES) $(PICTURE) $(BENCH_ARGS)
 
 anatomy:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/anatomy.py
@@ -169,6 +163,9 @@ registered: $(VENV)/.dev-ready
 
 constants: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/support/constants.py
+
+native: $(VENV)/.dev-ready
+	PYTHONPATH="$(SOURCES):$(CURDIR)/tests" $(RUN) -P -m support.native.make
 
 abi: $(VENV)/.abi-ready $(VENV)/.installed
 	PYTHONPATH=$(CURDIR)/tests $(RUN) -P -m abi.extract --downloads $(VENV)/headers $(ABI_ARGS)

@@ -183,6 +183,11 @@ class Packing:
     offset: int
     """Bytes from the array's first element to the one that is packed first."""
 
+    @property
+    def is_plain(self) -> bool:
+        """True if the packing order is that of the array."""
+        return self.order == tuple(range(len(self.order))) and not any(self.flipped)
+
     def apply(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a view of a host array of the original shape, in packing order."""
         index = (*(slice(None, None, -1 if flip else None) for flip in self.flipped), Ellipsis)

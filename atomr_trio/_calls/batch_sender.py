@@ -7,8 +7,8 @@ with `trio.WouldBlock`, and `flush` is what waits.
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy.typing as npt
 import trio
@@ -17,19 +17,22 @@ from .._arrays.arrays import DeviceArray
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
-from .._generation.requests import CommandRequest
+from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import LaneBook, Launch, the_lane
 from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
+from .._transfers.batch_copies import BatchCopies, BatchCopy
 from .._transfers.copies import take_by_helpers
-from .._transfers.copy_plan import THREAD_BYTES
+from .._transfers.copy_plan import THREAD_BYTES, _Way
 from .._transfers.memory import tear_halves
 from .._transfers.transfers import Transfers
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
+from .._values.util import known
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
 from .known import HostAnswer, KnownCall
 from .launching import BatchPaths, LaunchPath
+from .moves import Moves, moves_of
 
 if TYPE_CHECKING:
     from .._transfers.staging import Slot
@@ -104,6 +107,9 @@ class ShortAnswer(ShortLaunches):
         self._slot.release()
 
 
+Owner = TypeVar("Owner", bound=ShortLaunches)
+
+
 class BatchSender:
     """Sends the calls of one batch to its lane, in the generation that it was entered in."""
 
@@ -123,12 +129,17 @@ class BatchSender:
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
         self._staging = device.part(Transfers).staging
         self._memory = device.part(DeviceMemory)
-        self._requests: collections.deque[CommandRequest] = collections.deque()
+        self._requests: collections.deque[CommandRequest | BatchCopy] = collections.deque()
+        self._copies: BatchCopies | None = None
         self._calls = 0
         """The number of calls that sent those."""
         self._errors: list[DeviceError] = []
         self.launches: ShortLaunches = ShortLaunches(device.module_actor.mailbox, self._errors)
+        self.memory_launches: ShortLaunches = ShortLaunches(device.memory_actor.mailbox, self._errors)
+        self.moves: Moves | None = None
+        """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
+        self._special: dict[Callable[[Mailbox, list[DeviceError]], ShortLaunches], ShortLaunches] = {}
 
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
@@ -139,6 +150,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
+        self._copies = BatchCopies(generation, self.device.memory_actor.mailbox, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)
@@ -146,12 +158,14 @@ class BatchSender:
                 book = generation.timeline.book(self.lane)
                 self.path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
             self.launchers = self.path.launchers
+            self.moves = moves_of(self.path, self.device)
 
     @trio.lowlevel.enable_ki_protection
     def close(self) -> None:
         """End the batch: calls that were sent go on, and their outcomes are dropped."""
         self.over = True
         self.launchers = {}
+        self.moves = None
         if self.path is not None and self.lane != LANE_COMPUTE:
             self.path.close()
         for request in self._requests:
@@ -257,6 +271,36 @@ class BatchSender:
             owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
         return owner
 
+    def owner(self, call: KnownCall, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
+        """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
+        owner = self._special.get(make)
+        if owner is None:
+            owner = self._special[make] = make(self.mailbox_of(call.kind), self._errors)
+        return owner  # type: ignore[return-value]
+
+    def mailbox_of(self, kind: CallKind) -> Mailbox:
+        """Return the mailbox whose statistics count calls of this kind."""
+        return self.device.actor_of(kind.later).mailbox
+
+    @property
+    def errors(self) -> list[DeviceError]:
+        """The errors that the end of the batch will raise."""
+        return self._errors
+
+    @trio.lowlevel.enable_ki_protection
+    def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> bool:
+        """Copy between two checked arrays by the short way; return false if it has to go the general way."""
+        self.check()
+        copies = known(self._copies, "a batch that takes calls was entered")
+        copy = copies.plan(array, host, way)
+        if copy is None:
+            return False
+        self._check_room(way.lane, copy.count)
+        copies.send(copy)
+        self._requests.append(copy)
+        self._calls += 1
+        return True
+
     @trio.lowlevel.enable_ki_protection
     def send(self, request: CommandRequest) -> Generation:
         """Send a call that is one command."""
@@ -357,7 +401,7 @@ class BatchSender:
             self._calls -= 1
         self._hear(request)
 
-    def _hear(self, request: CommandRequest) -> None:
+    def _hear(self, request: CommandRequest | BatchCopy) -> None:
         error = request.error
         if error is None:
             try:

@@ -52,7 +52,7 @@ from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
 from .encoder import encoder
 from .known import HostAnswer, KnownCall
-from .repeating import CallLauncher, call_launcher
+from .repeating import CallLauncher, RepeatedCall, call_launcher
 
 if TYPE_CHECKING:
     from .._generation.actor import Actor
@@ -121,7 +121,9 @@ _FENCE_MASK = 15
 class LaunchPath:
     """The short way to one lane of one generation."""
 
-    def __init__(self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool) -> None:
+    def __init__(
+        self, generation: Generation, book: LaneBook, limit: int, *, unsigned: bool, followed: bool = True
+    ) -> None:
         self.generation: Generation = generation
         self.sender: Sender = generation.sender
         self.book: LaneBook = book
@@ -130,6 +132,10 @@ class LaunchPath:
         """The most unfinished commands of the lane."""
         self.token: int = generation.token + book.index
         self.verb: int = LAUNCH.number | (UNSIGNED if unsigned else 0)
+        self.fence_mask: int = _FENCE_MASK if unsigned and followed else 0
+        """The fence follows a record whose number has none of these bits."""
+        self.wakes: bool = unsigned
+        """True if nobody looks for the end of a launch, so that the settler must know of it."""
         self.last_record: int = 0
         """Records up to this one may be sent without further checks: they have slots, and tickets, each of which
         takes a record. `Sender.close_short_ways` revokes it."""
@@ -137,6 +143,8 @@ class LaunchPath:
         """The index in the page of the ticket that the lane has reached."""
         self.launchers: dict[object, Any] = {}
         """The launch functions, by the key of their kernel (`Launcher`) or call (`CallLauncher`)."""
+        self.moves: Any = None
+        """Its fills and copies (`Moves`), once they are needed."""
         self._watches: dict[object, weakref.ref[Launched]] = {}
         """Weak references to those kernels and calls, by the same keys."""
         self.sender.short_ways.add(self)
@@ -172,6 +180,14 @@ class LaunchPath:
             return None
         launcher = call_launcher(self, call)
         self._keep(call, launcher)
+        return launcher
+
+    def learn_graph(self, launch: RepeatedCall) -> CallLauncher:
+        """Prepare the short way for the launches of a graph that the worker has built, and return it."""
+        launcher: CallLauncher | None = self.launchers.get(launch._key)
+        if launcher is None:
+            launcher = call_launcher(self, launch)
+            self._keep(launch, launcher)
         return launcher
 
     def admit(self, operands: Sequence[Operand]) -> bool:
@@ -258,6 +274,7 @@ class LaunchPath:
     def close(self) -> None:
         """End the path. It breaks the reference cycle with the functions, which would otherwise outlive it."""
         self.launchers.clear()
+        self.moves = None
         self._watches.clear()
 
     def _may_learn(self, kernel: LaunchedKernel) -> bool:
@@ -265,7 +282,7 @@ class LaunchPath:
 
     def _launcher(self, kernel: LaunchedKernel) -> Launcher:
         path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
-        fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+        fence_mask, wakes = self.fence_mask, self.wakes
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
@@ -319,7 +336,7 @@ class LaunchPath:
     def _prepared_launcher(self, length: int) -> Launcher:
         """Return the function of a launch with its arguments bound."""
         path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
-        fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+        fence_mask, wakes = self.fence_mask, self.wakes
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
@@ -451,6 +468,28 @@ class AwaitedLaunch:
             trio.lowlevel.reschedule(task)
 
 
+class UnheardLaunches:
+    """Counts the outcomes of launches that nobody waits for."""
+
+    __slots__ = ("_mailbox",)
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def launches_finished(self, count: int) -> None:
+        """Count them for their actor."""
+        self._mailbox.count_finished(count)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Count it as failed; `launches_finished` follows."""
+        self._mailbox.count_finished(1, "failed")
+        self._mailbox.count_finished(-1)
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Count them as lost."""
+        self._mailbox.count_finished(count, "lost")
+
+
 class AwaitedAnswer(AwaitedLaunch):
     """A call whose answer comes to the host in a slot. Its task has the slot once it has waited without an error."""
 
@@ -473,6 +512,9 @@ class AwaitedLaunches(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.path: LaunchPath | None = None
+        self.unheard_path: LaunchPath | None = None
+        """The same for launches that nobody waits for. Those in quick succession share a ticket, as in a batch."""
+        self._unheard: UnheardLaunches | None = None
         self._memory = device.part(DeviceMemory)
         self._staging = device.part(Transfers).staging
 
@@ -500,12 +542,35 @@ class AwaitedLaunches(DevicePart):
 
     def learn(self, kernel: LaunchedKernel, request: CommandRequest, prepared: LaunchedRecord | None = None) -> None:
         """Prepare the short way for the next launch of a kernel, after a `request` that went the general way."""
-        path = self._present_path() if request.lane == LANE_COMPUTE else None
+        path = self.present_path() if request.lane == LANE_COMPUTE else None
         if path is not None:
             path.learn(kernel)
             if prepared is not None:
                 path.learn_prepared(prepared, kernel)
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
+
+    def begin_graph(self, launch: RepeatedCall, kept: tuple[object, ...]) -> AwaitedLaunch | None:
+        """Launch a graph the short way and return an object to wait for; None if it must go the general way."""
+        path, actor = self.path, self.device.module_actor
+        if path is None or actor.mailbox.posted != actor.mailbox.taken or actor.current is not None:
+            return None
+        launcher: CallLauncher | None = path.launchers.get(launch._key)
+        if launcher is None:
+            return None
+        awaited = AwaitedLaunch(path, actor.mailbox)
+        return awaited if launcher(launch, kept, awaited) else None
+
+    def begin_unheard(self, launch: RepeatedCall, kept: tuple[object, ...]) -> bool:
+        """Launch a graph the short way that nobody waits for; return false if it must go the general way."""
+        path, actor = self.unheard_path, self.device.module_actor
+        if path is None or actor.mailbox.posted != actor.mailbox.taken or actor.current is not None:
+            return False
+        launcher: CallLauncher | None = path.launchers.get(launch._key)
+        if launcher is None:
+            return False
+        if self._unheard is None:
+            self._unheard = UnheardLaunches(actor.mailbox)
+        return launcher(launch, kept, self._unheard)
 
     @trio.lowlevel.enable_ki_protection
     async def repeat(self, call: KnownCall, arrays: tuple[DeviceArray, ...]) -> object:
@@ -517,7 +582,7 @@ class AwaitedLaunches(DevicePart):
         await trio.lowlevel.checkpoint_if_cancelled()
         new, mailbox = call.new, actor.mailbox
         result: Any = None if new is None else self._memory.empty(new.shape, new.dtype)
-        path = self.path or self._present_path()
+        path = self.path or self.present_path()
         if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
             launcher = path.launchers.get(call._key) or path.learn_call(call)
             if launcher is not None:
@@ -535,7 +600,7 @@ class AwaitedLaunches(DevicePart):
             return None
         request, result = call.again(self.device, arrays, LANE_COMPUTE, result)
         await actor.mailbox.ask(request)
-        path = self._present_path()
+        path = self.present_path()
         if path is not None:
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
         return result
@@ -565,19 +630,36 @@ class AwaitedLaunches(DevicePart):
         return value
 
     def generation_lost(self, number: int) -> None:
-        """Drop the path into a lost generation."""
-        path, self.path = self.path, None
-        if path is not None:
-            path.close()
+        """Drop the paths into a lost generation."""
+        paths = self.path, self.unheard_path
+        self.path = self.unheard_path = None
+        for path in paths:
+            if path is not None:
+                path.close()
 
-    def _present_path(self) -> LaunchPath | None:
-        generation = self.device.current
-        if generation is None or generation.refusing or generation.ring is None:
+    def present_path(self) -> LaunchPath | None:
+        """Return the path into the generation in service, if it has one."""
+        generation = self._reachable()
+        if generation is None:
             return None
         if self.path is None or self.path.generation is not generation:
             book = generation.timeline.book(LANE_COMPUTE)
             self.path = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
         return self.path
+
+    def present_unheard_path(self) -> LaunchPath | None:
+        """Return the path of launches that nobody waits for into the generation in service, if it has one."""
+        generation = self._reachable()
+        if generation is None:
+            return None
+        if self.unheard_path is None or self.unheard_path.generation is not generation:
+            book = generation.timeline.book(LANE_COMPUTE)
+            self.unheard_path = LaunchPath(generation, book, LANE_LIMIT, unsigned=True, followed=False)
+        return self.unheard_path
+
+    def _reachable(self) -> Generation | None:
+        generation = self.device.current
+        return None if generation is None or generation.refusing or generation.ring is None else generation
 
 
 class BatchPaths(DevicePart):

@@ -13,10 +13,12 @@ it counts in the same way.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from .._generation.requests import CallKind
+from .._generation.timeline import Launchable, Operand
 from .._memory.arena import Block, ChunkState
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, counter_word
 from .._wire.ready import READY
@@ -24,11 +26,30 @@ from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 
 if TYPE_CHECKING:
     from .._generation.timeline import LaunchOwner
-    from .known import KnownCall
     from .launching import LaunchPath
 
-_FENCE_MASK = 15
-"""A fence follows only every 16th call that others follow (see ``ring.py``)."""
+
+class RepeatedCall(Launchable, Protocol):
+    """A call whose records are the same, but for the words at `places`."""
+
+    kind: CallKind
+    head: bytes
+    """The part of its records in front of the words."""
+    payload: bytes
+    """The payload of its records, with zeros at `places`."""
+    places: tuple[int, ...]
+    operands: tuple[Operand, ...]
+    """Its access to memory, without that of a new result."""
+    blocks: tuple[Block, ...]
+    reads: tuple[Block, ...]
+    writes: tuple[Block, ...]
+
+    @property
+    def _key(self) -> object:
+        """An object of its own, by which a path finds its function."""
+
+    def _of(self, thing: Any) -> bool:
+        """Return whether it is of this module or plan, and ends with it."""
 
 
 class CallLauncher(Protocol):
@@ -36,7 +57,7 @@ class CallLauncher(Protocol):
 
     def __call__(
         self,
-        call: KnownCall,
+        call: RepeatedCall,
         given: tuple[object, ...],
         owner: LaunchOwner,
         new: Block | None = None,
@@ -50,11 +71,11 @@ class CallLauncher(Protocol):
         """
 
 
-def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
+def call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher:
     """Return the function of a call for the lane of a path. It holds no array of the call."""
     sender, book, here, number = path.sender, path.book, path.here, path.generation.number
     verb = call.kind.later.number | path.verb & UNSIGNED | REPEATED
-    fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
+    fence_mask, wakes = path.fence_mask, path.wakes
     ring, words, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
     assert ring is not None
     slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
@@ -68,7 +89,7 @@ def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
 
     @trio.lowlevel.enable_ki_protection
     def launch(
-        call: KnownCall,
+        call: RepeatedCall,
         given: tuple[object, ...],
         owner: LaunchOwner,
         new: Block | None = None,

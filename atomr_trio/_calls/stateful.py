@@ -8,24 +8,38 @@ whatever became of others.
 
 Executions are sent before it is known whether those before them succeed. So behind one that fails, the worker refuses
 the others (`Program.moves`), until the plan is defined anew.
+
+The record of an execution does not have the state. So an execution that was made before goes the short way of a
+repeated call, if the worker's plan is in the state where it begins. What differs is kept here: the state behind it, and
+the one before it, which the error of an execution that fails or is lost tells.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import trio
+
+from .._arrays.arrays import DeviceArray
+from .._arrays.memory import DeviceMemory
 from .._generation.requests import Rehearsal
-from .._generation.timeline import Command, Operand
+from .._generation.timeline import Command, Launch, Operand
+from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
 from .._wire.programs import Program
 from .._wire.protocol import Verb
 from .._wire.records.plans import PlanTable, pack_addresses
+from .batch_sender import BatchSender, ShortLaunches
+from .known import KnownCall, _repeatable
+from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
 from .plans import Plan, PlanKind, PlanRequest, Plans
 
 if TYPE_CHECKING:
     from .._generation.core import DeviceCore
     from .._generation.generation import Generation
+    from .._generation.requests import CommandRequest
 
 
 class StatefulPlan(Plan):
@@ -68,6 +82,11 @@ class StatefulPlan(Plan):
         if self._there != (generation.number, state):
             self._there = None
             self._plans.withdraw(self, generation)
+
+    def is_in(self, number: int, state: object) -> bool:
+        """Return whether the plan of a generation is in a state for certain. It is compared by its identity."""
+        there = self._there
+        return there is not None and there[1] is state and there[0] == number
 
     def begun(self, generation: Generation, state: object) -> None:
         """Note that an execution was sent that ends in a state."""
@@ -136,3 +155,158 @@ class StatefulRequest(PlanRequest):
         if error is not None:
             self._plan.failed()
         super().command_finished(command, error, value)
+
+
+class Position(NamedTuple):
+    """Where an execution begins, which its error tells."""
+
+    plan: StatefulPlan
+    plain: Callable[[], dict[str, object]]
+
+
+class _BatchExecutions(ShortLaunches):
+    """Receives the outcomes of a batch's executions that went the short way."""
+
+    __slots__ = ("begun",)
+
+    def __init__(self, mailbox: Mailbox, errors: list[DeviceError]) -> None:
+        super().__init__(mailbox, errors)
+        self.begun: collections.deque[Position] = collections.deque()
+        """Where each of those begins that are not finished."""
+
+    def launches_finished(self, count: int) -> None:
+        """Count them for their actor."""
+        super().launches_finished(count)
+        for _ in range(count):
+            self.begun.popleft()
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error for `flush`, and forget the state."""
+        _note_failed(launch, error)
+        super().launch_failed(launch, error)
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Count them, and keep the error of the first."""
+        error.position = self.begun[0].plain()
+        super().launches_lost(count, error)
+
+
+class _AwaitedExecution(AwaitedLaunch):
+    """One execution that went the short way, and the task that waits for it."""
+
+    __slots__ = ("_position",)
+
+    def __init__(self, path: LaunchPath, mailbox: Mailbox, position: Position) -> None:
+        super().__init__(path, mailbox)
+        self._position = position
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error, and forget the state."""
+        _note_failed(launch, error)
+        super().launch_failed(launch, error)
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Keep the error and wake the task."""
+        error.position = self._position.plain()
+        super().launches_lost(count, error)
+
+
+def _note_failed(launch: Launch, error: DeviceError) -> None:
+    position = launch[3][0]
+    assert isinstance(position, Position)
+    position.plan.failed()
+    error.position = position.plain()
+
+
+class KnownExecution:
+    """An execution that was made before, and goes on from whatever state its plan is in."""
+
+    __slots__ = ("_call", "_plan")
+
+    def __init__(self, call: KnownCall, plan: StatefulPlan) -> None:
+        self._call = call
+        self._plan = plan
+
+    @classmethod
+    def of(
+        cls,
+        plan: StatefulPlan,
+        arrays: tuple[DeviceArray, ...],
+        requests: Sequence[CommandRequest],
+        made: Sequence[DeviceArray],
+        result: DeviceArray,
+    ) -> KnownExecution | None:
+        """Return the execution that `requests` are; None if it cannot be repeated."""
+        if len(requests) != 1 or type(requests[0]) is not StatefulRequest:
+            return None
+        call = _repeatable(arrays, requests, made, result)
+        return None if call is None else cls(call, plan)
+
+    def send(
+        self,
+        batch: BatchSender,
+        arrays: tuple[DeviceArray, ...],
+        state: object,
+        plain: Callable[[], dict[str, object]],
+        behind: object,
+    ) -> DeviceArray | None:
+        """Send it in a batch, from a state to the one behind. Returns its result.
+
+        Returns None, and has no effect, if it has to go the general way.
+        """
+        path, call, plan = batch.path, self._call, self._plan
+        if path is None or not plan.is_in(path.generation.number, state):
+            return None
+        launcher = batch.launchers.get(call._key)
+        if launcher is None:
+            launcher = None if batch.over else path.learn_call(call)
+            if launcher is None:
+                return None
+        owner = batch.owner(call, _BatchExecutions)
+        position = Position(plan, plain)
+        if call.new is None:
+            result = arrays[0]
+            went = launcher(call, (position, result), owner)
+        else:
+            result = batch.device.part(DeviceMemory).empty(call.new.shape, call.new.dtype)
+            went = launcher(call, (position, result), owner, result._storage.block)
+        if not went:
+            return None
+        owner.begun.append(position)
+        batch.launched = True
+        plan.begun(path.generation, behind)
+        return result
+
+    @trio.lowlevel.enable_ki_protection
+    def begin(
+        self,
+        launches: AwaitedLaunches,
+        arrays: tuple[DeviceArray, ...],
+        state: object,
+        plain: Callable[[], dict[str, object]],
+        behind: object,
+    ) -> tuple[AwaitedLaunch, DeviceArray] | None:
+        """Begin it, and return what is to be waited for and its result.
+
+        Returns None, and has no effect, if it has to go the general way.
+        """
+        path, call, plan = launches.present_path(), self._call, self._plan
+        actor = launches.device.actor_of(call.kind.later)
+        mailbox = actor.mailbox
+        if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
+            return None
+        launcher = path.launchers.get(call._key) or path.learn_call(call)
+        if launcher is None or not plan.is_in(path.generation.number, state):
+            return None
+        position = Position(plan, plain)
+        awaited = _AwaitedExecution(path, mailbox, position)
+        if call.new is None:
+            result = arrays[0]
+            went = launcher(call, (position, result), awaited)
+        else:
+            result = launches.device.part(DeviceMemory).empty(call.new.shape, call.new.dtype)
+            went = launcher(call, (position, result), awaited, result._storage.block)
+        if not went:
+            return None
+        plan.begun(path.generation, behind)
+        return awaited, result

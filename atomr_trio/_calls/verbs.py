@@ -213,7 +213,7 @@ class UploadRequest(SlotRequest):
 class CallRequest(SlotRequest):
     """One call of a library's function. Its answer comes to the host in a slot, which it holds until then."""
 
-    __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written")
+    __slots__ = ("_answer", "_arguments", "_check", "_flags", "_function", "_table", "_written", "is_quick")
 
     def __init__(
         self,
@@ -228,8 +228,11 @@ class CallRequest(SlotRequest):
         answer: npt.NDArray[Any] | None,
         check: Verdict | None,
         keep: object,
+        quick: bool = False,
     ) -> None:
         super().__init__(table.call, operands, lane=lane, operation=operation, keep=keep)
+        self.is_quick: bool = quick
+        """True if the library never waits in it, and makes a few entries of the stream's queue at most."""
         self._table = table
         self._function = table.numbers[function]
         self._arguments = arguments
@@ -598,13 +601,17 @@ class Library:
         answer: npt.NDArray[Any] | None = None,
         check: Verdict | None = None,
         table: CallTable | None = None,
+        quick: bool = False,
     ) -> CallRequest:
         """Plan a call of `function` with `arguments`, which follow its handle; `table` is that of another library."""
         if answer is not None and answer.nbytes > ANSWER_BYTES:
             raise ValueError(f"an answer of {answer.nbytes} bytes")
         if answer is not None:
             flags |= DEVICE_SCALARS
-        request = self._request(function, arguments, operands.roles(), operands, operation, flags, table, answer, check)
+        roles = operands.roles()
+        request = self._request(
+            function, arguments, roles, operands, operation, flags, table, answer, check, quick=quick
+        )
         self._requests.append(request)
         return request
 
@@ -619,6 +626,7 @@ class Library:
         flags: int = 0,
         table: CallTable | None = None,
         joined: Callable[[int, CallRequest], CommandRequest] | None = None,
+        quick: bool = False,
     ) -> None:
         """Plan `count` such calls, each with its own arguments; for calls without an answer.
 
@@ -627,7 +635,7 @@ class Library:
         roles = operands.roles()
 
         def make(index: int) -> CommandRequest:
-            request = self._request(function, arguments(index), roles, operands, operation, flags, table)
+            request = self._request(function, arguments(index), roles, operands, operation, flags, table, quick=quick)
             return request if joined is None else joined(index, request)
 
         if count == 1:
@@ -647,6 +655,8 @@ class Library:
         table: CallTable | None,
         answer: npt.NDArray[Any] | None = None,
         check: Verdict | None = None,
+        *,
+        quick: bool = False,
     ) -> CallRequest:
         return CallRequest(
             table or cast("CallTable", self._table),
@@ -659,6 +669,7 @@ class Library:
             answer=answer,
             check=check,
             keep=operands.arrays,
+            quick=quick,
         )
 
     def _execution(
@@ -727,7 +738,6 @@ class Library:
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
-        self._rehearse(made)
         if question is not None and call is None:
             calls.learn(question, made, planner._made, result)
         return result
@@ -758,6 +768,7 @@ class Library:
                 for request in done:
                     request.drop()
             waiting += outgoing.take(STRETCH - len(waiting))
+        self._rehearse(outgoing.made)
         return outgoing.made
 
     @trio.lowlevel.enable_ki_protection

@@ -291,6 +291,7 @@ def describe_device(report: Report, info: DeviceInfo) -> None:
         f"{info.total_memory / _GIB:.1f} GiB, {'durable: survives a fault' if info.durable else 'NOT durable'}",
     )
     report.line("compute mode", info.compute_mode)
+    report.line("worker's loop", "native" if info.python_loop is None else f"Python: {info.python_loop}")
     if not info.durable:
         report.advise("not durable", name=info.name)
     if info.compute_mode == "exclusive-process":

@@ -26,12 +26,14 @@ from .._calls.batch_sender import BatchSender
 from .._calls.launching import Launcher
 from .._generation.core import DeviceCore
 from .._generation.requests import CommandRequest
-from .._transfers.copy_plan import plan_copy, plan_copy_in, plan_copy_out
+from .._transfers.copy_plan import _IN, _OUT, plan_copy, plan_copy_in, plan_copy_out
 from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
 from .._values.parameters import Dimensions
 from .._values.util import NoPublicConstructor
+from .._wire.protocol import LANE_COMPUTE
 from ..libraries.graphs.graph import Graph
+from ..libraries.graphs.repeated import RepeatedLaunch
 from ..libraries.modules.kernel import (
     ORDINARY,
     AttributeKeywords,
@@ -206,9 +208,16 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `Graph.launch` does, and as `launch`.
         """
+        repeated: RepeatedLaunch | None = getattr(graph, "_repeated", None)
+        launcher: Any = None if repeated is None else self._launchers.get(repeated._key)
+        if launcher is not None and launcher(repeated, (graph, graph._plan), self._short_launches):
+            self._sender.launched = True
+            return
         self._sender.check()
         own(self._sender.device, graph, Graph, "launch_graph takes a graph")
         self._sender.send(graph._request(None))
+        if self._sender.lane == LANE_COMPUTE:
+            graph._learn(graph._plan, self._sender.path)
 
     @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
@@ -216,6 +225,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `DeviceArray.fill` does, and as `launch`; `InvalidArgument` for an array of another device.
         """
+        moves = self._sender.moves
+        if moves is not None and moves.fill(array, value, self._sender.memory_launches):
+            self._sender.launched = True
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
         self._sender.send_all(plan_fill(array, value, self._sender.lane))
@@ -233,6 +246,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         the host above 96 MiB, unless the memory is pinned; and for arrays of one device whose copy has to go through
         the host. Await those.
         """
+        if isinstance(source, DeviceArray):
+            moves = self._sender.moves
+            if moves is not None and moves.copy(source, array, self._sender.memory_launches):
+                self._sender.launched = True
+                return
         self._sender.check()
         check_usable(self._sender.device, array)
         if isinstance(source, DeviceArray):
@@ -248,8 +266,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             return
         host = as_host(source)
         check_host(array, host)
-        self._sender.hear_answered()
-        self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
+        if not self._sender.copy(array, host, _IN):
+            self._sender.hear_answered()
+            self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
@@ -260,8 +279,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._sender.check()
         check_usable(self._sender.device, array)
         check_host(array, out, writable=True)
-        self._sender.hear_answered()
-        self._sender.send_all(plan_copy_out(array, np.asarray(out), self._sender.slots))
+        self._copy_out(array, np.asarray(out))
 
     @trio.lowlevel.enable_ki_protection
     def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
@@ -272,8 +290,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._sender.check()
         check_usable(self._sender.device, array)
         host: npt.NDArray[Any] = np.empty(array.shape, array.dtype)
-        self._sender.hear_answered()
-        self._sender.send_all(plan_copy_out(array, host, self._sender.slots))
+        self._copy_out(array, host)
         return host
 
     @trio.lowlevel.enable_ki_protection
@@ -302,6 +319,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """Return an event behind all work that the batch's lane has so far. Raises as `Lane.record` does."""
         self._sender.check()
         return self._lane_held._record(self._sender.send)
+
+    def _copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
+        if not self._sender.copy(array, host, _OUT):
+            self._sender.hear_answered()
+            self._sender.send_all(plan_copy_out(array, host, self._sender.slots))
 
     def _send_launch(self, kernel: Kernel, request: CommandRequest) -> None:
         """Launch the general way; the next launch may go the short way."""

@@ -11,6 +11,7 @@ import trio
 
 from .._arrays.arrays import DeviceArray, as_host, check_usable, contiguous
 from .._arrays.memory import DeviceMemory
+from .._calls.moves import ShortTransfers
 from .._generation.core import DeviceCore
 from .._generation.loss import Loss, LossKind
 from .._generation.timeline import LaneBook
@@ -63,7 +64,8 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         core.face = self
         self._core = core
         self._memory = core.part(DeviceMemory)
-        self._transfers = self._memory.transfers = core.part(Transfers)
+        self._transfers = core.part(Transfers)
+        self._memory.transfers = core.part(ShortTransfers)
         self.nvrtc = Nvrtc(core)
         self.module = ModuleLoader(core)
         self.compute_lane = core.part(Lanes).compute

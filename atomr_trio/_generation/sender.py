@@ -82,6 +82,20 @@ class Sender:
         for path in self.short_ways:
             path.last_record = 0
 
+    def room(self, counter: int, issued: int, limit: int) -> int:
+        """Return the number of records that a short way may send now to a lane.
+
+        It is the lane whose counter has this index, and which has so many tickets; `limit` is the most unfinished
+        commands that it takes.
+        """
+        if self.refusing:
+            return 0
+        if self.outbox:  # sent first, so that the room that it frees counts for the next record
+            self.drain()
+            return 0
+        words = self.words
+        return min(words[counter] + limit - issued, words[RECORDS_READ_WORD] + SLOTS - self.sent)
+
     def copies_of(self, descriptors: Sequence[int], operation: str) -> list[int]:
         """Return copies of the descriptors that a record will carry: their owner may close them before it is sent.
 

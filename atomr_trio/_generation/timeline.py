@@ -39,10 +39,7 @@ class CommandOwner(Protocol):
     """The owner of a published command. It is told of the command's outcome exactly once."""
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
-        """Handle a reached ticket. `error` is the error of this command alone, `value` its result.
-
-        With an error, `value` is the number of the part that has failed, if the command is a sequence of several.
-        """
+        """Handle a reached ticket. `error` is the error of this command alone, `value` its result."""
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Handle a generation lost before the ticket was reached: the command may or may not have run."""

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import check_usable
-from .._generation.requests import CommandRequest
 from .._values.util import known
 from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import _IN, _OUT, CopyRequest, _Plan, _Way, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
+from .short_copies import ShortCopies
 from .staging import Slot
 from .transfers import Transfers, transfers_of
 
@@ -60,7 +60,7 @@ class _Taking:
         self._told()
 
 
-async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
+async def take_by_helpers(requests: Iterable[object]) -> None:
     """Let helpers do the work of `take` for the first of these requests, and for those of the same copy behind it.
 
     Other copies are not included: two copies to one array must arrive in order. A cancelled caller waits for the
@@ -94,7 +94,7 @@ async def take_by_helpers(requests: Iterable[CommandRequest]) -> None:
         raise
 
 
-def _of_one_copy(requests: Iterable[CommandRequest]) -> list[CopyRequest]:
+def _of_one_copy(requests: Iterable[object]) -> list[CopyRequest]:
     """Return the first of these requests, and those behind it that are of the same copy and have bytes to take."""
     found: list[CopyRequest] = []
     for request in requests:
@@ -140,24 +140,32 @@ async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
 
 
 async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_slots: type[_Flow]) -> None:
-    check_usable(array._storage.device, array)
+    device = array._storage.device
+    check_usable(device, array)
+    await trio.lowlevel.checkpoint_if_cancelled()
+    short = device.part(ShortCopies)
+    copy = short.begin(array, host, way)
+    if copy is not None:
+        await copy.run()
+        return
     plan = _Plan(array, host, way)
     if not plan.pieces:
         await trio.lowlevel.checkpoint()
         return
     if plan.is_one_command:
         await _by_one_command(plan)
-        return
-    flow = _flow(plan, through_slots)
-    try:
-        await flow.run()
-    except BaseException as error:
-        begun = flow.abandon()
-        if way is _IN:
-            tear(array._block, error, begun=begun, pieces=len(plan.pieces))
-        else:
-            await flow.still()
-        raise
+    else:
+        flow = _flow(plan, through_slots)
+        try:
+            await flow.run()
+        except BaseException as error:
+            begun = flow.abandon()
+            if way is _IN:
+                tear(array._block, error, begun=begun, pieces=len(plan.pieces))
+            else:
+                await flow.still()
+            raise
+    short.learn(way)
 
 
 @trio.lowlevel.enable_ki_protection

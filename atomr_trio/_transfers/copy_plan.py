@@ -6,15 +6,16 @@ staging area, unless the host memory is pinned.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .._arrays import layout as _layout
-from .._arrays.layout import Box, Piece
+from .._arrays.layout import Box, Packing, Piece
 from .._generation.requests import CommandRequest
 from .._values.errors import InvalidArgument
 from .._values.util import known
@@ -36,7 +37,7 @@ from .._wire.records.memory import (
 from .._wire.ring import ORDERED_STORES
 from .memory import overlap
 from .pinned import PinnedArea
-from .staging import LARGE_SLOT, Slot
+from .staging import LARGE_SLOT, WIDE_SLOT, Slot
 from .transfers import transfers_of
 
 if TYPE_CHECKING:
@@ -82,33 +83,61 @@ _RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c1
 """The types that elements are moved as, by their size. For these types of numpy itself, a copy releases the lock."""
 
 
+_packing_of = functools.lru_cache(maxsize=256)(_layout.packing)
+
+_KNOWN: dict[tuple[object, ...], Sequence[Piece]] = {}
+_MOST_KNOWN, _MOST_KNOWN_PIECES = 256, 16
+"""The most layouts whose pieces are remembered, and the most pieces of one: a loop copies the same views again."""
+
+
+def _pieces_of(packing: Packing, itemsize: int, limit: int) -> Sequence[Piece]:
+    """Return the pieces of a copy from or to an array of this packing."""
+    key = (packing.shape, packing.strides, itemsize, limit)
+    pieces = _KNOWN.get(key)
+    if pieces is None:
+        strides = _layout.contiguous_strides(packing.shape, itemsize)
+        pieces = _cut(_layout.boxes(packing.shape, itemsize, packing.strides, strides), limit)
+        if len(pieces) <= _MOST_KNOWN_PIECES:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = pieces
+    return pieces
+
+
+def _cut(boxes: Iterable[Box], limit: int) -> Sequence[Piece]:
+    parts = (part for box in boxes for part in _layout.cut(box, limit))
+    return tuple(_layout.gather(parts, limit, MANY))
+
+
 class _Plan:
     """One copy between the device and the host: its pieces, and the layout of their bytes on the host."""
 
     __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
 
-    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> None:
+    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way, limit: int = LARGE_SLOT) -> None:
+        """Pieces that go through slots have at most `limit` bytes."""
         self.array: DeviceArray = array
         self.host: npt.NDArray[Any] = host
         self.way: _Way = way
         self._heals = array._covers_block
         self._base = array.address
-        itemsize = array.itemsize
-        boxes: Iterable[Box]
-        if array.contiguous and host.size:
-            packed, boxes = host, (_layout.run(host.nbytes),)
-        else:
-            packing = _layout.packing(array.shape, array.strides)
-            packed = packing.apply(host)
+        itemsize, packed, packing = array.itemsize, host, None
+        if not (array.contiguous and host.size):
+            packing = _packing_of(array.shape, array.strides)
+            if not packing.is_plain:
+                packed = packing.apply(host)
             self._base += packing.offset
-            strides = _layout.contiguous_strides(packing.shape, itemsize)
-            boxes = _layout.boxes(packing.shape, itemsize, packing.strides, strides)
         self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
         elements = packed.view(_RAW[itemsize])
         self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
-        limit = (LARGE_SLOT if self.pinned is None else PINNED_PIECE) // itemsize * itemsize or itemsize
-        parts = (part for box in boxes for part in _layout.cut(box, limit))
-        self.pieces: list[Piece] = list(_layout.gather(parts, limit, MANY))
+        if self.pinned is not None:
+            limit = PINNED_PIECE
+        elif packing is None:
+            limit = min(limit, WIDE_SLOT)
+        limit = limit // itemsize * itemsize or itemsize
+        self.pieces: Sequence[Piece] = (
+            _cut((_layout.run(host.nbytes),), limit) if packing is None else _pieces_of(packing, itemsize, limit)
+        )
 
     def request(self, piece: Piece, slot: Slot | None, told: Callable[[], None] | None = None) -> CopyRequest:
         """Return the command that copies a piece, through a slot, or without one if the host's memory is pinned."""
@@ -127,6 +156,10 @@ class _Plan:
             return 0
         return piece.size if self._elements.ndim == 1 and self._elements.flags.c_contiguous else SCATTERED * piece.size
 
+    def box_at(self, box: Box) -> int:
+        """Return the device address of the first byte of a box."""
+        return self._base + box.offset
+
     @property
     def is_one_command(self) -> bool:
         """True if the caller's task copies it itself: there is one piece, with little to copy on the host."""
@@ -144,7 +177,7 @@ class _Plan:
             )
         )
 
-    def record_stream(self, pieces: list[Piece], slots: list[Slot], first: int) -> bytes:
+    def record_stream(self, pieces: Sequence[Piece], slots: list[Slot], first: int) -> bytes:
         """Return the record that copies pieces as a stream. They are of equal size, but for the last."""
         size = sum(piece.size for piece in pieces)
         head = self.way.stream.struct.pack(self._base + pieces[0].start, size, pieces[0].size, first)

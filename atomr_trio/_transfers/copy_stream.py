@@ -7,9 +7,10 @@ memory, without the event loop; see `_Stream`.
 from __future__ import annotations
 
 import collections
-import ctypes
+import contextlib
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -22,6 +23,7 @@ from .._values.shortage import host_limits
 from .._wire.protocol import CELL
 from .copy_flow import _Flow
 from .copy_plan import _IN, _OUT, _Plan
+from .crew import give_way
 from .staging import Slot
 from .transfers import transfers_of
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from .crew import Crew
 
 
-STREAM_PIECES = 64
+STREAM_PIECES = 128
 """The most pieces of one stream. Other copies run between two streams."""
 
 STREAM_SLOTS = 16
@@ -41,9 +43,6 @@ SPIN_SECONDS = 200e-6
 
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 """Seconds that it sleeps, at first and after a while without work."""
-
-_yield = ctypes.CDLL(None).sched_yield
-"""A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 
 class _Stream:
@@ -60,7 +59,7 @@ class _Stream:
     the event loop may be blocked in a library that waits for this command. Slots are free when both are done.
     """
 
-    def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: list[Piece], slots: list[Slot]) -> None:
+    def __init__(self, flow: _StreamFlow, plan: _Plan, pieces: Sequence[Piece], slots: list[Slot]) -> None:
         self.pieces = pieces
         self.slots = slots
         transfers = transfers_of(plan.array)
@@ -87,18 +86,22 @@ class _Stream:
             slot.share()  # one hold for the helpers, one for the command
 
     def begin(self) -> None:
-        """Start the helpers. Raises `RuntimeError` if the system has no thread left."""
-        for _ in range(min(self.crew.size, len(self.pieces))):
-            self.helpers += 1
-            self._working.append(None)
-            try:
-                self.crew.submit(_Share(self))
-            except RuntimeError:
-                self.leave()
-                self.helper_left()
-                if not self.helpers:
-                    raise
-                return
+        """Start one helper. Raises `RuntimeError` if the system has no thread left."""
+        self.helpers += 1
+        self._working.append(None)
+        try:
+            self.crew.submit(_Share(self))
+        except RuntimeError:
+            self.leave()
+            self.helper_left()
+            raise
+
+    def call_others(self) -> None:
+        """Start the other helpers, as far as the system has threads: calling one takes as long as sending a command."""
+        with contextlib.suppress(RuntimeError):
+            for _ in range(min(self.crew.size, len(self.pieces)) - 1):
+                if self._left:
+                    self.begin()
 
     def take(self) -> int | None:
         """Return a piece that no helper has begun; None if there is none, or the stream was stopped."""
@@ -226,7 +229,7 @@ class _Share:
         until = 0.0 if self._nap else time.perf_counter() + SPIN_SECONDS
         while not (stream.stopped or stream.may_touch(number)):
             if time.perf_counter() < until:
-                _yield()
+                give_way()
                 continue
             self._nap = min(2 * self._nap or FIRST_NAP, LONGEST_NAP)
             time.sleep(self._nap)
@@ -277,7 +280,7 @@ class _StreamFlow(_Flow):
                 await self._rung()
         self._leaving.clear()
 
-    async def _begin_stream(self, pieces: list[Piece]) -> None:
+    async def _begin_stream(self, pieces: Sequence[Piece]) -> None:
         size, staging = pieces[0].size, self._transfers.staging
         slots = [await self._slot(size)]
         while len(slots) < min(len(pieces), STREAM_SLOTS) and staging.has_free(size):
@@ -293,6 +296,7 @@ class _StreamFlow(_Flow):
         with host_limits("no helper can copy", device=self._device.index, operation=self._plan.way.operation):
             stream.begin()
         await self._device.memory_actor.mailbox.post(request)
+        stream.call_others()
 
     async def _advance(self) -> None:
         for request in [each for each in self._streaming if each.over]:

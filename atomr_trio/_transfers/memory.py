@@ -38,12 +38,10 @@ def tear(block: Block, error: BaseException, *, begun: int, pieces: int) -> None
         block.tear(block.torn or f"a write that did not finish ({type(error).__name__})")
 
 
-def tear_halves(
-    requests: Sequence[CommandRequest | Series], error: BaseException, failed: CommandRequest | None
-) -> None:
+def tear_halves(requests: Sequence[CommandRequest | Series], error: BaseException, failed: object) -> None:
     """Mark the arrays that a verb of several commands leaves half written when `error` ends it early.
 
-    Commands that had begun after the one that `failed` have worked on its missing results.
+    Commands that had begun after the one that `failed`, if one has, have worked on its missing results.
     """
     writers: dict[Block, list[CommandRequest | Series]] = {}
     misled: set[Block] = set()

@@ -59,6 +59,10 @@ class PinnedArea:
             command = generation.publish(lane, REGISTER_HOST, payload, (), owner, descriptors=(self._descriptor,))
             self._told[lane] = command.ticket
 
+    def is_known(self, generation: Generation, lane: int) -> bool:
+        """Return whether a copy on this lane needs no `register` before it."""
+        return self._generation == generation.number and lane in self._told
+
     def unregister(self, generation: Generation) -> None:
         """Make the worker release it, if it was told of it."""
         if self._generation == generation.number and self._told:

@@ -29,10 +29,16 @@ if TYPE_CHECKING:
 TINY_SLOT = 4 * 1024
 """Enough for the answer of a library. There are many such slots, because a batch holds its answers until its end."""
 SMALL_SLOT = 64 * 1024
+MEDIUM_SLOT = 256 * 1024
+"""Enough for a piece of a copy that goes the short way (``short_copies.py``)."""
+WIDE_SLOT = 1024 * 1024
+"""Enough for a piece of a copy by several threads (``copy_stream.py``)."""
 LARGE_SLOT = 4 * 1024 * 1024
 TINY_SLOTS = 512
 SMALL_SLOTS = 64
-LARGE_SLOTS = 22
+MEDIUM_SLOTS = 64
+WIDE_SLOTS = 48
+LARGE_SLOTS = 8
 SHARE_OF_BATCHES = 3, 4
 """The part of the slots of each size that batches may hold. A batch releases its slots only when it is flushed, and
 other copies must go on meanwhile. Further slots of a batch come from its own areas (``_transfers/batch_areas.py``)."""
@@ -41,13 +47,19 @@ GATE_BYTES = 2 * CELL
 STAGING_BYTES = (
     TINY_SLOTS * (TINY_SLOT + GATE_BYTES)
     + SMALL_SLOTS * (SMALL_SLOT + GATE_BYTES)
+    + MEDIUM_SLOTS * (MEDIUM_SLOT + GATE_BYTES)
+    + WIDE_SLOTS * (WIDE_SLOT + GATE_BYTES)
     + LARGE_SLOTS * (LARGE_SLOT + GATE_BYTES)
 )
 
 
 def _kind(size: int) -> int:
     """Return the size of the slots for `size` bytes."""
-    return TINY_SLOT if size <= TINY_SLOT else SMALL_SLOT if size <= SMALL_SLOT else LARGE_SLOT
+    if size <= SMALL_SLOT:
+        return TINY_SLOT if size <= TINY_SLOT else SMALL_SLOT
+    if size <= WIDE_SLOT:
+        return MEDIUM_SLOT if size <= MEDIUM_SLOT else WIDE_SLOT
+    return LARGE_SLOT
 
 
 class SlotPool(Protocol):
@@ -119,7 +131,11 @@ class _Waiter:
 
 
 class StagingPool:
-    """Slots of three sizes, given out in turn: while a task waits for one, none of its size is free."""
+    """Slots of five sizes, given out in turn: while a task waits for one, none of its size is free.
+
+    The slot that was released last is given out first: its bytes are still in the processor's cache, where a memcpy is
+    twice as fast.
+    """
 
     area = None
 
@@ -128,11 +144,17 @@ class StagingPool:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self.memory.map, np.uint8)
         self.words: memoryview[int] = memoryview(self.memory.map).cast("Q")
         """The area as 64-bit words, to be stored and loaded whole."""
-        counts = {TINY_SLOT: TINY_SLOTS, SMALL_SLOT: SMALL_SLOTS, LARGE_SLOT: LARGE_SLOTS}
+        counts = {
+            TINY_SLOT: TINY_SLOTS,
+            SMALL_SLOT: SMALL_SLOTS,
+            MEDIUM_SLOT: MEDIUM_SLOTS,
+            WIDE_SLOT: WIDE_SLOTS,
+            LARGE_SLOT: LARGE_SLOTS,
+        }
         offsets = itertools.accumulate((size * count for size, count in counts.items()), initial=0)
         gates = itertools.count(sum(size * count for size, count in counts.items()), GATE_BYTES)
-        self._free: dict[int, collections.deque[Slot]] = {
-            size: collections.deque(Slot(self, first + size * index, size, next(gates)) for index in range(count))
+        self._free: dict[int, list[Slot]] = {
+            size: [Slot(self, first + size * index, size, next(gates)) for index in range(count)]
             for (size, count), first in zip(counts.items(), offsets, strict=False)
         }
         part, whole = SHARE_OF_BATCHES
@@ -147,6 +169,10 @@ class StagingPool:
         """Return whether `acquire_nowait` would give a slot of this size."""
         return bool(self._free[_kind(size)])
 
+    def count_free(self, size: int) -> int:
+        """Return the number of slots of this size that are free."""
+        return len(self._free[_kind(size)])
+
     def acquire_nowait(self, size: int) -> Slot:
         """Return a slot of at least `size` bytes (at most `LARGE_SLOT`). Raises `trio.WouldBlock` if none is free.
 
@@ -155,7 +181,7 @@ class StagingPool:
         free = self._free[_kind(size)]
         if not free:
             raise trio.WouldBlock(f"no slot of the staging area is free for {size} bytes: `acquire` waits for one")
-        slot = free.popleft()
+        slot = free.pop()
         slot.holders = 1
         return slot
 
@@ -165,7 +191,7 @@ class StagingPool:
         free = self._free[kind]
         if len(free) <= self._kept[kind]:
             return None
-        slot = free.popleft()
+        slot = free.pop()
         slot.holders = 1
         return slot
 

@@ -148,6 +148,8 @@ class DeviceError(Exception):
     """A way to solve the problem. Known status codes have their own."""
     position: dict[str, object] | None = None
     """Where a random generator stood before the draw that has failed or was lost, for its `seek`; None for others."""
+    part: int = 0
+    """The number of the call that was refused, from 0 on, where a verb makes several by one command."""
 
     def __init__(
         self,

@@ -49,6 +49,8 @@ class DeviceInfo:
     """The number of the most urgent priority that a lane can have: less is more urgent."""
     durable: bool
     """True if arrays survive a lost context, because memory can be held by a descriptor."""
+    python_loop: str | None
+    """The reason why the worker's loop is the one of Python; None if it is the native one, which is faster."""
 
     @classmethod
     def _from_worker(cls, index: int, backend: str, facts: dict[str, Any]) -> DeviceInfo:
@@ -75,6 +77,7 @@ class DeviceInfo:
             lowest_priority=facts["lowest_priority"],
             highest_priority=facts["highest_priority"],
             durable=facts["durable"],
+            python_loop=facts["python_loop"],
         )
 
 

@@ -17,6 +17,8 @@ BACKENDS: Final[Mapping[str, Backend]] = MappingProxyType({"cuda": "cuda", "gpu"
 """The backend for every name that is accepted; `"gpu"` is another name of `"cuda"`."""
 
 VARIABLE: Final = "ATOMR_TRIO_BACKEND"
+NATIVE_VARIABLE: Final = "ATOMR_TRIO_NATIVE"
+"""The variable that turns the worker's native loop off (``0``), or on for a simulated device as well (``1``)."""
 
 
 def named_backend(name: object, origin: str = "backend") -> Backend:
@@ -30,3 +32,11 @@ def backend_of_environment() -> Backend | None:
     """The backend that ``ATOMR_TRIO_BACKEND`` names, None where it is not set or empty. Raises `ValueError`."""
     name = os.environ.get(VARIABLE)
     return named_backend(name, f"the environment variable {VARIABLE}") if name else None
+
+
+def native_loop_wanted() -> bool | None:
+    """Return what ``ATOMR_TRIO_NATIVE`` says of the native loop; None if it says nothing. Raises `ValueError`."""
+    value = os.environ.get(NATIVE_VARIABLE) or None
+    if value not in (None, "0", "1"):
+        raise ValueError(f"the environment variable {NATIVE_VARIABLE} is 0 (off) or 1 (on), not {value!r}")
+    return None if value is None else value == "1"

@@ -60,15 +60,17 @@ from .._wire.records.module import MODULE
 from .._wire.ring import LATER_NET_SECONDS, MAX_RECORD, NET_SECONDS, NUMBER, SLOT_MASK, SLOT_SHIFT, Ring, fence
 from .._wire.status import StatusClass, classify
 from ..libraries.modules.engine import ModuleEngine
-from . import registry as engines
+from . import native, registry as engines
 from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
 from .base.lanes import Command, Lane
 from .base.memory import MemoryEngine
+from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
 from .chunk_records import ChunkRecords
 from .context import Context
 from .heart import Heart
+from .native import Duties
 from .parent import die_with_parent
 from .ready import BEHIND, LAUNCH_RECORD, ReadyCalls
 
@@ -118,8 +120,11 @@ class Worker:
         self._ring: Ring | None = None
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
-        self._turns = 0
-        """Goes on while it does."""
+        self._loop = Words(len(LOOP_WORDS))
+        self._state = self._loop.view
+        """The words that the native loop shares. `TURNS` goes on while the loop's thread looks after the lanes."""
+        self._native: native.NativeLoop | None = None
+        """None while the loop of Python runs."""
         self._longest_spin = 0.0
         self._spin_seconds = 0.0
         """How long polling for a record is worthwhile at present."""
@@ -178,6 +183,7 @@ class Worker:
             if self.poisoned:
                 return
             self.poisoned = True
+            self._state[POISONED] = 1
             self._heart.lost_at = time.monotonic()  # whatever holds up what follows, the process ends
             self._heart.rouse()
         if error.status == CUDA_ERROR_ASSERT:
@@ -258,6 +264,16 @@ class Worker:
             for verb in engine.table.verbs
         }
         self._ready = ReadyCalls(self.engines, modules, self._verbs)
+        self._native, python_loop = native.loop_for(
+            backend=self.backend,
+            driver=self._driver,
+            loop=self._loop,
+            ring=self._ring,
+            page=self._page,
+            page_on_device=page_address,
+            patience=IDLE_SECONDS,
+            give_up=exit_by,
+        )
         self.moments["engines made"] = time.monotonic()
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
@@ -266,7 +282,7 @@ class Worker:
         self.moments["self-test"] = time.monotonic()
         self._start_threads()
         free, _ = self._memory.memory_info()
-        facts = {**self._context.facts(), "free_memory": free, "durable": self.durable}
+        facts = {**self._context.facts(), "free_memory": free, "durable": self.durable, "python_loop": python_loop}
         self.moments["facts asked"] = time.monotonic()
         self.post({"kind": "ready", **facts, "moments": self.moments})
         return True
@@ -312,10 +328,10 @@ class Worker:
         self.bind_thread()
         turns = -1
         while not self._ended.is_set():
-            if (not self._awake or turns == self._turns) and self._look():
+            if (not self._awake or turns == self._state[TURNS]) and self._look():
                 time.sleep(self._look_period)
                 continue
-            turns = self._turns
+            turns = self._state[TURNS]
             self._work.clear()
             if self._awake:
                 self._work.wait(HELD_UP_SECONDS)
@@ -390,24 +406,34 @@ class Worker:
         While launches follow each other on one lane, what has to be kept of it is kept in local variables, and the lane
         hears of them together, at `bound` at the latest.
         """
-        words, slots, ready = self._page.words, ring.slots, self._ready
+        words, slots, ready, native = self._page.words, ring.slots, self._ready, self._native
         patience, hurried = sys.getswitchinterval(), False
         unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + BEHIND
-        read = 0
+        read = words[RECORDS_READ_WORD]
+
+        def note_work() -> None:
+            self._printed = True
+
+        duties = Duties(note_work, self._sign_idle_lanes, self._look, self._offer_room, self._tell_parent, self._sleep)
         while True:
-            sent = words[RECORDS_SENT_WORD]
+            if native is not None:
+                native.serve(duties, self._spin_seconds, self._look_period)
+                read = words[RECORDS_READ_WORD]
+            sent, first = words[RECORDS_SENT_WORD], read
             if sent == read:
                 self._wait_for_record(read)
                 continue
-            self._turns += 1
+            self._state[TURNS] += 1
             lane: Lane | None = None
             signs = False
             last = bound = 0
             while read < sent:
                 at = (read & SLOT_MASK) << SLOT_SHIFT
                 number, ticket, launch = unpack(slots, at)
+                if native is not None and read != first and native.takes(launch):
+                    break
                 read += 1
                 if number != read:
                     raise ValueError(f"slot {at >> SLOT_SHIFT} of the ring has record {number} instead of {read}")
@@ -433,6 +459,8 @@ class Worker:
                             words[RECORDS_READ_WORD] = read
                             return end
                         continue
+                    if native is not None and hot.native is not None and get_ready(launch) is hot:
+                        native.add(launch, hot)
                     lane, signs = hot.lane, hot.joins is None
                     bound = ticket if signs else lane.bound_of_group(ticket)
                 words_of = hot.words
@@ -446,8 +474,9 @@ class Worker:
             self._printed = True
 
     def forget_hot(self) -> None:
-        """Some launches that were made ready for the ring are not valid any more."""
+        """Some launches that were made ready for the ring are not valid any more. Called by any thread."""
         self._ready.forget()
+        self._state[STALE] = 1
 
     def _take_from_ring(self, slots: memoryview, at: int) -> Verb | None:
         _, lane, _, _, waits, length = HEADER.unpack_from(slots, at + NUMBER.size)
@@ -473,7 +502,7 @@ class Worker:
                 sign_at = math.inf
             if now > look_at:
                 look_at = now + self._look_period
-                self._turns += 1
+                self._state[TURNS] += 1
                 self._look()
                 self._offer_room()
             elif words[ASLEEP_WORD]:

@@ -20,7 +20,7 @@ from .._wire.protocol import HEADER, REPEATED, UNSIGNED, VERB_NUMBERS, Verb
 from .._wire.ready import READY, WORDS_AT, ReadyRecord
 from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBER
-from .base.lanes import Command, Engine, HotCall, Lane, RepeatingEngine
+from .base.lanes import Command, Engine, HotCall, Lane, NativeLaunch, RepeatingEngine
 
 _LONGEST_PAYLOAD: Final = MAX_RECORD - HEADER.size
 _LAUNCH = (LAUNCH.engine_number, LAUNCH.number)
@@ -42,8 +42,11 @@ CallOf = Callable[[Command, Lane], Any]
 class LaunchingEngine(Protocol):
     """The engine whose launches can be made ready."""
 
-    def hot_launch(self, fields: bytes, length: int, lane: Lane) -> Callable[[int], int] | None:
-        """Return a function that launches with the parameter block at an address; None if that cannot be."""
+    def hot_launch(
+        self, fields: bytes, length: int, lane: Lane
+    ) -> tuple[Callable[[int], int], NativeLaunch | None] | None:
+        """Return a function that launches with the parameter block at an address, and the same for native code; None if
+        that cannot be."""
 
     def launch_error(self, status: int) -> Exception:
         """Return the error of a launch that was refused."""
@@ -99,10 +102,12 @@ class ReadyCalls:
         if count or length > _LONGEST_PAYLOAD or (engine, verb & VERB_NUMBERS) != _LAUNCH:
             return None
         launch = bytes(slots[at + _KEY.start : at + _KEY.stop])
-        call = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, lane)
-        if call is None:
+        made = self._modules.hot_launch(launch[HEADER.size - _TICKET_BYTES :], length, lane)
+        if made is None:
             return None
-        return self._keep(launch, HotCall(LAUNCH, lane, call, self._modules.launch_error, unsigned=_unsigned(launch)))
+        call, native = made
+        error = self._modules.launch_error
+        return self._keep(launch, HotCall(LAUNCH, lane, call, error, unsigned=_unsigned(launch), native=lambda: native))
 
     def queued(self, slots: memoryview, at: int, lanes: Mapping[int, Lane]) -> tuple[Lane, Command] | None:
         """Return a ready record as a command for a lane that has others before it; None for any other record.
@@ -149,7 +154,8 @@ class ReadyCalls:
         if ready is None:
             return None
         words = record.words.unpack_from if record.count else None
-        hot = HotCall(known.verb, lane, ready.call, ready.error, unsigned=_unsigned(key), words=words)
+        unsigned = _unsigned(key)
+        hot = HotCall(known.verb, lane, ready.call, ready.error, unsigned=unsigned, words=words, native=ready.native)
         return self._keep(key, hot, alone=ready.alone)
 
     def _keep(self, key: bytes, hot: HotCall, *, alone: bool = False) -> HotCall:

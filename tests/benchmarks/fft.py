@@ -18,34 +18,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import attrs
+import conclusion
+import targets
 from fft_subjects import CALLER_ROW, PLANS, Plan, Transform
-from speed_report import OURS, RAW, Absent, Measure, Table, Verdict, shown as shown_value
-from turns import (
-    LAUNCH_ROW,
-    PRESENT,
-    Gone,
-    all_started,
-    callers,
-    compare,
-    concluded,
-    judged,
-    parsed,
-    started,
-    take_in,
-    tell,
-)
+from speed_report import Absent, Measure, Table
+from turns import LAUNCH_ROW, PRESENT, Gone, all_started, callers, compare, started, take_in, tell
 
 SUBJECTS: Final = Path(__file__).with_name("fft_subjects.py")
-LIMIT: Final = 0.02
-"""By so much ours may take longer than the bare call."""
-JUDGED_FROM: Final = 50e-6
-"""The seconds that a bare call takes at least, if its transform is judged."""
-CALLER_LIMIT: Final = 0.3
-"""By so much a call of a batch may take longer than a launch of a batch, of the caller's time."""
 
 
 def new_row(number: int, transform: Transform) -> str:
@@ -103,40 +87,22 @@ def _first_uses(who: str, backend: str, plan: Plan) -> Iterator[tuple[float, int
             yield answer["seconds"], answer["workspace"]
 
 
-# --- what must hold ---------------------------------------------------------------------------------------------------
-
-
-def verdicts(table: Table, transforms: Iterable[Transform]) -> Iterator[Verdict]:
-    """No transform that takes long enough takes more than 2 % over the bare call, and no call much over a launch."""
-    rows = {(measure.what, measure.who): measure for measure in table.measures}
-    for transform in transforms:
-        if not transform.judged:
-            continue
-        name = f"{transform.name}, over the bare call"
-        bare = rows.get((transform.name, RAW))
-        if bare is not None and bare.median < JUDGED_FROM:
-            least = shown_value(JUDGED_FROM)
-            yield Verdict(name, None, missing=f"the bare call takes {shown_value(bare.median)}, less than {least}")
-        else:
-            yield judged(name, rows.get((transform.name, OURS)), bare, LIMIT)
-    name = "a transform in a batch, over a launch in a batch, caller"
-    yield judged(name, rows.get((CALLER_ROW, OURS)), rows.get((LAUNCH_ROW, OURS)), CALLER_LIMIT)
-
-
 def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
-    backend: str = arguments.backend
-    plan, table = PLANS[backend], Table()
+    backend, plan, table = arguments.backend, PLANS[arguments.backend], Table()
+    plan = attrs.evolve(
+        plan,
+        repetitions=conclusion.fewer(plan.repetitions, arguments.share),
+        starts=conclusion.fewer(plan.starts, arguments.share),
+    )
     with all_started(SUBJECTS, backend) as subjects:
         compare(subjects, plan.transforms, plan, table)
         callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
     new_plans(backend, plan, table)
-    judgements = list(verdicts(table, plan.transforms))
-    if backend == "sim":
-        judgements = [Verdict(each.name, None, missing="only a GPU can tell") for each in judgements]
+    judged = targets.of_transforms((each.name for each in plan.transforms if each.judged), CALLER_ROW, LAUNCH_ROW)
     title = f"Fourier transforms, medians of {plan.repetitions} turns, and ratios to atomr_trio"
-    return concluded(arguments, table, title, judgements)
+    return conclusion.conclude(arguments, "fft", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
-    sys.exit(main(parsed(__doc__)))
+    sys.exit(main(conclusion.options(__doc__).parse_args()))

@@ -2,9 +2,9 @@
 
 Each row makes one call of the public face on something large while an instrument watches every step of every task. The
 figure is the longest of these steps, for nothing else of the program runs meanwhile. A row is *held* when that is at
-most `TARGET`. What a call does in other threads and in the worker does not count, nor how long the loop's thread waited
-for a processor that another program had, where Linux tells that. Verbs that are synchronous by their
-nature are shown with what they cost.
+most `targets.HELD_UP_LIMIT`. What a call does in other threads and in the worker does not count, nor how long the
+loop's thread waited for a processor that another program had, where Linux tells that. Verbs that are synchronous by
+their nature are shown with what they cost.
 
 Every row is measured several times, and the best run counts: other programs on the machine can only make a step longer.
 The rows of first uses are measured by a process for each time. Python's collector of cycles is off meanwhile: when it
@@ -27,16 +27,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import attrs
+import conclusion
 import numpy as np
+import targets
 import trio
-from speed_report import Verdict
+from speed_report import OURS, Measure, Table, Verdict
 
 import atomr_trio
 
 Backend = Literal["cuda", "sim"]
-
-TARGET = 5e-3
-"""Seconds that a call may hold the event loop at a time."""
 
 RUNS = 3
 MIB = 1 << 20
@@ -488,46 +487,44 @@ def firsts_of(backend: Backend, runs: int) -> dict[str, float]:
     return {name: min(each[name] for each in found) for name in found[0]}
 
 
-def show(verdict: Verdict, note: str = "") -> Verdict:
-    """Print a row."""
+def judged(table: Table, name: str, seconds: float, note: str = "") -> Verdict:
+    """Put a row into the table, judge it, and print it."""
+    table.measures.append(Measure(name, OURS, [seconds]))
+    verdict = targets.held_up(name).judge(table)
     word = "held" if verdict.held else "MISSED"
-    print(f"{verdict.name:56} {1e3 * verdict.figure:8.2f} ms  {word:6}  {note}", flush=True)
+    print(f"{name:56} {1e3 * seconds:8.2f} ms  {word:6}  {note}", flush=True)
     return verdict
-
-
-def at_most(name: str, seconds: float) -> Verdict:
-    """A row beside the target."""
-    return Verdict(name, seconds <= TARGET, seconds, TARGET)
 
 
 async def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if a row was missed."""
     backend: Backend = arguments.backend
-    verdicts = []
-    print(f"the longest step of a task, of {arguments.runs} runs the best; at most {1e3 * TARGET:g} ms must hold")
+    runs = conclusion.fewer(arguments.runs, arguments.share, least=1)
+    verdicts, table = [], Table()
+    limit = f"at most {1e3 * targets.HELD_UP_LIMIT:g} ms must hold"
+    print(f"the longest step of a task, of {runs} runs the best; {limit}")
     if not arguments.only:
-        firsts = await trio.to_thread.run_sync(firsts_of, backend, arguments.runs)
-        verdicts += [show(at_most(name, seconds)) for name, seconds in firsts.items()]
+        firsts = await trio.to_thread.run_sync(firsts_of, backend, runs)
+        verdicts += [judged(table, name, seconds) for name, seconds in firsts.items()]
     for name, measure in ROWS.items():
         if arguments.only in name:
-            step = await longest_of(measure, backend, arguments.runs)
-            verdicts.append(show(at_most(name, step.seconds), f"{1e3 * step.processor:.2f} ms of the processor"))
+            step = await longest_of(measure, backend, runs)
+            verdicts.append(judged(table, name, step.seconds, f"{1e3 * step.processor:.2f} ms of the processor"))
     print("\nsynchronous by nature:")
     for name, (measure, unit, count) in COSTS.items():
         if arguments.only in name:
-            step = await longest_of(measure, backend, arguments.runs)
+            step = await longest_of(measure, backend, runs)
+            table.measures.append(Measure(f"{name}, each {unit}", OURS, [step.seconds / count]))
             print(f"{name:56} {1e6 * step.seconds / count:8.2f} us a {unit}", flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([verdict.facts() for verdict in verdicts], indent=1))
+    title = f"The longest step of the event loop, the best of {runs} runs"
+    conclusion.conclude(arguments, "holding", title, table, verdicts)
     return int(not all(verdict.held for verdict in verdicts))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser = conclusion.options(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how often each row is measured")
     parser.add_argument("--only", default="", help="rows with this text in their names")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--firsts", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.getLogger("atomr_trio").setLevel(logging.CRITICAL)

@@ -27,8 +27,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import attrs
+import conclusion
 import numpy as np
+import targets
 import trio
+from speed_report import OURS, RAW, Measure, Table
 
 import atomr_trio
 from atomr_trio import NvrtcOptions
@@ -273,21 +276,56 @@ async def native_target(backend: Backend) -> str:
         return f"sm_{major}{minor}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+def table_of(rows: list[Row]) -> Table:
+    """All that was measured, by row and who did it."""
+    table = Table()
+    for row in rows:
+        measured = {
+            cold_row(row.unit): (OURS, row.cold),
+            f"{row.unit}, compiled, without types": (OURS, row.untyped),
+            hot_row(row.unit): (OURS, row.hot_loaded),
+            bare_row(row.unit): (RAW, row.bare),
+        }
+        table.measures += [Measure(what, who, seconds) for what, (who, seconds) in measured.items()]
+    return table
+
+
+def cold_row(unit: str) -> str:
+    """From the request to the kernel, compiled."""
+    return f"{unit}, compiled"
+
+
+def hot_row(unit: str) -> str:
+    """From the request to the kernel, from the disk cache."""
+    return f"{unit}, from the disk cache"
+
+
+def bare_row(unit: str) -> str:
+    """The bare load of the image."""
+    return f"{unit}, loaded by the driver"
+
+
+def main() -> int:
+    """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
+    parser = conclusion.options(__doc__)
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--measure", nargs=4, metavar=("PHASE", "UNIT", "TARGET", "IMAGE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         phase, unit, target, image = arguments.measure
         print(json.dumps(measure(phase, unit, target, arguments.backend, Path(image))))
-        return
+        return 0
     target = trio.run(native_target, arguments.backend)
-    show(list(cold_and_hot(arguments.backend, target, arguments.repetitions)), arguments.backend)
+    repetitions = conclusion.fewer(arguments.repetitions, arguments.share)
+    rows = list(cold_and_hot(arguments.backend, target, repetitions))
+    show(rows, arguments.backend)
     os.environ["ATOMR_TRIO_CACHE_DIR"] = ""
     trio.run(loop_under_load, arguments.backend)
+    table = table_of(rows)
+    judged = targets.of_cached_kernels((hot_row(row.unit), bare_row(row.unit)) for row in rows)
+    title = f"From a source to a kernel, medians of {repetitions} fresh processes"
+    return conclusion.conclude(arguments, "nvrtc", title, table, targets.judged(table, judged, arguments.backend))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

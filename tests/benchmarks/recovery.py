@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import logging
 import math
 import os
@@ -25,15 +24,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import attrs
+import conclusion
 import numpy as np
+import targets
 import trio
-from speed_report import Verdict
+from speed_report import CUPY, OURS, RAW, TORCH, Absent, Measure, Table, Verdict
 
 import atomr_trio
 from atomr_trio._cli.progress import Progress
@@ -53,19 +54,17 @@ WILD_ADDRESS = 0x10
 COUNT = 1000
 GIB = 1 << 30
 DEADLINE = 60
-STANDBY_LIMIT = 2e-3
-"""Seconds from the report of a fault to the next result, with a standby."""
-START_LIMIT = 0.05
-"""Without one: so many seconds more than a process that uses the driver by ctypes and is started anew."""
-HELD_UP_LIMIT = 5e-3
-"""Seconds that the event loop may be held up."""
+STANDBY_ROW, START_ROW, ANEW_ROW = (
+    f"from the report of a fault to the next result, {how}" for how in ("one standby", "no standby", "a new process")
+)
+OPENED_ROW, PROCESS_ROW = "open_device and a first result", "the start of a process and a first result"
 FEW_FAULTS = 4
 """Faults of each further measurement."""
 LOADS = ((0.1, 1), (0.1, 50), (10.0, 1), (10.0, 50), (100.0, 1), (100.0, 50))
 """GiB of arrays and modules that are held while a standby takes over, as far as the GPU and ``--gib-most`` allow."""
 OPENINGS = 5
 
-CUPY = f"""
+WITH_CUPY = f"""
 import os, time, cupy
 module = cupy.RawModule(code={SOURCE!r})
 touch, wild = module.get_function("touch"), module.get_function("wild")
@@ -80,7 +79,7 @@ except cupy.cuda.runtime.CUDARuntimeError:
     print("fault", time.monotonic(), flush=True)
 os._exit(0)
 """
-TORCH = f"""
+WITH_TORCH = f"""
 import os, time, torch
 x = torch.zeros({COUNT}, dtype=torch.int32, device="cuda")
 x += 1
@@ -122,7 +121,8 @@ except CudaError:
 os._exit(0)
 """
 """The least that a process of its own can do."""
-PEERS = {"atomr_cuda": ("the driver by ctypes", BARE), "cupy": ("CuPy", CUPY), "torch": ("PyTorch", TORCH)}
+SUBJECTS = {"atomr_cuda": RAW, "cupy": CUPY, "torch": TORCH}
+PEERS = {"atomr_cuda": ("the driver by ctypes", BARE), "cupy": ("CuPy", WITH_CUPY), "torch": ("PyTorch", WITH_TORCH)}
 """By the module that must be there: the name, and a program that tells of its first result and of its fault."""
 
 
@@ -356,98 +356,97 @@ def picture(rows: list[tuple[str, float]]) -> Iterator[str]:
         yield f"{name:28} {'█' * max(length, 1):48} {seconds * 1e3:9.1f} ms"
 
 
-def at_most(name: str, figure: float, limit: float) -> Verdict:
-    """Whether a figure is within its limit."""
-    return Verdict(name, figure <= limit, figure, limit)
+def table_of(with_standby: Recovery, without: Recovery, anew: Mapping[str, float | None]) -> Table:
+    """All that was measured: recoveries, how long the loop was held up at most, and what others take."""
+    table = Table()
+    for row, each in ((STANDBY_ROW, with_standby), (START_ROW, without)):
+        table.measures.append(Measure(row, OURS, each.seconds))
+        table.measures.append(Measure(held_up_row(each), OURS, each.held_up))
+    for module, seconds in anew.items():
+        who = SUBJECTS[module]
+        if seconds is None:
+            table.absent.append(Absent(ANEW_ROW, who, "did not run"))
+        else:
+            table.measures.append(Measure(ANEW_ROW, who, [seconds]))
+    return table
 
 
-def judged_more(
-    loads: Sequence[Recovery], calls: dict[str, list[float]], opened: list[float], bare_start: float | None
-) -> Iterator[Verdict]:
-    """The figures of other loads, of calls of libraries and of openings beside their limits."""
-    for each in loads:
-        yield at_most(f"from the report to the next result, {each.name}", each.median, STANDBY_LIMIT)
-    for name, seconds in calls.items():
-        rule = f"from the report to the result of {name}, one standby"
-        yield at_most(rule, statistics.median(seconds), STANDBY_LIMIT)
-    name = "open_device and a first result: a process that uses ctypes + 50 ms"
-    if bare_start is None:
-        yield Verdict(name, None, missing="that process did not run")
-    else:
-        yield at_most(name, statistics.median(opened), bare_start + START_LIMIT)
+def load_row(gib: float, modules: int) -> str:
+    """A launch after a takeover, with so much held."""
+    return f"{STANDBY_ROW}, {gib:g} GiB and {modules} modules"
 
 
-def judged(with_standby: Recovery, without: Recovery, bare: float | None) -> Iterator[Verdict]:
-    """Each figure beside its limit."""
+def call_row(name: str) -> str:
+    """A call of a library after a takeover."""
+    return f"from the report of a fault to the result of {name}, one standby"
 
-    yield at_most("from the report to the next result, one standby", with_standby.median, STANDBY_LIMIT)
-    name = "from the report to the next result, no standby: a process that uses ctypes + 50 ms"
-    if bare is None:
-        yield Verdict(name, None, missing="that process did not run")
-    else:
-        yield at_most(name, without.median, bare + START_LIMIT)
-    for each in (with_standby, without):
-        yield at_most(f"the event loop held up, {each.name}", max(each.held_up), HELD_UP_LIMIT)
+
+def held_up_row(recovery: Recovery) -> str:
+    """The longest that the event loop was held up."""
+    return f"the event loop held up, {recovery.name}"
+
+
+def judged(with_standby: Recovery, without: Recovery, table: Table) -> list[Verdict]:
+    """Each figure beside its target. Of the times that the loop was held up, the longest is judged."""
+    rows = dict.fromkeys(measure.what for measure in table.measures if measure.who == OURS)
+    further = [row for row in rows if row not in (STANDBY_ROW, START_ROW) and row.startswith("from the report")]
+    longest = Table([Measure(held_up_row(each), OURS, [max(each.held_up)]) for each in (with_standby, without)])
+    return [
+        *targets.judged(table, targets.of_recovery(STANDBY_ROW, START_ROW, ANEW_ROW)),
+        *targets.judged(table, targets.of_takeovers(further)),
+        *targets.judged(table, [targets.opening(OPENED_ROW, PROCESS_ROW)] if OPENED_ROW in rows else []),
+        *targets.judged(longest, [targets.held_up(measure.what) for measure in longest.measures]),
+    ]
 
 
 async def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed."""
     backend: Backend = arguments.backend
-    held = int(arguments.gib * GIB)
-    ours = [await recoveries(backend, standby, arguments.faults, held) for standby in (1, 0)]
+    held, faults = int(arguments.gib * GIB), conclusion.fewer(arguments.faults, arguments.share)
+    ours = [await recoveries(backend, standby, faults, held) for standby in (1, 0)]
     rows = [(each.name, each.median) for each in ours]
-    few = min(FEW_FAULTS, arguments.faults)
-    loads = []
+    few, more = (min(FEW_FAULTS, faults) if backend == "cuda" else 1), Table()
     async with atomr_trio.open_device(0, backend=backend) as dev:
         room = min(arguments.gib_most, 0.9 * dev.info.free_memory / GIB - 1)  # a standby's context takes memory too
     for gib, modules in LOADS:
         if gib <= room:
             load = await recoveries(backend, 1, few, int(gib * GIB), modules)
-            loads.append(attrs.evolve(load, name=f"one standby, {gib:g} GiB, {modules} modules"))
-    calls = await recovered_calls(backend, few)
-    opened = await openings(backend, min(OPENINGS, arguments.faults))
+            more.measures.append(Measure(load_row(gib, modules), OURS, load.seconds))
+    for name, seconds_of in (await recovered_calls(backend, few)).items():
+        more.measures.append(Measure(call_row(name), OURS, seconds_of))
+    more.measures.append(Measure(OPENED_ROW, OURS, await openings(backend, min(OPENINGS, faults))))
     anew: dict[str, float | None] = {}
-    bare_start: float | None = None
     if backend == "cuda":
         with tempfile.TemporaryDirectory() as folder:
             image = await image_of_kernels(backend, Path(folder))
             for module, (name, _) in PEERS.items():
                 times = await trio.to_thread.run_sync(peer_times, module, image)
                 anew[module] = seconds = None if times is None else times.restart
-                if module == "atomr_cuda" and times is not None:
-                    bare_start = times.start
+                if times is not None:
+                    more.measures.append(Measure(PROCESS_ROW, SUBJECTS[module], [times.start]))
                 print(f"{name}: " + ("not installed" if seconds is None else f"{seconds:.2f} s, and its data is gone"))
                 if seconds is not None:
                     rows.append((f"{name}, a new process", seconds))
-    print(f"\nfrom the report of the fault to the next result, median of {arguments.faults} (logarithmic):")
+    print(f"\nfrom the report of the fault to the next result, median of {faults} (logarithmic):")
     print("\n".join(picture(rows)))
     for each in ours:
         low, high = min(each.seconds) * 1e3, max(each.seconds) * 1e3
         held_up = max(each.held_up) * 1e3
         print(f"{each.name}: {low:.2f} to {high:.2f} ms; the event loop was held up for {held_up:.2f} ms at most")
-    print("\nfrom the report of the fault to the result of a call that was made before, one standby:")
-    for name, seconds_of in (*((each.name, each.seconds) for each in loads), *calls.items()):
-        low, middle, high = (f(seconds_of) * 1e3 for f in (min, statistics.median, max))
-        print(f"  {name:40} {middle:8.2f} ms   ({low:.2f} to {high:.2f})")
-    start = "" if bare_start is None else f"; the start of a process that uses ctypes {bare_start * 1e3:.0f} ms"
-    print(f"open_device and a first result: {statistics.median(opened) * 1e3:.0f} ms{start}")
-    verdicts = list(judged(*ours, anew.get("atomr_cuda"))) if backend == "cuda" else []
-    verdicts += judged_more(loads, calls, opened, bare_start) if backend == "cuda" else []
-    print("\nwhat must hold:", *(verdicts or ["only a GPU can tell"]), sep="\n")
-    if arguments.json is not None:
-        facts = {each.name: {"median": each.median, "seconds": each.seconds, "held_up": each.held_up} for each in ours}
-        must_hold = [verdict.facts() for verdict in verdicts]
-        more = {each.name: each.seconds for each in loads} | {"calls": calls, "openings": opened}
-        whole = {**facts, "more": more, "medians": dict(rows), "must_hold": must_hold}
-        arguments.json.write_text(json.dumps(whole, indent=1))
+    for measure in more.measures:
+        low, middle, high = (f(measure.values) * 1e3 for f in (min, statistics.median, max))
+        print(f"{measure.what} ({measure.who}): {middle:.2f} ms ({low:.2f} to {high:.2f})")
+    table = table_of(*ours, anew)
+    table.measures += more.measures
+    title = f"A fault and the next result, {faults} times, {arguments.gib:g} GiB held"
+    verdicts = judged(*ours, table) if backend == "cuda" else []
+    conclusion.conclude(arguments, "recovery", title, table, verdicts)
     return int(any(verdict.held is False for verdict in verdicts))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
+    parser = conclusion.options(__doc__)
     parser.add_argument("--faults", type=int, default=20, help="faults of each way to recover")
     parser.add_argument("--gib", type=float, default=8.0, help="GiB of arrays that must survive")
     parser.add_argument("--gib-most", type=float, default=100.0, help="GiB of the largest further measurement")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     sys.exit(trio.run(main, parser.parse_args()))

@@ -14,14 +14,15 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import conclusion
 import numpy as np
+import targets
 import trio
 from simulator_kernels import KERNELS, Kernel
-from speed_report import HEADER, OURS, Measure, Table, Verdict, line, picture
+from speed_report import HEADER, OURS, Measure, Table, Verdict, line
 
 import atomr_trio
 from atomr_sim.engine.memory import AddressSpace
@@ -32,8 +33,6 @@ from atomr_trio._cli.progress import Progress
 ENGINE: Final = "engine"
 ARCH: Final = "compute_80"
 REPETITIONS: Final = 7
-LOAD_LIMIT: Final = 0.010
-"""Seconds that loading the module of an ordinary kernel may take."""
 
 
 # --- the engine, in this process --------------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ def verdicts(table: Table, kernels: list[Kernel]) -> Iterator[Verdict]:
             figure = best[kernel.title, ENGINE]
             yield Verdict(kernel.title, figure <= kernel.aim, figure, kernel.aim)
         figure = best[load_row(kernel), ENGINE]
-        yield Verdict(load_row(kernel), figure <= LOAD_LIMIT, figure, LOAD_LIMIT)
+        yield Verdict(load_row(kernel), figure <= targets.LOAD_LIMIT, figure, targets.LOAD_LIMIT)
 
 
 async def main(arguments: argparse.Namespace) -> int:
@@ -151,18 +150,14 @@ async def main(arguments: argparse.Namespace) -> int:
             progress.update(done)
     progress.finish()
     judgements = list(verdicts(table, kernels))
-    print("\nwhat is aimed at, by the best of each:", *judgements, sep="\n")
-    if arguments.svg is not None:
-        title = f"Kernels on the simulated GPU: medians of {arguments.repetitions} runs"
-        arguments.svg.write_text("\n".join(picture(table, title, judgements)) + "\n", encoding="utf-8")
-    return int(arguments.strict and any(not verdict.held for verdict in judgements))
+    title = f"Kernels on the simulated GPU: medians of {arguments.repetitions} runs; judged by the best of each"
+    return conclusion.conclude(arguments, "simulator", title, table, judgements)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = conclusion.options(__doc__)
+    parser.set_defaults(backend="sim")
     names = [each.name for each in KERNELS]
     parser.add_argument("--kernels", nargs="+", choices=names, default=names, help="only these; all by default")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="of each measurement")
-    parser.add_argument("--svg", type=Path, help="draw the picture there")
-    parser.add_argument("--strict", action="store_true", help="fail if something that is aimed at was missed")
     sys.exit(trio.run(main, parser.parse_args()))

@@ -1,10 +1,10 @@
 """What calls cost, beside what a program would use instead: `make bench`.
 
-One run measures atomr_trio, cuda.core, CuPy, PyTorch, numba-cuda and the bare calls of the driver through ctypes: what
-a launch costs the caller and until it is done, graphs, awaited launches alone and from many tasks, copies of every
-size, allocation, imports, and the way from the start of a process to a first result. Each of them runs in a process of
-its own, one after the other, each warmed up before it is timed. Every figure is the median of several repetitions,
-printed between the fastest and the 90th percentile. At the end stands what must hold, held or missed.
+One run measures atomr_trio, cuda.core, CuPy, PyTorch, numba-cuda, the bare calls of the driver through ctypes and from
+native code: launches, graphs, calls of the libraries, fills, copies on the device, slices, allocation, copies from and
+to the host, imports, and the way from the start of a process to a first result. The subjects take turns, as `turns`
+says; `speed_works` says in which ways each work is done. Every figure is the median of several repetitions, printed
+between the fastest and the 90th percentile. At the end stands what must hold, held or missed: `targets` has all of it.
 
 The figures belong to this machine; only ratios within one run carry over to others. On the simulator nothing but that
 it works is shown.
@@ -13,43 +13,37 @@ it works is shown.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import re
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
+import conclusion
+import targets
 from speed_report import (
     CORE,
     CUPY,
-    FULL,
-    HEADER,
+    IDLE_ROW,
     IMPORT_ROW,
+    NATIVE,
     NUMBA,
     OURS,
     RAW,
     START_ROW,
-    TINY,
     TORCH,
     Absent,
     Measure,
-    Plan,
     Table,
     comparisons,
-    judged,
-    line,
-    picture,
-    ratios,
-    unjudged,
 )
+from speed_works import IMPORTED_ANYWAY, PLANS, Plan
+from turns import Gone, Subject, all_started, take_in, tell, ways
 
 SUBJECTS = Path(__file__).with_name("speed_subjects.py")
+PRESENT = {"cuda": (OURS, RAW, NATIVE, CORE, CUPY, TORCH, NUMBA), "sim": (OURS, RAW)}
 DEADLINE = 300.0
 """Seconds that one subject may take."""
 
@@ -125,14 +119,14 @@ show(y.copy_to_host())
 
 IMPORTS = {
     "python alone": "pass",
-    "trio and numpy": "import trio, numpy",
+    IMPORTED_ANYWAY: "import trio, numpy",
     OURS: "import atomr_trio; atomr_trio.open_device, atomr_trio.DeviceArray",
     CORE: "import cuda.core",
     CUPY: "import cupy",
     TORCH: "import torch",
     NUMBA: "import numba.cuda",
 }
-NEEDS_NO_GPU = ("python alone", "trio and numpy", OURS)
+NEEDS_NO_GPU = ("python alone", IMPORTED_ANYWAY, OURS)
 """What is imported on the simulator too."""
 
 
@@ -156,103 +150,93 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
-def processes(what: str, programs: Mapping[str, tuple[str, ...]], repetitions: int) -> Iterator[Measure | Absent]:
+def processes(
+    what: str, programs: Mapping[str, tuple[str, ...]], repetitions: int, uncounted: int = 1
+) -> Iterator[Measure | Absent]:
     """Run each program so many times; the first run, which fills caches, does not count."""
     for who, program in programs.items():
         try:
-            timed_process(*program)
-            yield Measure(what, who, [timed_process(*program) for _ in range(repetitions)])
+            seconds = [timed_process(*program) for _ in range(uncounted + repetitions)]
+            yield Measure(what, who, seconds[uncounted:])
         except (ChildProcessError, subprocess.TimeoutExpired) as failed:
             yield Absent(what, who, f"not available: {failed}")
 
 
-def subject(who: str, backend: str, plan: Plan, facts: dict[str, Any]) -> Iterator[Measure | Absent]:
-    """Measure one of them in a process of its own, and pass on what it tells as it comes."""
-    command = [sys.executable, str(SUBJECTS), who, backend, json.dumps(attrs.asdict(plan))]
-    with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        alarm = threading.Timer(DEADLINE, child.kill)
-        alarm.start()
-        try:
-            for told in child.stdout or ():
-                kind, _, content = told.partition(" ")
-                if kind == "measure":
-                    yield Measure(**json.loads(content))
-                elif kind == "absent":
-                    yield Absent(**json.loads(content))
-                elif kind == "facts":
-                    facts.update(json.loads(content))
-            status = child.wait()
-        finally:
-            alarm.cancel()
-            child.kill()
-            child.wait()
-        if status:
-            errors.seek(0)
-            yield Absent("the rest", who, f"its process ended with {status}: {_last_line(errors.read())}")
+def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Table) -> None:
+    """Measure each work whose name has the pattern in it, by several processes of each subject, and print them all."""
+    begun, pattern = time.monotonic(), re.compile(only)
+    values: dict[tuple[str, str], list[float]] = {}
+    shares: list[float] = []
+
+    def chosen(name: str) -> bool:
+        return bool(pattern.search(name))
+
+    for number in range(plan.rounds):
+        with all_started(SUBJECTS, backend, present) as subjects:
+            for work, measures, absent in ways(subjects, plan.works, plan, chosen):
+                for measure in measures:
+                    values.setdefault((measure.what, measure.who), []).extend(measure.values)
+                table.absent += [each for each in absent if each not in table.absent]
+                tell(f"[round {number + 1} of {plan.rounds}, {time.monotonic() - begun:.0f} s] {work.name}")
+            if chosen(IDLE_ROW):
+                shares += idling(subjects, plan, table)
+    take_in(table, [Measure(what, who, each) for (what, who), each in values.items()])
+    if shares:
+        take_in(table, [Measure(IDLE_ROW, OURS, shares, "share")])
 
 
-def everything(backend: str, plan: Plan, facts: dict[str, Any]) -> Iterator[tuple[str, Iterator[Measure | Absent]]]:
-    """All there is to measure, in a fixed order: a title, and what measures once it is iterated."""
+def idling(subjects: list[Subject], plan: Plan, table: Table) -> list[float]:
+    """The CPU use of an idle device, a share of one CPU."""
+    found: list[float] = []
+    for subject in subjects:
+        if subject.who == OURS:
+            try:
+                for _ in range(plan.repetitions):
+                    subject.ask(f"idle {int(1e3 * plan.idle_seconds)}")
+                    found.append(subject.answer())
+            except Gone as gone:
+                table.absent.append(Absent(IDLE_ROW, OURS, gone.reason))
+    return found
+
+
+def starts(backend: str, plan: Plan, table: Table) -> None:
+    """Measure imports and first results, each in a fresh process."""
     on_gpu = backend == "cuda"
-    for who in (OURS, RAW, CORE, CUPY, TORCH, NUMBA) if on_gpu else (OURS, RAW):
-        yield who, subject(who, backend, plan, facts)
     imports = {who: (code,) for who, code in IMPORTS.items() if on_gpu or who in NEEDS_NO_GPU}
-    yield "imports, each in a fresh process", processes(IMPORT_ROW, imports, plan.repetitions)
     results = {
         who: (PROLOGUE + code, SOURCE, backend) for who, code in FIRST_RESULTS.items() if on_gpu or who in NEEDS_NO_GPU
     }
-    yield "first results, each in a fresh process", processes(START_ROW, results, plan.repetitions)
-
-
-def measured(backend: str, plan: Plan, facts: dict[str, Any]) -> Table:
-    """Measure everything, and print it as it comes."""
-    table = Table()
-    parts = list(everything(backend, plan, facts))
-    begun = time.monotonic()
-    for number, (title, found) in enumerate(parts, 1):
-        print(f"\n[{number}/{len(parts)}, {time.monotonic() - begun:.0f} s] {title}\n{HEADER}", flush=True)
-        for each in found:
+    for row, programs in ((IMPORT_ROW, imports), (START_ROW, results)):
+        tell(f"{row}, each in a fresh process")
+        for each in processes(row, programs, plan.processes, plan.uncounted):
             if isinstance(each, Measure):
-                table.measures.append(each)
-                print(line(each), flush=True)
+                take_in(table, [each])
             else:
                 table.absent.append(each)
-                print(f"  {each.what:44}  {each.who}: {each.reason}", flush=True)
-    return table
 
 
 def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
-    plan = FULL if arguments.backend == "cuda" else TINY
-    if arguments.repetitions is not None:
-        plan = attrs.evolve(plan, repetitions=arguments.repetitions)
-    facts = {"backend": arguments.backend, "device": "unknown", "python": platform.python_version()}
-    table = measured(arguments.backend, plan, facts)
-    verdicts = list(judged(table) if arguments.backend == "cuda" else unjudged("only a GPU can tell"))
-    print("\nratios of the medians to the best of atomr_trio:", *comparisons(table), sep="\n")
-    print("\nwhat must hold, by medians of this run:", *verdicts, sep="\n")
-    if arguments.json is not None:
-        everything_told = {
-            **facts,
-            "plan": attrs.asdict(plan),
-            "measurements": [measure.facts() for measure in table.measures],
-            "absent": [attrs.asdict(each) for each in table.absent],
-            "ratios": {what: ratios(measures) for what, measures in table.rows().items()},
-            "must_hold": [verdict.facts() for verdict in verdicts],
-        }
-        arguments.json.write_text(json.dumps(everything_told, indent=1) + "\n", encoding="utf-8")
-    if arguments.svg is not None:
-        title = f"{facts['device']}, Python {facts['python']}: medians, and ratios to the best of atomr_trio"
-        arguments.svg.write_text("\n".join(picture(table, title, verdicts)) + "\n", encoding="utf-8")
-    return int(arguments.strict and any(verdict.held is False for verdict in verdicts))
+    backend, plan, table = arguments.backend, PLANS[arguments.backend], Table()
+    plan = attrs.evolve(
+        plan,
+        rounds=conclusion.fewer(arguments.rounds or plan.rounds, arguments.share),
+        processes=conclusion.fewer(plan.processes, arguments.share),
+    )
+    present = [who for who in PRESENT[backend] if arguments.who is None or who in arguments.who]
+    works(backend, present, plan, arguments.only, table)
+    if not arguments.only:
+        starts(backend, plan, table)
+    chosen = [work for work in plan.works if re.search(arguments.only, work.name)]
+    judged = targets.of_speed(chosen) if not arguments.only else targets.of_works(chosen)
+    print("\nratios of the medians to atomr_trio:", *comparisons(table), sep="\n")
+    title = f"What calls cost, medians of {plan.rounds} processes, and ratios to atomr_trio"
+    return conclusion.conclude(arguments, "speed", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
-    parser.add_argument("--repetitions", type=int, help="of each measurement; 7 on a GPU, 2 on the simulator")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
-    parser.add_argument("--svg", type=Path, help="where to draw them")
-    parser.add_argument("--strict", action="store_true", help="fail if something that must hold was missed")
+    parser = conclusion.options(__doc__)
+    parser.add_argument("--rounds", type=int, help="processes of each subject; 4 on a GPU, 1 on the simulator")
+    parser.add_argument("--only", default="", help="works with this pattern in their names")
+    parser.add_argument("--who", nargs="+", help="these subjects; all by default")
     sys.exit(main(parser.parse_args()))

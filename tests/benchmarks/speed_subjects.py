@@ -1,55 +1,38 @@
-"""The subjects of the speed benchmark, one in each process: `speed_subjects.py WHO BACKEND PLAN`.
+"""The subjects of the speed benchmark, one in each process: `speed_subjects.py WHO BACKEND`.
 
-Every line printed is one word and JSON: `measure`, `absent` or `facts`. A subject is a class with a method for each
-section; a section that fails is told and ends alone. What they do is kept the same: a launch of saxpy over 1024
-elements (4 arguments) or of a kernel that does nothing with 16, on a stream of their own, the arguments handed over
-each time.
+A subject makes a work ready (`take NUMBER`, by the place in the plan), compares its result with what is right, and then
+does it so many times in each way that it has (`ways COUNT`). A few calls before each series are not timed.
+
+What they do is kept the same: the launches are of saxpy over 1024 elements (4 arguments), or of a kernel that does
+nothing (none, or 16), on a stream of their own, the arguments handed over each time. Whatever a library does to give a
+result is part of its call: PyTorch's ``solve`` reads the status of the factorization back, `dev.solver.solve` does too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import gc
 import importlib
-import json
-import os
-import sys
+import itertools
+import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from ctypes import addressof, byref, c_float, c_int, c_void_p
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from ctypes import addressof, byref, c_float, c_int, c_uint8, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import numpy as np
+import speed_works as works
 import trio
-from speed_report import (
-    ALLOCATION_ROW,
-    AWAITED_ROW,
-    BATCH,
-    CORE,
-    CUPY,
-    IDLE_ROW,
-    NODES,
-    NUMBA,
-    OURS,
-    PREPARED,
-    RAW,
-    RAW_PREPARED,
-    RAW_THREAD,
-    TASKS,
-    TASKS_ROW,
-    TORCH,
-    Absent,
-    Host,
-    Measure,
-    Plan,
-    copy_row,
-    graph_row,
-    launch_row,
-)
+from speed_report import CORE, CUPY, NATIVE, NUMBA, OURS, RAW, TORCH
+from speed_works import AWAITED, CALLER, COUNT_OF_TASKS, IN_FLIGHT, P99, P99_FROM, PLANS, TASKS, WHOLE, Work
+from turns import Bare, Missing, OnCupy, OnTorch, Others, answer_all, check_error, refusal, serve
 
-SOURCE = r"""
+SOURCE: Final = r"""
 extern "C" __global__ void empty() { }
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n)
 {
@@ -59,260 +42,1208 @@ extern "C" __global__ void saxpy(float a, const float *x, float *y, int n)
 extern "C" __global__ void sixteen(float *a, float *b, float *c, float *d, float *e, float *f, float *g, float *h,
                                    int i, int j, int k, int l, int m, int n, int o, int p) { }
 """
-COUNT = 1024
+KERNELS: Final = ("empty", "saxpy", "sixteen")
+COUNT: Final = 1024
 GRID, BLOCK = 4, 256
-INTS = tuple(range(8))
-KIB_4 = 4096
+INTS: Final = tuple(range(8))
+ERROR: Final = 1e-4
+"""What a result may be wrong by, in shares of its largest element: a wrong call is found by it, and no more."""
 
 clock = time.perf_counter
 Call = Callable[[], object]
-Copies = dict[tuple[str, Host], Call]
-AsyncCopies = dict[tuple[str, Host], Callable[[], Awaitable[object]]]
 
 
-def each_launch(plan: Plan, who: str, arguments: int, launch: Call, wait: Call) -> Iterator[Measure]:
-    """Launches that nobody waits for, and then a wait for all."""
-    rows = (launch_row(arguments, "caller"), launch_row(arguments, "end to end"))
-    yield from _pipelined(plan.repetitions, plan.launches, who, rows, launch, wait)
+@attrs.frozen(kw_only=True)
+class Doing:
+    """A work that is ready: the ways in which a subject does it. Those that it does not have are None."""
+
+    await_one: Callable[[], Awaitable[object]] | None = None
+    """One call, and the wait for its end, in trio."""
+    block_one: Call | None = None
+    """The same, of a call that blocks the thread."""
+    call: Call | None = None
+    """A call that returns before its work is done, or, if there is no `end`, one that is done when it returns."""
+    end: Call | None = None
+    """Waits until all calls are done."""
+    in_batch: Callable[[Any], Call] | None = None
+    """A call of a batch."""
+    tasks: Mapping[str, Callable[[int], Awaitable[object]]] = attrs.Factory(dict)
+    """By way, a call of one of many tasks, which is told its number."""
+    begin: Callable[[int], object] | None = None
+    """Before each series of so many calls; it is not timed."""
+    natively: Callable[[int], dict[str, float]] | None = None
+    """So many calls by native code, which tells the seconds of one by way."""
+    result: Callable[[], Awaitable[np.ndarray]] | None = None
+    most_in_batch: int = 1000
 
 
-def each_graph(plan: Plan, who: str, launch: Call, wait: Call) -> Iterator[Measure]:
-    """Launches of a graph, one behind the other."""
-    rows = (graph_row("caller"), graph_row("end to end"))
-    yield from _pipelined(plan.repetitions, plan.graphs, who, rows, launch, wait)
+def nothing_begins(_count: int) -> None:
+    """Nothing has to be made ready for a series."""
 
 
-def _pipelined(
-    repetitions: int, count: int, who: str, rows: tuple[str, str], launch: Call, wait: Call
-) -> Iterator[Measure]:
-    caller, whole = [], []
-    for number in range(repetitions + 1):
-        wait()
-        begun = clock()
+async def seconds_of(doing: Doing, count: int, open_batch: Callable[[], Any] | None) -> dict[str, float]:
+    """The seconds of one call, by way."""
+    found: dict[str, float] = {}
+    warm, begin = count // 3 + 1, doing.begin or nothing_begins
+    if doing.await_one is not None or doing.block_one is not None:
+        begin(warm)
+        await _singles(doing, warm)
+        begin(count)
+        seconds = await _singles(doing, count)
+        found[AWAITED] = statistics.median(seconds)
+        if count >= P99_FROM:
+            found[P99] = p99(seconds)
+    if doing.in_batch is not None and open_batch is not None:
+        most = min(count, doing.most_in_batch)
+        await _batch(doing.in_batch, min(warm, most), open_batch)
+        found |= await _batch(doing.in_batch, most, open_batch)
+    elif doing.call is not None:
+        begin(warm)
+        _series(doing.call, warm, doing.end)
+        begin(count)
+        found |= _series(doing.call, count, doing.end)
+    if doing.natively is not None:
+        doing.natively(warm)
+        found |= doing.natively(count)
+    for way, call in doing.tasks.items():
+        share = max(count // COUNT_OF_TASKS[way], 1)
+        await _from_tasks(call, COUNT_OF_TASKS[way], share // 3 + 1)
+        seconds: list[float] = []
+        found[way] = await _from_tasks(call, COUNT_OF_TASKS[way], share, seconds)
+        if len(seconds) >= P99_FROM:
+            found[f"{way}, p99"] = p99(seconds)
+    return found
+
+
+def p99(seconds: Sequence[float]) -> float:
+    """The smallest value that 99 % of them do not exceed."""
+    return sorted(seconds)[-(-99 * len(seconds) // 100) - 1]
+
+
+async def _singles(doing: Doing, count: int) -> list[float]:
+    seconds = []
+    if doing.await_one is not None:
+        await_one = doing.await_one
         for _ in range(count):
-            launch()
-        called = clock()
-        wait()
-        if number:  # the first one warms up
-            caller.append((called - begun) / count)
-            whole.append((clock() - begun) / count)
-    yield Measure(rows[0], who, caller)
-    yield Measure(rows[1], who, whole)
+            begun = clock()
+            await await_one()
+            seconds.append(clock() - begun)
+    elif doing.block_one is not None:
+        block_one = doing.block_one
+        for _ in range(count):
+            begun = clock()
+            block_one()
+            seconds.append(clock() - begun)
+    return seconds
 
 
-def looped(plan: Plan, what: str, who: str, count: int, call: Call) -> Measure:
-    """Calls that end when they return, one after the other."""
-    values = []
-    for number in range(plan.repetitions + 1):
-        begun = clock()
+async def _batch(in_batch: Callable[[Any], Call], count: int, open_batch: Callable[[], Any]) -> dict[str, float]:
+    begun = clock()
+    async with open_batch() as batch:
+        call = in_batch(batch)
+        entered = clock()
         for _ in range(count):
             call()
-        if number:
-            values.append((clock() - begun) / count)
-    return Measure(what, who, values)
+        called = clock()
+    return {CALLER: (called - entered) / count, WHOLE: (clock() - begun) / count}
 
 
-async def looped_async(plan: Plan, what: str, who: str, count: int, call: Callable[[], Awaitable[object]]) -> Measure:
-    """The same, of calls that are awaited."""
-    values = []
-    for number in range(plan.repetitions + 1):
-        begun = clock()
-        for _ in range(count):
-            await call()
-        if number:
-            values.append((clock() - begun) / count)
-    return Measure(what, who, values)
+def _series(call: Call, count: int, end: Call | None) -> dict[str, float]:
+    begun = clock()
+    for _ in range(count):
+        call()
+    called = clock()
+    if end is None:
+        return {CALLER: (called - begun) / count}
+    end()
+    return {CALLER: (called - begun) / count, WHOLE: (clock() - begun) / count}
 
 
-async def from_tasks(plan: Plan, who: str, call: Callable[[int], Awaitable[object]]) -> Measure:
-    """Many tasks that await launches at the same time; `call` is told the number of its task."""
+async def _from_tasks(
+    call: Callable[[int], Awaitable[object]], tasks: int, each: int, seconds: list[float] | None = None
+) -> float:
+    """The seconds of all calls, divided by them; those of each call go to a list."""
+    noted = seconds if seconds is not None else []
 
     async def one(number: int) -> None:
-        for _ in range(plan.awaited):
+        for _ in range(each):
+            called = clock()
             await call(number)
+            noted.append(clock() - called)
 
-    values = []
-    for repetition in range(plan.repetitions + 1):
-        begun = clock()
-        async with trio.open_nursery() as nursery:
-            for number in range(TASKS):
-                nursery.start_soon(one, number)
-        if repetition:
-            values.append((clock() - begun) / (TASKS * plan.awaited))
-    return Measure(TASKS_ROW, who, values)
-
-
-def repeats(plan: Plan, nbytes: int) -> int:
-    """Copies of so many bytes in one repetition."""
-    return max(1, min(50, plan.copied // nbytes))
+    begun = clock()
+    async with trio.open_nursery() as nursery:
+        for number in range(tasks):
+            nursery.start_soon(one, number)
+    return (clock() - begun) / (tasks * each)
 
 
 def host_arrays(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     """What is copied from, and what is copied to; all their pages are there."""
-    return np.arange(nbytes // 8, dtype=np.uint64).view(np.uint8), np.full(nbytes, 255, np.uint8)
+    return works.host_bytes(nbytes), np.full(nbytes, 255, np.uint8)
 
 
-def each_copy(plan: Plan, who: str, copies_of: Callable[[int], Copies]) -> Iterator[Measure]:
-    """Copies of every size, of those kinds that the subject has."""
-    for nbytes in plan.sizes:
-        for (direction, host), copy in copies_of(nbytes).items():
-            yield looped(plan, copy_row(direction, host, nbytes), who, repeats(plan, nbytes), copy)  # type: ignore[arg-type]
+class Subject:
+    """The base of all: a method for each kind of work, which makes it ready."""
+
+    async def ready(self, work: Work) -> Doing:
+        """Make a work ready. Raises `Missing`."""
+        method = getattr(self, work.kind.replace(" ", "_"), None)
+        if method is None:
+            raise Missing("has no such call")
+        doing = method(work)
+        done: Doing = doing if isinstance(doing, Doing) else await doing
+        return done
+
+    def batch(self) -> Any:
+        """A batch, where there is such a thing."""
+        raise Missing("has no batches")
 
 
 # --- atomr_trio -------------------------------------------------------------------------------------------------------
 
 
-class Ours:
+class Ours(Subject):
     """atomr_trio, on an open device."""
 
-    def __init__(self, dev: Any, plan: Plan) -> None:
+    def __init__(self, dev: Any) -> None:
         self.dev = dev
-        self.plan = plan
-        self.x, self.y = (dev.zeros(COUNT, np.float32) for _ in range(2))
-        self.arguments = {4: (2.0, self.x, self.y, COUNT), 16: (*(self.x,) * 8, *INTS)}
+        self.batch = dev.batch
+        self._kept: list[Any] = []
 
-    async def kernels(self) -> None:
-        """Compile what the sections launch."""
-        compiled = [await self.dev.nvrtc.compile(SOURCE, name) for name in ("empty", "saxpy", "sixteen")]
-        self.empty, self.saxpy, self.sixteen = compiled
-        self.by_arguments = {4: self.saxpy, 16: self.sixteen}
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, backend: str) -> AsyncIterator[Ours]:
+        import atomr_trio
 
-    def sections(self) -> dict[str, Callable[[], AsyncIterator[Measure]]]:
-        """By name, in the order in which they are measured."""
-        return {
-            "launch": self.launches,
-            "batch": self.batched,
-            "prepared": self.prepared,
-            "graph": self.graphs,
-            "awaited launch": self.awaited,
-            "tasks": self.tasks,
-            "copies": self.copies,
-            "pinned copies": self.pinned_copies,
-            "allocation": self.allocation,
-            "idle": self.idle,
-        }
+        async with atomr_trio.open_device(0, backend=backend) as dev:  # type: ignore[arg-type]
+            ours = cls(dev)
+            ours.empty, ours.saxpy, ours.sixteen = [await dev.nvrtc.compile(SOURCE, name) for name in KERNELS]
+            ours.x, ours.y = (dev.zeros(COUNT, np.float32) for _ in range(2))
+            yield ours
 
-    async def _pipelined(
-        self, rows: tuple[str, str], count: int, launch: Call, last: Callable[[], Awaitable[object]]
-    ) -> AsyncIterator[Measure]:
-        """So many launches, of which the last is awaited: it ends after the others."""
-        caller, whole = [], []
-        for number in range(self.plan.repetitions + 1):
-            begun = clock()
-            for _ in range(count - 1):
-                launch()
-            called = clock()
-            await last()
-            if number:
-                caller.append((called - begun) / (count - 1))
-                whole.append((clock() - begun) / count)
-        yield Measure(rows[0], OURS, caller)
-        yield Measure(rows[1], OURS, whole)
+    empty: Any
+    saxpy: Any
+    sixteen: Any
+    x: Any
+    y: Any
 
-    async def launches(self) -> AsyncIterator[Measure]:
-        for arguments, kernel in self.by_arguments.items():
-            calls = (
-                functools.partial(verb, GRID, BLOCK, *self.arguments[arguments])
-                for verb in (kernel.launch_nowait, kernel.launch)
-            )
-            rows = (launch_row(arguments, "caller"), launch_row(arguments, "end to end"))
-            async for each in self._pipelined(rows, self.plan.launches, *calls):
-                yield each
+    def empty_launch(self, _work: Work) -> Doing:
+        empty = self.empty
+        return Doing(
+            await_one=functools.partial(empty.launch, 1, 1),
+            in_batch=lambda batch: functools.partial(batch.launch, empty, 1, 1),
+            tasks={TASKS: lambda _number: empty.launch(1, 1)},
+        )
 
-    async def _in_batches(self, who: str, arguments: int, handed: tuple[object, ...]) -> AsyncIterator[Measure]:
-        caller, whole, count = [], [], self.plan.launches
-        for number in range(self.plan.repetitions + 1):
-            begun = clock()
-            async with self.dev.batch() as batch:
-                launch = functools.partial(batch.launch, *handed)
-                entered = clock()
-                for _ in range(count):
-                    launch()
-                called = clock()
-            if number:
-                caller.append((called - entered) / count)
-                whole.append((clock() - begun) / count)
-        yield Measure(launch_row(arguments, "caller"), who, caller)
-        yield Measure(launch_row(arguments, "end to end"), who, whole)
+    def launch(self, work: Work) -> Doing:
+        x, y = self.x, self.y
+        kernel = self.saxpy if work.size == 4 else self.sixteen
+        arguments = (2.0, x, y, COUNT) if work.size == 4 else (*(x,) * 8, *INTS)
+        if work.form == "nowait":
+            call = functools.partial(kernel.launch_nowait, GRID, BLOCK, *arguments)
+            return Doing(call=call)
+        if work.form == "prepared":
+            prepared = kernel.prepare(GRID, BLOCK, *arguments)
+            return Doing(in_batch=lambda batch: functools.partial(batch.launch, prepared))
+        return Doing(
+            await_one=functools.partial(kernel.launch, GRID, BLOCK, *arguments),
+            in_batch=lambda batch: functools.partial(batch.launch, kernel, GRID, BLOCK, *arguments),
+        )
 
-    async def batched(self) -> AsyncIterator[Measure]:
-        for arguments, kernel in self.by_arguments.items():
-            handed = (kernel, GRID, BLOCK, *self.arguments[arguments])
-            async for each in self._in_batches(BATCH, arguments, handed):
-                yield each
-
-    async def prepared(self) -> AsyncIterator[Measure]:
-        for arguments, kernel in self.by_arguments.items():
-            handed = (kernel.prepare(GRID, BLOCK, *self.arguments[arguments]),)
-            async for each in self._in_batches(PREPARED, arguments, handed):
-                yield each
-
-    async def graphs(self) -> AsyncIterator[Measure]:
+    async def graph(self, work: Work) -> Doing:
         def record(recorder: Any) -> None:
-            for _ in range(NODES):
+            for _ in range(work.size):
                 recorder.launch(self.empty, 1, 1, touches=[self.y])  # one after the other, as the others record them
 
         graph = await self.dev.capture(record)
-        rows = (graph_row("caller"), graph_row("end to end"))
-        async for each in self._pipelined(rows, self.plan.graphs, graph.launch_nowait, graph.launch):
-            yield each
+        return Doing(await_one=graph.launch, in_batch=lambda batch: functools.partial(batch.launch_graph, graph))
 
-    async def awaited(self) -> AsyncIterator[Measure]:
-        launch = functools.partial(self.empty.launch, 1, 1)
-        yield await looped_async(self.plan, AWAITED_ROW, OURS, self.plan.awaited, launch)
+    async def graph_update(self, work: Work) -> Doing:
+        """A number of the first kernel is another one for each launch."""
 
-    async def tasks(self) -> AsyncIterator[Measure]:
-        yield await from_tasks(self.plan, OURS, lambda _number: self.empty.launch(1, 1))
+        def record(recorder: Any) -> None:
+            for _ in range(work.size):
+                recorder.launch(self.saxpy, GRID, BLOCK, 0.0, self.x, self.y, COUNT)
 
-    async def copies(self) -> AsyncIterator[Measure]:
-        for nbytes in self.plan.sizes:
-            source, out = host_arrays(nbytes)
-            with self.dev.empty(nbytes, np.uint8) as array:
-                copies = {**both_ways(array, source, out, "pageable"), ("out", "new array"): array.to_host}
-                async for each in self._copies(nbytes, copies):
-                    yield each
-            check(source, out)
+        graph = await self.dev.capture(record)
+        node, numbers, x, y = graph.nodes[0], itertools.count(), self.x, self.y
 
-    async def pinned_copies(self) -> AsyncIterator[Measure]:
-        for nbytes in self.plan.sizes:
-            source, out = (self.dev.pinned_empty(nbytes, np.uint8) for _ in range(2))
-            source[:], out[:] = host_arrays(nbytes)
-            with self.dev.empty(nbytes, np.uint8) as array:
-                async for each in self._copies(nbytes, both_ways(array, source, out, "pinned")):
-                    yield each
-            check(source, out)
+        def update() -> None:
+            graph.update(node, float(next(numbers)), x, y, COUNT)
 
-    async def _copies(self, nbytes: int, copies: AsyncCopies) -> AsyncIterator[Measure]:
-        for (direction, host), copy in copies.items():
-            row = copy_row(direction, host, nbytes)  # type: ignore[arg-type]
-            yield await looped_async(self.plan, row, OURS, repeats(self.plan, nbytes), copy)
+        async def await_one() -> None:
+            update()
+            await graph.launch()
 
-    async def allocation(self) -> AsyncIterator[Measure]:
+        def in_batch(batch: Any) -> Call:
+            def call() -> None:
+                update()
+                batch.launch_graph(graph)
+
+            return call
+
+        return Doing(await_one=await_one, in_batch=in_batch)
+
+    async def library_graph(self, work: Work) -> Doing:
+        n = work.size
+        a, b = await self._upload(works.matrix(n)), await self._upload(works.matrix(n, 1))
+        out = self.dev.zeros((n, n), np.float32)
+
+        def record(recorder: Any) -> None:
+            for _ in range(works.PRODUCTS):
+                recorder.blas.gemm(a, b, out=out)
+
+        graph = await self.dev.capture(record)
+
+        async def result() -> np.ndarray:
+            await graph.launch()
+            found: np.ndarray = await out.to_host()
+            return found
+
+        launch = lambda batch: functools.partial(batch.launch_graph, graph)  # noqa: E731
+        return Doing(await_one=graph.launch, in_batch=launch, result=result)
+
+    def _library(self, call_of: Callable[[Any], Callable[[], Any]], out: Any = None, *, in_batch: bool = True) -> Doing:
+        """A call that the device and a batch have alike; `out` is where its result goes."""
+        await_one = call_of(self.dev)
+
+        async def result() -> np.ndarray:
+            found = await await_one()
+            result = found if out is None else out
+            return np.asarray(await result.to_host() if hasattr(result, "to_host") else result)
+
+        return Doing(await_one=await_one, in_batch=call_of if in_batch else None, result=result)
+
+    async def _upload(self, array: np.ndarray) -> Any:
+        return await self.dev.to_device(array)
+
+    def _out(self, work: Work, shape: Any, dtype: Any = np.float32) -> dict[str, Any]:
+        return {"out": self.dev.zeros(shape, dtype)} if work.form == "out" else {}
+
+    async def gemm(self, work: Work) -> Doing:
+        n = work.size
+        a, b = await self._upload(works.matrix(n)), await self._upload(works.matrix(n, 1))
+        options = self._out(work, (n, n))
+        return self._library(lambda form: functools.partial(form.blas.gemm, a, b, **options), options.get("out"))
+
+    async def axpy(self, work: Work) -> Doing:
+        x, y = await self._upload(works.vector(work.size)), self.dev.zeros(work.size, np.float32)
+        return self._library(lambda form: functools.partial(form.blas.axpy, x, y, 2.0))
+
+    async def dot(self, work: Work) -> Doing:
+        x, y = await self._upload(works.vector(work.size)), await self._upload(works.vector(work.size, 1))
+        options = self._out(work, ())
+        return self._library(lambda form: functools.partial(form.blas.dot, x, y, **options), options.get("out"))
+
+    async def solve(self, work: Work) -> Doing:
+        a, b = await self._upload(works.definite(work.size)), await self._upload(works.vector(work.size))
+        options = self._out(work, work.size)
+        return self._library(lambda form: functools.partial(form.solver.solve, a, b, **options), options.get("out"))
+
+    async def cholesky(self, work: Work) -> Doing:
+        a = await self._upload(works.definite(work.size))
+        options = self._out(work, (work.size, work.size))
+        return self._library(lambda form: functools.partial(form.solver.cholesky, a, **options), options.get("out"))
+
+    async def fft(self, work: Work) -> Doing:
+        x = await self._upload(works.vector(work.size).astype(np.complex64))
+        options = self._out(work, work.size, np.complex64)
+        return self._library(lambda form: functools.partial(form.fft.fft, x, **options), options.get("out"))
+
+    async def normal(self, work: Work) -> Doing:
+        await self.dev.random.load("normal")
+        options = self._out(work, work.size) or {"size": work.size, "dtype": np.float32}
+        return self._library(lambda form: functools.partial(form.random.normal, **options), options.get("out"))
+
+    async def fill(self, work: Work) -> Doing:
+        array = await self._upload(works.vector(work.size))
+
+        async def result() -> np.ndarray:
+            await array.fill(2.0)
+            filled: np.ndarray = await array.to_host()
+            return filled
+
+        return Doing(
+            await_one=functools.partial(array.fill, 2.0),
+            in_batch=lambda batch: functools.partial(batch.fill, array, 2.0),
+            result=result,
+        )
+
+    async def device_copy(self, work: Work) -> Doing:
+        source, target = await self._upload(works.vector(work.size)), self.dev.zeros(work.size, np.float32)
+
+        async def result() -> np.ndarray:
+            await target.copy_from(source)
+            copied: np.ndarray = await target.to_host()
+            return copied
+
+        return Doing(
+            await_one=functools.partial(target.copy_from, source),
+            in_batch=lambda batch: functools.partial(batch.copy_from, target, source),
+            result=result,
+        )
+
+    async def slice(self, work: Work) -> Doing:
+        array, index = await self._upload(works.vector(work.size)), slices(work)
+        return Doing(call=lambda: array[index])
+
+    async def reshape(self, work: Work) -> Doing:
+        array = await self._upload(works.vector(work.size))
+        return Doing(call=functools.partial(array.reshape, 8, -1))
+
+    async def transpose(self, work: Work) -> Doing:
+        array = await self._upload(works.vector(work.size).reshape(8, -1))
+        return Doing(call=lambda: array.T)
+
+    async def allocation(self, work: Work) -> Doing:
         await self.y.fill(0)  # there is a chunk
-        empty = functools.partial(self.dev.empty, KIB_4 // 4, np.float32)
-        yield looped(self.plan, ALLOCATION_ROW, OURS, self.plan.allocations, empty)
+        return allocation(work, functools.partial(self.dev.empty, work.size // 4, np.float32), self._kept)
 
-    async def idle(self) -> AsyncIterator[Measure]:
-        """The share of one CPU that this process and its workers take while nothing is asked of them."""
-        values = []
-        for _ in range(self.plan.repetitions):
-            await trio.sleep(self.plan.idle_seconds / 2)
-            begun, first, second = clock(), cpu_seconds(), cpu_seconds()
-            await trio.sleep(self.plan.idle_seconds)
-            used = used_between(second, cpu_seconds()) - used_between(first, second)  # less what one reading takes
-            values.append(max(0.0, used) / (clock() - begun))
-        yield Measure(IDLE_ROW, OURS, values, "share")
+    def zeros(self, work: Work) -> Doing:
+        async def result() -> np.ndarray:
+            made: np.ndarray = await self.dev.zeros(work.size // 4, np.float32).to_host()
+            return made
+
+        zeros = functools.partial(self.dev.zeros, work.size // 4, np.float32)
+        return Doing(call=zeros, result=result)
+
+    async def copy(self, work: Work) -> Doing:
+        nbytes, dev = work.size, self.dev
+        source, out = host_arrays(nbytes)
+        if work.form == "pinned":
+            held = source, out
+            source, out = (dev.pinned_empty(nbytes, np.uint8) for _ in range(2))
+            source[:], out[:] = held
+        array = dev.empty(nbytes, np.uint8)
+        await array.copy_from(source)
+        if work.form == "new array":
+            return Doing(
+                await_one=array.to_host,
+                in_batch=lambda batch: functools.partial(batch.to_host, array),
+                most_in_batch=works.BATCH_OF_COPIES,
+                result=array.to_host,
+            )
+        return self._host_copy(work, array, source, out)
+
+    async def strided(self, work: Work) -> Doing:
+        rows, width = works.pitched(work.size)
+        source, out = (each.reshape(rows, width) for each in host_arrays(work.size))
+        array = self.dev.zeros((rows, 2 * width), np.uint8)[:, :width]
+        await array.copy_from(source)
+        return self._host_copy(work, array, source, out)
+
+    def _host_copy(self, work: Work, array: Any, source: np.ndarray, out: np.ndarray) -> Doing:
+        inward = work.direction == "in"
+
+        async def result() -> np.ndarray:
+            back = np.empty(array.shape, np.uint8)
+            if inward:
+                await array.fill(0)
+                await array.copy_from(source)
+                await array.copy_to(back)
+            else:
+                await array.copy_to(out)
+                back[...] = out
+            return back.reshape(-1)
+
+        tasks: dict[str, Callable[[int], Awaitable[object]]] = {}
+        if work.size <= 4 << 20 and work.kind == "copy":
+            number = COUNT_OF_TASKS[IN_FLIGHT]
+            arrays = [self.dev.zeros(work.size, np.uint8) for _ in range(number)]
+            if work.form == "pinned":
+                hosts = [self.dev.pinned_empty(work.size, np.uint8) for _ in range(number)]
+            else:
+                hosts = [np.full(work.size, each, np.uint8) for each in range(number)]
+            if inward:
+                tasks = {IN_FLIGHT: lambda each: arrays[each].copy_from(hosts[each])}
+            else:
+                tasks = {IN_FLIGHT: lambda each: arrays[each].copy_to(hosts[each])}
+        if inward:
+            return Doing(
+                await_one=functools.partial(array.copy_from, source),
+                in_batch=lambda batch: functools.partial(batch.copy_from, array, source),
+                most_in_batch=works.BATCH_OF_COPIES,
+                tasks=tasks,
+                result=result,
+            )
+        return Doing(
+            await_one=functools.partial(array.copy_to, out),
+            in_batch=lambda batch: functools.partial(batch.copy_to, array, out),
+            most_in_batch=works.BATCH_OF_COPIES,
+            tasks=tasks,
+            result=result,
+        )
 
 
-def both_ways(array: Any, source: np.ndarray, out: np.ndarray, host: Host) -> AsyncCopies:
-    """Copies from one host array and to the other."""
-    return {("in", host): lambda: array.copy_from(source), ("out", host): lambda: array.copy_to(out)}
+def slices(work: Work) -> slice:
+    """The index of a work that takes a part of an array."""
+    return slice(1, 10) if work.form == "plain" else slice(None, None, 2)
 
 
-def check(source: np.ndarray, out: np.ndarray) -> None:
-    """Figures of copies that do not copy would be worth nothing."""
-    if not np.array_equal(source, out):
-        raise AssertionError("the copies have lost data")
+def allocation(work: Work, empty: Call, kept: list[Any]) -> Doing:
+    """Allocate and free at once, or one of both."""
+
+    def begin(count: int) -> None:
+        kept.clear()
+        if work.form == "free":
+            kept.extend(empty() for _ in range(count))
+
+    if work.form == "both":
+        return Doing(call=empty)
+    if work.form == "empty":
+        return Doing(call=lambda: kept.append(empty()), begin=begin)
+    return Doing(call=kept.pop, begin=begin)
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+
+class Raw(Bare, Subject):
+    """The driver, called through ctypes as this library declares it, in the device's primary context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        driver, module = self._driver, self._driver.CUmodule()
+        driver.cuModuleLoadData(byref(module), native_image())
+        self._functions = {name: self._function(module, name) for name in KERNELS}
+        self.x, self.y = (c_uint64(self._memory(COUNT * 4)) for _ in range(2))
+        self._held.clear()  # these stay
+        self._pinned_memory: list[c_void_p] = []
+        # The foreign functions themselves: a status that is not checked costs nothing.
+        self._launch = driver.cuLaunchKernel.bind()
+        self._synchronize = driver.cuStreamSynchronize.bind()
+
+    def _function(self, module: c_void_p, name: str) -> int:
+        function = self._driver.CUfunction()
+        self._driver.cuModuleGetFunction(byref(function), module, name.encode())
+        return function.value or 0
+
+    def _queued(self, call: Call) -> Doing:
+        def block_one() -> None:
+            call()
+            self._synchronize(self._stream)
+
+        return Doing(block_one=block_one, call=call, end=self._wait)
+
+    def empty_launch(self, _work: Work) -> Doing:
+        launch, function = self._launch, self._functions["empty"]
+        streams = [self._new_stream() for _ in range(COUNT_OF_TASKS[TASKS])]
+        limiter = trio.CapacityLimiter(len(streams))
+
+        def launch_on(stream: int) -> None:
+            launch(function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+
+        def wait(stream: int) -> None:
+            self._driver.cuCtxSetCurrent(self._context)
+            self._driver.cuStreamSynchronize(stream)
+
+        async def task(number: int) -> None:
+            """What a trio program would write: launch, and wait in a thread."""
+            launch_on(streams[number])
+            await trio.to_thread.run_sync(wait, streams[number], limiter=limiter)
+
+        doing = self._queued(functools.partial(launch_on, self._stream))
+        return attrs.evolve(doing, tasks={TASKS: task})
+
+    def ticket(self, _work: Work) -> Doing:
+        """The GPU writes a number behind each launch, and this thread looks at it until it is there."""
+        launch, function, stream = self._launch, self._functions["empty"], self._stream
+        write = self._driver.cuStreamWriteValue64.bind()
+        self._words = self._pinned(np.zeros(8, np.uint8))
+        words, address = self._words.view(np.uint64), self._words.ctypes.data
+        word = (c_uint64 * 1).from_address(address)
+        words[0] = 0
+
+        def block_one() -> None:
+            ticket = word[0] + 1
+            launch(function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+            write(stream, address, ticket, 0)
+            while word[0] < ticket:
+                pass
+
+        return Doing(block_one=block_one)
+
+    def _new_stream(self) -> int:
+        stream = self._driver.CUstream()
+        self._driver.cuStreamCreate(byref(stream), self._driver.CU_STREAM_NON_BLOCKING)
+        return stream.value or 0
+
+    def launch(self, work: Work) -> Doing:
+        call, stream, x, y = self._launch, self._stream, self.x, self.y
+        saxpy, sixteen = self._functions["saxpy"], self._functions["sixteen"]
+
+        def launch_4() -> None:
+            held = (c_float(2.0), x, y, c_int(COUNT))
+            packed = (c_void_p * 4)(*(addressof(each) for each in held))
+            call(saxpy, GRID, 1, 1, BLOCK, 1, 1, 0, stream, packed, None)
+
+        def launch_16() -> None:
+            held = (x, x, x, x, x, x, x, x, *map(c_int, INTS))
+            packed = (c_void_p * 16)(*(addressof(each) for each in held))
+            call(sixteen, GRID, 1, 1, BLOCK, 1, 1, 0, stream, packed, None)
+
+        if work.form == "prepared" and work.size == 4:
+            self._arguments = (c_float(2.0), x, y, c_int(COUNT))
+            self._packed = (c_void_p * 4)(*(addressof(each) for each in self._arguments))
+            shape = (GRID, 1, 1, BLOCK, 1, 1, 0)
+            return self._queued(functools.partial(call, saxpy, *shape, stream, addressof(self._packed), None))
+        if work.form:
+            raise Missing("has no such call")
+        return self._queued(launch_4 if work.size == 4 else launch_16)
+
+    def graph(self, work: Work) -> Doing:
+        one = dict.fromkeys(("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"), 1)
+        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(func=self._functions["empty"], **one)
+        executable, _ = self._instantiated(parameters, work.size)
+        return self._queued(functools.partial(self._driver.cuGraphLaunch.bind(), executable, self._stream))
+
+    def graph_update(self, work: Work) -> Doing:
+        """A number of the first kernel is another one for each launch."""
+        factor = c_float(0)
+        self._arguments = (factor, self.x, self.y, c_int(COUNT))
+        self._packed = (c_void_p * 4)(*(addressof(each) for each in self._arguments))
+        shape = {"gridDimX": GRID, "gridDimY": 1, "gridDimZ": 1, "blockDimX": BLOCK, "blockDimY": 1, "blockDimZ": 1}
+        packed = ctypes.cast(self._packed, c_void_p)
+        parameters = self._driver.CUDA_KERNEL_NODE_PARAMS(func=self._functions["saxpy"], kernelParams=packed, **shape)
+        executable, first = self._instantiated(parameters, work.size)
+        update, launch = (
+            getattr(self._driver, name).bind() for name in ("cuGraphExecKernelNodeSetParams", "cuGraphLaunch")
+        )
+        stream = self._stream
+
+        def call() -> None:
+            factor.value += 1
+            update(executable, first, byref(parameters))
+            launch(executable, stream)
+
+        return self._queued(call)
+
+    def _instantiated(self, parameters: Any, count: int) -> tuple[int, int]:
+        """A graph of so many kernels one after the other, as they are when a stream is captured; its first node."""
+        driver, graph, executable = self._driver, self._driver.CUgraph(), self._driver.CUgraphExec()
+        driver.cuGraphCreate(byref(graph), 0)
+        nodes: list[Any] = []
+        for _ in range(count):
+            node = driver.CUgraphNode()
+            last = byref(nodes[-1]) if nodes else None
+            driver.cuGraphAddKernelNode(byref(node), graph, last, min(len(nodes), 1), byref(parameters))
+            nodes.append(node)
+        driver.cuGraphInstantiate(byref(executable), graph, 0)
+        return executable.value or 0, nodes[0].value
+
+    def fill(self, work: Work) -> Doing:
+        self._free_all()
+        array = self._memory(4 * work.size)
+        bits = int(np.float32(2.0).view(np.uint32))
+        doing = self._queued(
+            functools.partial(self._driver.cuMemsetD32Async.bind(), array, bits, work.size, self._stream)
+        )
+        return attrs.evolve(doing, result=self._result(doing, array, work.size))
+
+    def device_copy(self, work: Work) -> Doing:
+        self._free_all()
+        source, target = self._upload(works.vector(work.size)), self._memory(4 * work.size)
+        self._settle()
+        copy = self._driver.cuMemcpyDtoDAsync.bind()
+        doing = self._queued(functools.partial(copy, target, source, 4 * work.size, self._stream))
+        return attrs.evolve(doing, result=self._result(doing, target, work.size))
+
+    def _result(self, doing: Doing, address: int, count: int) -> Callable[[], Awaitable[np.ndarray]]:
+        async def result() -> np.ndarray:
+            assert doing.block_one is not None
+            doing.block_one()
+            return self._download(address, np.empty(count, np.float32))
+
+        return result
+
+    def allocation(self, work: Work) -> Doing:
+        driver = self._driver
+
+        def allocate() -> None:
+            address = c_uint64()
+            driver.cuMemAlloc(byref(address), work.size)
+            driver.cuMemFree(address)
+
+        if work.form != "both":
+            raise Missing("has no such call")
+        return Doing(call=allocate)
+
+    def copy(self, work: Work) -> Doing:
+        self._free_all()
+        nbytes, driver, stream = work.size, self._driver, self._stream
+        array = self._memory(nbytes)
+        source, out = host_arrays(nbytes)
+        self._settle()
+        if work.form == "pinned":
+            source, out = (self._pinned(each) for each in (source, out))
+        while len(self._pinned_memory) > 2:
+            driver.cuMemFreeHost(self._pinned_memory.pop(0))
+        self._hosts = source, out  # what is called below knows their addresses alone
+        here, there = source.ctypes.data, out.ctypes.data
+        copy_in, copy_out = driver.cuMemcpyHtoD, driver.cuMemcpyDtoH
+        copy_in(array, here, nbytes)
+
+        def pinned_in() -> None:
+            driver.cuMemcpyHtoDAsync(array, here, nbytes, stream)
+
+        def pinned_out() -> None:
+            driver.cuMemcpyDtoHAsync(there, array, nbytes, stream)
+
+        def pageable_in() -> None:
+            copy_in(array, here, nbytes)
+            driver.cuCtxSynchronize()
+
+        def new_array() -> None:
+            made = np.empty(nbytes, np.uint8)
+            copy_out(made.ctypes.data, array, nbytes)
+
+        inward = work.direction == "in"
+        if work.form == "pinned":
+            doing = self._queued(pinned_in if inward else pinned_out)
+        elif work.form == "new array":
+            return Doing(block_one=new_array)
+        else:
+            doing = Doing(block_one=pageable_in if inward else lambda: copy_out(there, array, nbytes))
+
+        async def result() -> np.ndarray:
+            driver.cuMemsetD32(array, 0, nbytes // 4) if inward else None
+            assert doing.block_one is not None
+            doing.block_one()
+            return self._download(array, np.empty(nbytes, np.uint8)) if inward else out
+
+        return attrs.evolve(doing, result=result)
+
+    def _pinned(self, array: np.ndarray) -> np.ndarray:
+        address = c_void_p()
+        self._driver.cuMemAllocHost(byref(address), array.nbytes)
+        self._pinned_memory.append(address)
+        made = np.frombuffer((c_uint8 * array.nbytes).from_address(address.value or 0), np.uint8)
+        made[:] = array
+        return made
+
+    def strided(self, work: Work) -> Doing:
+        self._free_all()
+        driver = self._driver
+        rows, width = works.pitched(work.size)
+        array = self._memory(2 * work.size)
+        source, out = host_arrays(work.size)
+        self._hosts = source, out
+        host, device = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copies = {
+            "in": driver.CUDA_MEMCPY2D(
+                srcMemoryType=host, srcHost=source.ctypes.data, srcPitch=width,
+                dstMemoryType=device, dstDevice=array, dstPitch=2 * width, WidthInBytes=width, Height=rows,
+            ),
+            "out": driver.CUDA_MEMCPY2D(
+                srcMemoryType=device, srcDevice=array, srcPitch=2 * width,
+                dstMemoryType=host, dstHost=out.ctypes.data, dstPitch=width, WidthInBytes=width, Height=rows,
+            ),
+        }  # fmt: skip
+
+        def copy(direction: str) -> None:
+            driver.cuMemcpy2D(byref(copies[direction]))
+            if direction == "in":
+                driver.cuCtxSynchronize()
+
+        async def result() -> np.ndarray:
+            copy("in")
+            copy("out")
+            return out
+
+        copy("in")
+        return Doing(block_one=functools.partial(copy, work.direction), result=result)
+
+
+class Foreign(Others, Subject):
+    """What CuPy, PyTorch, cuda.core and numba-cuda have in common."""
+
+    def _queued(self, call: Call, number: Callable[[], Any] | None = None, out: Any = None) -> Doing:
+        """A call that is not waited for; `number` is the one that brings its result to the host."""
+        wait = self._wait
+
+        def block_one() -> None:
+            call()
+            wait()
+
+        async def result() -> np.ndarray:
+            found = call()
+            wait()
+            return self._to_host(found if out is None else out)
+
+        return Doing(block_one=number or block_one, call=call, end=wait, result=result)
+
+    def _to_host(self, array: Any) -> np.ndarray:
+        raise Missing("has no results")
+
+    def _copies(self, work: Work, copies: Mapping[tuple[str, str], Call], array: Any, out: Any) -> Doing:
+        try:
+            copy = copies[work.direction, work.form]
+        except KeyError:
+            raise Missing("has no such call") from None
+
+        async def result() -> np.ndarray:
+            copy()
+            return self._to_host(array) if work.direction == "in" or work.form == "new array" else np.asarray(out)
+
+        return Doing(block_one=copy, result=result)
+
+
+class Native(Bare, Subject):
+    """The driver, called from native code: the floor of everything, shown beside the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._native: Any = importlib.import_module("speed_native")
+        module = self._driver.CUmodule()
+        self._driver.cuModuleLoadData(byref(module), native_image())
+        self._loops = self._native.Loops(self._driver, self._stream, module)
+
+    def ticket(self, _work: Work) -> Doing:
+        return Doing(natively=lambda count: {AWAITED: self._loops.ticketed(count)})
+
+    def empty_launch(self, _work: Work) -> Doing:
+        return Doing(natively=self._loops.empty)
+
+    def launch(self, work: Work) -> Doing:
+        if work.form or work.size != 4:
+            raise Missing("has no such call")
+        return Doing(natively=self._loops.saxpy)
+
+
+def native_image() -> bytes:
+    """The kernels."""
+    import atomr_trio
+
+    return atomr_trio.compile_to_ptx(SOURCE).encode() + b"\0"
+
+
+class Cupy(OnCupy, Foreign):
+    """CuPy, on a stream of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[Any] = []
+        module = self._cupy.RawModule(code=SOURCE)
+        self._kernels = {name: module.get_function(name) for name in KERNELS}
+        self.x, self.y = (self._cupy.zeros(COUNT, np.float32) for _ in range(2))
+
+    def _to_host(self, array: Any) -> np.ndarray:
+        return np.asarray(array.get() if hasattr(array, "get") else array)
+
+    def empty_launch(self, _work: Work) -> Doing:
+        empty = self._kernels["empty"]
+        return attrs.evolve(self._queued(lambda: empty((1,), (1,), ())), result=None)
+
+    def launch(self, work: Work) -> Doing:
+        if work.form:
+            raise Missing("has no such call")
+        saxpy, sixteen, x, y = self._kernels["saxpy"], self._kernels["sixteen"], self.x, self.y
+        a, n, ints = np.float32(2), np.int32(COUNT), tuple(map(np.int32, INTS))
+        if work.size == 4:
+            return attrs.evolve(self._queued(lambda: saxpy((GRID,), (BLOCK,), (a, x, y, n))), result=None)
+        call = lambda: sixteen((GRID,), (BLOCK,), (x, x, x, x, x, x, x, x, *ints))  # noqa: E731
+        return attrs.evolve(self._queued(call), result=None)
+
+    def graph(self, work: Work) -> Doing:
+        empty = self._kernels["empty"]
+        empty((1,), (1,), ())
+        self._stream.begin_capture()
+        for _ in range(work.size):
+            empty((1,), (1,), ())
+        return attrs.evolve(self._queued(self._stream.end_capture().launch), result=None)
+
+    def gemm(self, work: Work) -> Doing:
+        cupy, n = self._cupy, work.size
+        a, b = cupy.asarray(works.matrix(n)), cupy.asarray(works.matrix(n, 1))
+        if work.form == "new":
+            return self._queued(functools.partial(cupy.matmul, a, b))
+        out = cupy.empty((n, n), np.float32)
+        return self._queued(functools.partial(cupy.matmul, a, b, out=out), out=out)
+
+    def dot(self, work: Work) -> Doing:
+        cupy = self._cupy
+        x, y = cupy.asarray(works.vector(work.size)), cupy.asarray(works.vector(work.size, 1))
+        if work.form == "new":
+            return self._queued(functools.partial(cupy.dot, x, y), lambda: float(cupy.dot(x, y)))
+        out = cupy.empty((), np.float32)
+        return self._queued(functools.partial(cupy.dot, x, y, out=out), out=out)
+
+    def fill(self, work: Work) -> Doing:
+        array = self._cupy.zeros(work.size, np.float32)
+        return self._queued(functools.partial(array.fill, 2.0), out=array)
+
+    def device_copy(self, work: Work) -> Doing:
+        cupy = self._cupy
+        source, target = cupy.asarray(works.vector(work.size)), cupy.zeros(work.size, np.float32)
+        return self._queued(functools.partial(cupy.copyto, target, source), out=target)
+
+    def solve(self, work: Work) -> Doing:
+        if work.form == "out":
+            raise Missing("has no such call")
+        cupy = self._cupy
+        a, b = cupy.asarray(works.definite(work.size)), cupy.asarray(works.vector(work.size))
+        return self._queued(functools.partial(cupy.linalg.solve, a, b))
+
+    def cholesky(self, work: Work) -> Doing:
+        if work.form == "out":
+            raise Missing("has no such call")
+        a = self._cupy.asarray(works.definite(work.size))
+        return self._queued(functools.partial(self._cupy.linalg.cholesky, a))
+
+    def fft(self, work: Work) -> Doing:
+        if work.form == "out":
+            raise Missing("has no such call")
+        x = self._cupy.asarray(works.vector(work.size).astype(np.complex64))
+        return self._queued(functools.partial(self._cupy.fft.fft, x))
+
+    def normal(self, work: Work) -> Doing:
+        generator, out = self._cupy.random.default_rng(7), self._cupy.empty(work.size, np.float32)
+        if work.form == "out":
+            return self._queued(functools.partial(generator.standard_normal, work.size, np.float32, out=out), out=out)
+        return self._queued(functools.partial(generator.standard_normal, work.size, np.float32))
+
+    def slice(self, work: Work) -> Doing:
+        array, index = self._cupy.zeros(work.size, np.float32), slices(work)
+        return Doing(call=lambda: array[index])
+
+    def reshape(self, work: Work) -> Doing:
+        return Doing(call=functools.partial(self._cupy.zeros(work.size, np.float32).reshape, 8, -1))
+
+    def transpose(self, work: Work) -> Doing:
+        array = self._cupy.zeros((8, work.size // 8), np.float32)
+        return Doing(call=lambda: array.T)
+
+    def allocation(self, work: Work) -> Doing:
+        return allocation(work, functools.partial(self._cupy.empty, work.size // 4, np.float32), self._kept)
+
+    def zeros(self, work: Work) -> Doing:
+        return attrs.evolve(
+            self._queued(functools.partial(self._cupy.zeros, work.size // 4, np.float32)), block_one=None
+        )
+
+    def copy(self, work: Work) -> Doing:
+        nbytes, cupy, wait = work.size, self._cupy, self._wait
+        source, out = host_arrays(nbytes)
+        array = cupy.asarray(source)
+        pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+        pinned[:] = source
+
+        def copy_in(host: np.ndarray) -> None:
+            array.set(host)
+            wait()
+
+        copies: dict[tuple[str, str], Call] = {
+            ("in", "pageable"): lambda: copy_in(source),
+            ("out", "pageable"): lambda: array.get(out=out),
+            ("out", "new array"): array.get,
+            ("in", "pinned"): lambda: copy_in(pinned),
+            ("out", "pinned"): lambda: array.get(out=pinned),
+        }
+        return self._copies(work, copies, array, pinned if work.form == "pinned" else out)
+
+
+class Torch(OnTorch, Foreign):
+    """PyTorch: saxpy as `add_`, which has no other kernel of a user; no launch with 16 arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[Any] = []
+        self.x, self.y = (self._torch.zeros(COUNT, device="cuda") for _ in range(2))
+
+    def _to_host(self, array: Any) -> np.ndarray:
+        found: np.ndarray = array.cpu().numpy()
+        return found
+
+    def _upload(self, array: np.ndarray) -> Any:
+        return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+    def _out(self, work: Work, shape: Any, dtype: str = "float32") -> dict[str, Any]:
+        if work.form == "new":
+            return {}
+        return {"out": self._torch.zeros(shape, dtype=getattr(self._torch, dtype), device="cuda")}
+
+    def empty_launch(self, _work: Work) -> Doing:
+        one = self._torch.zeros(1, device="cuda")
+        return attrs.evolve(self._queued(one.zero_), result=None)
+
+    def launch(self, work: Work) -> Doing:
+        if work.form or work.size != 4:
+            raise Missing("has no such call")
+        add, x = self.y.add_, self.x
+        return attrs.evolve(self._queued(lambda: add(x, alpha=2.0)), result=None)
+
+    def graph(self, work: Work) -> Doing:
+        graph = self._torch.cuda.CUDAGraph()
+        one = self._torch.zeros(1, device="cuda")
+        one.zero_()
+        self._wait()
+        with self._torch.cuda.graph(graph, stream=self._stream):
+            for _ in range(work.size):
+                one.zero_()
+        return attrs.evolve(self._queued(graph.replay), result=None)
+
+    def library_graph(self, work: Work) -> Doing:
+        torch, graph = self._torch, self._torch.cuda.CUDAGraph()
+        a, b = self._upload(works.matrix(work.size)), self._upload(works.matrix(work.size, 1))
+        out = torch.zeros((work.size, work.size), device="cuda")
+        torch.mm(a, b, out=out)
+        self._wait()
+        with torch.cuda.graph(graph, stream=self._stream):
+            for _ in range(works.PRODUCTS):
+                torch.mm(a, b, out=out)
+        return self._queued(graph.replay, out=out)
+
+    def gemm(self, work: Work) -> Doing:
+        a, b = self._upload(works.matrix(work.size)), self._upload(works.matrix(work.size, 1))
+        return self._queued(functools.partial(self._torch.mm, a, b, **self._out(work, (work.size, work.size))))
+
+    def axpy(self, work: Work) -> Doing:
+        x, y = self._upload(works.vector(work.size)), self._torch.zeros(work.size, device="cuda")
+        return self._queued(functools.partial(y.add_, x, alpha=2.0))
+
+    def dot(self, work: Work) -> Doing:
+        torch = self._torch
+        x, y = self._upload(works.vector(work.size)), self._upload(works.vector(work.size, 1))
+        if work.form == "new":
+            return self._queued(functools.partial(torch.dot, x, y), lambda: torch.dot(x, y).item())
+        return self._queued(functools.partial(torch.dot, x, y, **self._out(work, ())))
+
+    def fill(self, work: Work) -> Doing:
+        return self._queued(functools.partial(self._torch.zeros(work.size, device="cuda").fill_, 2.0))
+
+    def device_copy(self, work: Work) -> Doing:
+        source, target = self._upload(works.vector(work.size)), self._torch.zeros(work.size, device="cuda")
+        return self._queued(functools.partial(target.copy_, source))
+
+    def solve(self, work: Work) -> Doing:
+        a, b = self._upload(works.definite(work.size)), self._upload(works.vector(work.size))
+        return self._queued(functools.partial(self._torch.linalg.solve, a, b, **self._out(work, work.size)))
+
+    def cholesky(self, work: Work) -> Doing:
+        a, out = self._upload(works.definite(work.size)), self._out(work, (work.size, work.size))
+        return self._queued(functools.partial(self._torch.linalg.cholesky, a, **out))
+
+    def fft(self, work: Work) -> Doing:
+        x, out = self._upload(works.vector(work.size).astype(np.complex64)), self._out(work, work.size, "complex64")
+        return self._queued(functools.partial(self._torch.fft.fft, x, **out))
+
+    def normal(self, work: Work) -> Doing:
+        torch = self._torch
+        if work.form == "out":
+            return self._queued(torch.zeros(work.size, device="cuda").normal_)
+        return self._queued(functools.partial(torch.randn, work.size, device="cuda"))
+
+    def slice(self, work: Work) -> Doing:
+        array, index = self._torch.zeros(work.size, device="cuda"), slices(work)
+        return Doing(call=lambda: array[index])
+
+    def reshape(self, work: Work) -> Doing:
+        return Doing(call=functools.partial(self._torch.zeros(work.size, device="cuda").reshape, 8, -1))
+
+    def transpose(self, work: Work) -> Doing:
+        array = self._torch.zeros((8, work.size // 8), device="cuda")
+        return Doing(call=lambda: array.T)
+
+    def allocation(self, work: Work) -> Doing:
+        return allocation(work, functools.partial(self._torch.empty, work.size // 4, device="cuda"), self._kept)
+
+    def zeros(self, work: Work) -> Doing:
+        return attrs.evolve(
+            self._queued(functools.partial(self._torch.zeros, work.size // 4, device="cuda")), block_one=None
+        )
+
+    def copy(self, work: Work) -> Doing:
+        torch, wait = self._torch, self._wait
+        source, out = (torch.from_numpy(host) for host in host_arrays(work.size))
+        array, pinned = source.cuda(), source.pin_memory()
+        target = torch.empty(work.size, dtype=torch.uint8, pin_memory=True)
+
+        def copy(to: Any, origin: Any) -> None:
+            to.copy_(origin, non_blocking=True)
+            wait()
+
+        copies: dict[tuple[str, str], Call] = {
+            ("in", "pageable"): lambda: copy(array, source),
+            ("out", "pageable"): lambda: copy(out, array),
+            ("out", "new array"): array.cpu,
+            ("in", "pinned"): lambda: copy(array, pinned),
+            ("out", "pinned"): lambda: copy(target, array),
+        }
+        return self._copies(work, copies, array, target if work.form == "pinned" else out)
+
+    def strided(self, work: Work) -> Doing:
+        torch, wait = self._torch, self._wait
+        rows, width = works.pitched(work.size)
+        source, out = (torch.from_numpy(host.reshape(rows, width)) for host in host_arrays(work.size))
+        array = torch.zeros((rows, 2 * width), dtype=torch.uint8, device="cuda")[:, :width]
+        array.copy_(source)
+
+        def copy() -> None:
+            if work.direction == "in":
+                array.copy_(source)
+            else:
+                out.copy_(array)
+            wait()
+
+        async def result() -> np.ndarray:
+            copy()
+            found: np.ndarray = (array.cpu() if work.direction == "in" else out).numpy()
+            return found.reshape(-1)
+
+        return Doing(block_one=copy, result=result)
+
+
+class Core(Foreign):
+    """cuda.core. It has no copies of numpy arrays and no pageable host memory."""
+
+    def __init__(self) -> None:
+        self._core: Any = importlib.import_module("cuda.core")
+        self._device = self._core.Device(0)
+        self._device.set_current()
+        self._stream = self._device.create_stream()
+        self._wait = self._stream.sync
+        options = self._core.ProgramOptions(arch=f"sm_{self._device.arch}")
+        module = self._core.Program(SOURCE, "c++", options=options).compile("cubin")
+        self._kernels = {name: module.get_kernel(name) for name in KERNELS}
+        self.x, self.y = (self._device.allocate(COUNT * 4, stream=self._stream) for _ in range(2))
+        self._one = self._core.LaunchConfig(grid=1, block=1)
+
+    def empty_launch(self, _work: Work) -> Doing:
+        return self._queued(functools.partial(self._core.launch, self._stream, self._one, self._kernels["empty"]))
+
+    def launch(self, work: Work) -> Doing:
+        if work.form:
+            raise Missing("has no such call")
+        launch, stream = self._core.launch, self._stream
+        config = self._core.LaunchConfig(grid=GRID, block=BLOCK)
+        saxpy, sixteen, x, y = self._kernels["saxpy"], self._kernels["sixteen"], self.x, self.y
+        a, n, ints = np.float32(2), np.int32(COUNT), tuple(map(np.int32, INTS))
+        if work.size == 4:
+            return self._queued(lambda: launch(stream, config, saxpy, a, x, y, n))
+        return self._queued(lambda: launch(stream, config, sixteen, x, x, x, x, x, x, x, x, *ints))
+
+    def _queued(self, call: Call, number: Callable[[], Any] | None = None, out: Any = None) -> Doing:
+        return attrs.evolve(super()._queued(call, number, out), result=None)
+
+    def graph(self, work: Work) -> Doing:
+        builder = self._stream.create_graph_builder()
+        builder.begin_building()
+        for _ in range(work.size):
+            self._core.launch(builder, self._one, self._kernels["empty"])
+        graph = builder.end_building().complete()
+        return self._queued(lambda: graph.launch(self._stream))
+
+    def allocation(self, work: Work) -> Doing:
+        if work.form != "both":
+            raise Missing("has no such call")
+        return Doing(call=lambda: self._device.allocate(work.size, stream=self._stream).close())
+
+
+class Numba(Foreign):
+    """numba-cuda, with kernels written in Python."""
+
+    def __init__(self) -> None:
+        self._cuda: Any = importlib.import_module("numba.cuda")
+        self._stream = self._cuda.stream()
+        self._wait = self._stream.synchronize
+        self.x, self.y = (self._cuda.to_device(np.zeros(COUNT, np.float32)) for _ in range(2))
+        kernels: Any = importlib.import_module("speed_numba")
+        self._kernels = {name: getattr(kernels, name) for name in KERNELS}
+
+    def _to_host(self, array: Any) -> np.ndarray:
+        found: np.ndarray = array.copy_to_host()
+        return found
+
+    def empty_launch(self, _work: Work) -> Doing:
+        empty = self._kernels["empty"][1, 1, self._stream]
+        return attrs.evolve(self._queued(lambda: empty()), result=None)
+
+    def launch(self, work: Work) -> Doing:
+        if work.form:
+            raise Missing("has no such call")
+        x, y = self.x, self.y
+        saxpy, sixteen = (self._kernels[name][GRID, BLOCK, self._stream] for name in ("saxpy", "sixteen"))
+        a, n, ints = np.float32(2), np.int32(COUNT), tuple(map(np.int32, INTS))
+        if work.size == 4:
+            return attrs.evolve(self._queued(lambda: saxpy(a, x, y, n)), result=None)
+        return attrs.evolve(self._queued(lambda: sixteen(x, x, x, x, x, x, x, x, *ints)), result=None)
+
+    def copy(self, work: Work) -> Doing:
+        source, out = host_arrays(work.size)
+        array = self._cuda.to_device(source)
+        pinned = self._cuda.pinned_array(work.size, np.uint8)
+        pinned[:] = source
+        wait = self._cuda.synchronize
+
+        def copy_in(host: np.ndarray) -> None:
+            array.copy_to_device(host)
+            wait()
+
+        copies: dict[tuple[str, str], Call] = {
+            ("in", "pageable"): lambda: copy_in(source),
+            ("out", "pageable"): lambda: array.copy_to_host(out),
+            ("out", "new array"): array.copy_to_host,
+            ("in", "pinned"): lambda: copy_in(pinned),
+            ("out", "pinned"): lambda: array.copy_to_host(pinned),
+        }
+        return self._copies(work, copies, array, pinned if work.form == "pinned" else out)
+
+    def allocation(self, work: Work) -> Doing:
+        if work.form != "both":
+            raise Missing("has no such call")
+        return Doing(call=functools.partial(self._cuda.device_array, work.size // 4, np.float32))
+
+
+SUBJECTS: Final[Mapping[str, Callable[[str], AbstractAsyncContextManager[Any]]]] = {
+    OURS: Ours.opened,
+    RAW: Raw.opened,
+    NATIVE: Native.opened,
+    CORE: Core.opened,
+    CUPY: Cupy.opened,
+    TORCH: Torch.opened,
+    NUMBA: Numba.opened,
+}
+
+
+# --- questions and answers --------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Answers:
+    """What a subject answers to the two questions."""
+
+    subject: Any
+    works: Sequence[Work]
+    doing: Doing = Doing()
+
+    async def take(self, number: int) -> str | None:
+        """Make a work ready, and check its result; return why it cannot be measured, if that is so."""
+        return await refusal(self._take(self.works[number]))
+
+    async def _take(self, work: Work) -> None:
+        self.doing = Doing()  # lets go of the one before
+        gc.collect()
+        self.doing = await self.subject.ready(work)
+        exact = works.expected(work)
+        if self.doing.result is not None:
+            found = await self.doing.result()
+            if exact is not None:
+                check_error(works.error_of(found, exact), ERROR)
+
+    async def ways(self, count: int) -> dict[str, float]:
+        """The seconds of one call, by way."""
+        is_ours = isinstance(self.subject, Ours)
+        return await seconds_of(self.doing, count, self.subject.batch if is_ours else None)
+
+
+async def idle(milliseconds: int) -> float:
+    """The share of one CPU that this process and its workers take while nothing is asked of them."""
+    await trio.sleep(milliseconds / 2e3)
+    begun, first, second = clock(), cpu_seconds(), cpu_seconds()
+    await trio.sleep(milliseconds / 1e3)
+    used = used_between(second, cpu_seconds()) - used_between(first, second)  # less what one reading takes
+    return max(0.0, used) / (clock() - begun)
 
 
 def cpu_seconds() -> dict[Path, float]:
@@ -328,462 +1259,12 @@ def used_between(earlier: dict[Path, float], later: dict[Path, float]) -> float:
     return sum(seconds - earlier.get(path, 0.0) for path, seconds in later.items())
 
 
-async def run_ours(backend: Any, plan: Plan) -> None:
-    """Measure atomr_trio on one device."""
-    import atomr_trio
-
-    async with atomr_trio.open_device(0, backend=backend) as dev:
-        tell("facts", {"device": dev.info.name})
-        ours = Ours(dev, plan)
-        await ours.kernels()
-        for name, section in ours.sections().items():
-            try:
-                async for measure in section():
-                    tell("measure", attrs.asdict(measure))
-            except Exception as error:
-                tell_absent(name, OURS, error)
-
-
-# --- the others -------------------------------------------------------------------------------------------------------
-
-
-class Raw:
-    """The driver, called through ctypes as this library declares it, in the device's primary context."""
-
-    name = RAW
-
-    def __init__(self) -> None:
-        import atomr_trio
-        from atomr_cuda import driver
-
-        self.driver = driver
-        driver.cuInit(0)
-        context, module = driver.CUcontext(), driver.CUmodule()
-        driver.cuDevicePrimaryCtxRetain(byref(context), 0)
-        driver.cuCtxSetCurrent(context)
-        self.context = context
-        driver.cuModuleLoadData(byref(module), atomr_trio.compile_to_ptx(SOURCE).encode() + b"\0")
-        self.empty, self.saxpy, self.sixteen = (
-            self._function(module, name) for name in (b"empty", b"saxpy", b"sixteen")
-        )
-        self.stream = self._stream()
-        self.x, self.y = (self._memory(COUNT * 4) for _ in range(2))
-        # The foreign functions themselves: a status that is not checked costs nothing.
-        self.call_launch = driver.cuLaunchKernel.bind()
-        self.call_wait = driver.cuStreamSynchronize.bind()
-
-    def _function(self, module: c_void_p, name: bytes) -> int:
-        function = self.driver.CUfunction()
-        self.driver.cuModuleGetFunction(byref(function), module, name)
-        return function.value or 0
-
-    def _stream(self) -> int:
-        stream = self.driver.CUstream()
-        self.driver.cuStreamCreate(byref(stream), self.driver.CU_STREAM_NON_BLOCKING)
-        return stream.value or 0
-
-    def _memory(self, nbytes: int) -> ctypes.c_uint64:
-        address = ctypes.c_uint64()
-        self.driver.cuMemAlloc(byref(address), nbytes)
-        return address
-
-    def wait(self) -> None:
-        self.driver.cuStreamSynchronize(self.stream)
-
-    def _marshalled(self, arguments: int) -> Call:
-        call, stream, x, y = self.call_launch, self.stream, self.x, self.y
-        saxpy, sixteen = self.saxpy, self.sixteen
-
-        def launch_4() -> None:
-            held = (c_float(2.0), x, y, c_int(COUNT))
-            packed = (c_void_p * 4)(*(addressof(each) for each in held))
-            call(saxpy, GRID, 1, 1, BLOCK, 1, 1, 0, stream, packed, None)
-
-        def launch_16() -> None:
-            held = (x, x, x, x, x, x, x, x, *map(c_int, INTS))
-            packed = (c_void_p * 16)(*(addressof(each) for each in held))
-            call(sixteen, GRID, 1, 1, BLOCK, 1, 1, 0, stream, packed, None)
-
-        return launch_4 if arguments == 4 else launch_16
-
-    def launches(self, plan: Plan) -> Iterator[Measure]:
-        held = (c_float(2.0), self.x, self.y, c_int(COUNT))
-        packed = (c_void_p * 4)(*(addressof(each) for each in held))
-        shape = (GRID, 1, 1, BLOCK, 1, 1, 0)
-        prepared = functools.partial(self.call_launch, self.saxpy, *shape, self.stream, addressof(packed), None)
-        yield from each_launch(plan, RAW_PREPARED, 4, prepared, self.wait)
-        for arguments in (4, 16):
-            yield from each_launch(plan, RAW, arguments, self._marshalled(arguments), self.wait)
-
-    def _launch_empty(self, stream: int) -> None:
-        self.call_launch(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
-
-    def graphs(self, plan: Plan) -> Iterator[Measure]:
-        driver, graph, executable = self.driver, self.driver.CUgraph(), self.driver.CUgraphExec()
-        one = dict.fromkeys(("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"), 1)
-        parameters = driver.CUDA_KERNEL_NODE_PARAMS(func=self.empty, **one)
-        driver.cuGraphCreate(byref(graph), 0)
-        last: Any = None
-        for number in range(NODES):  # one after the other, as they are when a stream is captured
-            node = driver.CUgraphNode()
-            driver.cuGraphAddKernelNode(byref(node), graph, last and byref(last), min(number, 1), byref(parameters))
-            last = node
-        driver.cuGraphInstantiate(byref(executable), graph, 0)
-        launch = functools.partial(driver.cuGraphLaunch.bind(), executable.value, self.stream)
-        yield from each_graph(plan, RAW, launch, self.wait)
-
-    def awaited(self, plan: Plan) -> Iterator[Measure]:
-        def blocking() -> None:
-            self._launch_empty(self.stream)
-            self.call_wait(self.stream)
-
-        yield looped(plan, AWAITED_ROW, f"{RAW}, blocking", plan.awaited, blocking)
-        yield trio.run(looped_async, plan, AWAITED_ROW, RAW_THREAD, plan.awaited, self._awaiting([self.stream]))
-
-    def tasks(self, plan: Plan) -> Iterator[Measure]:
-        yield trio.run(from_tasks, plan, RAW_THREAD, self._awaiting([self._stream() for _ in range(TASKS)]))
-
-    def _awaiting(self, streams: Sequence[int]) -> Callable[..., Awaitable[object]]:
-        """What a trio program would write: launch, and wait in a thread."""
-        limiter: list[trio.CapacityLimiter] = []
-
-        async def launch_and_wait(number: int = 0) -> None:
-            if not limiter:  # it belongs to the run
-                limiter.append(trio.CapacityLimiter(TASKS))
-            self._launch_empty(streams[number])
-            await trio.to_thread.run_sync(self._wait_in_thread, streams[number], limiter=limiter[0])
-
-        return launch_and_wait
-
-    def _wait_in_thread(self, stream: int) -> None:
-        self.driver.cuCtxSetCurrent(self.context)
-        self.driver.cuStreamSynchronize(stream)
-
-    def copies(self, plan: Plan) -> Iterator[Measure]:
-        yield from each_copy(plan, self.name, self._copies)
-
-    def _copies(self, nbytes: int) -> Copies:
-        array = self._memory(nbytes)
-        copy_in, copy_out = self.driver.cuMemcpyHtoD, self.driver.cuMemcpyDtoH
-        source, out = host_arrays(nbytes)
-        pinned = c_void_p()
-        self.driver.cuMemAllocHost(byref(pinned), nbytes)
-        here, there = source.ctypes.data, out.ctypes.data
-        self.held = (source, out)  # what is called below knows their addresses alone
-
-        def pinned_in() -> None:
-            self.driver.cuMemcpyHtoDAsync(array, pinned, nbytes, self.stream)
-            self.call_wait(self.stream)
-
-        def pinned_out() -> None:
-            self.driver.cuMemcpyDtoHAsync(pinned, array, nbytes, self.stream)
-            self.call_wait(self.stream)
-
-        def pageable_in() -> None:
-            copy_in(array, here, nbytes)
-            self.driver.cuCtxSynchronize()
-
-        def new_array() -> None:
-            made = np.empty(nbytes, np.uint8)
-            copy_out(made.ctypes.data, array, nbytes)
-
-        return {
-            ("in", "pageable"): pageable_in,
-            ("out", "pageable"): lambda: copy_out(there, array, nbytes),
-            ("out", "new array"): new_array,
-            ("in", "pinned"): pinned_in,
-            ("out", "pinned"): pinned_out,
-        }
-
-    def allocation(self, plan: Plan) -> Iterator[Measure]:
-        def allocate() -> None:
-            self.driver.cuMemFree(self._memory(KIB_4))
-
-        yield looped(plan, ALLOCATION_ROW, RAW, min(plan.allocations, 200), allocate)
-
-
-class Cupy:
-    """CuPy, on a stream of its own."""
-
-    name = CUPY
-
-    def __init__(self) -> None:
-        self.cupy: Any = importlib.import_module("cupy")
-        self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        self.stream.use()
-        module = self.cupy.RawModule(code=SOURCE)
-        self.empty, self.saxpy, self.sixteen = (module.get_function(name) for name in ("empty", "saxpy", "sixteen"))
-        self.x, self.y = (self.cupy.zeros(COUNT, np.float32) for _ in range(2))
-
-    def launches(self, plan: Plan) -> Iterator[Measure]:
-        saxpy, sixteen, x, y = self.saxpy, self.sixteen, self.x, self.y
-        a, n, ints = np.float32(2), np.int32(COUNT), tuple(map(np.int32, INTS))
-        calls: dict[int, Call] = {
-            4: lambda: saxpy((GRID,), (BLOCK,), (a, x, y, n)),
-            16: lambda: sixteen((GRID,), (BLOCK,), (x, x, x, x, x, x, x, x, *ints)),
-        }
-        for arguments, launch in calls.items():
-            yield from each_launch(plan, self.name, arguments, launch, self.stream.synchronize)
-
-    def _launch_empty(self) -> None:
-        self.empty((1,), (1,), ())
-
-    def graphs(self, plan: Plan) -> Iterator[Measure]:
-        self._launch_empty()
-        self.stream.begin_capture()
-        for _ in range(NODES):
-            self._launch_empty()
-        graph = self.stream.end_capture()
-        yield from each_graph(plan, self.name, graph.launch, self.stream.synchronize)
-
-    def awaited(self, plan: Plan) -> Iterator[Measure]:
-        def blocking() -> None:
-            self._launch_empty()
-            self.stream.synchronize()
-
-        yield looped(plan, AWAITED_ROW, f"{self.name}, blocking", plan.awaited, blocking)
-
-    def copies(self, plan: Plan) -> Iterator[Measure]:
-        yield from each_copy(plan, self.name, self._copies)
-
-    def _copies(self, nbytes: int) -> Copies:
-        source, out = host_arrays(nbytes)
-        array = self.cupy.empty(nbytes, np.uint8)
-        pinned = np.frombuffer(self.cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
-        wait = self.stream.synchronize
-
-        def copy_in(host: np.ndarray) -> None:
-            array.set(host)
-            wait()
-
-        return {
-            ("in", "pageable"): lambda: copy_in(source),
-            ("out", "pageable"): lambda: array.get(out=out),
-            ("out", "new array"): array.get,
-            ("in", "pinned"): lambda: copy_in(pinned),
-            ("out", "pinned"): lambda: array.get(out=pinned),
-        }
-
-    def allocation(self, plan: Plan) -> Iterator[Measure]:
-        empty = functools.partial(self.cupy.empty, KIB_4 // 4, np.float32)
-        yield looped(plan, ALLOCATION_ROW, self.name, plan.allocations, empty)
-
-
-class Torch:
-    """PyTorch: saxpy as `add_`, which has no other kernel of a user; no launch with 16 arguments."""
-
-    name = TORCH
-
-    def __init__(self) -> None:
-        self.torch: Any = importlib.import_module("torch")
-        self.stream = self.torch.cuda.Stream()
-        self.torch.cuda.set_stream(self.stream)
-        self.x, self.y = (self.torch.zeros(COUNT, device="cuda") for _ in range(2))
-
-    def launches(self, plan: Plan) -> Iterator[Measure]:
-        add, x = self.y.add_, self.x
-        yield from each_launch(plan, self.name, 4, lambda: add(x, alpha=2.0), self.stream.synchronize)
-
-    def graphs(self, plan: Plan) -> Iterator[Measure]:
-        graph = self.torch.cuda.CUDAGraph()
-        one = self.torch.zeros(1, device="cuda")
-        one.zero_()
-        self.stream.synchronize()
-        with self.torch.cuda.graph(graph, stream=self.stream):
-            for _ in range(NODES):
-                one.zero_()
-        yield from each_graph(plan, self.name, graph.replay, self.stream.synchronize)
-
-    def awaited(self, plan: Plan) -> Iterator[Measure]:
-        one = self.torch.zeros(1, device="cuda")
-
-        def blocking() -> None:
-            one.zero_()
-            self.stream.synchronize()
-
-        yield looped(plan, AWAITED_ROW, f"{self.name}, blocking", plan.awaited, blocking)
-
-    def copies(self, plan: Plan) -> Iterator[Measure]:
-        yield from each_copy(plan, self.name, self._copies)
-
-    def _copies(self, nbytes: int) -> Copies:
-        source, out = (self.torch.from_numpy(host) for host in host_arrays(nbytes))
-        array = self.torch.empty(nbytes, dtype=self.torch.uint8, device="cuda")
-        pinned = self.torch.empty(nbytes, dtype=self.torch.uint8, pin_memory=True)
-        wait = self.stream.synchronize
-
-        def copy(target: Any, origin: Any) -> None:
-            target.copy_(origin, non_blocking=True)
-            wait()
-
-        return {
-            ("in", "pageable"): lambda: copy(array, source),
-            ("out", "pageable"): lambda: copy(out, array),
-            ("out", "new array"): array.cpu,
-            ("in", "pinned"): lambda: copy(array, pinned),
-            ("out", "pinned"): lambda: copy(pinned, array),
-        }
-
-    def allocation(self, plan: Plan) -> Iterator[Measure]:
-        empty = functools.partial(self.torch.empty, KIB_4 // 4, device="cuda")
-        yield looped(plan, ALLOCATION_ROW, self.name, plan.allocations, empty)
-
-
-class Core:
-    """cuda.core. It has no copies of numpy arrays and no pageable host memory."""
-
-    name = CORE
-
-    def __init__(self) -> None:
-        self.core: Any = importlib.import_module("cuda.core")
-        self.device = self.core.Device(0)
-        self.device.set_current()
-        self.stream = self.device.create_stream()
-        options = self.core.ProgramOptions(arch=f"sm_{self.device.arch}")
-        module = self.core.Program(SOURCE, "c++", options=options).compile("cubin")
-        self.empty, self.saxpy, self.sixteen = (module.get_kernel(name) for name in ("empty", "saxpy", "sixteen"))
-        self.x, self.y = (self.device.allocate(COUNT * 4, stream=self.stream) for _ in range(2))
-        self.config = self.core.LaunchConfig(grid=GRID, block=BLOCK)
-        self.one = self.core.LaunchConfig(grid=1, block=1)
-
-    def launches(self, plan: Plan) -> Iterator[Measure]:
-        launch, stream, config = self.core.launch, self.stream, self.config
-        saxpy, sixteen, x, y = self.saxpy, self.sixteen, self.x, self.y
-        a, n, ints = np.float32(2), np.int32(COUNT), tuple(map(np.int32, INTS))
-        calls: dict[int, Call] = {
-            4: lambda: launch(stream, config, saxpy, a, x, y, n),
-            16: lambda: launch(stream, config, sixteen, x, x, x, x, x, x, x, x, *ints),
-        }
-        for arguments, call in calls.items():
-            yield from each_launch(plan, self.name, arguments, call, stream.sync)
-
-    def graphs(self, plan: Plan) -> Iterator[Measure]:
-        builder = self.stream.create_graph_builder()
-        builder.begin_building()
-        for _ in range(NODES):
-            self.core.launch(builder, self.one, self.empty)
-        graph = builder.end_building().complete()
-        yield from each_graph(plan, self.name, lambda: graph.launch(self.stream), self.stream.sync)
-
-    def awaited(self, plan: Plan) -> Iterator[Measure]:
-        def blocking() -> None:
-            self.core.launch(self.stream, self.one, self.empty)
-            self.stream.sync()
-
-        yield looped(plan, AWAITED_ROW, f"{self.name}, blocking", plan.awaited, blocking)
-
-    def allocation(self, plan: Plan) -> Iterator[Measure]:
-        def allocate() -> None:
-            self.device.allocate(KIB_4, stream=self.stream).close()
-
-        yield looped(plan, ALLOCATION_ROW, self.name, plan.allocations, allocate)
-
-
-class Numba:
-    """numba-cuda, with kernels written in Python."""
-
-    name = NUMBA
-
-    def __init__(self) -> None:
-        cuda: Any = importlib.import_module("numba.cuda")
-        self.cuda = cuda
-        self.stream = cuda.stream()
-        self.x, self.y = (cuda.to_device(np.zeros(COUNT, np.float32)) for _ in range(2))
-        kernels: Any = importlib.import_module("speed_numba")
-        self.empty, self.saxpy, self.sixteen = kernels.empty, kernels.saxpy, kernels.sixteen
-
-    def launches(self, plan: Plan) -> Iterator[Measure]:
-        x, y = self.x, self.y
-        saxpy, sixteen = self.saxpy[GRID, BLOCK, self.stream], self.sixteen[GRID, BLOCK, self.stream]
-        a, n, ints = np.float32(2), np.int32(COUNT), tuple(map(np.int32, INTS))
-        calls: dict[int, Call] = {
-            4: lambda: saxpy(a, x, y, n),
-            16: lambda: sixteen(x, x, x, x, x, x, x, x, *ints),
-        }
-        for arguments, launch in calls.items():
-            yield from each_launch(plan, self.name, arguments, launch, self.stream.synchronize)
-
-    def awaited(self, plan: Plan) -> Iterator[Measure]:
-        empty = self.empty[1, 1, self.stream]
-
-        def blocking() -> None:
-            empty()
-            self.stream.synchronize()
-
-        yield looped(plan, AWAITED_ROW, f"{self.name}, blocking", plan.awaited, blocking)
-
-    def copies(self, plan: Plan) -> Iterator[Measure]:
-        yield from each_copy(plan, self.name, self._copies)
-
-    def _copies(self, nbytes: int) -> Copies:
-        source, out = host_arrays(nbytes)
-        array = self.cuda.device_array(nbytes, np.uint8)
-        pinned = self.cuda.pinned_array(nbytes, np.uint8)
-        wait = self.cuda.synchronize
-
-        def copy_in(host: np.ndarray) -> None:
-            array.copy_to_device(host)
-            wait()
-
-        return {
-            ("in", "pageable"): lambda: copy_in(source),
-            ("out", "pageable"): lambda: array.copy_to_host(out),
-            ("out", "new array"): array.copy_to_host,
-            ("in", "pinned"): lambda: copy_in(pinned),
-            ("out", "pinned"): lambda: array.copy_to_host(pinned),
-        }
-
-    def allocation(self, plan: Plan) -> Iterator[Measure]:
-        empty = functools.partial(self.cuda.device_array, KIB_4 // 4, np.float32)
-        yield looped(plan, ALLOCATION_ROW, self.name, plan.allocations, empty)
-
-
-OTHERS: dict[str, type[Any]] = {each.name: each for each in (Raw, Core, Cupy, Torch, Numba)}
-SECTIONS = ("launches", "graphs", "awaited", "tasks", "copies", "allocation")
-
-
-def run_other(who: str, plan: Plan) -> None:
-    """Measure one of the others: the sections that it has."""
-    try:
-        subject = OTHERS[who]()
-    except Exception as error:
-        tell_absent("everything", who, error)
-        return
-    for name in SECTIONS:
-        try:
-            for measure in getattr(subject, name, _nothing)(plan):
-                tell("measure", attrs.asdict(measure))
-        except Exception as error:
-            tell_absent(name, who, error)
-
-
-def _nothing(_plan: Plan) -> Iterator[Measure]:
-    return iter(())
-
-
-def tell(kind: str, content: dict[str, Any]) -> None:
-    """One line for the process that has started this one."""
-    print(kind, json.dumps(content), flush=True)
-
-
-def tell_absent(section: str, who: str, error: Exception) -> None:
-    """A section could not be measured; the others go on."""
-    words = "not available" if isinstance(error, AttributeError | ImportError) else "failed"
-    first_line = (str(error).splitlines() or [""])[0]
-    tell("absent", attrs.asdict(Absent(section, who, f"{words}: {type(error).__name__}: {first_line}")))
-
-
-def main(who: str, backend: str, plan: Plan) -> None:
-    """Measure one subject."""
-    if who == OURS:
-        trio.run(run_ours, backend, plan)
-    else:
-        if backend == "sim":
-            importlib.import_module("atomr_sim").install()
-        run_other(who, plan)
+async def answer(who: str, backend: str) -> None:
+    """Answer questions until there are no more."""
+    async with SUBJECTS[who](backend) as subject:
+        answers = Answers(subject, PLANS[backend].works)
+        await answer_all({"take": answers.take, "ways": answers.ways, "idle": idle})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Plan(**json.loads(sys.argv[3])))
-    sys.stdout.flush()
-    os._exit(0)  # what a library does at the end of a process is not measured, and may take long
+    serve(answer)

@@ -1,4 +1,4 @@
-"""Subjects that take turns: what the benchmarks of products, of transforms and of random numbers have in common.
+"""Subjects that take turns: what the benchmarks of speed, products, transforms and random numbers have in common.
 
 Each subject has a process of its own. All of them live at the same time and take turns, work by work and repetition by
 repetition, so that a clock that drifts is the same for all. In its turn a subject does the work again and again and
@@ -10,13 +10,11 @@ this file asks and shows, the second half answers.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import importlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,7 +27,7 @@ from typing import IO, Any, Final, Protocol, TypeVar
 
 import numpy as np
 import trio
-from speed_report import CUPY, HEADER, OURS, RAW, TORCH, Absent, Measure, Table, Verdict, line, picture, ratios
+from speed_report import CUPY, HEADER, OURS, RAW, TORCH, Absent, Measure, Table, line, ratios
 
 DEADLINE: Final = 300.0
 """Seconds that one subject may take for everything."""
@@ -56,6 +54,21 @@ class Work(Protocol):
         """Multiplications and additions, or other things of which the rate is told."""
 
 
+class WorkOfWays(Work, Protocol):
+    """Something that subjects do in turns, in several ways."""
+
+    @property
+    def most(self) -> int:
+        """Calls of one turn at most."""
+
+    @property
+    def least(self) -> int:
+        """Calls of one turn at least."""
+
+    def row(self, way: str) -> str:
+        """The row of one of the ways."""
+
+
 class Pace(Protocol):
     """How long is measured."""
 
@@ -69,6 +82,7 @@ class Pace(Protocol):
 
 
 AnyWork = TypeVar("AnyWork", bound=Work)
+AnyWorkOfWays = TypeVar("AnyWorkOfWays", bound=WorkOfWays)
 
 # --- the processes ----------------------------------------------------------------------------------------------------
 
@@ -116,18 +130,32 @@ class Subject:
         return (self._errors.read().strip().splitlines() or ["it said nothing"])[-1]
 
 
+def environment_of(checkout: Path) -> dict[str, str]:
+    """The environment of a process that imports the package of a checkout."""
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "bindings"), *others])}
+
+
 @contextlib.contextmanager
-def started(script: Path, who: str, backend: str) -> Iterator[Subject]:
-    """A subject, which ends with the block."""
+def started(
+    script: Path, who: str, backend: str, *, label: str | None = None, sources: Path | None = None
+) -> Iterator[Subject]:
+    """A subject, which ends with the block.
+
+    `sources` is the checkout whose package it imports, if that is another, and `label` its name in the table.
+    """
     command = [sys.executable, str(script), who, backend]
+    environment = environment_of(sources) if sources is not None else None
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as child,
     ):
         alarm = threading.Timer(DEADLINE, child.kill)
         alarm.start()
         try:
-            yield Subject(who, child, errors)
+            yield Subject(label or who, child, errors)
             child.communicate()
         finally:
             child.kill()
@@ -135,20 +163,27 @@ def started(script: Path, who: str, backend: str) -> Iterator[Subject]:
 
 
 @contextlib.contextmanager
-def all_started(script: Path, backend: str) -> Iterator[list[Subject]]:
-    """All the subjects of a backend, which end with the block."""
+def all_started(script: Path, backend: str, present: Sequence[str] | None = None) -> Iterator[list[Subject]]:
+    """The subjects that are present, by default all of a backend, which end with the block."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(started(script, who, backend)) for who in PRESENT[backend]]
+        yield [stack.enter_context(started(script, who, backend)) for who in present or PRESENT[backend]]
 
 
 # --- the turns --------------------------------------------------------------------------------------------------------
 
 
+def every(_name: str) -> bool:
+    """Choose all works."""
+    return True
+
+
 def measured(
-    subjects: list[Subject], works: Sequence[AnyWork], pace: Pace
+    subjects: list[Subject], works: Sequence[AnyWork], pace: Pace, only: Callable[[str], bool] = every
 ) -> Iterator[tuple[AnyWork, list[Measure], list[Absent]]]:
     """Each work in its turn, by all the subjects that have it. A subject that is gone is taken off the list."""
     for number, work in enumerate(works):
+        if not only(work.name):
+            continue
         ready, absent = made_ready(subjects, number, work.name)
         values: dict[str, list[float]] = {}
         try:
@@ -211,9 +246,40 @@ def callers(subjects: list[Subject], row: str, repetitions: int, calls: int, tab
         take_in(table, (Measure(each, who, times) for (each, who), times in values.items()))
 
 
-def excess(ours: Sequence[float], other: Sequence[float]) -> float:
-    """How much longer ours took than the other of the same repetition: the median, as a share of that."""
-    return statistics.median(one / compared for one, compared in zip(ours, other, strict=True)) - 1
+def ways(
+    subjects: list[Subject],
+    works: Sequence[AnyWorkOfWays],
+    pace: Pace,
+    only: Callable[[str], bool] = every,
+) -> Iterator[tuple[AnyWorkOfWays, list[Measure], list[Absent]]]:
+    """Each work in its turn, in all the ways that the subjects have: a row for each way.
+
+    A subject that is gone is taken off the list.
+    """
+    for number, work in enumerate(works):
+        if not only(work.name):
+            continue
+        ready, absent = made_ready(subjects, number, work.name)
+        values: dict[tuple[str, str], list[float]] = {}
+        counts: dict[str, int] = {}
+        for subject in [*ready, *in_turns(ready, pace.repetitions)]:
+            if subject not in subjects:
+                continue
+            try:
+                subject.ask(f"ways {counts.get(subject.who, FEWEST)}")
+                found: dict[str, float] = subject.answer()
+            except Gone as gone:
+                subjects.remove(subject)
+                absent.append(Absent(work.name, gone.who, gone.reason))
+                continue
+            if subject.who not in counts:  # the first turn says how often it is done in the others
+                most = min(int(pace.seconds / max(*found.values(), 1e-9)), work.most)
+                counts[subject.who] = max(most, FEWEST, work.least)
+                continue
+            for way, seconds in found.items():
+                values.setdefault((way, subject.who), []).append(seconds)
+        measures = [Measure(work.row(way), who, each) for (way, who), each in values.items()]
+        yield work, sorted(measures, key=lambda measure: measure.what), absent
 
 
 # --- how it is shown --------------------------------------------------------------------------------------------------
@@ -253,46 +319,9 @@ def take_in(table: Table, measures: Iterable[Measure]) -> None:
         print(line(measure), flush=True)
 
 
-def judged(name: str, ours: Measure | None, other: Measure | None, limit: float) -> Verdict:
-    """Return the verdict on how much longer ours took than the other: by at most a limit, a share of that."""
-    if ours is None or other is None:
-        missing = [what for what, measure in (("ours", ours), ("what it is compared with", other)) if measure is None]
-        return Verdict(name, None, missing=f"not measured: {', '.join(missing)}")
-    figure = excess(ours.values, other.values)
-    return Verdict(name, figure <= limit, figure, limit, "share")
-
-
 def tell(text: str) -> None:
     """Say how far it is, to whoever waits."""
     print(text, file=sys.stderr, flush=True)
-
-
-def not_measured(absent: Iterable[Absent]) -> Iterator[str]:
-    """A line for each reason, with what it holds for."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for each in absent:
-        rows.setdefault((each.who, each.reason), []).append(each.what)
-    for (who, reason), what in rows.items():
-        yield f"not measured: {who}: {reason}: {'; '.join(what)}"
-
-
-def parsed(description: str | None) -> argparse.Namespace:
-    """The arguments of the command line."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0] if description else None)
-    parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
-    parser.add_argument("--svg", type=Path, help="draw the picture there")
-    parser.add_argument("--strict", action="store_true", help="fail if something that must hold was missed")
-    return parser.parse_args()
-
-
-def concluded(arguments: argparse.Namespace, table: Table, title: str, judgements: Sequence[Verdict]) -> int:
-    """Print what must hold, and draw everything; the exit status is 1 if something was missed and that was asked."""
-    print("", *not_measured(table.absent), sep="\n")
-    if judgements:
-        print("what must hold, by medians of pairs:", *judgements, sep="\n")
-    if arguments.svg is not None:
-        arguments.svg.write_text("\n".join(picture(table, title, judgements)) + "\n", encoding="utf-8")
-    return int(arguments.strict and any(verdict.held is False for verdict in judgements))
 
 
 # --- the subject's side -----------------------------------------------------------------------------------------------
@@ -434,11 +463,24 @@ async def turn(subject: Computing, count: int) -> float:
     return (time.perf_counter() - begun) / count
 
 
+def imported() -> str:
+    """The folder of the package that this process has imported."""
+    import atomr_trio
+
+    return str(Path(atomr_trio.__file__).resolve().parent)
+
+
+async def sources(_number: int) -> str:
+    """The same, as an answer."""
+    return imported()
+
+
 async def answer_all(answers: Mapping[str, Callable[[int], Awaitable[object]]]) -> None:
     """Answer questions until there are no more, each by what its word stands for."""
+    known = {"sources": sources, **answers}
     async for question in trio.wrap_file(sys.stdin):
         word, number = question.split()
-        print(json.dumps(await answers[word](int(number))), flush=True)
+        print(json.dumps(await known[word](int(number))), flush=True)
 
 
 def serve(main: Callable[[str, str], Awaitable[None]]) -> None:

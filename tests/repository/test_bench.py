@@ -7,7 +7,6 @@ import importlib
 import json
 import subprocess
 import sys
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,68 +16,60 @@ from support import ROOT
 
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 sys.path.append(str(BENCHMARKS))
-report = importlib.import_module("speed_report")
+report, targets = importlib.import_module("speed_report"), importlib.import_module("targets")
+speed, speed_works = importlib.import_module("speed"), importlib.import_module("speed_works")
 blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
 fft, fft_subjects = importlib.import_module("fft"), importlib.import_module("fft_subjects")
 random_numbers, random_subjects = importlib.import_module("random_numbers"), importlib.import_module("random_subjects")
-turns = importlib.import_module("turns")
+turns, conclusion = importlib.import_module("turns"), importlib.import_module("conclusion")
 recovery = importlib.import_module("recovery")
+OF_SPEED = targets.of_speed(speed_works.PLANS["cuda"].works)
 
 
 def table(*measures: tuple[str, str, float]) -> report.Table:
     return report.Table([report.Measure(what, who, [value]) for what, who, value in measures])
 
 
-def verdict(name: str, *measures: tuple[str, str, float]) -> report.Verdict:
-    (found,) = [each for each in report.judged(table(*measures)) if each.name == name]
-    return found
+def verdict(row: str, *measures: tuple[str, str, float]) -> report.Verdict:
+    """What is said of a row that one target is about."""
+    (target,) = [each for each in OF_SPEED if each.row == row]
+    return target.judge(table(*measures))
+
+
+def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a benchmark on the simulator."""
+    command = [sys.executable, str(BENCHMARKS / program), "--backend", "sim", *map(str, arguments)]
+    environment = support.child_environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.sim_only
-def test_the_benchmark_runs_on_the_simulator_and_writes_its_figures_and_its_picture(tmp_path):
-    figures, picture = tmp_path / "speed.json", tmp_path / "speed.svg"
-    command = [sys.executable, str(BENCHMARKS / "speed.py"), "--backend", "sim", "--repetitions", "1"]
-    done = subprocess.run(
-        [*command, "--json", str(figures), "--svg", str(picture)],
-        env=support.child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_the_benchmark_of_speed_measures_every_work_and_tells_all_of_it(tmp_path):
+    figures = tmp_path / "speed.json"
+    done = run("speed.py", "--json", figures, "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(figures.read_text(encoding="utf-8"))
-    assert told.keys() == {"backend", "device", "python", "plan", "measurements", "absent", "ratios", "must_hold"}
-    assert (told["backend"], told["plan"]["repetitions"]) == ("sim", 1)
+    assert (told["benchmark"], told["backend"], told["machine"]) == ("speed", "sim", "simulator")
     for measure in told["measurements"]:
         assert measure.keys() == {"what", "who", "unit", "min", "median", "p90", "values"}
         assert 0 <= measure["min"] <= measure["median"] <= measure["p90"]
         assert len(measure["values"]) == 1
     rows = {(measure["what"], measure["who"]) for measure in told["measurements"]}
-    assert rows >= {(what, report.OURS) for what in (report.AWAITED_ROW, report.TASKS_ROW, report.ALLOCATION_ROW)}
-    assert rows >= {(report.GRAPH, report.OURS), (report.GRAPH, report.RAW), (report.AWAITED_ROW, report.RAW_THREAD)}
+    works = speed_works.PLANS["sim"].works
+    for work in [work for work in works if work.kind != "ticket"]:
+        assert {row for row, who in rows if who == report.OURS} & {work.row(way) for way in ("awaited", "caller")}, work
+    by_both = ("launch, 4 arguments, caller", "graph of 5 kernels, end to end", "copy in, pageable, 4 KiB, awaited")
+    assert rows >= {(row, who) for row in by_both for who in (report.OURS, report.RAW)}
     assert rows >= {(report.START_ROW, report.OURS), (report.IMPORT_ROW, report.OURS), (report.IDLE_ROW, report.OURS)}
-    assert (report.copy_row("in", "pageable", 4096), report.OURS) in rows
-    assert [each for each in told["absent"] if not each["reason"].startswith("not available: AttributeError")] == []
-    assert [each["name"] for each in told["must_hold"]] == [rule.name for rule in report.RULES]
+    lacking = [each for each in told["absent"] if each["reason"] != "has no such call"]
+    assert [(each["who"], each["reason"]) for each in lacking if "SUPPORTED" not in each["reason"]] == []
+    assert [each["name"] for each in told["must_hold"]] == [target.name for target in targets.of_speed(works)]
     assert {each["held"] for each in told["must_hold"]} == {None}
-    ElementTree.parse(picture)
-    assert f"{report.AWAITED_ROW} " in done.stdout
-    assert "[4/4, " in done.stdout
 
 
 @pytest.mark.sim_only
-def test_the_benchmark_of_the_simulator_runs_kernels_in_both_ways_and_draws_what_they_cost(tmp_path):
-    picture = tmp_path / "simulator.svg"
-    command = [sys.executable, str(BENCHMARKS / "simulator.py"), "--kernels", "saxpy", "histogram"]
-    done = subprocess.run(
-        [*command, "--repetitions", "1", "--svg", str(picture)],
-        env=support.child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_the_benchmark_of_the_simulator_runs_kernels_in_both_ways_and_judges_what_they_cost():
+    done = run("simulator.py", "--kernels", "saxpy", "histogram", "--repetitions", 1)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     loads, runs = ["engine"], ["engine", report.OURS]
@@ -86,7 +77,6 @@ def test_the_benchmark_of_the_simulator_runs_kernels_in_both_ways_and_draws_what
         assert [text[48:80].strip() for text in lines if text[2:46].strip() == row] == who
     judged = [text[12:].rsplit(": ", 1)[0] for text in lines if text.startswith(("held ", "MISSED "))]
     assert judged == ["saxpy, 1e6", "saxpy, 1e6: load", "histogram, 1e6: load"]
-    ElementTree.parse(picture)
 
 
 def test_the_spread_is_the_least_the_median_and_the_value_that_nine_in_ten_do_not_exceed():
@@ -96,59 +86,68 @@ def test_the_spread_is_the_least_the_median_and_the_value_that_nine_in_ten_do_no
     assert report.Measure("what", "who", [3]).p90 == 3
 
 
-def test_a_rule_compares_with_the_fastest_peer_and_not_with_the_bare_driver():
-    row, name = report.CALLER, report.RULES[0].name
-    measures = [(row, report.CUPY, 4.0), (row, report.CORE, 3.0), (row, report.RAW, 0.1)]
-    held = verdict(name, *measures, (row, report.BATCH, 1.5))
-    assert (held.held, held.figure, held.limit) == (True, 1.5, 1.5)
-    assert verdict(name, *measures, (row, report.BATCH, 1.6)).held is False
+def test_a_target_compares_with_the_fastest_peer_and_not_with_the_bare_driver():
+    row = "launch, 4 arguments, caller"
+    floors = (row, report.RAW, 0.1), (row, report.NATIVE, 0.1)
+    measures = [(row, report.CUPY, 4.0), (row, report.CORE, 3.0), *floors]
+    held = verdict(row, *measures, (row, report.OURS, 1.2))
+    assert (held.held, held.figure, held.limit) == (True, 1.2, pytest.approx(1.2))
+    assert (held.ratio, held.target) == (pytest.approx(0.4), pytest.approx(0.4))
+    assert verdict(row, *measures, (row, report.OURS, 1.21)).held is False
     assert str(held).startswith("held ")
 
 
+PLAIN, READY = "launch, 4 arguments, caller", "launch, 4 arguments, prepared, caller"
+TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
+
+
 @pytest.mark.parametrize(
-    ("what", "who", "limit"),
+    ("row", "other", "who", "limit"),
     [
-        (report.CALLER, report.PREPARED, 0.8e-6),
-        (report.AWAITED_ROW, report.OURS, 20e-6),
-        (report.TASKS_ROW, report.OURS, 8e-6),
-        (report.ALLOCATION_ROW, report.OURS, 3e-6),
-        (report.IDLE_ROW, report.OURS, 0.005),
+        (READY, PLAIN, report.CORE, 0.25),
+        ("launch, 16 arguments, end to end", None, report.CUPY, 0.8),
+        (f"{EMPTY}, awaited", TICKET, report.NATIVE, 2.2),
+        (f"{EMPTY}, of 64 tasks", TICKET, report.NATIVE, 1.0),
+        ("gemm 256, new result, awaited", None, report.TORCH, 1.5),
+        ("gemm 256, to out, caller", None, report.TORCH, 0.4),
+        ("fill 16 KiB, end to end", None, report.TORCH, 1.0),
+        ("slice x[1:10], caller", None, report.TORCH, 1.0),
+        ("graph of 100 kernels, end to end", None, report.RAW, 1.0 + 2e-6),
+        ("copy in, pageable, 16 KiB, awaited", None, report.RAW, 2.5),
+        ("copy out, pageable, 256 KiB, awaited", None, report.RAW, 1.5),
+        ("copy out, pageable, 256 KiB, end to end", "copy out, pageable, 256 KiB, awaited", report.RAW, 1.0),
+        ("copy in, pageable, 16 MiB, awaited", None, report.RAW, 1.0),
+        ("copy in, pageable, 64 MiB, awaited", None, report.RAW, 0.4),
+        ("copy in, pinned, 4 KiB, awaited", None, report.RAW, 1.0 + 10e-6),
+        ("copy out, new array, 256 MiB, awaited", None, report.TORCH, 0.2),
+        ("copy in, strided, 1 MiB, awaited", None, report.RAW, 1.2),
+        (report.IDLE_ROW, None, None, 0.001),
     ],
 )
-def test_a_figure_of_its_own_is_held_up_to_its_limit(what, who, limit):
-    for factor, held in ((1.0, True), (1.01, False)):
-        judged = report.judged(table((what, who, factor * limit)))
-        assert [each.held for each in judged if each.held is not None] == [held]
+def test_a_row_is_held_up_to_its_limit(row, other, who, limit):
+    others = [(other or row, who, 1.0)] if who else []
+    for factor, held in ((0.999, True), (1.001, False)):
+        judged = verdict(row, *others, (row, report.OURS, factor * limit))
+        assert (judged.held, judged.limit) == (held, pytest.approx(limit))
 
 
-def test_copies_are_compared_with_the_bare_driver_and_new_arrays_with_pytorch():
-    measures = []
-    for direction in ("in", "out"):
-        for host, factor in (("pageable", 0.5), ("pinned", 1.05)):
-            row = report.copy_row(direction, host, 256 << 20)
-            measures += [(row, report.RAW, 2.0), (row, report.OURS, 2.0 * factor)]
-    measures += [(report.NEW_ARRAY, report.TORCH, 4.0), (report.NEW_ARRAY, report.OURS, 1.0)]
-    judged = [each for each in report.judged(table(*measures)) if each.held is not None]
-    assert [each.held for each in judged] == [True] * 5
-    slower = [(what, who, 1.001 * value if who == report.OURS else value) for what, who, value in measures]
-    assert [each.held for each in report.judged(table(*slower)) if each.held is not None] == [False] * 5
+def test_no_target_of_the_speed_benchmark_is_there_twice():
+    names = [target.name for target in OF_SPEED]
+    assert len(set(names)) == len(names) > 100
 
 
-def test_ratios_are_to_the_best_of_ours():
-    row = report.CALLER
-    measured = table(
-        (row, report.OURS, 4.0), (row, report.BATCH, 2.0), (row, report.CORE, 6.0), ("else", report.RAW, 1.0)
-    )
+def test_ratios_are_to_ours():
+    measured = table(("row", report.OURS, 2.0), ("row", report.CORE, 6.0), ("else", report.RAW, 1.0))
     rows = measured.rows()
-    assert report.ratios(rows[row]) == {report.OURS: 2.0, report.BATCH: 1.0, report.CORE: 3.0}
+    assert report.ratios(rows["row"]) == {report.OURS: 1.0, report.CORE: 3.0}
     assert report.ratios(rows["else"]) == {}
     (told,) = report.comparisons(measured)
-    assert told.split("  ")[-1].strip() == "atomr_trio 2; atomr_trio, batch 1; cuda.core 3"
+    assert told.split("  ")[-1].strip() == "atomr_trio 1; cuda.core 3"
 
 
-def test_a_rule_whose_figures_are_missing_is_not_judged_and_says_which():
-    missing = verdict(report.RULES[0].name, (report.CALLER, report.BATCH, 1.0))
-    assert (missing.held, missing.missing) == (None, f"not measured: any peer: {report.CALLER}")
+def test_a_target_whose_figures_are_missing_is_not_judged_and_says_which():
+    missing = verdict(PLAIN, (PLAIN, report.OURS, 1.0))
+    assert (missing.held, missing.missing) == (None, f"not measured: any peer: {PLAIN}")
     assert json.loads(json.dumps(missing.facts(), allow_nan=False))["held"] is None
     assert "not judged" in str(missing)
 
@@ -179,61 +178,57 @@ def test_sizes_are_whole_numbers_of_a_unit(nbytes, text):
     assert report.size(nbytes) == text
 
 
-def test_bars_are_as_long_as_what_they_show_and_tell_the_ratio_to_ours():
-    row = report.AWAITED_ROW
-    shown = table((row, report.OURS, 10e-6), (row, report.RAW_THREAD, 40e-6))
-    drawing = ElementTree.fromstring("\n".join(report.picture(shown, "a & b", report.judged(shown))))
-    bars = {bar.get("class"): float(bar.get("width")) for bar in drawing.iter("{http://www.w3.org/2000/svg}rect")}
-    assert bars["peer"] == pytest.approx(4 * bars["ours"], rel=0.01)
-    texts = [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"a & b", row, report.OURS, "10 µs, 1 x", "40 µs, 4 x"} <= set(texts)
-
-
 # --- the benchmark of products ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("with_standby", "without", "bare"), [(2e-3, 0.35, 0.3), (1e-3, 0.2, 0.3)])
-def test_recoveries_within_their_limits_are_held(with_standby, without, bare):
-    ours = [recovery.Recovery(name, [seconds], [5e-3]) for name, seconds in (("one", with_standby), ("no", without))]
-    assert [verdict.held for verdict in recovery.judged(*ours, bare)] == [True] * 4
+def recovered(standby: float, start: float, bare: float | None, held_up: float = 5e-3) -> list[bool | None]:
+    """What is said of recoveries that take so many seconds, with a standby and without."""
+    ours = [recovery.Recovery(name, [seconds], [held_up]) for name, seconds in (("one", standby), ("no", start))]
+    return [verdict.held for verdict in recovery.judged(*ours, recovery.table_of(*ours, {"atomr_cuda": bare}))]
+
+
+@pytest.mark.parametrize(("standby", "start", "bare"), [(2e-3, 0.35, 0.3), (1e-3, 0.2, 0.3)])
+def test_recoveries_within_their_limits_are_held(standby, start, bare):
+    assert recovered(standby, start, bare) == [True] * 4
 
 
 def test_a_recovery_is_missed_that_takes_longer_than_it_may_or_holds_the_loop_up():
-    ours = [recovery.Recovery("one", [2.1e-3], [6e-3]), recovery.Recovery("no", [0.36], [5e-3])]
-    assert [verdict.held for verdict in recovery.judged(*ours, 0.3)] == [False, False, False, True]
+    assert recovered(2.1e-3, 0.36, 0.3) == [False, False, True, True]
+    assert recovered(2e-3, 0.35, 0.3, held_up=5.1e-3) == [True, True, False, False]
 
 
 def test_a_start_without_a_standby_is_not_judged_where_nothing_can_be_compared():
-    ours = [recovery.Recovery(name, [1e-3], [1e-3]) for name in ("one", "no")]
-    assert [verdict.held for verdict in recovery.judged(*ours, None)] == [True, None, True, True]
+    assert recovered(1e-3, 1e-3, None) == [True, None, True, True]
 
 
 def test_each_load_call_and_opening_has_its_limit():
-    loads = [recovery.Recovery("1 GiB", [2e-3], []), recovery.Recovery("2 GiB", [3e-3], [])]
-    calls = {"gemm": [1e-3, 2e-3, 9e-3], "solve": [3e-3]}
-    verdicts = list(recovery.judged_more(loads, calls, [0.2, 0.3, 0.9], 0.26))
-    assert [verdict.held for verdict in verdicts] == [True, False, True, False, True]
-    assert [verdict.held for verdict in recovery.judged_more([], {}, [0.4], 0.3)] == [False]
-    assert [verdict.held for verdict in recovery.judged_more([], {}, [0.4], None)] == [None]
+    ours = [recovery.Recovery(name, [1e-3], [1e-3]) for name in ("one", "no")]
+    table = recovery.table_of(*ours, {"atomr_cuda": 0.3})
+    for row, values in (
+        (recovery.load_row(1, 50), [2e-3, 1e-3, 9e-3]),
+        (recovery.load_row(10, 1), [3e-3]),
+        (recovery.call_row("gemm"), [2.1e-3]),
+        (recovery.OPENED_ROW, [0.2, 0.3, 0.9]),
+    ):
+        table.measures.append(report.Measure(row, report.OURS, values))
+    judged = {verdict.name: verdict.held for verdict in recovery.judged(*ours, table)}
+    found = [held for name, held in judged.items() if "GiB" in name or "gemm" in name or recovery.OPENED_ROW in name]
+    assert found == [True, False, False, None], "no process was measured"
+    table.measures.append(report.Measure(recovery.PROCESS_ROW, report.RAW, [0.26]))
+    assert [held for held in (verdict.held for verdict in recovery.judged(*ours, table)) if held is None] == []
 
 
 @pytest.mark.sim_only
-def test_the_benchmark_of_products_checks_and_times_all_of_them_by_both_and_draws_them(tmp_path):
-    picture = tmp_path / "blas.svg"
-    command = [sys.executable, str(BENCHMARKS / "blas.py"), "--backend", "sim", "--svg", str(picture), "--strict"]
-    done = subprocess.run(
-        command, env=support.child_environment(), capture_output=True, text=True, timeout=120, check=False
-    )
+def test_the_benchmark_of_products_checks_and_times_all_of_them_by_both(tmp_path):
+    done = run("blas.py", "--json", tmp_path / "blas.json", "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
     products = [product.name for product in blas_subjects.PLANS["sim"].products]
     assert {"gemm float8, 32 x 32", "gemm float32, 8 of 16 x 16"} <= set(products)
-    found = [line.split("  ")[1:] for line in done.stdout.splitlines() if line.startswith("  gemm")]
-    told = [(name, next(filter(None, rest)).strip()) for name, *rest in found]
-    assert told == [(name, who) for name in products for who in (report.OURS, report.RAW)]
+    told = json.loads((tmp_path / "blas.json").read_text(encoding="utf-8"))
+    found = [(each["what"], each["who"]) for each in told["measurements"]]
+    assert found == [(name, who) for name in products for who in (report.OURS, report.RAW)]
     assert "not measured" not in done.stdout
     assert f"[{len(products)}/{len(products)}, " in done.stderr
-    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert set(products) <= set(texts)
 
 
 class Multiplier:
@@ -363,11 +358,13 @@ def test_products_are_judged_by_pairs_and_not_by_medians_of_each():
                 for who, values in ((report.OURS, ours), (report.RAW, bare))
             ]
         )
-        (verdict,) = blas.verdicts(measured, [small, large])
-        assert (verdict.name, verdict.held) == (f"{large.name}, over the bare call", held)
-        assert verdict.figure == pytest.approx(1.019 * factor - 1)
-    (missing,) = blas.verdicts(table((large.name, report.OURS, 1.0)), [small, large])
-    assert (missing.held, missing.missing) == (None, f"not measured: {report.RAW}")
+        (target,) = targets.of_products((each.name, each.size) for each in (small, large))
+        judged = target.judge(measured)
+        assert (judged.name, judged.held) == (f"{large.name}: at most 2 % over ctypes", held)
+        assert judged.figure == pytest.approx(1.019 * factor - 1)
+        assert (judged.ratio, judged.target) == (pytest.approx(1.019 * factor), pytest.approx(1.02))
+    missing = target.judge(table((large.name, report.OURS, 1.0)))
+    assert (missing.held, missing.missing) == (None, f"not measured: {report.RAW}: {large.name}")
 
 
 def test_a_line_tells_the_rate_and_the_ratio_to_ours():
@@ -379,25 +376,20 @@ def test_a_line_tells_the_rate_and_the_ratio_to_ours():
 
 def test_what_is_missing_is_told_once_for_each_reason():
     absent = [report.Absent(what, who, "no") for what, who in (("x", "a"), ("y", "a"), ("x", "b"))]
-    assert list(turns.not_measured(absent)) == ["not measured: a: no: x; y", "not measured: b: no: x"]
+    assert list(conclusion.not_measured(absent)) == ["not measured: a: no: x; y", "not measured: b: no: x"]
 
 
 # --- the benchmark of transforms --------------------------------------------------------------------------------------
 
 
 @pytest.mark.sim_only
-def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_by_both_and_draws_them(tmp_path):
-    picture = tmp_path / "fft.svg"
-    command = [sys.executable, str(BENCHMARKS / "fft.py"), "--backend", "sim", "--svg", str(picture), "--strict"]
-    done = subprocess.run(
-        command, env=support.child_environment(), capture_output=True, text=True, timeout=120, check=False
-    )
+def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_by_both(tmp_path):
+    done = run("fft.py", "--json", tmp_path / "fft.json", "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
     plan, both = fft_subjects.PLANS["sim"], (report.OURS, report.RAW)
-    found = [(text[2:46].strip(), text[48:80].strip()) for text in done.stdout.splitlines() if text.startswith("  ")]
-    told = [(what, who) for what, who in found if what]
+    told = json.loads((tmp_path / "fft.json").read_text(encoding="utf-8"))
     new = [(number, transform) for number, transform in enumerate(plan.new)]
-    assert told == [
+    assert [(each["what"], each["who"]) for each in told["measurements"]] == [
         *((transform.name, who) for transform in plan.transforms for who in both),
         *((fft_subjects.CALLER_ROW, report.OURS), (turns.LAUNCH_ROW, report.OURS)),
         (fft_subjects.CALLER_ROW, report.RAW),
@@ -405,8 +397,6 @@ def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_
     ]
     assert "not measured" not in done.stdout
     assert done.stdout.count("not judged") == sum(transform.judged for transform in plan.transforms) + 1
-    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert {transform.name for transform in plan.transforms} <= set(texts)
 
 
 class Transformer:
@@ -460,31 +450,35 @@ def test_a_transform_to_or_from_real_numbers_has_a_half_of_the_spectrum_and_of_t
 
 
 def test_transforms_are_judged_by_pairs_where_the_bare_call_takes_long_enough():
-    long, short, default = (
-        fft_subjects.Transform("irfft", (8,), count, exact=exact)
-        for count, exact in ((1, False), (2, False), (1, True))
-    )
+    long, short = (fft_subjects.Transform("irfft", (8,), count) for count in (1, 2))
     bare, slower = np.array([1.0, 2.0, 3.0]), np.array([1.019, 1.0, 1.5])
     for factor, held in ((1.0, True), (1.002, False)):
         measured = report.Table(
             [
                 report.Measure(each.name, who, values)
-                for each, scale in ((long, 50e-6 / 2), (short, 49e-6 / 2), (default, 1.0))
+                for each, scale in ((long, 50e-6 / 2), (short, 49e-6 / 2))
                 for who, values in ((report.OURS, scale * bare * slower * factor), (report.RAW, scale * bare))
             ]
         )
-        judged, too_short, _ = fft.verdicts(measured, [long, short, default])
-        assert (judged.name, judged.held) == (f"{long.name}, over the bare call", held)
+        of_long, of_short, _ = of_transforms(long, short)
+        judged, too_short = of_long.judge(measured), of_short.judge(measured)
+        assert (judged.name, judged.held) == (f"{long.name}: at most 2 % over ctypes", held)
         assert judged.figure == pytest.approx(1.019 * factor - 1)
-        assert (too_short.held, too_short.missing) == (None, "the bare call takes 49 µs, less than 50 µs")
-    missing, _ = fft.verdicts(table((long.name, report.OURS, 1.0)), [long, default])
-    assert (missing.held, missing.missing) == (None, "not measured: what it is compared with")
+        assert (too_short.held, too_short.missing) == (None, "ctypes takes 49 µs, less than 50 µs")
+
+
+def of_transforms(*transforms: fft_subjects.Transform) -> list[targets.Target]:
+    """The targets of transforms, and of a call in a batch."""
+    names = [transform.name for transform in transforms]
+    found: list[targets.Target] = targets.of_transforms(names, fft_subjects.CALLER_ROW, turns.LAUNCH_ROW)
+    return found
 
 
 @pytest.mark.parametrize(("seconds", "held"), [(1.29, True), (1.31, False)])
 def test_a_transform_in_a_batch_may_cost_its_caller_little_more_than_a_launch(seconds, held):
     rows = (fft_subjects.CALLER_ROW, seconds), (turns.LAUNCH_ROW, 1.0)
-    (judged,) = fft.verdicts(table(*((row, report.OURS, value) for row, value in rows)), [])
+    (target,) = of_transforms()
+    judged = target.judge(table(*((row, report.OURS, value) for row, value in rows)))
     assert (judged.held, judged.figure) == (held, pytest.approx(seconds - 1))
 
 
@@ -537,17 +531,8 @@ def test_new_plans_are_told_without_the_processes_that_do_not_count_and_by_those
 
 
 @pytest.mark.sim_only
-def test_the_benchmark_of_random_numbers_checks_and_times_all_draws_by_both_and_draws_them(tmp_path):
-    picture = tmp_path / "random.svg"
-    command = [sys.executable, str(BENCHMARKS / "random_numbers.py"), "--backend", "sim", "--svg", str(picture)]
-    done = subprocess.run(
-        [*command, "--strict"],
-        env=support.child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def test_the_benchmark_of_random_numbers_checks_and_times_all_draws_by_both():
+    done = run("random_numbers.py", "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
     plan, both = random_subjects.PLANS["sim"], (report.OURS, report.RAW)
     found = [(text[2:46].strip(), text[48:80].strip()) for text in done.stdout.splitlines() if text.startswith("  ")]
@@ -566,8 +551,6 @@ def test_the_benchmark_of_random_numbers_checks_and_times_all_draws_by_both_and_
         f"cuRAND has no {verb}" for verb in ("binomial", "gamma", "exponential")
     ]
     assert done.stdout.count("not judged") == sum(draw.judged_by is not None for draw in plan.draws)
-    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert {draw.name for draw in plan.draws} <= set(texts)
 
 
 class Drawer:
@@ -618,9 +601,10 @@ def test_draws_are_judged_by_the_bare_call_or_by_cupy_where_that_takes_long_enou
         *((gamma.name, report.OURS, 1.019e-3), (gamma.name, report.CUPY, 1e-3)),
         *((short.name, report.OURS, 1.0), (short.name, report.CUPY, 49e-6)),
     )
-    of_words, of_gamma, of_short = random_numbers.verdicts(measured, [words, exponential, gamma, short])
-    assert (of_words.name, of_words.held) == ("bits uint32, 10^7, over the bare call", True)
-    assert (of_gamma.name, of_gamma.held) == ("gamma(2.5) float64, 10^7, over CuPy", False)
+    judged_by = [(draw.name, draw.judged_by) for draw in (words, exponential, gamma, short) if draw.judged_by]
+    of_words, of_gamma, of_short = targets.judged(measured, targets.of_draws(judged_by))
+    assert (of_words.name, of_words.held) == ("bits uint32, 10^7: at most 2 % over ctypes", True)
+    assert (of_gamma.name, of_gamma.held) == ("gamma(2.5) float64, 10^7: at most 0 % over CuPy", False)
     assert (of_short.held, of_short.missing) == (None, "CuPy takes 49 µs, less than 50 µs")
-    (missing,) = random_numbers.verdicts(table(), [words])
-    assert (missing.held, missing.missing) == (None, "not measured: ours, what it is compared with")
+    (missing,) = targets.judged(table(), targets.of_draws(judged_by[:1]))
+    assert (missing.held, missing.missing) == (None, f"not measured: {report.OURS}: {words.name}")

@@ -88,6 +88,7 @@ def services() -> Iterator[Any]:
     made = SimpleNamespace(
         cuda_error=CudaError,
         capture_turns=CaptureTurns(),
+        forget_hot=lambda: None,
         workspaces=Workspaces([0] * (WORKSPACES_WORD + 1)),
         give_back=later.make,
         wait_given_back=later.join,

@@ -78,7 +78,7 @@ def test_what_a_call_made_ready_does():
         assert again(0) == 0 and content()[0] == 32000
 
         # A refusal comes as a status, and what it means is asked for.
-        again, error_of, _ = engine.hot_call(BLAS.call.number, scale, lane)
+        again, error_of, *_ = engine.hot_call(BLAS.call.number, scale, lane)
         atomr_sim.inject("cublasDscal_64:7:1")
         status = again(0)
         assert status == 7 and error_of(status).function == "cublasDscal_v2_64"
@@ -89,6 +89,91 @@ def test_what_a_call_made_ready_does():
         assert status != 0 and error_of(status).function == "cublasSetPointerMode_v2", error_of(status)
         before = content()[0]
         assert again(0) == 0 and content()[0] == 2 * before
+        """
+    )
+
+
+@pytest.mark.sim_only
+def test_a_call_for_native_code_has_its_arguments_and_the_places_of_its_words():
+    run_in_process(
+        """
+        import struct, threading
+        from types import SimpleNamespace
+        from atomr_trio._calls.verbs import Answer, Scalar, _write
+        from atomr_trio._wire.ready import with_holes
+        from atomr_trio._wire.records.calls import HEAD, STAGING_AT, WORD
+        from atomr_trio.libraries.blas.engine import blas_engine
+        from atomr_trio.libraries.blas.records import BLAS, flags
+
+        begin()
+        lane = SimpleNamespace(
+            index=0, stream=stream(), calling=threading.Lock(), weigh=lambda ticket, entries: None
+        )
+        raised = []
+        host = ctypes.create_string_buffer(64)
+        services = SimpleNamespace(give_up=raised.append, staged=lambda place: ctypes.addressof(host) + place)
+        engine = blas_engine(services)
+        room, verb = allocate(1 << 16), BLAS.call.number
+
+        def record(function, *arguments, setting=0, answer=0):
+            written = _write(arguments)
+            head = (BLAS.numbers[function], setting, written.scalars, written.answers, answer, 0)
+            return HEAD.pack(*head) + written.words
+
+        def native(payload, *places):
+            engine.calls[verb](SimpleNamespace(payload=payload, ticket=1), lane)
+            return engine.hot_call(verb, with_holes(payload, places), lane, places).native()
+
+        def made(form, *words):
+            for target, word in zip(form.targets, words, strict=True):
+                ctypes.c_uint64.from_address(target).value = word
+            function = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 24)(form.function)
+            status = function(*form.arguments.view)
+            driver.cuStreamSynchronize(lane.stream)
+            return status
+
+        def content(place):
+            return struct.unpack("<2d", read(room + place, 16))
+
+        add = record("cublasDaxpy_64", 2, Scalar.of(1, "float64"), room, 1, room + 256, 1)
+        form = native(add, HEAD.size + WORD * 4, HEAD.size + WORD * 6)
+        write(room, struct.pack("<2d", 5, 7))
+        for factor, place in ((3.0, 512), (-0.5, 1024)):
+            (bits,) = struct.unpack("<Q", struct.pack("<d", factor))
+            assert made(form, room + place, bits) == 0
+            assert content(place) == (factor * 5, factor * 7)
+        # A negative step is a word like any other.
+        assert made(native(record("cublasDcopy_64", 2, room, 1, room + 2048, -1))) == 0
+        assert content(2048) == (7, 5)
+
+        # It is for one setting of the handle.
+        setting = ctypes.c_uint64.from_address(form.guard)
+        assert setting.value == form.expected == 0
+        by_device = record("cublasDaxpy_64", 2, room, room, 1, room + 256, 1, setting=flags(device_scalars=True))
+        other = native(by_device)
+        assert other.guard == form.guard and other.expected == setting.value == flags(device_scalars=True)
+
+        # What is answered goes to the host by a second call, so Python makes both.
+        dot = record("cublasDdot_64", 2, room, 1, room, 1, Answer(), setting=flags(device_scalars=True), answer=8)
+        assert native(dot, STAGING_AT) is None
+        assert not raised
+
+        # A function that raises ends the worker, since C would go on.
+        from atomr_trio._worker.base.pointers import pointer_to
+
+        def fail(*arguments):
+            raise RuntimeError("a bug")
+
+        declared = SimpleNamespace(argtypes=(ctypes.c_void_p,), restype=ctypes.c_int, bind=lambda: fail)
+        pointer = pointer_to(declared, raised.append)
+        stderr, sys.stderr = sys.stderr, open(os.devnull, "w")
+        sys.unraisablehook = lambda unraisable: None
+        pointer(0)
+        sys.stderr = stderr
+        assert [str(bug) for bug in raised] == ["a bug"]
+        # A number by value is in another register.
+        by_value = SimpleNamespace(argtypes=(ctypes.c_double,), restype=ctypes.c_int, bind=lambda: fail)
+        assert pointer_to(by_value, raised.append) is None
         """
     )
 
@@ -163,7 +248,7 @@ def test_a_call_made_ready_takes_the_words_that_come_with_it():
         dot = record("cublasDdot_64", 2, room, 1, room, 1, Answer(), setting=flags(device_scalars=True), answer=8)
         assert ready(dot, STAGING_AT) is None
         general(dot)
-        answered, error_of, _ = ready(dot, STAGING_AT)
+        answered, error_of, *_ = ready(dot, STAGING_AT)
         for place in (16, 40):
             assert answered((place,)) == 0
             content(room)

@@ -290,7 +290,7 @@ def test_a_call_of_a_plan_with_a_state_that_was_made_ready_ends_with_a_failure(b
     request = (bench.table.execute.number, bench.payload(scalars=chosen(1)), bench.lane)
     ready = bench.engine.hot_call(*request)
     assert ready is not None
-    call, error_of, _ = ready
+    call, error_of, *_ = ready
     assert call(0) == 0
     bench.toy.statuses["toyShape"] = 7
     status = call(0)

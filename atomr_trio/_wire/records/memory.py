@@ -22,7 +22,7 @@ COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
 was registered."""
 
 COPY_OUT_BOX = MEMORY.verb("copy_out_box", Mode.ENQUEUES, {"area": "Q"})
-COPY = MEMORY.verb("copy", Mode.ENQUEUES, {}, capturable=True)
+COPY = MEMORY.verb("copy", Mode.ENQUEUES, {}, capturable=True, shares=True)
 """Copy inside device memory. The tail is one `BOX`."""
 
 COPY_IN_MANY = MEMORY.verb("copy_in_many", Mode.BLOCKS, {"area": "Q"})
@@ -49,6 +49,7 @@ FILL = MEMORY.verb(
     {"destination": "Q", "pitch": "Q", "itemsize": "Q", "width": "Q", "height": "Q", "pattern": "16s"},
     {"destination": Role.OVERWRITE},
     capturable=True,
+    shares=True,
 )
 """Fill `height` rows of `width` items; `pattern` begins with the bytes of one item (1, 2, 4, 8 or 16 bytes)."""
 
@@ -69,5 +70,14 @@ BOX = struct.Struct("<9Q")
 """For the destination, then for the source: address or offset in the area, pitch, rows from plane to plane. Then: bytes
 of a row, rows of a plane, planes."""
 
+PLACES_OF_A_BOX = (0, 8, 8 + 24)
+"""The offsets of what changes from one copy of a box to the next like it: the area, and the two addresses."""
+
 SLOT = struct.Struct("<2Q")
 """The offset of a slot in the staging area, and of its two words: the host's, and in the next cell the GPU's."""
+
+COPY_WORDS = (0, 24, 48)
+"""The places of the words of a copy of one run as a ready record: the destination, the source, the bytes."""
+
+FILL_WORDS = (0, 24, 40)
+"""The places of the words of a fill of one row: the destination, the number of items, and the bytes of one item."""

@@ -61,6 +61,8 @@ class SequenceTable(CallTable):
         self.define: Verb = self.verb("define", Mode.BLOCKS, {"plan": "Q", "allowed": "Q", "program": "I"})
         self.first_execute: Verb = self.verb("first_execute", Mode.BLOCKS, _PLAN)
         self.execute: Verb = self.verb("execute", Mode.BLOCKS, _PLAN)
+        self.enqueue: Verb = self.verb("enqueue", Mode.ENQUEUES, _PLAN, shares=True)
+        """The same as `execute`, of calls that never wait for what runs, and only put a few entries into the stream."""
         self.drop: Verb = self.verb("drop", Mode.BLOCKS, _PLAN)
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, STAGING_AT, WORD, CallTable, Option, Workspace
 from ..._wire.status import StatusClass, classify
 from . import workspaces
-from .lanes import Ready
+from .lanes import NativeCall, Ready
+from .pointers import address_of_pointer, pointer_to
+from .shared_words import MOST_ARGUMENTS, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
 class Bound:
     """A function, ready to be called with the words of a record."""
 
-    __slots__ = ("call", "entries", "numbers_on_host", "option", "query", "symbol", "words", "workspace")
+    __slots__ = ("call", "entries", "function", "numbers_on_host", "option", "query", "symbol", "words", "workspace")
 
     def __init__(self, table: CallTable, name: str, bindings: Any) -> None:
         function = getattr(bindings, name)
         kinds = function.argtypes[1:]
+        self.function: Any = function
         self.call: Callable[..., int] = function.bind()
         self.symbol: str = function.symbol
         self.entries: int = _ENTRIES_OF_A_LONG_CALL if any(part in name for part in _LONG_CALLS) else ENTRIES_OF_A_CALL
@@ -62,6 +65,8 @@ _LONG_CALLS = ("trsm", "trsv", "trmm", "syrk", "syr2k", "herk", "her2k", "symm",
 """Functions of cuBLAS that take a matrix apart and work on its blocks one after the other."""
 
 _SCALAR: Final = struct.Struct("<Q")
+_UNKNOWN: Final = (1 << 64) - 1
+"""The word of a setting that is unknown."""
 _NOT_MADE = -1
 """The status of a call that was not made."""
 
@@ -96,7 +101,18 @@ def made_ready(
 class LaneHandle:
     """The objects of a library for one lane: its handle, whose stream is always the lane's, and the results."""
 
-    __slots__ = ("answers", "captured_room", "flags", "host_room", "options", "room", "room_bytes", "settings", "value")
+    __slots__ = (
+        "answers",
+        "captured_room",
+        "flags",
+        "flags_word",
+        "host_room",
+        "options",
+        "room",
+        "room_bytes",
+        "settings",
+        "value",
+    )
 
     def __init__(self, value: Any, answers: int) -> None:
         self.value: Any = value
@@ -112,6 +128,9 @@ class LaneHandle:
         """The library's own workspace for calls that are captured; None if none was captured."""
         self.flags: int | None = None
         """The present setting; None when it is unknown."""
+        self.flags_word: Words = Words(1)
+        """The same for native code."""
+        self.flags_word.view[0] = _UNKNOWN
 
 
 class Handles:
@@ -205,7 +224,8 @@ class CallEngine:
         """Return the call of a sequence's step, for which nothing of the payload is looked at again.
 
         What depends on the sizes alone is asked once: the library's workspace. The call writes what it answers behind
-        the address `answers`, and whoever makes the sequence fetches it. Raises as the call does.
+        the address `answers`, and whoever makes the sequence fetches it, and holds `Lane.calling`. Raises as the call
+        does.
         """
         number, flags, scalars, marks, *_ = HEAD.unpack_from(step.payload)
         bound = self._bound.get(number) or self._bind(number)
@@ -234,8 +254,7 @@ class CallEngine:
             if flags != handle.flags:
                 self._set(handle, flags)
             lane.weigh(ticket, entries)
-            with lane.calling:
-                status = call()
+            status = call()
             if status:
                 raise refusal(self._driver, self._library, status, bound.symbol, lane)
 
@@ -314,7 +333,24 @@ class CallEngine:
         def error_of(status: int) -> Exception:
             return refusal(self._driver, self._library, status, bound.symbol, lane)
 
-        return made_ready(prepare, call, error_of, alone=bound.entries > ENTRIES_OF_A_CALL)
+        def native() -> NativeCall | None:
+            pointer = None if answers or answer_bytes else self._pointer_to(bound)
+            if pointer is None or len(words) >= MOST_ARGUMENTS:
+                return None
+            arguments, targets = Words(MOST_ARGUMENTS), [0] * len(places)
+            for place, word in enumerate((handle.value.value, *words)):
+                arguments.view[place] = word % (1 << 64)
+            for index, argument in split.arguments:
+                targets[index] = arguments.address + (argument + 1) * WORD
+            for index, offset in split.scalars:
+                targets[index] = addressof(area) + offset
+            guard = handle.flags_word
+            return NativeCall(
+                address_of_pointer(pointer), arguments, tuple(targets), guard.address, flags, (pointer, area, guard)
+            )
+
+        alone = bound.entries > ENTRIES_OF_A_CALL
+        return made_ready(prepare, call, error_of, alone=alone)._replace(native=native)
 
     def _then_fetch(
         self, call: Callable[[RecordWords], int], answers: int, size: int, place: int, lane: Lane
@@ -332,9 +368,13 @@ class CallEngine:
         return call_and_fetch
 
     def _set(self, handle: LaneHandle, flags: int) -> None:
-        handle.flags = None
+        handle.flags, handle.flags_word.view[0] = None, _UNKNOWN
         self._handles.configure(handle.value, flags)
-        handle.flags = flags
+        handle.flags = handle.flags_word.view[0] = flags
+
+    def _pointer_to(self, bound: Bound) -> Any:
+        """Return a function as a pointer for native code; None if it takes floating-point numbers."""
+        return pointer_to(bound.function, self._services.give_up)
 
     def _bind(self, number: int) -> Bound:
         bound = self._bound[number] = Bound(self.table, self.table.functions[number], self._bindings)

@@ -53,20 +53,60 @@ from ..._wire.protocol import (
     counter_word,
     failures_word,
 )
-from ..._wire.ring import group_index
+from ..._wire.ring import fence, group_index
 from ..._wire.status import StatusClass, classify
 from .capture_turns import CaptureTurns
+from .shared_words import (
+    ACCEPTED,
+    LANE_WORDS,
+    PENDING,
+    SIGNED,
+    STREAM,
+    SUBMITTED,
+    SURPLUS,
+    WAITERS,
+    Words,
+)
 from .workspaces import Workspaces
 
 _POLL_SECONDS = 200e-6
 _ITEMS_PER_MESSAGE = 50
 _FATAL = (StatusClass.POISONS, StatusClass.GONE)
+GROUP_ENTRIES = 32
+"""With so many entries of the stream's queue a group is full. Room is seen to be free only at the end of a group: the
+GPU would have nothing to do when it waits for one that takes all the room that there is."""
+_LAUNCHES = "launches"
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
 
 RecordWords = tuple[int, ...]
 """The words of a ready record (``_wire/ready.py``)."""
+
+
+class NativeLaunch(NamedTuple):
+    """A launch for native code: the arguments of ``cuLaunchKernelEx``, apart from the address of the parameters."""
+
+    config: int
+    function: int
+    parameter_bytes: int
+    keep: object
+    """The owner of the memory at these addresses."""
+
+
+class NativeCall(NamedTuple):
+    """A call of a library for native code. A function takes the first of its arguments, integers and addresses."""
+
+    function: int
+    arguments: Words
+    targets: tuple[int, ...]
+    """The addresses for the words of a record: of arguments, or of the numbers that these point to."""
+    guard: int
+    """The address of a word with a setting; 0 if there is none."""
+    expected: int
+    """Native code makes the call only while the setting is this."""
+    keep: object
+    """The owner of the memory at these addresses."""
 
 
 class Ready(NamedTuple):
@@ -79,6 +119,8 @@ class Ready(NamedTuple):
     """Returns the error for a status."""
     alone: bool = False
     """True if `call` notes what it puts into the stream by `Lane.weigh`, so that the lane must know its ticket."""
+    native: Callable[[], NativeCall | None] | None = None
+    """Returns the same for native code, None if that cannot make the call."""
 
 
 class WorkerServices(Protocol):
@@ -217,7 +259,7 @@ class Command:
 class HotCall:
     """A launch made ready, or a library's call: what is the same in every record of it is not read again."""
 
-    __slots__ = ("call", "error", "joins", "lane", "verb", "words")
+    __slots__ = ("call", "error", "joins", "lane", "native", "verb", "words")
 
     def __init__(
         self,
@@ -228,6 +270,7 @@ class HotCall:
         *,
         unsigned: bool,
         words: Callable[[memoryview, int], RecordWords] | None = None,
+        native: Callable[[], NativeLaunch | NativeCall | None] | None = None,
     ) -> None:
         self.verb: Verb = verb
         self.lane: Lane = lane
@@ -238,6 +281,8 @@ class HotCall:
         self.error: Callable[[int], Exception] = error
         self.words: Callable[[memoryview, int], RecordWords] | None = words
         """Reads the words at a place of the ring; None for a launch, and for a call without any."""
+        self.native: Callable[[], NativeLaunch | NativeCall | None] | None = native
+        """Returns the same for native code, None if that cannot make the call."""
 
 
 class _OrderRefused(Exception):
@@ -266,8 +311,10 @@ class Lane:
         from atomr_cuda import driver
 
         self.index: int = index
-        self.submitted: int = page.finished(index)
-        """The last ticket whose calls were made."""
+        self.shared: Words = Words(len(LANE_WORDS))
+        """What the native loop reads and writes of it."""
+        self._state = self.shared.view
+        self._state[ACCEPTED] = self._state[SUBMITTED] = self._state[SIGNED] = page.finished(index)
         self.failures: dict[int, dict[str, Any]] = {}
         self._driver = driver
         self._write_value = driver.cuStreamWriteValue64.bind()
@@ -278,23 +325,19 @@ class Lane:
         self._groups = groups
         self._services = services
         self._priority = priority
-        self.pending: int = 0
         self._queue: collections.deque[Command | None] = collections.deque()
         self._changed = threading.Condition()
-        self.waiters: int = 0
         self._thread: threading.Thread | None = None
         self.calling: threading.Lock = threading.Lock()
         """Held during a call that may block because it makes a number of entries that nobody knows."""
         self._heavy: collections.deque[tuple[int, int]] = collections.deque()
-        self._surplus = 0
+        self._unsigned_entries = 0
+        """Those that commands without a ticket of their own have made beyond one each."""
         self._weighing = threading.Lock()
         self._marking = threading.Lock()
         self._marked = self.submitted
         """The last ticket that the lane's event covers."""
-        self.accepted: int = self.submitted
         self._repeats: int = 0
-        self.signed: int = self.submitted
-        """The last ticket that the GPU was told to write."""
         self._group_began = 0.0
         self.room_until: int = 0
         self.stream: Any = None
@@ -317,6 +360,31 @@ class Lane:
             driver.cuEventDestroy.status(event)
             raise
         self.stream, self._event = stream, event
+        self._state[STREAM] = stream.value
+
+    @property
+    def accepted(self) -> int:
+        """The ticket of the last command that came. The loop's thread alone writes it."""
+        return self._state[ACCEPTED]
+
+    @accepted.setter
+    def accepted(self, ticket: int) -> None:
+        self._state[ACCEPTED] = ticket
+
+    @property
+    def submitted(self) -> int:
+        """The last ticket whose calls were made."""
+        return self._state[SUBMITTED]
+
+    @property
+    def signed(self) -> int:
+        """The last ticket that the GPU was told to write."""
+        return self._state[SIGNED]
+
+    @property
+    def pending(self) -> int:
+        """The number of commands in the queue and in the hands of its thread."""
+        return self._state[PENDING]
 
     @property
     def finished(self) -> int:
@@ -343,7 +411,7 @@ class Lane:
 
     def _queue_up(self, command: Command) -> None:
         with self._changed:
-            self.pending += 1
+            self._state[PENDING] += 1
             self._queue.append(command)
             started = self._thread is not None or self._starts_thread()
             self._changed.notify_all()
@@ -393,12 +461,26 @@ class Lane:
 
     def made_hot(self, ticket: int, *, signs: bool) -> None:
         """The loop thread has made launches up to this ticket, which wants to be signed at once, or can wait."""
-        self.accepted = self.submitted = ticket
-        if self.waiters:
+        self._state[ACCEPTED] = ticket
+        full = ticket - self._state[SIGNED] >= GROUP_LIMIT or self._unsigned_entries >= GROUP_ENTRIES
+        if signs or full:
+            self._sign(ticket, _LAUNCHES)
+        self._tell_submitted(ticket)
+
+    def ticket_refused_hot(self, ticket: int, status: int) -> None:
+        """Native code has made a launch, but the driver has refused its ticket."""
+        self._refused_ticket(ticket, status, _LAUNCHES)
+        self._tell_submitted(ticket)
+
+    def tell_waiting(self) -> None:
+        """Wake the threads that wait for a ticket of the lane."""
+        if self._state[WAITERS]:
             with self._changed:
                 self._changed.notify_all()
-        if signs or ticket - self.signed >= GROUP_LIMIT:
-            self._sign(ticket, "launches")
+
+    def _tell_submitted(self, ticket: int) -> None:
+        self._state[SUBMITTED] = ticket
+        self.tell_waiting()
 
     def failed_hot(self, verb: Verb, ticket: int, error: Exception) -> None:
         """One of those launches was refused."""
@@ -416,7 +498,8 @@ class Lane:
         if entries > 1:
             with self._weighing:
                 self._heavy.append((ticket, entries - 1))
-                self._surplus += entries - 1
+                self._state[SURPLUS] += entries - 1
+                self._unsigned_entries += entries - 1
 
     def _room(self, limit: int) -> int:
         """The last ticket that the stream has room for: `limit` ordinary commands, each a launch and its ticket."""
@@ -425,8 +508,8 @@ class Lane:
             return finished + limit
         with self._weighing:
             while self._heavy and self._heavy[0][0] <= finished:
-                self._surplus -= self._heavy.popleft()[1]
-            return finished + limit - self._surplus // 2
+                self._state[SURPLUS] -= self._heavy.popleft()[1]
+            return finished + limit - self._state[SURPLUS] // 2
 
     def _check_next(self, ticket: int) -> None:
         """A record that went astray, or was written over, does not pass for another."""
@@ -436,10 +519,11 @@ class Lane:
     def wait_submitted(self, ticket: int) -> None:
         """Block until every call of the commands up to `ticket` has been made."""
         with self._changed:
-            self.waiters += 1
+            self._state[WAITERS] += 1
+            fence()  # the native loop does it the other way round: it stores the ticket, then looks for waiters
             while self.submitted < ticket:
                 self._changed.wait()
-            self.waiters -= 1
+            self._state[WAITERS] -= 1
 
     def _serve(self) -> None:
         """In a thread of its own. Were that to end alone, everything behind it would wait for ever."""
@@ -462,7 +546,7 @@ class Lane:
         if not self._queue:
             self.sign()
         with self._changed:
-            self.pending -= 1
+            self._state[PENDING] -= 1
         return True
 
     def _perform_in_turn(self, command: Command) -> None:
@@ -612,13 +696,11 @@ class Lane:
                 self._group_began = now
             # Nobody sees it earlier while the GPU has a whole group of signed commands before it.
             in_time = now - self._group_began < GROUP_SECONDS or self.signed - self.finished >= GROUP_LIMIT
-            shares = ticket - self.signed < GROUP_LIMIT and in_time
+            full = ticket - self.signed >= GROUP_LIMIT or self._unsigned_entries >= GROUP_ENTRIES
+            shares = in_time and not full
         if not shares:
             self._sign(ticket, verb.operation)
-        self.submitted = ticket
-        if self.waiters:
-            with self._changed:
-                self._changed.notify_all()
+        self._tell_submitted(ticket)
 
     def sign(self) -> None:
         """Sign what was submitted, if it is not; by the lane's thread while anything is pending, else by the loop's."""
@@ -633,12 +715,18 @@ class Lane:
     def _sign(self, ticket: int, operation: str) -> None:
         if self._groups is not None:
             self._groups[group_index(self.index, self.signed + 1)] = min(255, ticket - self.signed)
-        self.signed = ticket
+        self._state[SIGNED] = ticket
+        self._unsigned_entries = 0
         if self.stream is None:
             self._words[self._counter] = ticket  # nothing of it has ever run: each command has failed
             return
         status = self._write_value(self.stream, self._counter_address, ticket, 0)
-        if status and classify(status) not in _FATAL:  # without its ticket nothing of the lane ever ends: ask twice
+        if status:
+            self._refused_ticket(ticket, status, operation)
+
+    def _refused_ticket(self, ticket: int, status: int, operation: str) -> None:
+        """Ask again unless the context is lost: without its ticket nothing of the lane ever ends."""
+        if classify(status) not in _FATAL:
             status = self._write_value(self.stream, self._counter_address, ticket, 0)
         if status:
             function = self._driver.cuStreamWriteValue64
@@ -680,6 +768,7 @@ class Lane:
         """The calls that give the stream back; only after `finish`, when nothing is running."""
         with self._asked:
             stream, event, self.stream, self._event = self.stream, self._event, None, None
+            self._state[STREAM] = 0
             self._asked.wait_for(lambda: not self._asking)
         if stream is None:
             return ()

@@ -28,10 +28,13 @@ from ..._wire.records.memory import (
     COPY_OUT_BOX,
     COPY_OUT_MANY,
     COPY_OUT_STREAM,
+    COPY_WORDS,
     CREATE_CHUNK,
     FILL,
+    FILL_WORDS,
     MEMORY,
     OFFSET_MASK,
+    PLACES_OF_A_BOX,
     REGISTER_HOST,
     RELEASE_CHUNK,
     SLOT,
@@ -39,16 +42,21 @@ from ..._wire.records.memory import (
     UNREGISTER_HOST,
 )
 from .giving_back import GivingBack
+from .lanes import Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from .lanes import Command, Lane, WorkerServices
+    from .lanes import Command, Lane, RecordWords, WorkerServices
 
 _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 SEED_BYTES = 64 * 1024
 """The part of a fill with a wide pattern that is written item by item, before copies double it."""
+_PLACES_OF_A_RUN = tuple(range(0, COPY_IN.struct.size, 8))
+"""The offsets of the fields of `COPY_IN` and `COPY_OUT`."""
+_NOT_MADE = -1
+"""The status of a copy that was not made, because its memory could not be registered."""
 _ENTRIES_OF_A_2D_FILL = 4
 """At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
 
@@ -73,6 +81,11 @@ def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple
         setattr(shape, f"{prefix}MemoryType", memory)
         setattr(shape, f"{prefix}{_ADDRESS_FIELDS[memory]}", address)
         setattr(shape, f"{prefix}Pitch", pitch)
+
+
+def _refused(function: Any, status: int) -> Exception:
+    error: Exception = function.library.error(status, function.symbol)
+    return error
 
 
 class _Chunk:
@@ -102,6 +115,7 @@ class MemoryEngine:
         self._refused: dict[int, Any] = {}
         self._registering = threading.Lock()
         self._giving_back = GivingBack(services.cuda_error)
+        self._memsets = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
@@ -123,6 +137,11 @@ class MemoryEngine:
     def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""
         return ()
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a fill, or a copy of one run of bytes or of one rectangle, ready to be made; see `RepeatingEngine`."""
+        on_device = verb in (COPY.number, FILL.number)
+        return (self._hot_on_device if on_device else self._hot_to_host)(verb, payload, lane, tuple(places))
 
     # Chunks.
 
@@ -260,6 +279,99 @@ class MemoryEngine:
     def _copy_out(self, command: Command, lane: Lane) -> None:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
         self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
+
+    def _hot_on_device(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
+        """Return a fill or a copy on the device, of one run of bytes."""
+        stream = lane.stream
+        if verb == COPY.number and places == COPY_WORDS:
+            if BOX.unpack(payload)[7:] != (1, 1):
+                return None
+            copy = self._driver.cuMemcpyDtoDAsync
+            run = copy.status
+            return Ready(lambda words: run(words[0], words[1], words[2], stream), partial(_refused, copy))
+        if verb == FILL.number and places == FILL_WORDS:
+            _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
+            fill = self._memsets.get(itemsize)
+            if fill is None or height != 1:
+                return None
+            mask = (1 << 8 * itemsize) - 1
+            put = fill.status
+            return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
+        return None
+
+    def _hot_to_host(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
+        """Return a copy between host and device, of one run of bytes, whose fields are all words, or of a rectangle."""
+        refused: list[Exception] = []
+        if verb in (COPY_IN.number, COPY_OUT.number) and places == _PLACES_OF_A_RUN:
+            function = self._driver.cuMemcpyHtoDAsync if verb == COPY_IN.number else self._driver.cuMemcpyDtoHAsync
+            make = self._hot_in if verb == COPY_IN.number else self._hot_out
+            call = make(function.bind(), lane.stream, refused)
+        elif verb in (COPY_IN_BOX.number, COPY_OUT_BOX.number) and places == PLACES_OF_A_BOX:
+            function = self._driver.cuMemcpy2DAsync
+            box = BOX.unpack_from(payload, COPY_IN_BOX.struct.size)
+            if box[-1] > 1:
+                return None
+            call = self._hot_rows(_IN if verb == COPY_IN_BOX.number else _OUT, box, lane.stream, refused)
+        else:
+            return None
+
+        def error_of(status: int) -> Exception:
+            return refused.pop() if refused else function.library.error(status, function.symbol)
+
+        return Ready(call, error_of)
+
+    def _hot_in(self, copy: Callable[..., int], stream: Any, refused: list[Exception]) -> Callable[[RecordWords], int]:
+        addresses, refusal = self._addresses, self._refused
+
+        def copy_in(words: RecordWords) -> int:
+            destination, place, size = words
+            base = addresses.get(place >> AREA_SHIFT)
+            if base is None:
+                refused.append(refusal[place >> AREA_SHIFT])
+                return _NOT_MADE
+            return copy(destination, base + (place & OFFSET_MASK), size, stream)
+
+        return copy_in
+
+    def _hot_out(self, copy: Callable[..., int], stream: Any, refused: list[Exception]) -> Callable[[RecordWords], int]:
+        addresses, refusal = self._addresses, self._refused
+
+        def copy_out(words: RecordWords) -> int:
+            source, place, size = words
+            base = addresses.get(place >> AREA_SHIFT)
+            if base is None:
+                refused.append(refusal[place >> AREA_SHIFT])
+                return _NOT_MADE
+            return copy(base + (place & OFFSET_MASK), source, size, stream)
+
+        return copy_out
+
+    def _hot_rows(
+        self, way: _Way, box: tuple[int, ...], stream: Any, refused: list[Exception]
+    ) -> Callable[[RecordWords], int]:
+        """Return a copy of rows, whose words are the area, the destination and the source; one of these is an offset
+        in the area."""
+        addresses, refusal = self._addresses, self._refused
+        _, to_pitch, _, _, source_pitch, _, width, height, _ = box
+        shape = self._driver.CUDA_MEMCPY2D()
+        _describe(shape, way, (0, to_pitch), (0, source_pitch))
+        shape.WidthInBytes, shape.Height = width, height
+        copy: Callable[..., int] = self._driver.cuMemcpy2DAsync.bind()
+        where, incoming = byref(shape), way is _IN
+
+        def copy_rows(words: RecordWords) -> int:
+            area, destination, source = words
+            base = addresses.get(area)
+            if base is None:
+                refused.append(refusal[area])
+                return _NOT_MADE
+            if incoming:
+                shape.dstDevice, shape.srcHost = destination, base + source
+            else:
+                shape.dstHost, shape.srcDevice = base + destination, source
+            return copy(where, stream)
+
+        return copy_rows
 
     def _copy_stream(self, way: _Way, command: Command, lane: Lane) -> None:
         driver, base, verb = self._driver, self._services.staging_address, command.verb
@@ -406,8 +518,7 @@ class MemoryEngine:
         driver = self._driver
         value = int.from_bytes(pattern[:itemsize], "little")
         if height == 1:
-            fill = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[itemsize]
-            fill(address, value, width, lane.stream)
+            self._memsets[itemsize](address, value, width, lane.stream)
         else:
             rows = {1: driver.cuMemsetD2D8Async, 2: driver.cuMemsetD2D16Async, 4: driver.cuMemsetD2D32Async}[itemsize]
             rows(address, pitch, value, width, height, lane.stream)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from ..._wire.records.calls import HEAD, STAGING_AT
+from ..._wire.records.calls import HEAD, STAGING_AT, WORD
 from ..._wire.records.sequences import Content, SequenceTable, Step, unpack_words
-from .calls import CallEngine, Handles
+from .calls import CallEngine, Handles, made_ready
 from .lanes import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .calls import Made
-    from .lanes import Lane, WorkerServices
+    from .lanes import Lane, Ready, WorkerServices
 
 _WORD = struct.Struct("<Q")
 
@@ -30,9 +30,11 @@ class LeftOut(Exception):
 class _Sequence:
     """One sequence on one lane. Its steps are prepared when it is made for the first time."""
 
-    __slots__ = ("_answered", "_content", "_made")
+    __slots__ = ("_answered", "_content", "_made", "may_be_hot")
 
     def __init__(self, content: Content) -> None:
+        self.may_be_hot: bool = False
+        """True once it was made ready to be made again."""
         self._content = content
         self._made: list[Made] = []
         self._answered = max(map(_answered, content), default=0)
@@ -42,18 +44,19 @@ class _Sequence:
         """Make its calls. The error of one that is refused has its number as `part`; those behind it are not made."""
         made = self._made
         try:
-            for number, step in enumerate(self._content):
-                try:
-                    if number == len(made):
-                        made.append(engine.prepared_step(step, lane))
-                    made[number](words, ticket)
-                except LeftOut:
-                    raise
-                except Exception as error:
-                    error.part = number  # type: ignore[attr-defined]
-                    raise
+            number = 0
+            for step in made:
+                step(words, ticket)
+                number += 1
+            for content in self._content[number:]:
+                made.append(engine.prepared_step(content, lane))
+                made[number](words, ticket)
+                number += 1
         except LeftOut:
             pass
+        except Exception as error:
+            error.part = number  # type: ignore[attr-defined]
+            raise
         if self._answered:
             engine.fetch(words[0], self._answered, lane)
 
@@ -61,6 +64,10 @@ class _Sequence:
 def _answered(step: Step) -> int:
     """Return where the answer of a step ends in the slot; 0 if it has none."""
     return next((hole.more + HEAD.unpack_from(step.payload)[4] for hole in step.holes if hole.offset == STAGING_AT), 0)
+
+
+def _never(status: int) -> Exception:
+    raise AssertionError(f"a sequence raises its errors, and returns no status {status}")
 
 
 class SequenceEngine(CallEngine):
@@ -75,6 +82,7 @@ class SequenceEngine(CallEngine):
             table.define.number: self._define,
             table.first_execute.number: self._execute,
             table.execute.number: self._execute,
+            table.enqueue.number: self._execute,
             table.drop.number: self._drop,
         }
 
@@ -108,11 +116,35 @@ class SequenceEngine(CallEngine):
         head = self._of_sequences.execute.struct
         (number,) = head.unpack_from(command.payload)
         words = unpack_words(command.payload, head.size)
-        self._sequences[lane.index, number].make(self, words, command.ticket, lane)
+        with lane.calling:
+            self._sequences[lane.index, number].make(self, words, command.ticket, lane)
 
     def _drop(self, command: Command, lane: Lane) -> None:
         (number,) = self._of_sequences.drop.struct.unpack(command.payload)
-        self._sequences.pop((lane.index, number), None)
+        sequence = self._sequences.pop((lane.index, number), None)
+        if sequence is not None and sequence.may_be_hot:
+            self._services.forget_hot()
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a sequence that was made before, ready to be made with other words; see `RepeatingEngine`."""
+        if verb != self._of_sequences.enqueue.number:
+            return super().hot_call(verb, payload, lane, places) if verb == self.table.call.number else None
+        head = self._of_sequences.enqueue.struct
+        (number,) = head.unpack_from(payload)
+        sequence = self._sequences.get((lane.index, number))
+        numbers = [divmod(place - head.size, WORD) for place in places]
+        if sequence is None or any(rest or word < 0 for word, rest in numbers):
+            return None
+        sequence.may_be_hot = True
+        words = list(unpack_words(payload, head.size))
+
+        def call(given: Sequence[int]) -> int:
+            for (word, _), value in zip(numbers, given, strict=True):
+                words[word] = value
+            sequence.make(self, words, lane.made_now, lane)
+            return 0
+
+        return made_ready(lambda: None, call, _never, alone=True)
 
     def forget_lane(self, index: int) -> list[Callable[[], object]]:
         """Forget the objects of a lane that is closed, and return the calls that give them back."""

@@ -27,6 +27,7 @@ from ..._arrays import layout as _layout
 from ..._arrays.access import Marked
 from ..._arrays.arrays import DeviceArray, check_like, check_usable
 from ..._arrays.ownership import own
+from ..._calls.launching import AwaitedLaunches, LaunchPath
 from ..._calls.plans import PlanKind, Plans
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import CommandRequest
@@ -46,7 +47,9 @@ from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
 from ..modules.module import Module
 from ..registered import RECORDED, RecorderLibraries
 from .calls import call_records, plans_of
-from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, encode_head, encode_records
+from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, encode_head
+from .repeated import RepeatedLaunch
+from .steps import ROW, Records, Rows, rows_of, with_item
 
 if TYPE_CHECKING:
     from ..._calls.recorded import Planned
@@ -61,43 +64,7 @@ MOST_BOXES = 256
 T = TypeVar("T")
 
 
-@attrs.frozen(eq=False)
-class Records:
-    """The records of a step. They do not refer to the arrays, and keep none of them alive."""
-
-    count: int
-    content: bytes
-    has_calls: bool = False
-    """True if calls of libraries may be among them."""
-    plans: tuple[PlanKind, ...] = ()
-    """The plans that those execute."""
-
-    @classmethod
-    def of(
-        cls, records: Sequence[tuple[Verb, bytes]], *, has_calls: bool = False, plans: tuple[PlanKind, ...] = ()
-    ) -> Records:
-        """Return the records of verbs and payloads, as the worker is told them."""
-        return cls(len(records), encode_records(records), has_calls, plans)
-
-
 # --- plans ------------------------------------------------------------------------------------------------------------
-
-_ROW = 128
-
-Rows = tuple[tuple[T, ...], ...]
-"""A long immutable sequence, in rows of `_ROW` items. A copy with one item changed shares the other rows. So it costs
-no more for a graph of 10,000 nodes than for one of a hundred."""
-
-
-def _rows(items: Sequence[T]) -> Rows[T]:
-    return tuple(tuple(items[first : first + _ROW]) for first in range(0, len(items), _ROW))
-
-
-def _with(rows: Rows[T], number: int, item: T) -> Rows[T]:
-    """Return the sequence with another item in this place."""
-    at, place = divmod(number, _ROW)
-    row = rows[at]
-    return (*rows[:at], (*row[:place], item, *row[place + 1 :]), *rows[at + 1 :])
 
 
 @attrs.frozen(eq=False)
@@ -187,19 +154,21 @@ class _Plan:
     @classmethod
     def of(cls, steps: Sequence[_Step], order: _Order) -> _Plan:
         modules = dict.fromkeys(step.module for step in steps if step.module is not None)
-        return cls(_rows(steps), _rows([step.records for step in steps]), tuple(modules), order)
+        return cls(rows_of(steps), rows_of([step.records for step in steps]), tuple(modules), order)
 
     def __len__(self) -> int:
         return self._count
 
     def step(self, number: int) -> _Step:
         """Return the step of this number."""
-        return self.steps[number // _ROW][number % _ROW]
+        return self.steps[number // ROW][number % ROW]
 
     def with_step(self, number: int, step: _Step) -> _Plan:
         """Return the plan with another step in this place: the same operation with other arguments."""
         order = self._order if step.roles == self.step(number).roles else None
-        return _Plan(_with(self.steps, number, step), _with(self.records, number, step.records), self.modules, order)
+        return _Plan(
+            with_item(self.steps, number, step), with_item(self.records, number, step.records), self.modules, order
+        )
 
     @property
     def order(self) -> _Order:
@@ -213,7 +182,7 @@ class _Plan:
         while self._order is None:
             found = self._preparing
             done = len(found.ancestors)
-            for step in self.steps[done // _ROW]:
+            for step in self.steps[done // ROW]:
                 found.take_in(step)
             if len(found.ancestors) == len(self):
                 self._order = found
@@ -246,7 +215,7 @@ class _Plan:
         for first, (row, old_row) in enumerate(zip(self.records, known, strict=True)):
             if row is old_row:
                 continue
-            for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * _ROW):
+            for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * ROW):
                 if records is not old:
                     parts += (encode_head(number, (), records.count), records.content)
                     verb = UPDATE_CALLS if records.has_calls else verb
@@ -548,7 +517,7 @@ class Graph(metaclass=NoPublicConstructor):
     side by side.
     """
 
-    __slots__ = ("__weakref__", "_born", "_device", "_number", "_plan", "_recording")
+    __slots__ = ("__weakref__", "_born", "_device", "_launches", "_number", "_plan", "_recording", "_repeated")
 
     _made_by = "`await dev.capture(record)`"
 
@@ -559,6 +528,9 @@ class Graph(metaclass=NoPublicConstructor):
         self._recording = recording
         self._born = born
         """The generation that it was captured in."""
+        self._launches = device.part(AwaitedLaunches)
+        self._repeated: RepeatedLaunch | None = None
+        """A launch of the present plan that may go the short way, where that was prepared."""
         device.part(Graphs).living.add(self)
 
     def __repr__(self) -> str:
@@ -597,23 +569,38 @@ class Graph(metaclass=NoPublicConstructor):
         ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: its outputs are then torn.
         """
         self._device.home.check_task()
-        plan = self._plan
+        plan, repeated = self._plan, self._repeated
+        if repeated is not None and hang_timeout is None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            kept = (self, plan)
+            launched = self._launches.begin_graph(repeated, kept)
+            if launched is not None:
+                await launched.wait()
+                return
         for _ in plan.find_order():
             await trio.lowlevel.checkpoint()
         await self._device.module_actor.mailbox.ask(self._request(hang_timeout, plan))
+        self._learn(plan, self._launches.present_path())
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
         """Launch the graph, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
 
         It is submitted before this returns, so the caller's next work on its arrays is ordered after it. Its outcome
-        is seen only in `dev.statistics()`.
+        is seen only in `dev.statistics()`. Launches in quick succession may share the ticket that reports their end,
+        as in a batch: if a fault interrupts them, the arrays of all of them are torn.
 
         Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
+        plan, repeated = self._plan, self._repeated
+        if repeated is not None and hang_timeout is None:
+            self._device.check_running()
+            if self._launches.begin_unheard(repeated, (self, plan)):
+                return
         request = self._request(hang_timeout)
         self._device.check_running()
         self._device.module_actor.begin_nowait(request, self._device.current)
+        self._learn(plan, self._launches.present_unheard_path())
 
     def update(self, node: GraphNode, *arguments: object, **keywords: object) -> None:
         """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.
@@ -637,7 +624,7 @@ class Graph(metaclass=NoPublicConstructor):
         if keywords and not step.records.has_calls:
             raise InvalidArgument(f"a {step.operation} is updated by its arguments in order, without keywords")
         step = step.change(*arguments, **keywords)
-        self._plan = self._plan.with_step(node.index, step)
+        self._plan, self._repeated = self._plan.with_step(node.index, step), None
 
     def clone(self) -> Graph:
         """Return another graph with the same nodes and arguments, which is updated separately. Sends nothing.
@@ -651,6 +638,18 @@ class Graph(metaclass=NoPublicConstructor):
         return Graph._create(self._device, self._plan, self._recording, self._born)
 
     # --- in a generation ----------------------------------------------------------------------------------------------
+
+    def _learn(self, plan: _Plan, path: LaunchPath | None) -> None:
+        """Prepare the short way for the next launch by this plan, if the worker has built the graph by it.
+
+        A launch there requires no other command, so an update or build that may still fail must be over.
+        """
+        built = None if path is None else path.generation.graphs.get(self._number)
+        if path is None or built is None or plan is not self._plan or built.records is not plan.records or built.ticket:
+            return
+        if self._repeated is None:
+            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan.operands, plan.modules)
+        path.learn_graph(self._repeated)
 
     def _request(self, hang_timeout: float | None, plan: _Plan | None = None) -> _LaunchRequest:
         self._device.check_open()
@@ -668,6 +667,7 @@ class Graph(metaclass=NoPublicConstructor):
         return (built.ticket,) if built.ticket else ()
 
     def _bring(self, generation: Generation, built: BuiltGraph | None, plan: _Plan) -> BuiltGraph:
+        self._repeated = None  # the worker is about to launch by this plan, which may be an older one
         for block, role in plan.operands:
             generation.order.check_block(block, role, f"launch of {self!r}")
         if built is not None and built.keeps_order_of(plan):
@@ -742,6 +742,10 @@ def _is_mapped(block: Block) -> bool:
     return not block.freed and block.chunk.state is ChunkState.READY and block.chunk.descriptor >= 0
 
 
+def _operation_of(plan: _Plan) -> str:
+    return f"launch of a graph of {len(plan)} nodes"
+
+
 class _LaunchRequest(CommandRequest):
     """One launch of a graph, by the plan at the time of its call."""
 
@@ -749,9 +753,9 @@ class _LaunchRequest(CommandRequest):
 
     def __init__(self, graph: Graph, plan: _Plan, hang_timeout: float | None) -> None:
         payload = LAUNCH_GRAPH.struct.pack(graph._number)
-        operation = f"launch of a graph of {len(plan)} nodes"
+        operation, keep = _operation_of(plan), (graph, plan)
         super().__init__(
-            LAUNCH_GRAPH, payload, plan.operands, keep=(graph, plan), operation=operation, hang_timeout=hang_timeout
+            LAUNCH_GRAPH, payload, plan.operands, keep=keep, operation=operation, hang_timeout=hang_timeout
         )
         self._graph = graph
         self._plan = plan

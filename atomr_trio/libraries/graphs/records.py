@@ -17,7 +17,7 @@ _BUILD = {"graph": "Q", "allowed": "Q"}
 BUILD = GRAPH.verb("build", Mode.BLOCKS, _BUILD)
 """Build a graph of the steps in the record's descriptor. It replaces an older graph with the same number."""
 
-LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"})
+LAUNCH_GRAPH = GRAPH.verb("launch", Mode.ENQUEUES, {"graph": "Q"}, shares=True)
 
 UPDATE = GRAPH.verb("update", Mode.ENQUEUES, _BUILD)
 """Replace steps by those of the tail that have the same numbers. The edges stay."""

@@ -24,6 +24,7 @@ from ..._wire.records.module import (
     kernel_number,
 )
 from ..._worker.base.giving_back import GivingBack
+from ..._worker.base.lanes import NativeLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -360,9 +361,11 @@ class ModuleEngine:
         )
         return {"threads": block.value}
 
-    def hot_launch(self, fields: bytes, length: int, lane: Lane) -> Callable[[int], int] | None:
+    def hot_launch(
+        self, fields: bytes, length: int, lane: Lane
+    ) -> tuple[Callable[[int], int], NativeLaunch | None] | None:
         """Return a function that launches as `fields` say, with the parameter block at an address, and returns the
-        status.
+        status; and the same for native code.
 
         Return None if a record of `length` bytes is not a launch of that kernel. It is then refused like any other
         command.
@@ -384,7 +387,8 @@ class ModuleEngine:
             status: int = launch_kernel(config, function, None, where)
             return status
 
-        return launch
+        native = None if function is None else NativeLaunch(config, function, kernel.parameter_bytes, prepared)
+        return launch, native
 
     def launch_error(self, status: int) -> Exception:
         """Return the exception for a launch that was refused."""

@@ -38,6 +38,7 @@ from .programs import (
     spread_program,
 )
 from .records import RANDOM
+from .repeated import Drawing
 from .states import State
 
 Converting = tuple[Conversion, tuple[float, ...]]
@@ -55,6 +56,8 @@ class DrawingVerbs(PhiloxVerbs):
 
     _began: tuple[RandomGenerator, State] | None = None
     """The generator of this call, and where it stood; no slot, because its forms have others."""
+    _drawing: Drawing | None = None
+    """What this call takes of its generator."""
 
     def _generator_of(self, generator: object) -> RandomGenerator:
         """Return the generator of a call, by default that of the device. Raises `InvalidArgument`."""
@@ -190,6 +193,7 @@ class DrawingVerbs(PhiloxVerbs):
         """Plan the call of the library, and return the place where the next one begins."""
         before = generator._state
         lam = parameters[0] if function.draw == POISSON else 0.0
+        self._drawing = Drawing(function.draw, count, lam)
         try:
             draw = drawn(before.place, function.draw, count, lam, generator._bounds)
         except OverflowError:

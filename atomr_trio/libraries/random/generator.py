@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -43,7 +42,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
     with a loss or without one. Draws that all take equally many words never come to that.
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_device", "_lam", "_plan", "_state")
+    __slots__ = ("__weakref__", "_bounds", "_device", "_known", "_lam", "_plan", "_state")
 
     _made_by = "`dev.random.generator(...)`"
 
@@ -54,6 +53,8 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         self._lam = 0.0
         """The mean of the Poisson numbers drawn last. For another one the library makes a table, and waits."""
         self._plan = StatefulPlan(device, RANDOM, generator_program, 1, "random.generator")
+        self._known: dict[Hashable, Any] = {}
+        """The draws that it has made before, by their arguments; see ``repeated.py``."""
 
     def __del__(self) -> None:
         # Any thread, any time: only note it.
@@ -127,7 +128,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         seeds = [
             np.random.SeedSequence(self.seed, spawn_key=(number,)).generate_state(1, np.uint64) for number in numbers
         ]
-        self._state = attrs.evolve(state, spawned=state.spawned + count)
+        self._state = state._replace(spawned=state.spawned + count)
         places = [Place(self.kind, self.ordering, int(seed[0]), 1) for seed in seeds]
         return [RandomGenerator._create(self._device, State(place), self._bounds) for place in places]
 

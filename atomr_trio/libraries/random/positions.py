@@ -211,6 +211,24 @@ def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds 
     return Draw(behind, moved)
 
 
+def steps(place: Place, draw: str, count: int) -> int:
+    """Return by how much a draw moves the offset, if there is no record before it; 0 if that depends on the place."""
+    kind = KINDS[place.kind]
+    if kind.is_quasi:
+        return count // place.dims
+    entry = recorded(place.kind, draw, count, 0.0) if draw != POISSON else None
+    return 0 if entry is None or not kind.slots or _words(place.kind, entry) != 1 else _units(place.kind, entry)
+
+
+def stepped(place: Place, by: int) -> Place | None:
+    """Return the place behind such a draw; None if there is a record before it, or the sequence ends."""
+    kind, ordering, seed, dims, offset, record = place
+    offset += by
+    if record or offset >= KINDS[kind].points:
+        return None
+    return Place(kind, ordering, seed, dims, offset, record)
+
+
 def _fits(place: Place, bounds: Bounds) -> bool:
     record = place.record
     return len(record) <= bounds.entries and sum(entry.numbers for entry in record) <= bounds.numbers

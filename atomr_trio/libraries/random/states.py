@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any, Final
-
-import attrs
+from typing import Any, Final, NamedTuple
 
 from ..._values.errors import InvalidArgument
 from ..._values.util import named, shown
@@ -18,8 +16,7 @@ _DRAWS: Final = frozenset(each.draw for each in FUNCTIONS.values()) - {LONG}
 """The draws that are recorded: those of 64-bit words are of quasi kinds alone, which have no record."""
 
 
-@attrs.frozen
-class State:
+class State(NamedTuple):
     """Where a generator stands."""
 
     place: Place

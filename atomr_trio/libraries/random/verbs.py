@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar, cast
 
 import numpy.typing as npt
 
@@ -13,6 +13,7 @@ from ..._calls.recorded import Recorded
 from ..._calls.verbs import Awaited, Batched, Outgoing, verb
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
+from ..._wire.protocol import LANE_COMPUTE
 from .drawing import Converting
 from .generator import DefaultGenerator, RandomGenerator, Size, make_generator
 from .own_verbs import OwnVerbs
@@ -20,6 +21,7 @@ from .parameters import held, scalar, scale as checked_scale
 from .philox import load_kernels
 from .positions import KINDS, MOST_LAM
 from .programs import SCALES, Conversion
+from .repeated import learn, question_of
 
 T = TypeVar("T")
 
@@ -222,6 +224,26 @@ class Random(_RandomVerbs, Awaited):
 
     __slots__ = ()
 
+    async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
+        if not is_stateful(plan):
+            return await super()._ask(plan, arguments, keywords)
+        self._device.home.check_task()
+        question = question_of(self._device, plan, arguments, keywords)
+        await self._begin_verb(plan, arguments, keywords)
+        known = None if question is None else question.generator._known.get(question.key)
+        if question is not None and known is not None:
+            begun = known.begin(self._launches, question)
+            if begun is not None:
+                awaited, drawn = begun
+                await awaited.wait()
+                return cast("T", drawn)
+        planner = self._planner()
+        result = plan(planner, *arguments, **keywords)
+        requests = await planner._ask_all()
+        if question is not None and known is None:
+            learn(question, planner._drawing, requests, planner._made, result)
+        return result
+
     def generator(
         self,
         kind: str = "philox",
@@ -288,6 +310,12 @@ class BatchRandom(_RandomVerbs, Batched):
         if not is_stateful(plan):
             return super()._send(plan, arguments, keywords)
         batch = known(self._batch, "this is the form of batches")
+        question = question_of(self._device, plan, arguments, keywords) if batch.lane == LANE_COMPUTE else None
+        before = None if question is None else question.generator._known.get(question.key)
+        if question is not None and before is not None:
+            drawn = before.send(batch, question)
+            if drawn is not None:
+                return cast("T", drawn)
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
@@ -296,9 +324,12 @@ class BatchRandom(_RandomVerbs, Batched):
             batch.send_all(requests)
         except BaseException:
             if planner._began is not None and not any(request.sent for request in requests):
-                generator, before = planner._began
-                generator._state, generator._lam = before, 0.0
+                generator, stood = planner._began
+                generator._state, generator._lam = stood, 0.0
             raise
+        self._rehearse(requests)
+        if question is not None and before is None:
+            learn(question, planner._drawing, requests, planner._made, result)
         return result
 
 

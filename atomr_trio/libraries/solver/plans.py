@@ -38,7 +38,20 @@ from ..blas.records import BLAS
 from . import records_finite as finite
 from .records import NONDETERMINISTIC, PART, SOLVER, TOGETHER, Function
 from .records_finite import INFINITY, NAN
-from .types import INFOS, ITERATIONS, REAL, Infos, Kind, Look, Sight, arguments_of, function_of, operation_of
+from .types import (
+    INFOS,
+    ITERATIONS,
+    QUICK,
+    QUICK_ORDER,
+    REAL,
+    Infos,
+    Kind,
+    Look,
+    Sight,
+    arguments_of,
+    function_of,
+    operation_of,
+)
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
@@ -152,7 +165,8 @@ class Routine:
                 self.many(index, 1, **values_of_one(index))
         else:
             joined = self._held_back if self.iterates and self.looks else None
-            self.library._call_each(count, self.function.name, arguments, **self._words, joined=joined)
+            quick = self._is_quick(common)
+            self.library._call_each(count, self.function.name, arguments, **self._words, joined=joined, quick=quick)
 
     def _held_back(self, index: int, call: CallRequest) -> JoinedRequest:
         stops = [self.library._stop(look, index, 1) for look in self.looks]
@@ -185,7 +199,12 @@ class Routine:
 
     def _call(self, values: Mapping[str, Argument], **answer: Any) -> CallRequest:
         arguments = arguments_of(self.function, self.dtype, values)
-        return self.library._call(self.function.name, *arguments, **self._words, **answer)
+        quick = self._is_quick(values)
+        return self.library._call(self.function.name, *arguments, **self._words, **answer, quick=quick)
+
+    def _is_quick(self, values: Mapping[str, Argument | Sequence[int]]) -> bool:
+        sizes = [value for word, value in values.items() if word in ("m", "n", "nrhs") and isinstance(value, int)]
+        return self.function.name in QUICK and max(sizes) <= QUICK_ORDER
 
     @property
     def _words(self) -> dict[str, Any]:
@@ -395,7 +414,7 @@ class SolverPlans(SequencedLibrary):
             part = finite.ABOVE if seen.by_rows else finite.BELOW
             for first, count in chunks(seen.count):
                 matrices = (kind, place_of(first), rows, columns, *words[2:])
-                self._call("clear", *matrices, count, part, operation="clear", operands=operands)
+                self._call("clear", *matrices, count, part, operation="clear", operands=operands, quick=True)
             return
         for view in _below_diagonal(array):
             self._fill(view, 0)
@@ -436,7 +455,7 @@ class SolverPlans(SequencedLibrary):
             return (word, word, rows, columns, one, *first, zero, *first, ends[index], target.leading)
 
         name = f"cublas{LETTERS[dtype.name]}geam_64"
-        self._call_each(len(origins), name, arguments, operation="transpose", operands=operands, table=BLAS)
+        self._call_each(len(origins), name, arguments, operation="transpose", operands=operands, quick=True, table=BLAS)
 
     def _turn_bits(self, source: Matrix, target: Matrix, operands: Operands) -> None:
         kind = finite.LETTERS.index(LETTERS[source.array.dtype.name])
@@ -446,7 +465,7 @@ class SolverPlans(SequencedLibrary):
         def arguments(index: int) -> tuple[Argument, ...]:
             return (kind, origins[index], rows, columns, source.leading, ends[index], target.leading)
 
-        self._call_each(len(origins), "turn", arguments, operation="transpose", operands=operands)
+        self._call_each(len(origins), "turn", arguments, operation="transpose", operands=operands, quick=True)
 
     def _copy_spread(self, source: DeviceArray, step: int, target: DeviceArray, target_step: int) -> None:
         """Copy units of 32 bits, every `step`-th of an array to every `target_step`-th of one of the same size."""
@@ -454,7 +473,7 @@ class SolverPlans(SequencedLibrary):
         operands.reads(source)
         operands.writes(target)
         arguments = (source.size, Address(source.address), step, Address(target.address), target_step)
-        self._call("cublasScopy_64", *arguments, operation="copy", operands=operands, table=BLAS)
+        self._call("cublasScopy_64", *arguments, operation="copy", operands=operands, table=BLAS, quick=True)
 
     def _read(
         self, array: DeviceArray, out: npt.NDArray[Any], check: Verdict | None = None, *, increment: int = 1
@@ -477,6 +496,7 @@ class SolverPlans(SequencedLibrary):
                 1,
                 operation="read",
                 operands=operands,
+                quick=True,
                 answer=part,
                 check=None if check is None or first + step < flat.size else lambda _: check(out),
                 table=BLAS,
@@ -597,10 +617,12 @@ class SolverPlans(SequencedLibrary):
                 copy = 0 if place is None else Address(at + first * found.itemsize)
                 call = (kind, place_of(first), *words, part, count, Answer(), copy)
                 answer = found[first : first + count]
-                request = self._call("look", *call, operation="check_finite", operands=operands, answer=answer)
+                request = self._call(
+                    "look", *call, operation="check_finite", operands=operands, quick=True, answer=answer
+                )
             alone = request if matrices.count <= INFOS else None
         elif place is not None:
-            self._call_each(matrices.count, "look", arguments, operation="check_finite", operands=operands)
+            self._call_each(matrices.count, "look", arguments, operation="check_finite", operands=operands, quick=True)
             self._read(place, found)
         return Look(Sight(verb, operand, array.shape[:-2], spoils, refuses, found), place, alone)
 
@@ -631,23 +653,25 @@ class SolverPlans(SequencedLibrary):
         operands = self._operands()
         operands.reads(found)
         operands.writes(results.array)
-        kind, words, place_of = _many(results)
+        kind, lie, place_of = _many(results)
         step = int(found.size > 1)
 
         def arguments(index: int, count: int = 1) -> tuple[Argument, ...]:
             number = step * (index if which is None else which[index])
             place = Address(found.address + number * found.itemsize)
-            return (kind, place_of(index), *words, count, place, step, look.sight.spoils)
+            return (kind, place_of(index), *lie, count, place, step, look.sight.spoils)
 
         if results.distance is not None and (which is None or not step):
             for first, count in chunks(results.count):
                 before = self._requests[-1]
-                taint = self._call("taint", *arguments(first, count), operation="check_finite", operands=operands)
+                taint = self._call(
+                    "taint", *arguments(first, count), operation="check_finite", operands=operands, quick=True
+                )
                 if isinstance(before, JoinedRequest) or _is_own(before):
                     parts = before.parts if isinstance(before, JoinedRequest) else (before,)
                     self._requests[-2:] = [JoinedRequest(TOGETHER, PART, (*parts, taint), before.operation)]
         else:
-            self._call_each(results.count, "taint", arguments, operation="check_finite", operands=operands)
+            self._call_each(results.count, "taint", arguments, operation="check_finite", operands=operands, quick=True)
 
     def _upload_pairs(self, matrices: Sequence[int], sides: Sequence[int]) -> tuple[DeviceArray, int, int]:
         """Return a table of the addresses of matrices and right-hand sides, and the addresses of its two halves."""

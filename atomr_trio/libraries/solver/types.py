@@ -56,6 +56,10 @@ JACOBI_BATCH: Final = 32
 FACTOR_BATCH: Final = 256
 """The largest matrices that are factored many at once: larger ones keep the GPU busy one by one."""
 MAX_SWEEPS: Final = 10_000
+QUICK: Final = frozenset(map("cusolverDn{}".format, ("Xgetrf", "Xgetrs", "Xpotrf", "Xpotrs")))
+"""Functions that return at once: on an H200 in as long with 4 ms of work before them in the stream as with none."""
+QUICK_ORDER: Final = 512
+"""The largest matrices of which the thread that serves all lanes calls those: it takes 50 us at most."""
 
 _OF_BLAS: Final[Mapping[str, str]] = MappingProxyType(
     {

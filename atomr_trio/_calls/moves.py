@@ -1,0 +1,256 @@
+"""The short way of fills, and of copies on the device, of contiguous arrays.
+
+All fills with elements of one size are one ready record (``_wire/ready.py``), and all copies are one. Their words are
+what differs: the addresses, the size, and the bytes of an element. So a fill is short for every array and every value,
+the first one too. The general way is taken by what is not one run of bytes, by a value whose bytes are no pattern of 4,
+and by an array for which a command of another lane must be awaited, or a chunk or a first content made.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from .._arrays.arrays import DeviceArray, Storage
+from .._generation.core import DeviceCore, DevicePart
+from .._memory.arena import Block
+from .._transfers.memory import pattern_of
+from .._transfers.transfers import Transfers
+from .._values.errors import InvalidArgument
+from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, Verb
+from .._wire.ready import READY, new_identity, ready_head
+from .._wire.records.memory import BOX, COPY, COPY_WORDS, FILL, FILL_WORDS, MEMORY
+from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from .._generation.timeline import LaunchOwner, Operand
+
+_WORDS: Final = 3
+
+_Mover = Callable[[int, int, int, Block, "Block | None", tuple[object, ...], "LaunchOwner"], bool]
+"""Sends a record with these words. Given the block that is written, the block that is read, the arrays, which it keeps
+alive, and the owner, which is told of the end. Returns false, without any effect, if it must go the general way."""
+
+_MOST_PATTERNS: Final = 1024
+_patterns: dict[object, tuple[int, int, int]] = {}
+"""By the type of a number, the number, and a dtype: the bytes of one item of a fill, the items of an element, and the
+bits of an item. All zeros are one key for each type, so a zero is written out."""
+
+
+class _Kind:
+    """Fills or copies, as a launch path knows them."""
+
+    __slots__ = ("operation",)
+
+    _engine: ClassVar[str] = MEMORY.engine
+
+    def __init__(self, operation: str) -> None:
+        self.operation: str = operation
+
+    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
+        if not arguments:
+            return self.operation, ()
+        written, *read = cast("tuple[DeviceArray, ...]", arguments)
+        role = Role.OVERWRITE if written._covers_block else Role.WRITE
+        return self.operation, ((written._block, role), *((array._block, Role.READ) for array in read))
+
+
+_FILL, _COPY = _Kind(FILL.operation), _Kind(COPY.operation)
+
+
+class Moves:
+    """The fills and copies that one launch path makes."""
+
+    def __init__(self, path: LaunchPath, device: DeviceCore) -> None:
+        self._device = device
+        run = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
+        self._copy = _mover(path, _COPY, COPY, COPY_WORDS, run)
+        self._fills = MappingProxyType(
+            {
+                itemsize: _mover(path, _FILL, FILL, FILL_WORDS, FILL.struct.pack(0, 0, itemsize, 0, 1, b""))
+                for itemsize in (1, 2, 4)
+            }
+        )
+
+    def fill(self, array: object, value: object, owner: LaunchOwner) -> bool:
+        """Set every element of an array. Returns false, without any effect, if it must go the general way."""
+        if type(array) is not DeviceArray or array._plain is None:
+            return False
+        storage = array._storage
+        if storage.device is not self._device or type(storage) is not Storage:
+            return False
+        kind = type(value)
+        if kind is not float and kind is not int:
+            if not isinstance(value, np.generic):
+                return False
+            value = value.item()
+            kind = type(value)
+            if kind is not float and kind is not int:
+                return False
+        try:
+            pattern = _patterns[kind, value if value else str(value), array.dtype]
+        except KeyError:
+            found = _pattern(cast("float", value), array.dtype)
+            if found is None:
+                return False
+            pattern = found
+        itemsize, factor, bits = pattern
+        shape = array.shape
+        count = (shape[0] if len(shape) == 1 else math.prod(shape)) * factor
+        if not count:
+            return False
+        block = storage.block
+        return self._fills[itemsize](block.address + array._offset, count, bits, block, None, (array,), owner)
+
+    def copy(self, source: object, target: object, owner: LaunchOwner) -> bool:
+        """Overwrite an array with another. Returns false, without any effect, if it must go the general way."""
+        if type(source) is not DeviceArray or type(target) is not DeviceArray:
+            return False
+        dtype = target._plain
+        if dtype is None or source._plain is not dtype or source.shape != target.shape:
+            return False
+        to, origin, device = target._storage, source._storage, self._device
+        if to.device is not device or origin.device is not device or to.block is origin.block:
+            return False
+        if type(to) is not Storage or type(origin) is not Storage:
+            return False
+        nbytes = math.prod(target.shape) * dtype.itemsize
+        if not nbytes:
+            return False
+        written, read = to.block, origin.block
+        places = written.address + target._offset, read.address + source._offset
+        return self._copy(*places, nbytes, written, read, (target, source), owner)
+
+
+def moves_of(path: LaunchPath, device: DeviceCore) -> Moves:
+    """Return the fills and copies of a path, which end with it."""
+    moves: Moves | None = path.moves
+    if moves is None:
+        moves = path.moves = Moves(path, device)
+    return moves
+
+
+def _pattern(value: float, dtype: np.dtype[Any]) -> tuple[int, int, int] | None:
+    """Return the bytes, the number, and the bits of the items that an element is filled with, and remember it.
+
+    Returns None for a value that the dtype cannot hold, and if the items differ: the driver sets at most 4 bytes.
+    """
+    try:
+        content = pattern_of(value, dtype)
+    except InvalidArgument:
+        return None
+    size = min(len(content), 4)
+    items = {content[at : at + size] for at in range(0, len(content), size)}
+    if len(items) > 1:
+        return None
+    if len(_patterns) >= _MOST_PATTERNS:
+        _patterns.clear()
+    found = size, len(content) // size, int.from_bytes(items.pop(), "little")
+    _patterns[type(value), value if value else str(value), dtype] = found
+    return found
+
+
+def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], payload: bytes) -> _Mover:
+    """Return the function of a ready record with three words, for the lane of a path. It begins and ends as others."""
+    sender, book, here = path.sender, path.book, path.here
+    number = verb.number | path.verb & UNSIGNED | REPEATED
+    fence_mask, wakes = path.fence_mask, path.wakes
+    ring, words, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
+    assert ring is not None
+    slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
+    engine, head, length = verb.engine_number, ready_head(new_identity(), places), READY.size + len(payload)
+    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{_WORDS}Q{len(payload)}s").pack_into
+
+    @trio.lowlevel.enable_ki_protection
+    def move(
+        first: int,
+        second: int,
+        third: int,
+        written: Block,
+        read: Block | None,
+        arrays: tuple[object, ...],
+        owner: LaunchOwner,
+    ) -> bool:
+        sent = sender.sent + 1
+        if not here() or (sent > path.last_record and not path.look_again()):
+            return False
+        # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
+        if written.fast != token or (read is not None and read.fast != token):
+            operands = [(written, Role.WRITE)] if read is None else [(written, Role.WRITE), (read, Role.READ)]
+            if not (book.open and path.admit(operands)):  # the first command of a lane opens it
+                return False
+        ticket = book.issued + 1
+        me = (lane, ticket)
+        written.writer = me
+        if written.readers:
+            written.readers = {}
+        if read is not None:
+            read.reader = me
+        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
+        pack_into(slots, at, sent, ticket, lane, engine, number, _WORDS, length, head, first, second, third, payload)
+        launches.append((ticket, owner, kind, arrays))
+        book.issued = ticket
+        sender.sent = words[RECORDS_SENT_WORD] = sent
+        if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
+            announce()
+        if wakes and launches[0][0] == ticket:
+            wake()
+        return True
+
+    return move
+
+
+class ShortTransfers(DevicePart):
+    """Moves the bytes of arrays: fills and copies on the device the short way where there is one."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._launches = device.part(AwaitedLaunches)
+        transfers = device.part(Transfers)
+        self._fill = transfers.fill
+        self._copy_on_device = transfers.copy_on_device
+        self.copy_in: Callable[[DeviceArray, npt.NDArray[Any]], Awaitable[None]] = transfers.copy_in
+        """See `Transfers.copy_in`."""
+        self.copy_out: Callable[[DeviceArray, npt.NDArray[Any]], Awaitable[None]] = transfers.copy_out
+        """See `Transfers.copy_out`."""
+
+    @trio.lowlevel.enable_ki_protection
+    async def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
+        """Set every element of an array; see `DeviceArray.fill`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        path = self._free_path()
+        if path is not None:
+            awaited = AwaitedLaunch(path, self.device.memory_actor.mailbox)
+            if moves_of(path, self.device).fill(array, value, awaited):
+                await awaited.wait()
+                return
+        await self._fill(array, value)
+
+    @trio.lowlevel.enable_ki_protection
+    async def copy_on_device(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Overwrite an array with another of the device; see `DeviceArray.copy_from`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        path = self._free_path()
+        if path is not None:
+            awaited = AwaitedLaunch(path, self.device.memory_actor.mailbox)
+            if moves_of(path, self.device).copy(source, target, awaited):
+                await awaited.wait()
+                return
+        await self._copy_on_device(source, target)
+
+    def _free_path(self) -> LaunchPath | None:
+        """Return the path, if a request of the memory actor would be its next one."""
+        actor = self.device.memory_actor
+        if actor.mailbox.posted != actor.mailbox.taken or actor.current is not None:
+            return None
+        return self._launches.present_path()

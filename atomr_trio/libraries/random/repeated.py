@@ -1,0 +1,155 @@
+"""Draws that were made before: no planning, and the short way of a repeated call.
+
+A draw is recognised by its arguments. What it does depends on nothing else but the position, which is moved here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import trio
+
+from ..._arrays.arrays import DeviceArray
+from ..._calls.stateful import KnownExecution
+from .generator import DefaultGenerator, RandomGenerator
+from .positions import POISSON, Place, drawn, stepped, steps
+from .states import State
+
+if TYPE_CHECKING:
+    from ..._calls.batch_sender import BatchSender
+    from ..._calls.launching import AwaitedLaunch, AwaitedLaunches
+    from ..._generation.core import DeviceCore
+    from ..._generation.requests import CommandRequest
+
+_MOST_KNOWN: Final = 64
+"""Of one generator."""
+_PLAIN: Final = frozenset({int, bool, str, type(None), type})
+
+
+class Question(NamedTuple):
+    """The arguments of a draw."""
+
+    key: Hashable
+    generator: RandomGenerator
+    arrays: tuple[DeviceArray, ...]
+    """Its `out`, if it was given one."""
+
+
+def question_of(
+    device: DeviceCore, plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
+) -> Question | None:
+    """Return the question of a draw; None for arguments that may be equal but mean different things."""
+    parts: list[Hashable] = [plan]
+    generator: object = None
+    arrays: tuple[DeviceArray, ...] = ()
+    for value in arguments:
+        if not _add(parts, value):
+            return None
+    for name, value in keywords.items():
+        if name == "generator":
+            generator = value
+        elif type(value) is DeviceArray:
+            arrays = (value,)
+            parts += (name, value._place or value._find_place())
+        elif _add(parts, value):
+            parts.append(name)
+        else:
+            return None
+    if generator is None:
+        generator = device.part(DefaultGenerator).get()
+    elif type(generator) is not RandomGenerator or generator._device is not device:
+        return None
+    return Question(tuple(parts), generator, arrays)
+
+
+def _add(parts: list[Hashable], value: object) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        parts += (kind, value)  # type: ignore[arg-type]
+    elif kind is float:
+        parts += (kind, value, math.copysign(1.0, value))  # type: ignore[arg-type]
+    elif (kind is tuple and all(type(each) is int for each in value)) or isinstance(value, np.dtype):  # type: ignore[attr-defined]
+        parts.append(value)
+    else:
+        return False
+    return True
+
+
+class Drawing(NamedTuple):
+    """What a draw takes of its generator."""
+
+    draw: str
+    numbers: int
+    lam: float
+
+
+class KnownDraw:
+    """A draw that was made before."""
+
+    __slots__ = ("_drawing", "_execution", "_steps")
+
+    def __init__(self, execution: KnownExecution, drawing: Drawing, place: Place) -> None:
+        self._execution = execution
+        self._drawing = drawing
+        self._steps = steps(place, drawing.draw, drawing.numbers)
+
+    @trio.lowlevel.enable_ki_protection
+    def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
+        """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
+        generator = question.generator
+        before = generator._state
+        behind = self._behind(generator, before.place)
+        if behind is None:
+            return None
+        result = self._execution.send(batch, question.arrays, before.place, before.plain, behind)
+        if result is not None:
+            generator._state = State(behind, before.own, before.spawned)
+        return result
+
+    @trio.lowlevel.enable_ki_protection
+    def begin(self, launches: AwaitedLaunches, question: Question) -> tuple[AwaitedLaunch, DeviceArray] | None:
+        """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
+        generator = question.generator
+        before = generator._state
+        behind = self._behind(generator, before.place)
+        if behind is None:
+            return None
+        begun = self._execution.begin(launches, question.arrays, before.place, before.plain, behind)
+        if begun is not None:
+            generator._state = State(behind, before.own, before.spawned)
+        return begun
+
+    def _behind(self, generator: RandomGenerator, place: Place) -> Place | None:
+        """Return the place behind it; None if the library makes a table, or another generator, or has no more."""
+        draw, numbers, lam = self._drawing
+        if draw == POISSON and lam != generator._lam:
+            return None
+        if self._steps and not place.record:
+            return stepped(place, self._steps)
+        try:
+            found = drawn(place, draw, numbers, lam, generator._bounds)
+        except OverflowError:
+            return None
+        return found.place if found.place is found.drawn else None
+
+
+def learn(
+    question: Question,
+    drawing: Drawing | None,
+    requests: Sequence[CommandRequest],
+    made: Sequence[DeviceArray],
+    result: object,
+) -> None:
+    """Keep a draw, if it is one call of the library."""
+    generator, known = question.generator, question.generator._known
+    if drawing is None or not isinstance(result, DeviceArray):
+        return
+    execution = KnownExecution.of(generator._plan, question.arrays, requests, made, result)
+    if execution is None:
+        return
+    if known.pop(question.key, None) is None and len(known) >= _MOST_KNOWN:
+        del known[next(iter(known))]
+    known[question.key] = KnownDraw(execution, drawing, generator._state.place)

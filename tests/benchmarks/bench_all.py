@@ -1,0 +1,210 @@
+"""Every benchmark once, and one table of all that must hold: `make bench-all`.
+
+Each benchmark runs as `make bench-...` runs it, with fewer repetitions; what they print goes to files beside the
+figures. The table has a line for each target: the figure, what it may be, and whether it is held or MISSED; where
+something is compared with another subject, the ratio and what that may be.
+
+`baseline.json` has the rows that must hold on every machine. A row enters it when it has held by 5 % on two different
+machines: `--record` notes those of this run, and with `--figures` those of a run on another machine. The exit status is
+1 if a row of the baseline is missed or a benchmark did not end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import conclusion
+from speed_report import shown
+
+HERE: Final = Path(__file__).parent
+BASELINE: Final = HERE / "baseline.json"
+MARGIN: Final = 0.05
+"""The share of its limit by which a row must have held, to count for the baseline."""
+MACHINES: Final = 2
+"""So many machines on which it has, and it is in the baseline."""
+DEADLINE: Final = 300.0
+"""Seconds that one benchmark may take."""
+BENCHMARKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "speed": ("speed.py",),
+    "verbs": ("verb_costs.py",),
+    "recovery": ("recovery.py",),
+    "holding": ("holding.py",),
+    "nvrtc": ("nvrtc.py",),
+    "blas": ("blas.py",),
+    "fft": ("fft.py",),
+    "random": ("random_numbers.py",),
+}
+"""The programs, with options of their own; those that measure most come first."""
+ON_SIMULATOR: Final[Mapping[str, tuple[str, ...]]] = {
+    "recovery": ("--gib", "0.25", "--gib-most", "0.1", "--faults", "3"),
+    "holding": ("--only", "events for 1,000 listeners", "--runs", "1"),
+    "nvrtc": ("--repetitions", "1"),
+}
+"""Options for the simulator, which shows that everything works."""
+
+
+@attrs.frozen
+class Line:
+    """A target of a run: what one benchmark said of it."""
+
+    benchmark: str
+    name: str
+    held: bool | None
+    facts: Mapping[str, Any]
+    in_baseline: bool
+
+    @property
+    def key(self) -> str:
+        """The baseline knows it by this."""
+        return f"{self.benchmark}: {self.name}"
+
+    @property
+    def fails(self) -> bool:
+        """Whether it makes the run fail."""
+        return self.held is False and self.in_baseline
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has held by so much that it counts for the baseline."""
+        return bool(self.held) and self.facts["margin"] >= MARGIN
+
+    def __str__(self) -> str:
+        word = {True: "held", False: "MISSED", None: "-"}[self.held]
+        baseline = "*" if self.in_baseline else " "
+        if self.held is None:
+            return f"{word:7}{baseline} {self.key:110}  {self.facts['missing']}"
+        unit = self.facts["unit"]
+        figures = f"{shown(self.facts['figure'], unit):>9}  {shown(self.facts['limit'], unit):>9}"
+        if self.facts["ratio"] is None:
+            return f"{word:7}{baseline} {self.key:110}  {figures}"
+        return f"{word:7}{baseline} {self.key:110}  {figures}  {self.facts['ratio']:8.3f}  {self.facts['target']:8.3f}"
+
+
+HEADER: Final = f"{'':9}{'* in the baseline':110}  {'':>9}  {'at most':>9}  {'ratio':>8}  {'at most':>8}"
+
+
+# --- the baseline -----------------------------------------------------------------------------------------------------
+
+
+def known_rows(path: Path) -> dict[str, list[str]]:
+    """The machines on which each row has held by enough."""
+    if not path.exists():
+        return {}
+    rows: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def in_baseline(known: Mapping[str, list[str]], key: str) -> bool:
+    """Whether a row must hold on every machine."""
+    return len(known.get(key, ())) >= MACHINES
+
+
+def recorded(known: Mapping[str, list[str]], lines: Iterable[Line], machine: str) -> dict[str, list[str]]:
+    """The same rows, with this machine at those that have held by enough. Only so many machines are noted."""
+    rows = {key: list(machines) for key, machines in known.items()}
+    for line in lines:
+        machines = rows.setdefault(line.key, []) if line.counts else []
+        if line.counts and machine not in machines and len(machines) < MACHINES:
+            machines.append(machine)
+    return dict(sorted(rows.items()))
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def told_by(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Run one benchmark; return its figures, or None if it did not end well."""
+    script, *own = BENCHMARKS[name]
+    figures = folder / f"{name}.json"
+    options = ["--backend", arguments.backend, "--json", str(figures), "--share", str(arguments.share)]
+    simulated = ON_SIMULATOR.get(name, ()) if arguments.backend == "sim" else ()
+    with (folder / f"{name}.txt").open("w", encoding="utf-8") as log:
+        try:
+            subprocess.run(
+                [sys.executable, str(HERE / script), *options, *own, *simulated],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=DEADLINE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+    if not figures.exists():
+        return None
+    told: dict[str, Any] = json.loads(figures.read_text(encoding="utf-8"))
+    return told
+
+
+def lines_of(told: Mapping[str, Any], known: Mapping[str, list[str]]) -> Iterator[Line]:
+    """The targets of one benchmark."""
+    for facts in told["must_hold"]:
+        key = f"{told['benchmark']}: {facts['name']}"
+        yield Line(told["benchmark"], facts["name"], facts["held"], facts, in_baseline(known, key))
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the benchmarks, and write what they tell."""
+    folder: Path = arguments.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob("*.json"):
+        stale.unlink()
+    begun = time.monotonic()
+    found: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    for number, name in enumerate(arguments.benchmarks, 1):
+        print(f"[{number}/{len(arguments.benchmarks)}, {time.monotonic() - begun:.0f} s] {name}", flush=True)
+        told = told_by(name, folder, arguments)
+        if told is None:
+            failed.append(name)
+            print(f"{name} did not end; what it said is in {folder / name}.txt")
+        else:
+            found[name] = told
+    everything = {
+        "machine": conclusion.machine(arguments.backend),
+        "title": "All targets",
+        "seconds": time.monotonic() - begun,
+        "failed": failed,
+        "benchmarks": found,
+    }
+    written = arguments.json or folder / "all.json"
+    written.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    return everything
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The exit status: 1 if a row of the baseline is missed or a benchmark did not end."""
+    if arguments.figures is None:
+        everything = measured(arguments)
+    else:
+        everything = json.loads(arguments.figures.read_text(encoding="utf-8"))
+    known = known_rows(arguments.baseline)
+    lines = [line for told in everything["benchmarks"].values() for line in lines_of(told, known)]
+    missed, fails = [line for line in lines if line.held is False], [line for line in lines if line.fails]
+    held = sum(line.held is True for line in lines)
+    print(f"{everything['machine']}, {everything['seconds']:.0f} s", HEADER, *lines, sep="\n")
+    print(f"\n{held} held, {len(missed)} missed, {len(lines) - held - len(missed)} not judged")
+    for line in fails:
+        print(f"missed, and in the baseline: {line.key}")
+    if arguments.record:
+        rows = recorded(known, lines, everything["machine"])
+        arguments.baseline.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+    return int(bool(fails or everything["failed"]))
+
+
+if __name__ == "__main__":
+    parser = conclusion.options(__doc__)
+    parser.set_defaults(share=0.5)
+    parser.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="all by default")
+    parser.add_argument("--folder", type=Path, default=Path("bench-all"), help="for figures, and what is printed")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, help="the rows that must hold")
+    parser.add_argument("--figures", type=Path, help="of an earlier run: nothing is run, and its table is printed")
+    parser.add_argument("--record", action="store_true", help="note in it what has held by 5 %% on this machine")
+    sys.exit(main(parser.parse_args()))

@@ -1,0 +1,307 @@
+"""Draws that were made before go the short way of a repeated call, with the numbers and errors of the general way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from atomr_trio import ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
+from atomr_trio._device.device import core_of
+from atomr_trio.libraries.random.positions import Place, drawn, stepped, steps
+from atomr_trio.libraries.random.repeated import question_of
+from atomr_trio.testing import ReturnStatus, inject
+from support.random_host import Shadow, assert_drawn
+from support.rogue import gated, kill_worker
+
+pytestmark = pytest.mark.used_workers
+
+COUNT = 1000
+KINDS = ("philox", "xorwow", "mtgp32", "sobol32")
+DRAWS: dict[str, tuple[str, dict[str, Any], tuple[float, ...]]] = {
+    "bits_uint32": ("bits", {"dtype": "uint32"}, ()),
+    "uniform_float32": ("uniform", {"dtype": np.float32}, ()),
+    "uniform_float64": ("uniform", {"low": 0.0, "high": 1.0}, ()),
+    "normal_float32": ("normal", {"dtype": "float32", "loc": 3.0, "scale": 0.5}, (3.0, 0.5)),
+    "poisson_uint32": ("poisson", {"lam": 7.5, "dtype": np.dtype("uint32")}, (7.5,)),
+}
+
+
+def published(dev: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that go the general way from now on."""
+    generation = core_of(dev).current
+    publish, names = generation.publish, []
+
+    def noting(lane: int, verb: Any, *rest: Any, **more: Any) -> Any:
+        names.append(verb.operation)
+        return publish(lane, verb, *rest, **more)
+
+    monkeypatch.setattr(generation, "publish", noting)
+    return names
+
+
+def new(dev: Any, kind: str = "philox") -> tuple[Any, Shadow]:
+    generator = dev.random.generator(kind, **({} if kind.startswith("sobol") else {"seed": 5}))
+    return generator, Shadow(generator)
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", [False, True], ids=["new", "out"])
+async def test_repetitions_in_both_forms_go_on_with_the_same_numbers(dev: Any, kind: str, given: bool) -> None:
+    generator, shadow = new(dev, kind)
+    for name, (verb, keywords, parameters) in DRAWS.items():
+        size = {"out": dev.empty(COUNT, name.partition("_")[2])} if given else {"size": COUNT}
+        for _ in range(3):
+            found = [await getattr(generator, verb)(**size, **keywords)]
+            hosts = [await found[0].to_host()]
+            async with dev.batch() as batch:
+                for _ in range(2):
+                    result = getattr(batch.random, verb)(generator=generator, **size, **keywords)
+                    hosts.append(batch.to_host(result))
+            for host in hosts:
+                assert_drawn(host, shadow.draw(name, COUNT, *parameters), f"{name} {kind}")
+        assert generator._state.place == shadow.place
+
+
+async def test_draws_of_several_kinds_and_sizes_alternate(dev: Any) -> None:
+    generator, shadow = new(dev)
+    found = []
+    async with dev.batch() as batch:
+        for turn in range(24):
+            name = list(DRAWS)[turn % len(DRAWS)]
+            verb, keywords, parameters = DRAWS[name]
+            count = (10, 11, 1001)[turn % 3]
+            result = getattr(batch.random, verb)(size=count, generator=generator, **keywords)
+            found.append((batch.to_host(result), shadow.draw(name, count, *parameters), name))
+            if turn % 7 == 3:
+                generator.seek(generator.state)
+    for host, right, name in found:
+        assert_drawn(host, right, name)
+
+
+async def test_repetitions_are_not_planned(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, shadow = new(dev)
+    out = dev.empty(COUNT, np.float32)
+    await generator.uniform(out=out)
+    await generator.uniform(size=COUNT, dtype="float32")
+    async with dev.batch() as batch:
+        batch.random.uniform(out=out, generator=generator)
+        batch.random.uniform(size=COUNT, dtype="float32", generator=generator)
+        await batch.flush()
+        names = published(dev, monkeypatch)
+        for _ in range(3):
+            batch.random.uniform(out=out, generator=generator)
+            batch.random.uniform(size=COUNT, dtype="float32", generator=generator)
+        assert names == []
+    await generator.uniform(out=out)
+    await generator.uniform(size=COUNT, dtype="float32")
+    assert [name for name in names if name.startswith("random")] == []
+    for _ in range(12):
+        right = shadow.draw("uniform_float32", COUNT)
+    await generator.uniform(out=out)
+    assert_drawn(await out.to_host(), shadow.draw("uniform_float32", COUNT), "uniform_float32")
+    assert right.size == COUNT
+
+
+async def test_numbers_that_are_equal_but_differ_are_other_draws(dev: Any) -> None:
+    """The sign of a zero is one of the parameters; so is whether a number is whole."""
+    core, plan = core_of(dev), type(dev.random).normal.plan
+    questions = [question_of(core, plan, (loc,), {}) for loc in (0.0, -0.0, 0, 0.0, False)]
+    keys = [None if each is None else each.key for each in questions]
+    assert keys[0] == keys[3]
+    assert len(set(keys)) == 4
+    assert question_of(core, plan, ([0.0],), {}) is None
+    assert question_of(core, plan, (), {"generator": "philox"}) is None
+
+
+async def test_a_seek_or_another_draw_in_between_is_seen(dev: Any) -> None:
+    generator, shadow = new(dev)
+    out = dev.empty(COUNT, np.float32)
+    states, rows = [], []
+    for _ in range(4):
+        states.append(generator.state)
+        rows.append(await (await generator.uniform(out=out)).to_host())
+        assert_drawn(rows[-1], shadow.draw("uniform_float32", COUNT), "uniform_float32")
+    for number in (2, 0, 3, 1):
+        generator.seek(states[number])
+        np.testing.assert_array_equal(await (await generator.uniform(out=out)).to_host(), rows[number])
+    dev.random.seed(5)
+    first = await (await dev.random.uniform(out=out)).to_host()
+    await dev.random.uniform(out=out)
+    dev.random.seed(5)
+    np.testing.assert_array_equal(await (await dev.random.uniform(out=out)).to_host(), first)
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_what_the_draw_does() -> None:
+    for kind in ("philox", "xorwow", "mrg32k3a", "mtgp32", "sobol32", "scrambled_sobol64"):
+        place = Place(kind, "default", 0 if "sobol" in kind else 3, 1, 12345 if kind != "mtgp32" else 0)
+        for draw in ("words", "uniform32", "uniform64", "normal32", "normal64", "poisson"):
+            for count in (2, 1000, 300_000):
+                by = steps(place, draw, count)
+                if by:
+                    assert stepped(place, by) == drawn(place, draw, count, 1.0).drawn, (kind, draw, count)
+    assert steps(Place("philox", "default", 0, 1), "words", 7) == 7
+    assert steps(Place("mtgp32", "default", 0, 1), "words", 7) == 0
+    assert stepped(Place("philox", "default", 0, 1, (1 << 64) - 8), 7) is not None
+    assert stepped(Place("philox", "default", 0, 1, (1 << 64) - 7), 7) is None
+
+
+async def test_the_end_of_the_sequence_is_refused_by_a_repetition_too(dev: Any) -> None:
+    generator = dev.random.generator(seed=5)
+    await generator.bits(20)
+    generator.seek({**generator.state, "offset": (1 << 64) - 30})
+    await generator.bits(20)
+    before = generator.state
+    with pytest.raises(InvalidArgument, match="end of its sequence"):
+        await generator.bits(20)
+    assert generator.state == before
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_repetition_that_fails_says_where_it_began_and_the_next_one_is_right(dev: Any, batched: bool) -> None:
+    generator, shadow = new(dev)
+    out = dev.empty(COUNT, np.float32)
+    await generator.uniform(out=out)
+    async with dev.batch() as batch:
+        batch.random.uniform(out=out, generator=generator)
+    for _ in range(2):
+        shadow.draw("uniform_float32", COUNT)
+    before = generator.state
+    inject(dev, "curandGenerateUniform", ReturnStatus(102))
+
+    async def draw() -> None:
+        if batched:
+            async with dev.batch() as batch:
+                batch.random.uniform(out=out, generator=generator)
+        else:
+            await generator.uniform(out=out)
+
+    with pytest.raises(OutOfDeviceMemory, match="curandGenerateUniform") as failed:
+        await draw()
+    assert failed.value.position == before
+    right = shadow.draw("uniform_float32", COUNT)
+    assert_drawn(await (await generator.uniform(out=out)).to_host(), shadow.draw("uniform_float32", COUNT), "uniform")
+    generator.seek(before)
+    assert_drawn(await (await generator.uniform(out=out)).to_host(), right, "uniform_float32")
+
+
+@pytest.mark.sim_only
+async def test_repetitions_behind_one_that_fails_are_right_or_fail_too(dev: Any) -> None:
+    generator, shadow = new(dev)
+    outs = [dev.zeros(COUNT, np.float32) for _ in range(5)]
+    for out in outs:
+        await generator.uniform(out=out)
+        shadow.draw("uniform_float32", COUNT)
+        await out.fill(0)
+    inject(dev, "curandGenerateUniform", ReturnStatus(102), call=2)
+
+    async def draw() -> None:
+        async with dev.batch() as batch:
+            for out in outs:
+                batch.random.uniform(out=out, generator=generator)
+
+    with pytest.raises(OutOfDeviceMemory):
+        await draw()
+    rights = [shadow.draw("uniform_float32", COUNT) for _ in outs]
+    np.testing.assert_array_equal(await outs[0].to_host(), rights[0])
+    for out, right in zip(outs[1:], rights[1:], strict=True):
+        found = await out.to_host()
+        assert not found.any() or (found == right).all()
+    assert_drawn(await (await generator.uniform(out=outs[0])).to_host(), shadow.draw("uniform_float32", COUNT), "")
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_repetitions_that_are_lost_say_where_the_first_began(open_test_device: Any, batched: bool) -> None:
+    with trio.fail_after(60):
+        async with open_test_device(restart_policy=RestartPolicy(intensity=100)) as dev:
+            generator, shadow = new(dev)
+            out = dev.empty(COUNT, np.float32)
+            await generator.uniform(out=out)
+            async with dev.batch() as batch:
+                batch.random.uniform(out=out, generator=generator)
+            for _ in range(2):
+                shadow.draw("uniform_float32", COUNT)
+            before = generator.state
+
+            async def draw() -> None:
+                if batched:
+                    async with dev.batch() as batch:
+                        for _ in range(3):
+                            batch.random.uniform(out=out, generator=generator)
+                        kill_worker(dev)
+                else:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(kill_when_drawn)
+                        await generator.uniform(out=out)
+
+            async def kill_when_drawn() -> None:
+                while generator.state == before:
+                    await trio.lowlevel.checkpoint()
+                kill_worker(dev)
+
+            caught: list[ContextLost] = []
+            async with gated(dev):
+                try:
+                    await draw()
+                except* ContextLost as group:
+                    caught += [each for each in _leaves(group) if isinstance(each, ContextLost)]
+            assert [each.position for each in caught] == [before]
+            rights = [shadow.draw("uniform_float32", COUNT) for _ in range(3 if batched else 1)]
+            found = await (await generator.uniform(size=COUNT, dtype="float32")).to_host()
+            assert_drawn(found, shadow.draw("uniform_float32", COUNT), "uniform_float32")
+            generator.seek(before)
+            for right in rights:
+                again = await (await generator.uniform(size=COUNT, dtype="float32")).to_host()
+                assert_drawn(again, right, "uniform_float32")
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
+
+
+async def test_a_cancelled_repetition_keeps_its_numbers(dev: Any) -> None:
+    generator, shadow = new(dev)
+    out = dev.empty(COUNT, np.float32)
+    await generator.uniform(out=out)
+    shadow.draw("uniform_float32", COUNT)
+    async with gated(dev) as gate:
+        with trio.move_on_after(0):
+            await generator.uniform(out=out)
+        assert generator._state.place == shadow.place, "it was cancelled before it began"
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_uniform, generator, out)
+                while generator._state.place == shadow.place:
+                    await trio.lowlevel.checkpoint()
+                scope.cancel()
+        await gate.open()
+    shadow.draw("uniform_float32", COUNT)
+    assert_drawn(await (await generator.uniform(out=out)).to_host(), shadow.draw("uniform_float32", COUNT), "")
+
+
+async def _uniform(generator: Any, out: Any) -> None:
+    await generator.uniform(out=out)
+
+
+async def test_the_oldest_draws_are_forgotten(dev: Any) -> None:
+    generator, shadow = new(dev)
+    for count in range(2, 2 + 70):
+        await generator.bits(count)
+        shadow.draw("bits_uint32", count)
+    assert len(generator._known) == 64
+    found = await (await generator.bits(COUNT)).to_host()
+    assert_drawn(found, shadow.draw("bits_uint32", COUNT), "bits_uint32")

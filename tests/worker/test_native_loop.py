@@ -1,0 +1,377 @@
+"""The native loop and the loop of Python on the same records: the same calls, tickets and statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import atomr_trio
+from atomr_cuda import driver
+from atomr_trio._wire.backends import NATIVE_VARIABLE, native_loop_wanted
+from atomr_trio._wire.protocol import GROUP_LIMIT, INLINE_LIMIT, RECORDS_READ_WORD, RECORDS_SENT_WORD
+from atomr_trio._wire.ring import SLOT_BYTES, SLOTS
+from atomr_trio._worker import native
+from atomr_trio._worker.base import lanes
+from atomr_trio._worker.native_layout import Reason
+from support import open_test_device, sim_process as helper
+from support.loops import BLOCK, DO, DO_TYPE, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
+
+pytestmark = pytest.mark.sim_only
+LARGEST = (1 << 32) - 1
+HIGHEST = max(KERNELS)
+UNKNOWN_KERNEL = 99
+FATAL = 700
+REFUSED = 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def simulated() -> Iterator[None]:
+    """A driver from which lanes take their functions, before the machine gives them its own. Groups do not grow old."""
+    handle = helper.begin()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "GROUP_SECONDS", math.inf)
+        yield
+    driver.cuCtxSetCurrent(handle)
+    driver.cuDevicePrimaryCtxRelease(0)
+    driver.cuCtxSetCurrent(None)
+
+
+def launch(lane: int = 0, kernel: int = 2, seed: int = 0, **rest: Any) -> Launch:
+    size = KERNELS.get(kernel, 8)
+    return Launch(lane, kernel, bytes((seed + place) % 256 for place in range(size)), **rest)
+
+
+@contextlib.contextmanager
+def ran(records: list[Launch | Other], **rest: Any) -> Iterator[tuple[Machine, Machine]]:
+    """Both loops after these records: the one of Python, and the native one."""
+    with contextlib.closing(Machine(natively=False, **rest)) as python:
+        with contextlib.closing(Machine(natively=True, **rest)) as natively:
+            python.run(records)
+            natively.run(records)
+            yield python, natively
+
+
+# --- what both do ----------------------------------------------------------------------------------------------------
+
+sizes = st.sampled_from([0, 1, 2, 65_535, LARGEST])
+launches = st.builds(
+    lambda lane, kernel, seed, unsigned, dimensions, shared, options: launch(
+        lane, kernel, seed, unsigned=unsigned, dimensions=dimensions, shared=shared, options=options
+    ),
+    st.integers(0, LANES - 1),
+    st.sampled_from([*KERNELS, UNKNOWN_KERNEL]),
+    st.sampled_from([0, 255]),
+    st.booleans(),
+    st.one_of(st.just((1, 1, 1, 1, 1, 1)), st.tuples(*[sizes] * 6)),
+    st.sampled_from([0, LARGEST]),
+    st.sampled_from([0, LARGEST]),
+)
+wrong_sizes = st.builds(lambda lane: Launch(lane, 2, b"12345"), st.integers(0, LANES - 1))
+at_once = st.builds(
+    Other,
+    st.integers(0, LANES - 1),
+    st.sampled_from([DO.number, FORGET.number, REPEAT.number]),
+    st.sampled_from([0, 5, (1 << 63) - 1]),
+    st.booleans(),
+    st.sampled_from([None, *range(LANES)]),
+    st.booleans(),
+)
+in_turn = st.builds(
+    Other, st.integers(0, LANES - 1), st.just(BLOCK.number), st.integers(0, 3), st.booleans(), st.none()
+)
+bursts = st.builds(lambda record, count: [record] * count, launches, st.sampled_from([1, 2, GROUP_LIMIT, 40]))
+some = st.lists(st.one_of(bursts, at_once.map(lambda one: [one]), wrong_sizes.map(lambda one: [one])), max_size=12)
+streams = some.map(lambda parts: [record for part in parts for record in part])
+with_threads = st.lists(st.one_of(bursts, st.one_of(at_once, in_turn).map(lambda one: [one])), max_size=12).map(
+    lambda parts: [record for part in parts for record in part]
+)
+places = st.integers(1, 60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS))
+def test_the_same_records_have_the_same_effects(records, refused, read_before):
+    """Wherever in the ring they lie, and whatever of them the driver refuses."""
+    with ran(records, refused=refused, read_before=read_before) as (python, natively):
+        assert natively.effects == python.effects
+        assert natively.state() == python.state()
+        assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(with_threads, st.sampled_from([0, INLINE_LIMIT + 20]))
+def test_records_that_the_lanes_threads_run_have_the_same_effects_in_each_lane(records, lag):
+    """How many share a ticket depends on the threads' turns, so the tickets are compared at the end."""
+    with ran([*records, *[launch(0)] * (lag and 300), *records], lag=lag) as both:
+        calls = [
+            [[effect for effect in each.of_lane(lane) if effect[0] != "ticket"] for lane in range(LANES)]
+            for each in both
+        ]
+        assert calls[0] == calls[1]
+        assert both[0].state() == both[1].state()
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams, st.integers(1, 80))
+def test_nothing_is_made_after_the_context_was_lost(records, place):
+    """The loop of Python makes the rest of its group, which the driver refuses; the native one stops at once."""
+    records = [record._replace(waits_for=None) if isinstance(record, Other) else record for record in records]
+    with ran(records, refused=dict.fromkeys(range(place, 2000), FATAL)) as (python, natively):
+        assert natively.effects[:place] == python.effects[:place]
+        assert natively.state()["lost"] == python.state()["lost"]
+        assert len(natively.state()["lost"]) == (place <= sum(effect[0] != "ticket" for effect in python.effects))
+        made = [effect for effect in natively.effects if effect[0] != "ticket"]
+        assert made == [effect for effect in python.effects if effect[0] != "ticket"][: len(made)]
+
+
+@pytest.mark.parametrize("ticket", range(1, 2 * GROUP_LIMIT + 2))
+def test_a_ticket_that_is_refused_is_asked_for_again(ticket):
+    signs = ticket % 3 == 0
+    records: list[Launch | Other] = [
+        launch(0, seed=number, unsigned=not signs) for number in range(2 * GROUP_LIMIT + 3)
+    ]
+    refused = {(0, ticket): REFUSED}
+    with ran(records, refused_tickets=refused) as both:
+        assert both[0].effects == both[1].effects
+        assert both[0].state() == both[1].state()
+        assert both[0].state()["signed"][0] == len(records)
+        asked = ("ticket refused", 0, ticket) in both[1].effects
+        assert asked == (signs or ticket % GROUP_LIMIT == 0)
+
+
+def test_a_ticket_that_loses_the_context_ends_what_follows():
+    with ran([launch(0, unsigned=False)] * 5, refused_tickets={(0, 3): FATAL}) as both:
+        assert both[0].state()["lost"] == both[1].state()["lost"]
+        assert len(both[1].state()["lost"]) == 1
+        assert sum(effect[0] == "launch" for effect in both[1].effects) == 3
+
+
+# --- what the native one does ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def native_machine() -> Iterator[Callable[..., Machine]]:
+    made: list[Machine] = []
+
+    def make(**rest: Any) -> Machine:
+        made.append(Machine(natively=True, **rest))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_launches_that_are_known_need_no_python(native_machine):
+    each = native_machine()
+    each.run([launch(0, seed=number, unsigned=True) for number in range(200)])
+    assert each.returned == [Reason.RECORD, Reason.RECORD], "for the first launch, and for the end"
+    assert [effect[0] for effect in each.effects].count("launch") == 200
+    assert [effect[2] for effect in each.effects if effect[0] == "ticket"] == [*range(16, 201, 16), 200]
+
+
+def test_calls_of_a_library_that_are_known_need_no_python(native_machine):
+    """With a word and without; native code writes the word where the call has it."""
+    each = native_machine()
+    words = [Other(1, REPEAT.number, what, as_word=True) for what in (0, 5, (1 << 64) - 1)] * 50
+    constants = [Other(1, REPEAT.number, 9, as_word=False)] * 50
+    each.run([*words, *constants])
+    assert each.returned.count(Reason.RECORD) == 3, "for the first of both, and for the end"
+    made = [effect[3] for effect in each.effects if effect[0] == "call"]
+    assert made == [record.what.to_bytes(8, "little") for record in (*words, *constants)]
+
+
+def test_a_call_whose_setting_is_another_is_left_to_python(native_machine):
+    """It sets it, and native code goes on."""
+    each = native_machine()
+    records = [Other(0, REPEAT.number, number) for number in range(8)]
+    do = each._do
+
+    def change(*arguments: int) -> int:
+        if arguments[3] and len(each.effects) == 4:
+            each.setting.view[0] = 1
+        return do(*arguments)
+
+    each.do = DO_TYPE(each._guarded(change))
+    each.run(records)
+    assert [effect[3] for effect in each.effects if effect[0] == "call"] == [
+        number.to_bytes(8, "little") for number in range(8)
+    ]
+    assert each.returned.count(Reason.RECORD) == 1 + 3, "for the first, and for each of those behind the change"
+
+
+def test_a_ring_that_is_full_and_goes_on_is_read_to_its_end(native_machine):
+    each, total = native_machine(), 2 * SLOTS + 100
+    words = each.page.words
+
+    def send() -> None:
+        for number in range(total):
+            while each.sent - words[RECORDS_READ_WORD] >= SLOTS:
+                time.sleep(0)
+            each.put(launch(number % LANES, kernel=3, seed=number))
+            each.count()
+        while each.sent - words[RECORDS_READ_WORD] >= SLOTS:
+            time.sleep(0)
+        each.close_after_all()
+        each.count()
+
+    for number in range(SLOTS):
+        each.put(launch(number % LANES, kernel=3, seed=number))
+    each.count()
+    sender = threading.Thread(target=send)
+    sender.start()
+    each.loop()
+    sender.join()
+    made = [effect[4][0] for effect in each.effects if effect[0] == "launch"]
+    assert made == [number % 256 for number in range(SLOTS)] + [number % 256 for number in range(total)]
+    assert Reason.MOST in each.returned
+    assert words[RECORDS_READ_WORD] == words[RECORDS_SENT_WORD] == SLOTS + total + 1
+
+
+def test_a_slot_with_another_number_ends_the_loop_and_launches_nothing(native_machine):
+    each = native_machine()
+    for number in range(4):
+        each.put(launch(0, seed=number))
+    each.ring.slots[2 * SLOT_BYTES] = 7
+    each.count()
+    with pytest.raises(ValueError, match="slot 2 of the ring has record 7 instead of 3"):
+        each.worker.run()
+    assert sum(effect[0] == "launch" for effect in each.effects) == 2
+
+
+def test_a_ticket_out_of_turn_ends_the_loop_and_launches_nothing(native_machine):
+    each = native_machine()
+    each.put(launch(0))
+    each.tickets[0] = 5
+    each.put(launch(0))
+    each.count()
+    with pytest.raises(ValueError, match="lane 0 was given ticket 6 after 1"):
+        each.worker.run()
+    assert sum(effect[0] == "launch" for effect in each.effects) == 1
+
+
+def test_every_byte_of_what_is_the_same_in_a_launch_counts(native_machine):
+    """A record that differs in one bit is another launch, and none that the table knows."""
+    each = native_machine()
+    base = launch(0, dimensions=(1, 2, 3, 4, 5, 6), shared=7, options=8)
+    others = [
+        base._replace(dimensions=(*base.dimensions[:place], 1 << 31, *base.dimensions[place + 1 :]))
+        for place in range(6)
+    ]
+    others += [base._replace(shared=1 << 31), base._replace(options=1 << 31), base._replace(unsigned=False)]
+    others += [base._replace(lane=1), launch(0, 3, dimensions=(1, 2, 3, 4, 5, 6), shared=7, options=8)]
+    each.run([record for other in others for record in (base, other, base, other)])
+    assert each.returned.count(Reason.RECORD) == len(others) + 1, "each is met once, and the end"
+    made = [effect[1:] for effect in each.effects if effect[0] == "launch"]
+    expected = [
+        (one.lane, one.kernel, (*one.dimensions, one.shared, one.options), one.parameters)
+        for other in others
+        for one in (base, other, base, other)
+    ]
+    assert made == expected
+
+
+def test_more_launches_than_the_table_holds_are_all_made(native_machine):
+    each, most = native_machine(), 2 * 2048 + 10
+    records = [launch(0, dimensions=(number, 1, 1, 1, 1, 1)) for number in range(1, most) for _ in range(2)]
+    each.run(records[: SLOTS - 1])
+    made = [effect[3][0] for effect in each.effects if effect[0] == "launch"]
+    assert made == [record.dimensions[0] for record in records[: SLOTS - 1]]
+
+
+def test_a_thread_that_waits_for_a_lane_is_told_of_its_ticket(native_machine):
+    each = native_machine()
+    lane = each.worker._lanes[0]
+    loop = threading.Thread(target=each.loop)
+    loop.start()
+    for ticket in range(1, 400):
+        waiting = threading.Thread(target=lane.wait_submitted, args=(ticket,))
+        waiting.start()
+        each.put(launch(0, seed=ticket))
+        each.count()
+        waiting.join(30)
+        assert not waiting.is_alive(), "nobody told it"
+    each.close_after_all()
+    each.count()
+    loop.join()
+    assert Reason.WAITERS in each.returned
+
+
+def test_the_loop_lives_while_native_code_waits(native_machine):
+    """The thread that watches the loop sees it by the turns; the interpreter is free meanwhile."""
+    each = native_machine()
+    each.worker._spin_seconds = 60.0
+    loop = threading.Thread(target=each.loop)
+    loop.start()
+    seen = set()
+    while len(seen) < 100:
+        seen.add(each.worker._state[0])
+    each.close_after_all()
+    each.count()
+    loop.join()
+    assert Reason.EMPTY in each.returned
+
+
+def test_a_sleeping_program_is_told_of_a_ticket(native_machine):
+    each = native_machine(lag=1)
+    each.worker._spin_seconds = 60.0
+    each.page.set_asleep(True)
+    loop = threading.Thread(target=each.loop)
+    loop.start()
+    each.put(launch(0, unsigned=False))
+    each.put(launch(0, unsigned=False))
+    each.count()
+    poll = select.poll()
+    poll.register(each.worker._wake, select.POLLIN)
+    assert poll.poll(30_000), "nobody woke it"
+    os.eventfd_read(each.worker._wake)
+    while each.worker._lanes[0].finished < 1:
+        time.sleep(0)
+    each.page.words[each.worker._lanes[0]._counter] = 2
+    assert poll.poll(30_000), "nobody woke it for the second one"
+    each.close_after_all()
+    each.count()
+    loop.join()
+    assert Reason.TELL in each.returned
+
+
+# --- where it does not run -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "value", "reason"),
+    [("cuda", "0", "ATOMR_TRIO_NATIVE=0"), ("sim", "0", "ATOMR_TRIO_NATIVE=0"), ("sim", "", "a simulated device")],
+)
+def test_it_can_be_turned_off_and_says_so(backend, value, reason, monkeypatch):
+    monkeypatch.setenv(NATIVE_VARIABLE, value)
+    with pytest.raises(native.Unavailable, match=reason):
+        native.check(backend, native_loop_wanted())
+
+
+@pytest.mark.parametrize(("backend", "value"), [("cuda", ""), ("cuda", "1"), ("sim", "1")])
+def test_it_runs_by_default_and_for_a_simulated_device_if_asked(backend, value, monkeypatch):
+    monkeypatch.setenv(NATIVE_VARIABLE, value)
+    native.check(backend, native_loop_wanted())
+
+
+async def test_a_device_says_which_loop_it_has(monkeypatch):
+    for value, reason in (("1", None), ("0", "ATOMR_TRIO_NATIVE=0")):
+        monkeypatch.setenv(NATIVE_VARIABLE, value)
+        async with open_test_device() as dev:
+            assert dev.info.python_loop == reason
+
+
+async def test_another_value_of_the_variable_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setenv(NATIVE_VARIABLE, "yes")
+    with pytest.raises(atomr_trio.InvalidArgument, match=r"ATOMR_TRIO_NATIVE is 0 \(off\) or 1 \(on\), not 'yes'"):
+        async with open_test_device():
+            raise AssertionError("it was opened")
