@@ -233,6 +233,32 @@ class LaunchPath:
                 return True
         return False
 
+    def is_fresh(self, block: Block) -> bool:
+        """Return whether no command has used a block yet, and only this lane may still work on its memory.
+
+        Most new arrays are so. It is the same question as that of `admit`, and takes a fifth of the time.
+        """
+        if (
+            block.written
+            or block.freed
+            or block.writer is not None
+            or block.reader is not None
+            or block.recipe is not None
+            or block.lost is not None
+            or block.chunk.state is not ChunkState.READY
+            or not self.book.open
+        ):
+            return False
+        generation = self.generation
+        if generation.arena.quarantine or generation.order.others is not None:
+            return False
+        if block.readers and block.epoch == generation.number:
+            words, lane = self.sender.words, self.book.index
+            for other, last in block.readers.items():
+                if other != lane and words[counter_word(other)] < last:
+                    return False
+        return True
+
     def _is_free(self, block: Block, role: Role, reached: Callable[[Ticket], bool]) -> bool:
         if (
             block.freed

@@ -2,8 +2,8 @@
 
 All fills with elements of one size are one ready record (``_wire/ready.py``), and all copies are one. Their words are
 what differs: the addresses, the size, and the bytes of an element. So a fill is short for every array and every value,
-the first one too. The general way is taken by what is not one run of bytes, by a value whose bytes are no pattern of 4,
-and by an array for which a command of another lane must be awaited, or a chunk or a first content made.
+the first one too. The general way is taken by what is not one run of bytes, by items of 16 bytes, and by an array for
+which a command of another lane must be awaited, or a chunk or a first content made.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Moves:
         self._fills = MappingProxyType(
             {
                 itemsize: _mover(path, _FILL, FILL, FILL_WORDS, FILL.struct.pack(0, 0, itemsize, 0, 1, b""))
-                for itemsize in (1, 2, 4)
+                for itemsize in (1, 2, 4, 8)
             }
         )
 
@@ -143,19 +143,22 @@ def moves_of(path: LaunchPath, device: DeviceCore) -> Moves:
 def _pattern(value: float, dtype: np.dtype[Any]) -> tuple[int, int, int] | None:
     """Return the bytes, the number, and the bits of the items that an element is filled with, and remember it.
 
-    Returns None for a value that the dtype cannot hold, and if the items differ: the driver sets at most 4 bytes.
+    Returns None for a value that the dtype cannot hold, and for an item of more than 8 bytes.
     """
     try:
         content = pattern_of(value, dtype)
     except InvalidArgument:
         return None
-    size = min(len(content), 4)
-    items = {content[at : at + size] for at in range(0, len(content), size)}
-    if len(items) > 1:
+    for size in (4, 8):  # the driver sets at most 4 bytes, so an item of 8 takes several calls
+        items = {content[at : at + size] for at in range(0, len(content), size)}
+        if len(items) == 1:
+            break
+    else:
         return None
+    item = items.pop()
     if len(_patterns) >= _MOST_PATTERNS:
         _patterns.clear()
-    found = size, len(content) // size, int.from_bytes(items.pop(), "little")
+    found = len(item), len(content) // len(item), int.from_bytes(item, "little")
     _patterns[type(value), value if value else str(value), dtype] = found
     return found
 
@@ -168,6 +171,7 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
     ring, words, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
     assert ring is not None
     slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
+    generation = path.generation.number
     engine, head, length = verb.engine_number, ready_head(new_identity(), places), READY.size + len(payload)
     pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{_WORDS}Q{len(payload)}s").pack_into
 
@@ -185,12 +189,15 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
         if not here() or (sent > path.last_record and not path.look_again()):
             return False
         # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if written.fast != token or (read is not None and read.fast != token):
+        fresh = written.fast != token and path.is_fresh(written)
+        if (written.fast != token and not fresh) or (read is not None and read.fast != token):
             operands = [(written, Role.WRITE)] if read is None else [(written, Role.WRITE), (read, Role.READ)]
             if not (book.open and path.admit(operands)):  # the first command of a lane opens it
                 return False
         ticket = book.issued + 1
         me = (lane, ticket)
+        if fresh:
+            written.epoch, written.written, written.fast = generation, True, token
         written.writer = me
         if written.readers:
             written.readers = {}

@@ -316,6 +316,25 @@ class _Sizes:
         if not row and len(self._rows) > 1:
             del self._rows[at]
 
+    def replace(self, item: tuple[int, int], new: tuple[int, int]) -> None:
+        """Put another item in the place of one that is there. It is cheap where the order stays."""
+        row = self._rows[self._row_of(item)]
+        at = bisect.bisect_left(row, item)
+        if (at and row[at - 1] > new) or (at + 1 < len(row) and row[at + 1] < new) or len(self._rows) > 1:
+            self.remove(item)
+            self.add(new)
+        else:
+            row[at] = new
+
+    def first(self, size: int) -> tuple[int, int] | None:
+        """Return the first item of at least this size."""
+        rows = self._rows
+        if len(rows) > 1:
+            return next(self.since((size, 0)), None)
+        row = rows[0]
+        at = bisect.bisect_left(row, (size, 0))
+        return row[at] if at < len(row) else None
+
     def since(self, item: tuple[int, int]) -> Iterator[tuple[int, int]]:
         """Yield the items that are not below this one."""
         first = self._row_of(item)
@@ -706,14 +725,26 @@ class Arena:
 
     def _shorten(self, span: _Span, size: int) -> None:
         """Take the first `size` bytes of a free span; the rest stays free, with the same tickets to wait for."""
-        self._remove(span)
-        span.address += size
-        span.size -= size
-        if span.size:
-            self._insert(span)
+        if span.size == size:
+            self._remove(span)
+            span.address += size
+            span.size = 0
+            return
+        address, left = span.address, span.size - size
+        del self._starts[address]
+        self._sizes.replace((span.size, address), (left, address + size))
+        span.address, span.size = address + size, left
+        self._starts[address + size] = span
 
     def _find(self, size: int) -> _Span | None:
         """Return the smallest span that is large enough; one in quarantine only if there is no other."""
+        if not self.quarantine:
+            first = self._sizes.first(size)
+            if first is None:
+                return None
+            span = self._starts[first[1]]
+            if not span.chunk.offered:
+                return span
         resort: _Span | None = None
         for _, address in self._sizes.since((size, 0)):
             span = self._starts[address]

@@ -105,7 +105,10 @@ async def test_after_the_first_use_of_memory_every_fill_and_copy_is_short(dev, g
         fresh = dev.empty(5, np.uint8)
         await move.fill(fresh, 200)
         assert general == []
-        await move.fill(matrix, 1.5)  # two different words of 4 bytes
+        await move.fill(matrix, 0.1)  # two different words of 4 bytes, so several calls of the driver
+        await move.fill(matrix[2:], 1.5)
+        assert general == []
+        await move.fill(await made(dev, 3, np.complex128), 1.5)  # 16 bytes
         await move.fill(x[::2], 1)
         await move.copy(y[::2], x[::2])
         assert general == ["fill", "fill", "copy"]
@@ -150,6 +153,15 @@ async def test_the_short_and_the_general_way_fill_alike_or_refuse_alike(dev, dty
 
     assert await outcome(x) == await outcome(y[::2])
     assert await outcome(x) == await outcome(x[:])
+
+
+@both
+async def test_a_large_fill_with_wide_items_is_doubled(dev, form):
+    x = await made(dev, 50_001, np.float64)
+    async with movers(dev, form) as move:
+        for value in (1.25, -3.0):
+            await move.fill(x[1:], value)
+    assert (await x.to_host()).tolist() == [0] + [-3.0] * 50_000
 
 
 @both
@@ -262,9 +274,16 @@ async def test_a_batch_of_a_lane_that_is_not_open_yet_fills_and_copies(dev):
 
 @pytest.mark.sim_only
 @both
-@pytest.mark.parametrize(("function", "kind"), [("cuMemsetD32Async", "fill"), ("cuMemcpyDtoDAsync", "copy")])
-async def test_a_move_that_the_driver_refuses_fails_alone(dev, form, function, kind):
-    x, y = await made(dev), await made(dev)
+@pytest.mark.parametrize(
+    ("function", "kind", "dtype"),
+    [
+        ("cuMemsetD32Async", "fill", np.int32),
+        ("cuMemsetD2D32Async", "fill", np.float64),
+        ("cuMemcpyDtoDAsync", "copy", np.int32),
+    ],
+)
+async def test_a_move_that_the_driver_refuses_fails_alone(dev, form, function, kind, dtype):
+    x, y = await made(dev, dtype=dtype), await made(dev, dtype=dtype)
     async with movers(dev, form) as move:
         for refused in (False, True, False):
             if refused:

@@ -41,6 +41,7 @@ from ..._wire.records.memory import (
     STAGING_AREA,
     UNREGISTER_HOST,
 )
+from .calls import made_ready
 from .giving_back import GivingBack
 from .lanes import Ready
 
@@ -53,6 +54,8 @@ _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 SEED_BYTES = 64 * 1024
 """The part of a fill with a wide pattern that is written item by item, before copies double it."""
+WORD_BYTES = 8
+"""The bytes of a word of a ready record."""
 _PLACES_OF_A_RUN = tuple(range(0, COPY_IN.struct.size, 8))
 """The offsets of the fields of `COPY_IN` and `COPY_OUT`."""
 _NOT_MADE = -1
@@ -292,8 +295,12 @@ class MemoryEngine:
         if verb == FILL.number and places == FILL_WORDS:
             _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
             fill = self._memsets.get(itemsize)
-            if fill is None or height != 1:
+            if height != 1 or itemsize > WORD_BYTES:
                 return None
+            if fill is None:
+                rows = self._driver.cuMemsetD2D32Async
+                wide = partial(self._fill_wide, lane, itemsize)
+                return made_ready(lambda: None, wide, partial(_refused, rows), alone=True)
             mask = (1 << 8 * itemsize) - 1
             put = fill.status
             return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
@@ -522,6 +529,13 @@ class MemoryEngine:
         else:
             rows = {1: driver.cuMemsetD2D8Async, 2: driver.cuMemsetD2D16Async, 4: driver.cuMemsetD2D32Async}[itemsize]
             rows(address, pitch, value, width, height, lane.stream)
+
+    def _fill_wide(self, lane: Lane, itemsize: int, words: Any) -> int:
+        """Make a fill that was made ready, with items above 4 bytes. Raises the error of a call that is refused."""
+        address, width, pattern = words
+        lane.weigh(lane.made_now, self._entries_of_fill(itemsize, width, 1))
+        self._fill_doubling(lane, address, itemsize, width, pattern.to_bytes(WORD_BYTES, "little"))
+        return 0
 
     def _fill_doubling(self, lane: Lane, address: int, itemsize: int, count: int, pattern: bytes) -> None:
         """Fill with a wide pattern. The driver sets at most four bytes at a time: a first part is written word by word,
