@@ -448,8 +448,7 @@ def _alike(library: Library, plan: Callable[..., object], arguments: Sequence[ob
         if isinstance(value, DeviceArray):
             parts += (value.shape, value.strides, value.dtype, value.address % _ALIGNMENT, value._covers_block)
         else:
-            parts.append(type(value))
-            parts.append(cast("Hashable", value))
+            parts += (type(value), cast("Hashable", value))
             parts += map(type, value) if isinstance(value, tuple) else ()
     return tuple(parts)
 
@@ -514,6 +513,7 @@ class SequencedLibrary(Library):
         result = plan(planner, *arguments, **keywords)
         requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
+        self._rehearse(requests)
         if question is not None:
             sequences.learn(question, alike, requests, planner._made, result, planner._told)
         return result

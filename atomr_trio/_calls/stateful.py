@@ -17,14 +17,14 @@ the one before it, which the error of an execution that fails or is lost tells.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import trio
 
 from .._arrays.arrays import DeviceArray, Storage
 from .._arrays.memory import DeviceMemory
-from .._generation.requests import CallKind
+from .._generation.requests import CallKind, Rehearsal
 from .._generation.timeline import Command, Launch, Operand
 from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
@@ -32,7 +32,7 @@ from .._values.errors import DeviceError
 from .._wire.programs import Program
 from .._wire.protocol import Role, Verb
 from .._wire.ready import has_room, new_identity, ready_head, with_holes
-from .._wire.records.plans import PlanTable
+from .._wire.records.plans import PlanTable, pack_addresses
 from .batch_sender import BatchSender, ShortLaunches
 from .known import KnownCall, _repeatable
 from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 class StatefulPlan(Plan):
     """A plan with a state. `make` returns the program that brings it to a state, which is compared by its value."""
 
-    __slots__ = ("_plans", "_state", "_there", "kind")
+    __slots__ = ("_make_in", "_plans", "_state", "_there", "kind")
 
     def __init__(
         self, device: DeviceCore, table: PlanTable, make: Callable[[Any], Program], addresses: int, operation: str
     ) -> None:
         super().__init__(table, None, device.next_number(), lambda: make(self._state), (0,) * addresses, operation)
+        self._make_in = make
         self.lasts = False
         self._plans = device.part(Plans)
         self.kind: PlanKind = PlanKind(self._plans, self)
@@ -67,6 +68,11 @@ class StatefulPlan(Plan):
         """See `Plan.definition`. It is made for the next execution, each time."""
         self._content = b""
         return super().definition(allowed)
+
+    def content_in(self, state: object) -> tuple[int, bytes]:
+        """Return the end of the record that defines it in a state, behind the length of the program in that."""
+        program = self._make_in(state).encode()
+        return len(program), program + pack_addresses(self.example)
 
     @property
     def was_used(self) -> bool:
@@ -99,9 +105,12 @@ class StatefulPlan(Plan):
 
 
 class StatefulRequest(PlanRequest):
-    """One execution of such a plan, from a state to another. The library waits in one that `blocks`."""
+    """One execution of such a plan, from a state to another. The library waits in one that `blocks`.
 
-    __slots__ = ("_behind", "_blocks", "_plan", "_state")
+    Executions of one `variant` make the same calls, with other numbers.
+    """
+
+    __slots__ = ("_behind", "_blocks", "_plan", "_state", "_variant")
 
     def __init__(
         self,
@@ -116,15 +125,27 @@ class StatefulRequest(PlanRequest):
         operation: str,
         keep: object,
         blocks: bool = False,
+        variant: Hashable = None,
     ) -> None:
         super().__init__(plan.kind, addresses, scalars, operands, lane=lane, operation=operation, keep=keep)
         self._plan = plan
         self._state = state
         self._behind = behind
         self._blocks = blocks
+        self._variant = variant
 
     def _verb_in(self, generation: Generation) -> Verb:
         return self._kind.first if self._blocks else super()._verb_in(generation)
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the execution, of a plan in the state before it."""
+        if not self._blocks:
+            yield (self._plan.table.engine, self._plan.number, self._variant), self._rehearsal
+
+    def _rehearsal(self) -> Rehearsal:
+        table = self._plan.table
+        program = (table, *self._plan.content_in(self._state))
+        return Rehearsal(table.execute, self._payload, self.operation, program=program)
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after a definition in its state where the plan is not in that."""

@@ -145,6 +145,8 @@ class WorkerServices(Protocol):
 
     device: int
     durable: bool
+    rehearses: bool
+    """True for a standby that has not been told to serve."""
     prints: bool
     poisoned: bool
     staging_address: int
@@ -223,11 +225,11 @@ class RepeatingEngine(Engine, Protocol):
 class CapturableEngine(Engine, Protocol):
     """One that makes ahead what its calls need, since a capture allows neither allocating nor waiting."""
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int, *, launches: bool = True) -> None:
         """Make all that the call of a record needs on this lane, whose stream is not captured yet.
 
         All workspaces of the worker may take `allowed` bytes of device memory. What calls that were captured before use
-        must stay in its place until `forget_lane`.
+        must stay in its place until `forget_lane`, if `launches` is true: their graphs are to be launched.
         """
 
 

@@ -212,6 +212,7 @@ class DrawingVerbs(PhiloxVerbs):
             operation=f"{RANDOM.engine}.draw",
             keep=(generator, operands.arrays),
             blocks=function.draw == POISSON and generator._lam != lam,
+            variant=function.place,
         )
         self._requests.append(request)
         return draw.place
