@@ -54,15 +54,12 @@ _POLL_SECONDS = 200e-6
 _RELEASE_SECONDS = 1.0
 SEED_BYTES = 64 * 1024
 """The part of a fill with a wide pattern that is written item by item, before copies double it."""
-<<<<<<< HEAD
 WORD_BYTES = 8
 """The bytes of a word of a ready record."""
-=======
 _PLACES_OF_A_RUN = tuple(range(0, COPY_IN.struct.size, 8))
 """The offsets of the fields of `COPY_IN` and `COPY_OUT`."""
 _NOT_MADE = -1
 """The status of a copy that was not made, because its memory could not be registered."""
->>>>>>> main
 _ENTRIES_OF_A_2D_FILL = 4
 """At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
 
@@ -145,33 +142,9 @@ class MemoryEngine:
         return ()
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
-<<<<<<< HEAD
-        """Return a fill or a copy of one run of bytes, ready to be made; see `RepeatingEngine`."""
-        stream = lane.stream
-        if verb == COPY.number and tuple(places) == COPY_WORDS:
-            if BOX.unpack(payload)[7:] != (1, 1):
-                return None
-            copy = self._driver.cuMemcpyDtoDAsync
-            run = copy.status
-            return Ready(lambda words: run(words[0], words[1], words[2], stream), partial(_refused, copy))
-        if verb == FILL.number and tuple(places) == FILL_WORDS:
-            _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
-            fill = self._memsets.get(itemsize)
-            if height != 1 or itemsize > WORD_BYTES:
-                return None
-            if fill is None:
-                rows = self._driver.cuMemsetD2D32Async
-                wide = partial(self._fill_wide, lane, itemsize)
-                return made_ready(lambda: None, wide, partial(_refused, rows), alone=True)
-            mask = (1 << 8 * itemsize) - 1
-            put = fill.status
-            return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
-        return None
-=======
         """Return a fill, or a copy of one run of bytes or of one rectangle, ready to be made; see `RepeatingEngine`."""
         on_device = verb in (COPY.number, FILL.number)
         return (self._hot_on_device if on_device else self._hot_to_host)(verb, payload, lane, tuple(places))
->>>>>>> main
 
     # Chunks.
 
@@ -322,8 +295,12 @@ class MemoryEngine:
         if verb == FILL.number and places == FILL_WORDS:
             _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
             fill = self._memsets.get(itemsize)
-            if fill is None or height != 1:
+            if height != 1 or itemsize > WORD_BYTES:
                 return None
+            if fill is None:
+                rows = self._driver.cuMemsetD2D32Async
+                wide = partial(self._fill_wide, lane, itemsize)
+                return made_ready(lambda: None, wide, partial(_refused, rows), alone=True)
             mask = (1 << 8 * itemsize) - 1
             put = fill.status
             return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
