@@ -23,7 +23,7 @@ from .._supervision.mailbox import Mailbox
 from .._transfers.batch_areas import BatchSlots
 from .._transfers.batch_copies import BatchCopies, BatchCopy
 from .._transfers.copies import take_by_helpers
-from .._transfers.copy_plan import THREAD_BYTES, _Way
+from .._transfers.copy_plan import THREAD_BYTES, Way
 from .._transfers.memory import tear_halves
 from .._transfers.transfers import Transfers
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFailed, InvalidArgument, fresh
@@ -288,7 +288,7 @@ class BatchSender:
         return self._errors
 
     @trio.lowlevel.enable_ki_protection
-    def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> bool:
+    def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> bool:
         """Copy between two checked arrays by the short way; return false if it has to go the general way."""
         self.check()
         copies = known(self._copies, "a batch that takes calls was entered")

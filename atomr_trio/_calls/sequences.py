@@ -1,50 +1,34 @@
-"""Verbs of several calls as one command, and their repetitions.
+"""Verbs of several calls as one command.
 
 What such a verb plans is folded: the calls, the copies and the fills that follow each other on one lane are one
 `SequenceRequest`, which has one ticket and one slot for all answers. What the sequence does is a plan of its library
 (``plans.py``), whose key is the payloads of the calls with holes for the addresses. The worker is told of it once; what
 crosses with each call is its number and the addresses. So a verb is one record and one wait, however many calls it is.
 
-A verb that was one sequence is remembered by its arguments, as a call is (``known.py``). Its repetition plans nothing:
-it makes the new arrays, and puts their addresses into the words of the sequence. The arrays that only lie between the
-calls are parts of one piece of memory then. What the calls answer is only looked at where it is fetched, so all
-repetitions have the same places for it.
+``known_sequences.py`` has the repetitions.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import attrs
 import numpy as np
 import numpy.typing as npt
-import trio
 
-from .._arrays.arrays import DeviceArray, Storage, check_usable
-from .._arrays.memory import DeviceMemory
-from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, Series
-from .._generation.timeline import Command, Launch, LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState
-from .._supervision.mailbox import Mailbox
+from .._generation.timeline import Command, Operand
+from .._memory.arena import Block
 from .._transfers.memory import tear_halves
 from .._transfers.staging import Slot
-from .._transfers.transfers import Transfers
 from .._values.errors import DeviceError
-from .._values.statistics import Outcome
-from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
-from .._wire.ready import READY, has_room, new_identity, ready_head, with_holes
+from .._wire.protocol import Role
 from .._wire.records.calls import ANSWER_BYTES, STAGING_AT, WORD
 from .._wire.records.memory import COPY, FILL
 from .._wire.records.sequences import Content, Hole, SequenceTable, Step, pack_words
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .batch_sender import BatchSender, ShortLaunches
-from .known import Question, question_of
-from .launching import AwaitedLaunch, LaunchPath
 from .plans import PlanKind, Plans
-from .verbs import CallRequest, JoinedRequest, Library, Outgoing, SlotRequest, Verdict, merged_roles
+from .verbs import CallRequest, JoinedRequest, Library, SlotRequest, Verdict, merged_roles
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation
@@ -55,9 +39,6 @@ _MOST_STEPS: Final = 48
 """Of one sequence. The rest of a verb is another one."""
 _ANSWER: Final = 16
 """The alignment of each answer in bytes."""
-_MOST_KNOWN: Final = 256
-_ALIGNMENT: Final = 512
-"""Of each array between the calls."""
 _ADDRESSES: Final = {COPY: (0, 3 * WORD), FILL: (0,)}
 """Where the payloads of commands on device memory have addresses."""
 
@@ -90,7 +71,7 @@ class _Kind(PlanKind):
 
 
 @attrs.frozen(eq=False)
-class _Sequence:
+class CallSequence:
     """What a sequence and its repetitions have in common."""
 
     kind: _Kind
@@ -137,17 +118,27 @@ class _Begun:
     sent: bool
 
 
+class Told(Protocol):
+    """What a verb tells of its answers, in arrays on the host. It keeps no array of the device alive."""
+
+    into: tuple[npt.NDArray[Any], ...]
+    """The arrays into which the checks of the next answers write."""
+
+    def new(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return new arrays."""
+
+
 class SequenceRequest(SlotRequest):
     """A sequence of calls, as one command. Its words begin with the place of the slot, which is known when it starts.
 
     With `decides`, an answer may refuse what follows of the same verb.
     """
 
-    __slots__ = ("_blocks", "_decides", "sequence", "words")
+    __slots__ = ("_blocks", "_decides", "into", "sequence", "told", "words")
 
     def __init__(
         self,
-        sequence: _Sequence,
+        sequence: CallSequence,
         words: list[int],
         operands: Sequence[Operand],
         *,
@@ -157,10 +148,13 @@ class SequenceRequest(SlotRequest):
         blocks: Sequence[Block] | None = None,
     ) -> None:
         super().__init__(sequence.kind.later, operands, lane=lane, operation=sequence.operation, keep=keep)
-        self.sequence: _Sequence = sequence
+        self.sequence: CallSequence = sequence
         self._blocks = [block for block, _ in operands] if blocks is None else blocks
         self.words: list[int] = words
         self._decides = decides
+        self.told: Told | None = None
+        self.into: tuple[npt.NDArray[Any], ...] = ()
+        """The arrays that are told into, for a repetition."""
 
     @property
     def decides(self) -> bool:
@@ -196,6 +190,8 @@ class SequenceRequest(SlotRequest):
     def take(self) -> None:
         """Copy the answers to their targets. Raises the first error that one of them reports."""
         if self._slot is not None:
+            if self.told is not None:
+                self.told.into = self.into
             error = self.sequence.fetch(self._slot)
             self.release()
             if error is not None:
@@ -299,7 +295,7 @@ def _made_of(library: Library, parts: Sequence[_Part], *, decides: bool) -> Sequ
     content = Content(steps)
     table = cast("SequenceTable", library._table)
     kind = library._device.part(Plans).plan(table, content, lambda: content, (), main.operation)
-    sequence = _Sequence(
+    sequence = CallSequence(
         _Kind(kind, table, quick=all(call.is_quick for call in calls)),
         tuple(kinds),
         main.operation,
@@ -318,465 +314,3 @@ def _without(payload: bytes, holes: Sequence[Hole]) -> bytes:
     for hole in holes:
         content[hole.offset : hole.offset + WORD] = bytes(WORD)
     return bytes(content)
-
-
-# --- repetitions ------------------------------------------------------------------------------------------------------
-
-
-class _View(NamedTuple):
-    """A result that is a view of a new array."""
-
-    number: int
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-_Result = _View | int | None
-"""One result of a verb: a view of a new array, an array that was given, by its number, or None."""
-
-
-class KnownSequence:
-    """A verb that was one sequence: all that its repetition needs but the new arrays."""
-
-    __slots__ = (
-        "__weakref__",
-        "_constant",
-        "_engine",
-        "_fills",
-        "_is_tuple",
-        "_key",
-        "_numbers",
-        "_operands",
-        "_results",
-        "_words",
-        "blocks",
-        "head",
-        "new",
-        "payload",
-        "places",
-        "reads",
-        "sequence",
-        "writes",
-    )
-
-    def __init__(
-        self,
-        request: SequenceRequest,
-        made: Sequence[DeviceArray],
-        results: Sequence[_Result],
-        *,
-        is_tuple: bool,
-    ) -> None:
-        self.sequence: _Sequence = request.sequence
-        kind = self.sequence.kind
-        self._engine: str = kind.later.engine
-        self._key = object()
-        kept = sorted({each.number for each in results if isinstance(each, _View)})
-        new: list[tuple[tuple[int, ...], npt.DTypeLike]] = [(made[each].shape, made[each].dtype) for each in kept]
-        places = {made[number]._block: (place, 0) for place, number in enumerate(kept)}
-        size = 0
-        for number, array in enumerate(made):
-            if number not in kept:
-                places[array._block] = len(kept), size
-                size += -(-max(array.nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-        if size:
-            new.append(((size,), np.uint8))
-        self.new: tuple[tuple[tuple[int, ...], npt.DTypeLike], ...] = tuple(new)
-        """The shapes and dtypes of the new arrays: those that hold results, and one that holds all others."""
-        self._results = [
-            each._replace(number=kept.index(each.number)) if isinstance(each, _View) else each for each in results
-        ]
-        self._is_tuple = is_tuple
-        self._constant = [0, *request.words[1:]]
-        self._fills = [
-            (word, *places[array._block], address - array.address)
-            for word, address in enumerate(request.words)
-            for array in made
-            if word and array._block.holds(address)
-        ]
-        """The words that are addresses of new memory: their numbers, the array, the bytes of others before it there,
-        and the bytes behind its start."""
-        answered = [0] if self.sequence.answer_bytes else []
-        self._words = [*answered, *(word for word, *_ in self._fills)]
-        """The words that differ each time."""
-        self.places: tuple[int, ...] = tuple(kind.later.struct.size + WORD * word for word in self._words)
-        payload = kind.later.struct.pack(kind.plan.number) + pack_words(self._constant)
-        self.payload: bytes = with_holes(payload, self.places)
-        """The payload of its records, with zeros at `places`, where the words belong."""
-        fits = has_room(len(self.places), len(self.payload))
-        self.head: bytes = ready_head(new_identity(), self.places) if fits else b""
-        """What is in front of the words; nothing if they have no room in a ready record."""
-        self._numbers = [places[block][0] if block in places else block for block, _ in request.operands]
-        """The memory of each operand; new memory by its number."""
-        roles: dict[Block | int, Role] = {}
-        for block, (_, role) in zip(self._numbers, request.operands, strict=True):
-            roles[block] = Role.OVERWRITE if size and block == len(kept) else role
-        self._operands = list(roles.items())
-        fixed = [(block, role) for block, role in self._operands if not isinstance(block, int)]
-        self.blocks: tuple[Operand, ...] = tuple(fixed)
-        """The arrays that were given, with the access to them."""
-        self.reads: tuple[Block, ...] = tuple(block for block, role in fixed if role is Role.READ)
-        self.writes: tuple[Block, ...] = tuple(block for block, role in fixed if role is not Role.READ)
-
-    def make(self, memory: DeviceMemory) -> list[DeviceArray]:
-        """Return new arrays for one repetition."""
-        return [memory.empty(shape, dtype) for shape, dtype in self.new]
-
-    def result(
-        self, arrays: Sequence[DeviceArray], new: Sequence[DeviceArray]
-    ) -> tuple[DeviceArray | None, ...] | DeviceArray | None:
-        """Return the verb's result."""
-        results = [
-            _viewed(new[each.number], each) if isinstance(each, _View) else None if each is None else arrays[each]
-            for each in self._results
-        ]
-        return tuple(results) if self._is_tuple else results[0]
-
-    def words(self, new: Sequence[DeviceArray], place: int) -> list[int]:
-        """Return the words that differ, for a slot at this place of the host."""
-        addresses = [array.address for array in new]
-        words = [addresses[number] + before + behind for _, number, before, behind in self._fills]
-        return [place, *words] if self.sequence.answer_bytes else words
-
-    def again(
-        self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, new: Sequence[DeviceArray]
-    ) -> SequenceRequest:
-        """Return a request for one more such verb, which goes the general way."""
-        for array in arrays:
-            check_usable(device, array)
-        words = self._constant.copy()
-        for word, value in zip(self._words, self.words(new, 0), strict=True):
-            words[word] = value
-        return SequenceRequest(
-            self.sequence,
-            words,
-            self._access(new),
-            lane=lane,
-            keep=(arrays, new),
-            blocks=self.operand_blocks(new),
-        )
-
-    def operand_blocks(self, new: Sequence[DeviceArray]) -> list[Block]:
-        """Return the memory of each operand."""
-        return [new[each]._block if isinstance(each, int) else each for each in self._numbers]
-
-    def _access(self, new: Sequence[DeviceArray]) -> tuple[Operand, ...]:
-        return tuple([(new[each]._block if isinstance(each, int) else each, role) for each, role in self._operands])
-
-    # For launch paths.
-
-    def may_be_short(self, generation: Generation, lane: int) -> bool:
-        """Return whether its records may go straight into the ring: the lane has made it before, and nothing waits."""
-        kind = self.sequence.kind
-        return bool(self.head) and kind.later.shares and kind.verb(generation, lane) is kind.later
-
-    def _of(self, thing: object) -> bool:
-        return self.sequence.kind.is_of(thing)
-
-    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation and its access to memory. The new arrays are the last of the arguments."""
-        operands = self._access(cast("list[DeviceArray]", arguments[-1])) if arguments else self.blocks
-        return self.sequence.operation, operands
-
-
-def _viewed(array: DeviceArray, view: _View) -> DeviceArray:
-    return DeviceArray._create(array._storage, array._offset + view.offset, view.shape, view.strides, view.dtype)
-
-
-# --- the short way ----------------------------------------------------------------------------------------------------
-
-_Launcher = Callable[[KnownSequence, tuple[object, ...], LaunchOwner, Sequence[DeviceArray], Sequence[int]], bool]
-"""A function of a sequence, the arrays to keep alive, the owner that is told of the end, the new arrays, and the words.
-
-It writes the record into the ring. It returns false, without any effect, if the sequence must go the general way.
-"""
-_FENCE_MASK: Final = 15
-"""A fence follows only every 16th record that others follow (see ``ring.py``)."""
-
-
-def _launcher_of(path: LaunchPath, sequence: KnownSequence) -> _Launcher | None:
-    """Return the function of a sequence for the lane of a path; None if it has none (yet)."""
-    launcher: _Launcher | None = path.launchers.get(sequence._key)
-    if launcher is None and not path.sender.refusing and sequence.may_be_short(path.generation, path.book.index):
-        launcher = _new_launcher(path, sequence)
-        path._keep(sequence, launcher)
-    return launcher
-
-
-def _new_launcher(path: LaunchPath, sequence: KnownSequence) -> _Launcher:
-    """Return that function, which is that of a call (``repeating.py``) with any number of words and new arrays."""
-    sender, book, here, number = path.sender, path.book, path.here, path.generation.number
-    kind = sequence.sequence.kind
-    verb = kind.later.number | path.verb & UNSIGNED | REPEATED
-    fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
-    ring, shared, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
-    assert ring is not None
-    slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
-    arena, order = path.generation.arena, path.generation.order
-    engine, count, head = kind.later.engine_number, len(sequence.places), sequence.head
-    payload, length = sequence.payload, READY.size + len(sequence.payload)
-    usage, operands, reads, writes = kind.usage, sequence.blocks, sequence.reads, sequence.writes
-    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{count}Q{len(payload)}s").pack_into
-    del sequence
-
-    @trio.lowlevel.enable_ki_protection
-    def launch(
-        sequence: KnownSequence,
-        given: tuple[object, ...],
-        owner: LaunchOwner,
-        arrays: Sequence[DeviceArray],
-        words: Sequence[int],
-    ) -> bool:
-        sent = sender.sent + 1
-        if not here() or (sent > path.last_record and not path.look_again()):
-            return False
-        # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if arena.quarantine:
-            return False
-        new = [array._storage.block for array in arrays]
-        for block in new:
-            if block.chunk.state is not ChunkState.READY:
-                return False
-            if block.readers and block.epoch == number:
-                for other, last in block.readers.items():
-                    if other != lane and shared[counter_word(other)] < last:
-                        return False
-            if order.others is not None and order.others.uses(block):
-                return False
-        for block, _ in operands:
-            if block.fast != token:
-                if not path.admit(operands):
-                    return False
-                break
-        ticket = book.issued + 1
-        me = (lane, ticket)
-        for block in writes:
-            block.writer = me
-            if block.readers:
-                block.readers = {}
-        for block in reads:
-            block.reader = me
-        for block in new:
-            block.epoch = number
-            block.writer = me
-            block.readers = {}
-            block.written = True
-            block.fast = token
-        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        pack_into(slots, at, sent, ticket, lane, engine, verb, count, length, head, *words, payload)
-        launches.append((ticket, owner, sequence, given))
-        book.issued = ticket
-        usage.last_use = sent
-        sender.sent = shared[RECORDS_SENT_WORD] = sent
-        if not sent & fence_mask or shared[WORKER_ASLEEP_WORD]:
-            announce()
-        if wakes and launches[0][0] == ticket:
-            wake()
-        return True
-
-    return launch
-
-
-def _note_failed(launch: Launch, error: DeviceError) -> None:
-    sequence, given = launch[2], launch[3]
-    assert isinstance(sequence, KnownSequence)
-    sequence.sequence.note_failed(error, sequence.operand_blocks(cast("list[DeviceArray]", given[-1])))
-
-
-class _BatchSequence(ShortLaunches):
-    """Receives the outcome of a batch's sequence that went the short way, and its answers."""
-
-    __slots__ = ("_failed", "_sequence", "_slot")
-
-    def __init__(self, mailbox: Mailbox, errors: list[DeviceError], sequence: KnownSequence, slot: Slot | None) -> None:
-        super().__init__(mailbox, errors)
-        self._sequence = sequence
-        self._slot = slot
-        self._failed = False
-
-    def launches_finished(self, count: int) -> None:
-        """Take the answers, unless a call was refused."""
-        super().launches_finished(count)
-        if self._slot is not None:
-            error = None if self._failed else self._sequence.sequence.fetch(self._slot)
-            self._slot.release()
-            if isinstance(error, DeviceError):
-                self.errors.append(error)
-
-    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
-        """Keep the error for `flush`."""
-        _note_failed(launch, error)
-        super().launch_failed(launch, error)
-        self._failed = True
-
-    def launches_lost(self, count: int, error: DeviceError) -> None:
-        """Count it, and release the slot now, so that it is kept back while the worker may write it."""
-        super().launches_lost(count, error)
-        if self._slot is not None:
-            self._slot.release()
-
-
-class _AwaitedSequence(AwaitedLaunch):
-    """A sequence that went the short way, and the task that waits for it."""
-
-    __slots__ = ("slot",)
-
-    def __init__(self, path: LaunchPath, mailbox: Mailbox, slot: Slot | None) -> None:
-        super().__init__(path, mailbox)
-        self.slot: Slot | None = slot
-
-    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
-        """Keep the error."""
-        _note_failed(launch, error)
-        super().launch_failed(launch, error)
-
-    def _end(self, kind: Outcome) -> None:
-        # A slot of a lost worker is released at once, so that it is kept back while the worker may write it.
-        if self.slot is not None and (self._abandoned or self._error is not None):
-            self.slot.release()
-        super()._end(kind)
-
-
-class KnownSequences(DevicePart):
-    """The known sequences of one device, the newest last."""
-
-    def __init__(self, device: DeviceCore) -> None:
-        super().__init__(device)
-        self._known: dict[Hashable, KnownSequence] = {}
-        self._learns = not (device.options.checks or device.options.guarded)
-        """False if each array has its own guards: arrays between the calls must not be parts of one."""
-        self.find: Callable[[Hashable], KnownSequence | None] = self._known.get
-        """Return the sequence of a key, if it was made before."""
-
-    def learn(
-        self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
-    ) -> None:
-        """Keep a verb of these requests and `made` new arrays, if it is one sequence and its result is arrays."""
-        key, arrays = question
-        if not self._learns or len(requests) != 1 or type(requests[0]) is not SequenceRequest:
-            return
-        if any(type(array._storage) is not Storage for array in arrays):
-            return  # a variable of a module moves
-        each = list(result) if isinstance(result, tuple) else [result]
-        results = [_result(one, arrays, made) for one in each]
-        if _UNKNOWN in results:
-            return
-        known = KnownSequence(requests[0], made, results, is_tuple=isinstance(result, tuple))
-        if self._known.pop(key, None) is None and len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[key] = known
-
-
-_UNKNOWN: Final = -1
-
-
-def _result(result: object, arrays: Sequence[DeviceArray], made: Sequence[DeviceArray]) -> _Result:
-    """Return how to have such a result again; `_UNKNOWN` for what is no array, or one of something else."""
-    if result is None:
-        return None
-    if not isinstance(result, DeviceArray):
-        return _UNKNOWN
-    for number, array in enumerate(arrays):
-        if array is result:
-            return number
-    for number, array in enumerate(made):
-        if array._block is result._block:
-            offset = result._offset - array._offset
-            return _View(number, offset, result.shape, result.strides, result.dtype)
-    return _UNKNOWN
-
-
-class SequencedLibrary(Library):
-    """The base of the forms of a library whose verbs are sequences."""
-
-    __slots__ = ("_spared",)
-
-    def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
-        super().__init__(device, batch)
-        self._spared: DeviceArray | None = None
-        """An array that is only written once it is known that the verb does not fail, if it is awaited."""
-
-    def _folded(self) -> Sequence[CommandRequest | Series]:
-        spared = self._spared if self._batch is None else None
-        return folded(self, self._requests, None if spared is None else spared._block)
-
-    async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        self._device.home.check_task()
-        question = question_of(plan, arguments, keywords)
-        sequences = self._device.part(KnownSequences)
-        sequence = None if question is None else sequences.find(question[0])
-        if question is not None and sequence is not None:
-            again: Any = await self._repeat(sequence, question[1])
-            return cast("T", again)
-        await self._begin_verb(plan, arguments, keywords)
-        planner = self._planner()
-        result = plan(planner, *arguments, **keywords)
-        made = await planner._ask_all()
-        if question is not None:
-            sequences.learn(question, made, planner._made, result)
-        return result
-
-    def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        question = question_of(plan, arguments, keywords)
-        batch, sequences = self._batch, self._device.part(KnownSequences)
-        assert batch is not None  # this is its form for batches
-        batch.check()
-        if question is not None and (sequence := sequences.find(question[0])) is not None:
-            again: Any = self._send_again(batch, sequence, question[1])
-            return cast("T", again)
-        planner = self._planner()
-        result = plan(planner, *arguments, **keywords)
-        requests = Outgoing(planner._folded()).take()
-        batch.send_all(requests)
-        if question is not None:
-            sequences.learn(question, requests, planner._made, result)
-        return result
-
-    @trio.lowlevel.enable_ki_protection
-    async def _repeat(self, sequence: KnownSequence, arrays: tuple[DeviceArray, ...]) -> object:
-        """Make a known sequence once more, and wait until it is done. Returns the verb's result."""
-        device, launches, size = self._device, self._launches, sequence.sequence.answer_bytes
-        await trio.lowlevel.checkpoint_if_cancelled()
-        new = sequence.make(device.part(DeviceMemory))
-        staging, actor = device.part(Transfers).staging, device.actor_of(sequence.sequence.kind.later)
-        path, mailbox = launches.present_path(), actor.mailbox
-        may_begin = mailbox.posted == mailbox.taken and actor.current is None and (not size or staging.has_free(size))
-        launcher = _launcher_of(path, sequence) if path is not None and may_begin else None
-        if path is not None and launcher is not None:
-            awaited = _AwaitedSequence(path, mailbox, staging.acquire_nowait(size) if size else None)
-            words = sequence.words(new, 0 if awaited.slot is None else awaited.slot.place)
-            if launcher(sequence, (arrays, new), awaited, new, words):
-                await awaited.wait()
-                if awaited.slot is not None:
-                    error = sequence.sequence.fetch(awaited.slot)
-                    awaited.slot.release()
-                    if error is not None:
-                        raise error
-                return sequence.result(arrays, new)
-            if awaited.slot is not None:
-                awaited.slot.release()
-        planner = self._planner()
-        planner._requests.append(sequence.again(device, arrays, self._lane, new))
-        await planner._ask_all()
-        return sequence.result(arrays, new)
-
-    @trio.lowlevel.enable_ki_protection
-    def _send_again(self, batch: BatchSender, sequence: KnownSequence, arrays: tuple[DeviceArray, ...]) -> object:
-        """Send a known sequence once more in a batch. Returns the verb's result."""
-        path, size = batch.path, sequence.sequence.answer_bytes
-        new = sequence.make(self._device.part(DeviceMemory))
-        launcher = None if path is None else _launcher_of(path, sequence)
-        if launcher is not None:
-            slot = self._device.part(Transfers).staging.acquire_for_batch(size) if size else None
-            if slot is not None or not size:
-                owner = _BatchSequence(batch.mailbox_of(sequence.sequence.kind), batch.errors, sequence, slot)
-                words = sequence.words(new, 0 if slot is None else slot.place)
-                if launcher(sequence, (arrays, new), owner, new, words):
-                    batch.launched = True
-                    return sequence.result(arrays, new)
-                if slot is not None:
-                    slot.release()
-        batch.send(sequence.again(self._device, arrays, self._lane, new))
-        return sequence.result(arrays, new)

@@ -26,7 +26,7 @@ from .._calls.batch_sender import BatchSender
 from .._calls.launching import Launcher
 from .._generation.core import DeviceCore
 from .._generation.requests import CommandRequest
-from .._transfers.copy_plan import _IN, _OUT, plan_copy, plan_copy_in, plan_copy_out
+from .._transfers.copy_plan import TO_DEVICE, TO_HOST, plan_copy, plan_copy_in, plan_copy_out
 from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
 from .._values.parameters import Dimensions
@@ -266,7 +266,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             return
         host = as_host(source)
         check_host(array, host)
-        if not self._sender.copy(array, host, _IN):
+        if not self._sender.copy(array, host, TO_DEVICE):
             self._sender.hear_answered()
             self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
 
@@ -321,7 +321,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         return self._lane_held._record(self._sender.send)
 
     def _copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
-        if not self._sender.copy(array, host, _OUT):
+        if not self._sender.copy(array, host, TO_HOST):
             self._sender.hear_answered()
             self._sender.send_all(plan_copy_out(array, host, self._sender.slots))
 

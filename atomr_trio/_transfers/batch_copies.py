@@ -19,7 +19,7 @@ from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
 from .._wire.records.memory import AREA_SHIFT
-from .copy_plan import _IN, PINNED_PIECE, _Way
+from .copy_plan import PINNED_PIECE, TO_DEVICE, Way
 from .memory import tear
 from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of, pieces_of
 from .staging import Slot
@@ -91,7 +91,7 @@ class BatchCopy:
             self._begun = 1
             return
         slots = self._acquire_all(acquire)
-        memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.way is _IN
+        memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.way is TO_DEVICE
         for number, (slot, (begin, length)) in enumerate(zip(slots, pieces_of(size, SHORT_PIECE), strict=True)):
             if incoming:
                 np.copyto(slot.bytes[:length], memory[begin : begin + length])
@@ -125,11 +125,11 @@ class BatchCopy:
     @property
     def burden(self) -> int:
         """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
-        return self._host.nbytes if self.slots and self._path.way is not _IN else 0
+        return self._host.nbytes if self.slots and self._path.way is not TO_DEVICE else 0
 
     def take(self) -> None:
         """Copy the bytes to the host's array, after a copy to the host."""
-        if self._path.way is _IN:
+        if self._path.way is TO_DEVICE:
             return
         if not self.slots:
             return
@@ -168,7 +168,7 @@ class BatchCopy:
         self._mailbox.count_finished(count - failed, "abandoned" if self._dropped else "ok")
         if failed:
             self._mailbox.count_finished(failed, "abandoned" if self._dropped else "failed")
-        if self._path.way is _IN:
+        if self._path.way is TO_DEVICE:
             self.reclaim()
         self._end()
 
@@ -177,7 +177,7 @@ class BatchCopy:
         self._failed += 1
         if self.error is None:
             self.error = error
-        if self._path.way is _IN:
+        if self._path.way is TO_DEVICE:
             tear(self._array._block, error, begun=self._begun, pieces=self.count)
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
@@ -211,7 +211,7 @@ class BatchCopies:
         self._incoming: collections.deque[BatchCopy] = collections.deque()
         """Copies to the device that may still hold slots, the oldest first."""
 
-    def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> BatchCopy | None:
+    def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> BatchCopy | None:
         """Return a copy between two checked arrays that can be sent now; None if it has to go the general way."""
         size = host.nbytes
         if array._plain is None or not size or type(array._storage) is not Storage or not host.flags.c_contiguous:
@@ -224,7 +224,7 @@ class BatchCopies:
         found = transfers_of(array).pinned.find(host)
         place = None
         if found is None:
-            if size > (BATCH_IN_BYTES if way is _IN else SHORT_BYTES):
+            if size > (BATCH_IN_BYTES if way is TO_DEVICE else SHORT_BYTES):
                 return None
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None
@@ -239,6 +239,6 @@ class BatchCopies:
         while incoming and incoming[0].reclaim():
             incoming.popleft()
         copy.send(self._slots.acquire)
-        if copy.slots and copy._path.way is _IN:
+        if copy.slots and copy._path.way is TO_DEVICE:
             incoming.append(copy)
         self._generation.settler.wake()

@@ -21,7 +21,7 @@ import trio
 from .._arrays.arrays import check_usable
 from .._values.util import known
 from .copy_flow import _Flow, _Incoming, _Outgoing
-from .copy_plan import _IN, _OUT, CopyRequest, _Plan, _Way, plan_copy
+from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
 from .short_copies import ShortCopies
@@ -118,7 +118,7 @@ async def _by_one_command(plan: _Plan) -> None:
     slot = None if plan.pinned else await device.part(Transfers).staging.acquire(piece.size)
     request = plan.request(piece, slot)
     try:
-        if slot is not None and plan.way is _IN:
+        if slot is not None and plan.way is TO_DEVICE:
             plan.load(piece, slot.bytes)
         await device.memory_actor.mailbox.ask(request)
         request.take()
@@ -130,16 +130,16 @@ async def _by_one_command(plan: _Plan) -> None:
 @trio.lowlevel.enable_ki_protection
 async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     """Overwrite a device array with a host array of the same shape and dtype. See `DeviceArray.copy_from`."""
-    await _copy(array, host, _IN, _Incoming)
+    await _copy(array, host, TO_DEVICE, _Incoming)
 
 
 @trio.lowlevel.enable_ki_protection
 async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
     """Copy a device array into a host array of the same shape and dtype. See `DeviceArray.copy_to`."""
-    await _copy(array, host, _OUT, _Outgoing)
+    await _copy(array, host, TO_HOST, _Outgoing)
 
 
-async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_slots: type[_Flow]) -> None:
+async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: Way, through_slots: type[_Flow]) -> None:
     device = array._storage.device
     check_usable(device, array)
     await trio.lowlevel.checkpoint_if_cancelled()
@@ -160,7 +160,7 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: _Way, through_s
             await flow.run()
         except BaseException as error:
             begun = flow.abandon()
-            if way is _IN:
+            if way is TO_DEVICE:
                 tear(array._block, error, begun=begun, pieces=len(plan.pieces))
             else:
                 await flow.still()

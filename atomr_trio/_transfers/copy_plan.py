@@ -63,7 +63,7 @@ THROUGH_HOST = 256
 """A copy between two arrays that would take more boxes than this is faster through the host."""
 
 
-class _Way(NamedTuple):
+class Way(NamedTuple):
     """One of the two directions between the device and the host."""
 
     name: Literal["to device", "to host"]
@@ -75,15 +75,25 @@ class _Way(NamedTuple):
     stream: Verb
 
 
-_IN = _Way("to device", "memory.copy_in", LANE_COPY_IN, COPY_IN, COPY_IN_BOX, COPY_IN_MANY, COPY_IN_STREAM)
+TO_DEVICE = Way("to device", "memory.copy_in", LANE_COPY_IN, COPY_IN, COPY_IN_BOX, COPY_IN_MANY, COPY_IN_STREAM)
 
-_OUT = _Way("to host", "memory.copy_out", LANE_COPY_OUT, COPY_OUT, COPY_OUT_BOX, COPY_OUT_MANY, COPY_OUT_STREAM)
+TO_HOST = Way("to host", "memory.copy_out", LANE_COPY_OUT, COPY_OUT, COPY_OUT_BOX, COPY_OUT_MANY, COPY_OUT_STREAM)
 
 _RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 """The types that elements are moved as, by their size. For these types of numpy itself, a copy releases the lock."""
 
 
 _packing_of = functools.lru_cache(maxsize=256)(_layout.packing)
+
+
+@functools.lru_cache(maxsize=256)
+def is_rectangle(shape: _layout.Shape, strides: _layout.Shape, itemsize: int) -> bool:
+    """Return whether the elements of an array are rows of bytes at regular distances, or a single row."""
+    packing = _packing_of(shape, strides)
+    boxes = _layout.boxes(packing.shape, itemsize, packing.strides, _layout.contiguous_strides(packing.shape, itemsize))
+    first = next(boxes, None)
+    return first is not None and first.depth == 1 and next(boxes, None) is None
+
 
 _KNOWN: dict[tuple[object, ...], Sequence[Piece]] = {}
 _MOST_KNOWN, _MOST_KNOWN_PIECES = 256, 16
@@ -114,11 +124,11 @@ class _Plan:
 
     __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
 
-    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way, limit: int = LARGE_SLOT) -> None:
-        """Pieces that go through slots have at most `limit` bytes."""
+    def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: Way, limit: int | None = None) -> None:
+        """Pieces that go through slots have at most `limit` bytes, if there is one."""
         self.array: DeviceArray = array
         self.host: npt.NDArray[Any] = host
-        self.way: _Way = way
+        self.way: Way = way
         self._heals = array._covers_block
         self._base = array.address
         itemsize, packed, packing = array.itemsize, host, None
@@ -130,11 +140,8 @@ class _Plan:
         self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
         elements = packed.view(_RAW[itemsize])
         self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
-        if self.pinned is not None:
-            limit = PINNED_PIECE
-        elif packing is None:
-            limit = min(limit, WIDE_SLOT)
-        limit = limit // itemsize * itemsize or itemsize
+        most = PINNED_PIECE if self.pinned is not None else WIDE_SLOT if packing is None else LARGE_SLOT
+        limit = min(most, limit or most) // itemsize * itemsize or itemsize
         self.pieces: Sequence[Piece] = (
             _cut((_layout.run(host.nbytes),), limit) if packing is None else _pieces_of(packing, itemsize, limit)
         )
@@ -145,7 +152,7 @@ class _Plan:
 
     def next_role(self) -> Role:
         """Return the next command's access to the array: the first that writes replaces all of its contents."""
-        if self.way is _OUT:
+        if self.way is TO_HOST:
             return Role.READ
         role, self._heals = Role.OVERWRITE if self._heals else Role.WRITE, False
         return role
@@ -199,7 +206,7 @@ class _Plan:
 
     def _entry(self, box: Box, host: int) -> bytes:
         device_side, host_side = box.side(self._base), box.other_side(host)
-        if self.way is _IN:
+        if self.way is TO_DEVICE:
             return _entry(device_side, host_side, box)
         return _entry(host_side, device_side, box)
 
@@ -257,14 +264,14 @@ class CopyRequest(CommandRequest):
         super().start(generation)
 
     def ended(self, *, delivered: bool) -> None:
-        if not (delivered and self._plan.way is _OUT):
+        if not (delivered and self._plan.way is TO_HOST):
             self.release()
         if self._told is not None:
             self._told()
 
     @property
     def burden(self) -> int:
-        return self._plan.burden(self.piece) if self._slot is not None and self._plan.way is _OUT else 0
+        return self._plan.burden(self.piece) if self._slot is not None and self._plan.way is TO_HOST else 0
 
     def take_slot(self) -> Slot | None:
         """Return the slot, which the caller must release."""
@@ -304,7 +311,7 @@ def plan_copy_in(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots) 
     The caller begins them itself. The GPU reads pinned memory, when they run. Raises as `BatchSlots.check` and
     `BatchSlots.acquire` do.
     """
-    plan = _Plan(array, host, _IN)
+    plan = _Plan(array, host, TO_DEVICE)
     requests: list[CopyRequest] = []
     try:
         for request in _plan_requests(plan, slots):
@@ -324,7 +331,7 @@ def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots)
     """
     requests: list[CopyRequest] = []
     try:
-        for request in _plan_requests(_Plan(array, host, _OUT), slots):
+        for request in _plan_requests(_Plan(array, host, TO_HOST), slots):
             requests.append(request)  # noqa: PERF402  what was made must be known when the next one fails
     except BaseException:
         _drop_all(requests)

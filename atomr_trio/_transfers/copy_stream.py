@@ -22,7 +22,7 @@ from .._values.errors import DeviceError
 from .._values.shortage import host_limits
 from .._wire.protocol import CELL
 from .copy_flow import _Flow
-from .copy_plan import _IN, _OUT, _Plan
+from .copy_plan import TO_DEVICE, TO_HOST, _Plan
 from .crew import give_way
 from .staging import Slot
 from .transfers import transfers_of
@@ -75,8 +75,8 @@ class _Stream:
         self._working: collections.deque[None] = collections.deque()
         """An item for each helper that has not ended."""
         self._flow = flow
-        self._copy = plan.load if plan.way is _IN else plan.store
-        self._behind = len(slots) if plan.way is _IN else 0
+        self._copy = plan.load if plan.way is TO_DEVICE else plan.store
+        self._behind = len(slots) if plan.way is TO_DEVICE else 0
         self._views = [slot.bytes for slot in slots]
         self._words = transfers.staging.words
         self.first: int = transfers.staging.number(len(pieces))
@@ -269,7 +269,7 @@ class _StreamFlow(_Flow):
         for request in self._streaming:
             request.stream.stopped = True
             request.drop()
-            if self._plan.way is _OUT:
+            if self._plan.way is TO_HOST:
                 self._leaving.append(request.stream)
         self._streaming.clear()
         return begun

@@ -34,7 +34,7 @@ from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, 
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import _IN, PINNED_PIECE, _Plan, _Way
+from .copy_plan import PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
@@ -61,7 +61,6 @@ GLANCE_SECONDS = 12e-6
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
 
-
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
@@ -71,11 +70,11 @@ class _CopyKind:
 
     _engine = "memory"
 
-    def __init__(self, way: _Way) -> None:
+    def __init__(self, way: Way) -> None:
         self._way = way
 
     def _describe(self, arguments: tuple[Any, ...]) -> tuple[str, Sequence[Operand]]:
-        role = Role.WRITE if self._way is _IN else Role.READ
+        role = Role.WRITE if self._way is TO_DEVICE else Role.READ
         return self._way.operation, ((arguments[0]._block, role),) if arguments else ()
 
 
@@ -98,11 +97,11 @@ class _Form:
 class CopyPath:
     """The short way to the lane of one direction, in one generation."""
 
-    def __init__(self, generation: Generation, way: _Way, limit: int = LANE_LIMIT) -> None:
+    def __init__(self, generation: Generation, way: Way, limit: int = LANE_LIMIT) -> None:
         """`limit` is the most unfinished commands of the lane."""
         self.generation: Generation = generation
         self.settler: Settler = generation.settler
-        self.way: _Way = way
+        self.way: Way = way
         self.words: memoryview[int] = generation.sender.words
         self.counter: int = counter_word(way.lane)
         """The index in the page of the ticket that the lane has reached."""
@@ -143,7 +142,7 @@ class CopyPath:
         writer = block.writer
         if writer is not None and not self._is_over(writer):
             return False
-        return self.way is not _IN or not block.readers or all(map(self._is_over, block.readers.items()))
+        return self.way is not TO_DEVICE or not block.readers or all(map(self._is_over, block.readers.items()))
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
@@ -158,7 +157,7 @@ class CopyPath:
     def form_of(self, box: Box) -> _Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
         here, there = box.side(0)[1:], box.other_side(0)[1:]
-        sides = (0, *here, 0, *there) if self.way is _IN else (0, *there, 0, *here)
+        sides = (0, *here, 0, *there) if self.way is TO_DEVICE else (0, *there, 0, *here)
         payload = self.way.box.struct.pack(0) + BOX.pack(*sides, box.width, box.height, box.depth)
         form = self._boxes.get(payload)
         if form is None:
@@ -185,7 +184,7 @@ class CopyPath:
         sender, book, way = self._sender, self._book, self.way
         lane, ticket, sent = way.lane, book.issued + 1, sender.sent + 1
         block.fast = 0  # a launch must wait for the copy
-        if way is _IN:
+        if way is TO_DEVICE:
             block.writer = (lane, ticket)
             block.written = True
             if block.readers:
@@ -269,14 +268,14 @@ class ShortCopy:
             if self._place is not None:
                 self._send((self._array.address, self._place, self._host.nbytes), self._host.nbytes)
                 await self._all_ended()
-            elif self._path.way is _IN:
+            elif self._path.way is TO_DEVICE:
                 self._fill_slots()
                 await self._all_ended()
             else:
                 await self._copy_out()
         except BaseException as error:
             self._leave()
-            if self._path.way is _IN:
+            if self._path.way is TO_DEVICE:
                 whole = self._moved == self._host.nbytes
                 tear(self._block, error, begun=self._begun, pieces=self._begun + (not whole))
             raise
@@ -287,18 +286,19 @@ class ShortCopy:
 
     def _fill_slots(self) -> None:
         """Copy the pieces to slots, and send them."""
-        memory = bytes_of(self._host)
+        memory, acquire = bytes_of(self._host), self._transfers.staging.acquire_nowait
+        largest = min(self._host.nbytes, SHORT_PIECE)
         for begin, size in pieces_of(self._host.nbytes, SHORT_PIECE):
-            slot = self._transfers.staging.acquire_nowait(size)
+            slot = acquire(largest)
             np.copyto(slot.bytes[:size], memory[begin : begin + size])
             self._slots.append(slot)
             self._send_piece(begin, size, slot)
 
     async def _copy_out(self) -> None:
-        memory = bytes_of(self._host)
+        memory, acquire = bytes_of(self._host), self._transfers.staging.acquire_nowait
         pieces = pieces_of(self._host.nbytes, SHORT_PIECE)
         for begin, size in pieces:
-            self._slots.append(self._transfers.staging.acquire_nowait(size))
+            self._slots.append(acquire(pieces[0][1]))
             self._send_piece(begin, size, self._slots[-1])
         if len(pieces) == 1:
             await self._all_ended()
@@ -306,7 +306,7 @@ class ShortCopy:
             await trio.lowlevel.checkpoint()
         held = 0
         for number, (begin, size) in enumerate(pieces):
-            if self._ended <= number:
+            if self._ended <= number or self._error is not None:
                 await self._until(number + 1)
             np.copyto(memory[begin : begin + size], self._slots[0].bytes[:size])
             self._slots.popleft().release()
@@ -314,8 +314,6 @@ class ShortCopy:
             if held >= TURN_BYTES and self._slots:
                 held = 0
                 await trio.lowlevel.checkpoint()
-        if self._error is not None:
-            raise self._error
 
     def _send_piece(self, begin: int, size: int, slot: Slot) -> None:
         self._send((self._array.address + begin, slot.place, size), size)
@@ -323,7 +321,7 @@ class ShortCopy:
     def _send(self, words: tuple[int, int, int], size: int, form: _Form | None = None) -> None:
         arguments = (self._array, self._host)
         last = self._moved + size == self._host.nbytes
-        shares = self._path.way is _IN and not last and bool((self._begun + 1) % SIGN_EVERY)
+        shares = self._path.way is TO_DEVICE and not last and bool((self._begun + 1) % SIGN_EVERY)
         self._ticket = self._path.send(self._block, words, self, arguments, shares=shares, form=form)
         self._begun += 1
         self._moved += size
@@ -393,7 +391,7 @@ class ShortCopy:
         self._mailbox.count_finished(count - failed, "abandoned" if self._left else "ok")
         if failed:
             self._mailbox.count_finished(failed, "abandoned" if self._left else "failed")
-        if self._left or self._path.way is _IN:
+        if self._left or self._path.way is TO_DEVICE:
             while len(self._slots) > self._begun - self._ended:
                 self._slots.popleft().release()
         self._wake()
@@ -451,7 +449,7 @@ class ShortBoxCopy(ShortCopy):
         if box.height == 1:
             self._send((here, slot.place, piece.size), piece.size)
             return
-        sides = (here, slot.offset) if self._path.way is _IN else (slot.offset, here)
+        sides = (here, slot.offset) if self._path.way is TO_DEVICE else (slot.offset, here)
         self._send((slot.area, *sides), piece.size, self._path.form_of(box))
 
 
@@ -463,7 +461,7 @@ class ShortCopies(DevicePart):
         self._paths: dict[int, CopyPath] = {}
         self._transfers = device.part(Transfers)
 
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: _Way) -> ShortCopy | None:
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
         """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
 
         The short way is allowed only if it would be the actor's next request.
@@ -492,11 +490,12 @@ class ShortCopies(DevicePart):
     def _begin_boxes(
         self, path: CopyPath, mailbox: Mailbox, array: DeviceArray, host: npt.NDArray[Any]
     ) -> ShortCopy | None:
+        if array._plain is None and not is_rectangle(array.shape, array.strides, array.itemsize):
+            return None
         plan = _Plan(array, host, path.way, SHORT_PIECE)
         pieces = plan.pieces
         if (
             plan.pinned is not None
-            or any(len(piece.boxes) > 1 or piece.boxes[0].depth > 1 for piece in pieces)
             or sum(map(plan.burden, pieces)) > SHORT_BYTES
             or any(self._transfers.staging.count_free(piece.size) < len(pieces) for piece in pieces)
             or not path.takes(array._block, len(pieces))
@@ -504,7 +503,7 @@ class ShortCopies(DevicePart):
             return None
         return ShortBoxCopy(path, mailbox, self._transfers, plan)
 
-    def learn(self, way: _Way) -> None:
+    def learn(self, way: Way) -> None:
         """Prepare the short way for the next copy, after one that went the general way."""
         generation = self.device.serving
         if generation is None or generation.refusing or generation.ring is None:

@@ -37,6 +37,7 @@ from .base.shared_words import (
     LAUNCH,
     MOST,
     PAGE_ADDRESS,
+    PART,
     PATIENCE,
     SCHED_YIELD,
     SLOTS_ADDRESS,
@@ -70,6 +71,9 @@ _KEY = struct.Struct(f"={KEY_WORDS}Q")
 _LANE, _SIGNS, _CALL, _CONFIG, _FUNCTION, _SIZE = (
     ENTRY_WORDS.index(name) for name in ("lane", "signs", "call", "config", "function", "size")
 )
+
+
+_TARGET, _BASE, _MOST = (CALL_WORDS.index(name) for name in ("target_0", "base_0", "most_0"))
 
 
 class Unavailable(Exception):
@@ -176,6 +180,8 @@ class NativeLoop:
         self.known: Final[dict[bytes, HotCall]] = {}
         """The launches that the code knows, by what is the same in each of their records."""
         self._places: dict[int, HotCall] = {}
+        self._then_errors: dict[int, Callable[[int], Exception]] = {}
+        """By the address of their entries: what the statuses of second calls mean."""
         self._kept: list[object] = []
         """The owners of what the entries point to."""
         state = self._state
@@ -244,7 +250,8 @@ class NativeLoop:
             return
         if reason == Reason.FAILED:
             ticket = lane.accepted + 1
-            lane.failed_hot(hot.verb, ticket, hot.error(status))
+            error = self._then_errors[self._state[ENTRY]] if self._state[PART] else hot.error
+            lane.failed_hot(hot.verb, ticket, error(status))
             lane.made_hot(ticket, signs=hot.joins is None)
         else:
             lane.ticket_refused_hot(lane.accepted, status)
@@ -284,9 +291,15 @@ class NativeLoop:
             self._kept.append(native.keep)
         else:
             call = Words(len(CALL_WORDS))
+            second = 0 if native.then_arguments is None else native.then_arguments.address
             given = (native.function, native.arguments.address, native.guard, native.expected, len(native.targets))
-            for place, word in enumerate((*given, *native.targets)):
+            for place, word in enumerate((*given, native.then, second)):
                 call.view[place] = word
+            for index, target in enumerate(native.targets):
+                for place, word in zip((_TARGET, _BASE, _MOST), target, strict=True):
+                    call.view[place + index] = word
+            if native.then_error is not None:
+                self._then_errors[self._table_address + at * 8] = native.then_error
             words[at + _CALL] = call.address
             self._kept.append((native, call))
         self._show(hot.lane)
@@ -308,6 +321,7 @@ class NativeLoop:
             ctypes.memset(self._table_address, 0, len(self._memory))
         self.known.clear()
         self._places.clear()
+        self._then_errors.clear()
         self._kept.clear()
 
     def _counters_are_told(self) -> None:

@@ -38,9 +38,19 @@ ENTRY_WORDS: Final = (
 """The words of an entry of the table: the key; the address of the lane's words; 1 if the launch asks for its ticket at
 once; the address of a library's call, or 0; the arguments of ``cuLaunchKernelEx``; the size of the parameter block. An
 entry without a lane is free."""
-CALL_WORDS: Final = ("function", "arguments", "guard", "expected", "count", *(f"target_{n}" for n in range(MOST_WORDS)))
+CALL_WORDS: Final = (
+    "function",
+    "arguments",
+    "guard",
+    "expected",
+    "count",
+    "then",
+    "then_arguments",
+    *(f"{what}_{word}" for what in ("target", "base", "most") for word in range(MOST_WORDS)),
+)
 """The words of a library's call: the addresses of the function, of its arguments, and of a setting or 0; the number
-that the setting must be; the number of the record's words, and the addresses where they belong."""
+that the setting must be; the number of the record's words; a second function or 0, and its arguments. For each word:
+the address where it belongs, what is added to it, and the most that it may be."""
 ENTRY_STRIDE: Final = 16
 """The words from one entry to the next."""
 HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -86,6 +96,8 @@ def _numbers() -> dict[str, int]:
         "INLINE_LIMIT": protocol.INLINE_LIMIT,
         "MOST_ARGUMENTS": MOST_ARGUMENTS,
         "CALL_TARGETS": CALL_WORDS.index("target_0") * _WORD,
+        "CALL_BASE_BEHIND": MOST_WORDS * _WORD,
+        "CALL_MOST_BEHIND": 2 * MOST_WORDS * _WORD,
         "COUNTERS": protocol.MAX_LANES,
         "CELL": protocol.CELL,
         "ENTRY_STRIDE": ENTRY_STRIDE * _WORD,
@@ -98,7 +110,7 @@ def _numbers() -> dict[str, int]:
         **{f"LANE_{name.upper()}": index * _WORD for index, name in enumerate(LANE_WORDS)},
         **{f"LOOP_{name.upper()}": index * _WORD for index, name in enumerate(LOOP_WORDS)},
         **{f"ENTRY_{name.upper()}": index * _WORD for index, name in enumerate(ENTRY_WORDS)},
-        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS[:5])},
+        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS[:7])},
         **{f"REASON_{reason.name}": reason.value for reason in Reason},
     }
 

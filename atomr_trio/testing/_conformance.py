@@ -364,9 +364,12 @@ def _interruptible_steps(dev: Device) -> Iterator[dict[str, list[bool]]]:
 
     with contextlib.ExitStack() as stack:
         generation = generation_of(dev)
+        sender = generation.sender
         stack.enter_context(replaced(generation, publish=noting("sent", generation.publish)))
+        stack.enter_context(replaced(sender, announce=noting("sent", sender.announce)))
         for mailbox in (actor.mailbox for actor in core_of(dev).actors):
-            stack.enter_context(replaced(mailbox, count=noting("settled", mailbox.count)))
+            counts = {name: noting("settled", getattr(mailbox, name)) for name in ("count", "count_finished")}
+            stack.enter_context(replaced(mailbox, **counts))
         yield steps
 
 

@@ -390,12 +390,12 @@ async def test_the_commands_of_a_verb_begin_in_one_stretch(dev):
 
 
 async def test_nothing_begins_behind_a_command_whose_answer_may_refuse_it(dev):
-    """What would write to an `out` that a failure leaves unchanged."""
+    """That is, nothing that would write to an `out` which a failure leaves unchanged."""
     a, b, out = await dev.to_device(MATRIX), await dev.to_device(SIDE), await dev.to_device(SIDE)
     solved = []
 
     async def solve():
-        solved.append(await dev.solver.solve(a, b, out=out))
+        solved.append(await dev.solver.lstsq(a, b, out=out))
 
     await solve()
     count = await commands_of(dev, solve)
@@ -411,7 +411,7 @@ async def test_nothing_begins_behind_a_command_whose_answer_may_refuse_it(dev):
     singular = await dev.to_device(np.zeros((2, 2)))
     submitted = dev.statistics().lanes[0].submitted
     with pytest.raises(SingularMatrixError):
-        await dev.solver.solve(singular, b, out=out)
+        await dev.solver.lstsq(singular, b, out=out)
     assert dev.statistics().lanes[0].submitted < submitted + count
     np.testing.assert_allclose(await out.to_host(), np.linalg.solve(MATRIX, SIDE))
 

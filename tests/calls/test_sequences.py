@@ -18,8 +18,8 @@ from atomr_trio import (
     SingularMatrixError,
     StaleArray,
 )
-from atomr_trio._calls import sequences
-from atomr_trio._calls.sequences import KnownSequences
+from atomr_trio._calls import known_sequences
+from atomr_trio._calls.known_sequences import KnownSequences
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.sequences import Content, Hole, Step, pack_words, unpack_words
 from atomr_trio.testing import ReturnStatus, inject
@@ -147,6 +147,21 @@ async def test_repetitions_in_flight_do_not_share_what_lies_between_their_calls(
         np.testing.assert_allclose(await result.to_host(), expected)
 
 
+async def test_repetitions_in_flight_tell_their_answers_apart(dev: Device) -> None:
+    array = await dev.to_device(numbers()["a"])
+    found: list[Any] = []
+    async with dev.batch() as batch:
+        for seed in range(1, 9):
+            batch.copy_from(array, numbers(seed)["a"])
+            found.append((batch.solver.det(array), batch.solver.slogdet(array)))
+    for seed, (det, (sign, logarithm)) in enumerate(found, 1):
+        np.testing.assert_allclose(det, np.linalg.det(numbers(seed)["a"]))
+        np.testing.assert_allclose((sign, logarithm), np.linalg.slogdet(numbers(seed)["a"]))
+    await array.copy_from(numbers(3)["a"])
+    np.testing.assert_allclose(await dev.solver.det(array), np.linalg.det(numbers(3)["a"]))
+    np.testing.assert_allclose(found[0][0], np.linalg.det(numbers(1)["a"]))
+
+
 async def test_a_known_verb_keeps_no_array_alive(dev: Device) -> None:
     arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
     for verb, names in SINGLE.items():
@@ -159,7 +174,7 @@ async def test_a_known_verb_keeps_no_array_alive(dev: Device) -> None:
 
 
 async def test_the_oldest_known_verb_is_forgotten(dev: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_constant(monkeypatch, sequences, "_MOST_KNOWN", 2)
+    set_constant(monkeypatch, known_sequences, "_MOST_KNOWN", 2)
     known = core_of(dev).part(KnownSequences)
     arrays = [await dev.to_device(numbers(seed)["p"]) for seed in range(4)]
     for array in arrays:
@@ -236,13 +251,53 @@ async def test_an_array_that_a_refused_call_leaves_half_written_is_torn(dev: Dev
 
 
 async def test_awaited_an_out_stays_unchanged_when_the_matrix_is_refused(dev: Device) -> None:
-    a, b = dev.zeros((N, N), np.float64), await dev.to_device(numbers()["b"])
-    for verb, operands, shape in (("solve", (a, b), (N,)), ("inv", (a,), (N, N)), ("lstsq", (a, b), (N,))):
-        out = dev.full(shape, 7.0)
+    """Also if a batch has made the same call before, which may write to it."""
+    good = numbers()
+    a, b = await dev.to_device(good["a"]), await dev.to_device(good["b"])
+    outs = {
+        "solve": [dev.empty(N), dev.empty(2 * N)[::2]],
+        "inv": [dev.empty((N, N)), dev.empty((N, N)).T, dev.empty((N, 2 * N))[:, ::2]],
+        "lstsq": [dev.empty(N)],
+    }
+    for verb, out in [(verb, out) for verb, each in outs.items() for out in each]:
+        operands = (a,) if verb == "inv" else (a, b)
+        await a.copy_from(good["a"])
+        async with dev.batch() as batch:
+            getattr(batch.solver, verb)(*operands, out=out)
         for _ in range(2):
+            await out.fill(7)
+            assert await getattr(dev.solver, verb)(*operands, out=out) is out
+            assert not (await out.to_host() == 7).any(), verb
+        await a.fill(0)
+        for _ in range(2):
+            await out.fill(7)
             with pytest.raises(SingularMatrixError):
                 await getattr(dev.solver, verb)(*operands, out=out)
-            assert (await out.to_host() == 7).all(), verb
+            assert (await out.to_host() == 7).all(), (verb, out.strides)
+        await a.copy_from(np.where(np.eye(N) > 0, np.nan, good["a"]))
+        if verb != "lstsq":
+            await getattr(dev.solver, verb)(*operands, out=out)
+            assert np.isnan(await out.to_host()).all(), (verb, out.strides)
+
+
+async def test_with_an_out_solve_and_inv_are_one_command(dev: Device) -> None:
+    a, b = await dev.to_device(numbers()["a"]), await dev.to_device(numbers()["b"])
+    for verb, operands, out in (("solve", (a, b), dev.empty(N)), ("inv", (a,), dev.empty((N, N)))):
+        await getattr(dev.solver, verb)(*operands, out=out)
+        before = submitted(dev)
+        await getattr(dev.solver, verb)(*operands, out=out)
+        assert submitted(dev) == before + 1, verb
+
+
+async def test_a_torn_out_is_made_whole_by_a_repetition(dev: Device) -> None:
+    a, b, out = await dev.to_device(numbers()["a"]), await dev.to_device(numbers()["b"]), dev.empty(N)
+    for _ in range(2):
+        for _ in range(2):
+            await dev.solver.solve(a, b, out=out)
+        out._block.fast = 0
+        out._block.tear("as if a write had not finished")
+        await dev.solver.solve(a, b, out=out)
+        np.testing.assert_allclose(await out.to_host(), np.linalg.solve(numbers()["a"], numbers()["b"]))
 
 
 async def test_verbs_of_many_lanes_have_sequences_of_their_own(dev: Device) -> None:

@@ -22,7 +22,7 @@ import pytest
 import trio
 
 from atomr_trio import InvalidArgument, link, read_only
-from atomr_trio._calls import known as _known_calls, sequences as _known_sequences
+from atomr_trio._calls import known as _known_calls, known_sequences as _known_sequences
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import core

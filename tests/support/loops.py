@@ -36,7 +36,7 @@ from atomr_trio._wire.records import context as context_records
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, group_index
 from atomr_trio._worker import native
-from atomr_trio._worker.base.lanes import Command, Lane, NativeCall, NativeLaunch, Ready
+from atomr_trio._worker.base.lanes import Command, Lane, NativeCall, NativeLaunch, Ready, Target
 from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS, STREAM, Words
 from atomr_trio._worker.main import IDLE_SECONDS, Worker
 from atomr_trio._worker.ready import ReadyCalls
@@ -116,20 +116,38 @@ class _ToyEngine:
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
         def call(words: tuple[int, ...]) -> int:
             given = filled(payload, places, words) if places else payload
-            return self._machine.note(("call", lane.index, verb, given))
+            status = self._machine.note(("call", lane.index, verb, given))
+            if self._machine.calls_again and not status:
+                status = self._machine.note(("again", lane.index, verb, given))
+                self._machine.failed_again = status != 0
+            return status
 
         def native() -> NativeCall:
-            arguments, number = Words(MOST_ARGUMENTS), Words(1)
-            words = (7, lane.index, verb, number.address, *range(4, 11), (1 << 64) - 1)
-            for place, word in enumerate(words):
-                arguments.view[place] = word
-            (number.view[0],) = struct.unpack("<Q", payload)
+            arguments, number, behind = Words(MOST_ARGUMENTS), Words(1), Words(MOST_ARGUMENTS)
+            arguments.set((7, lane.index, verb, number.address, *range(4, 11), -1))
+            number.set(struct.unpack("<Q", payload))
             setting = self._machine.setting
             function = ctypes.cast(self._machine.do, ctypes.c_void_p).value or 0
-            targets = tuple(number.address for _ in places)
-            return NativeCall(function, arguments, targets, setting.address, setting.view[0], (number, setting))
+            most = self._machine.most_word
+            form = NativeCall(
+                function,
+                arguments,
+                [Target(number.address, most=most) for _ in places],
+                setting.address,
+                setting.view[0],
+                keep=(number, setting),
+            )
+            if not self._machine.calls_again:
+                return form
+            behind.set((8, lane.index, verb, number.address, *range(4, 11), -1))
+            again = lambda status: CudaError(status, "toyDoAgain")  # noqa: E731
+            return form._replace(then=function, then_arguments=behind, then_error=again)
 
-        return Ready(call, lambda status: CudaError(status, "toyDo"), native=native)
+        def error(status: int) -> CudaError:
+            again, self._machine.failed_again = self._machine.failed_again, False
+            return CudaError(status, "toyDoAgain" if again else "toyDo")
+
+        return Ready(call, error, native=native)
 
     def forget_lane(self, index: int) -> tuple[()]:
         return ()
@@ -176,6 +194,7 @@ class Machine:
 
     `refused` has the status of the calls that fail, by their number; `refused_tickets` that of the tickets, by lane and
     ticket, of which the first attempt alone fails unless the context is lost. The GPU is `lag` tickets behind.
+    `calls_again` adds a second call behind each call that is repeated; native code takes words up to `most_word`.
     """
 
     def __init__(
@@ -186,10 +205,13 @@ class Machine:
         refused_tickets: Mapping[tuple[int, int], int] | None = None,
         lag: int = 0,
         read_before: int = 0,
+        calls_again: bool = False,
+        most_word: int = (1 << 64) - 1,
     ) -> None:
         self.refused = refused or {}
         self.refused_tickets = dict(refused_tickets or {})
         self.lag = lag
+        self.calls_again, self.failed_again, self.most_word = calls_again, False, most_word
         self.effects: list[tuple[Any, ...]] = []
         """Every call of the driver, in its order."""
         self.messages: list[dict[str, Any]] = []
@@ -287,8 +309,8 @@ class Machine:
 
     def _do(self, *arguments: int) -> int:
         handle, lane, verb, number, *rest, last = arguments
-        assert (handle, rest, last) == (7, list(range(4, 11)), (1 << 64) - 1)
-        return self.note(("call", lane, verb, ctypes.string_at(number, 8)))
+        assert (rest, last) == (list(range(4, 11)), (1 << 64) - 1)
+        return self.note(({7: "call", 8: "again"}[handle], lane, verb, ctypes.string_at(number, 8)))
 
     def _write(self, stream: int, address: int, value: int, flags: int) -> int:
         lane = stream - 1

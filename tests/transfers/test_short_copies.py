@@ -16,8 +16,8 @@ from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, ShortCopies
-from atomr_trio._transfers.staging import SMALL_SLOT, TINY_SLOT
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies
+from atomr_trio._transfers.staging import MEDIUM_SLOTS, SMALL_SLOT, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device
@@ -131,6 +131,36 @@ async def test_a_copy_takes_a_command_for_each_piece_and_all_are_counted(directi
         now = dev.statistics().actors[0]
         assert now.accepted == actor.accepted + commands
         assert now.settled["ok"] == actor.settled["ok"] + commands
+
+
+async def test_a_last_piece_of_a_few_bytes_needs_no_slot_of_its_size(short_alone):
+    async with scenario() as dev:
+        host = numbers(SHORT_PIECE + 3, np.uint8)
+        array = await dev.to_device(host[::-1].copy())
+        taken = [staging(dev).acquire_nowait(1) for _ in range(TINY_SLOTS)]
+        short_alone()
+        out = np.zeros_like(host)
+        await array.copy_from(host)
+        await array.copy_to(out)
+        assert same(out, host)
+        for slot in taken:
+            slot.release()
+        assert staging(dev).idle
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_without_enough_slots_a_copy_goes_the_general_way(direction):
+    async with scenario() as dev:
+        host = numbers(SHORT_BYTES - 1, np.uint8)
+        array = await dev.to_device(host[::-1].copy())
+        taken = [staging(dev).acquire_nowait(SHORT_PIECE) for _ in range(MEDIUM_SLOTS - 3)]
+        before, out = submitted(dev, LANES[direction]), np.zeros_like(host)
+        await (array.copy_from(host) if direction == "in" else array.copy_to(out))
+        assert submitted(dev, LANES[direction]) == before + 1
+        assert same(out, host[::-1]) if direction == "out" else same(await array.to_host(), host)
+        for slot in taken:
+            slot.release()
+        assert staging(dev).idle
 
 
 async def test_what_is_not_packed_goes_the_general_way():
@@ -309,9 +339,11 @@ async def test_a_command_that_fails_alone_fails_the_copy(size):
     async with scenario() as dev:
         array, host = await dev.to_device(np.zeros(size, np.uint8)), numbers(size, np.uint8)
         await array.copy_to(np.zeros(size, np.uint8))
-        core_of(dev).current.request_faults("cuMemcpyHtoDAsync:1:1,cuMemcpyDtoHAsync:1:1")
+        out = np.zeros(size, np.uint8)
+        core_of(dev).current.request_faults(f"cuMemcpyHtoDAsync:1:1,cuMemcpyDtoHAsync:1:{-(-size // SHORT_PIECE)}")
         with pytest.raises(CommandFailed) as failed:
-            await array.copy_to(np.zeros(size, np.uint8))
+            await array.copy_to(out)
+        assert not out[-1000:].any()
         assert (failed.value.status, failed.value.operation) == (1, "memory.copy_out")
         assert array.state == "ready"
         with pytest.raises(CommandFailed) as failed:
@@ -353,6 +385,35 @@ async def test_pinned_memory_goes_the_short_way_in_each_generation(short_alone):
         await array.copy_to(out)
         assert same(np.asarray(out), np.asarray(host))
         assert staging(dev).idle
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_a_copy_behind_a_registration_that_fails_fails_with_it(direction, monkeypatch):
+    # The first two registrations are the timeline page's and the staging area's.
+    monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "cuMemHostRegister:1:3")
+    async with scenario() as dev:
+        host = dev.pinned_empty(100, np.int32)
+        arrays = [await dev.to_device(np.zeros(100, np.int32)) for _ in range(3)]
+        failed = []
+
+        async def copy(array: Any) -> None:
+            with pytest.raises(CommandFailed) as error:
+                await (array.copy_from if direction == "in" else array.copy_to)(host)
+            failed.append((error.value.status, error.value.operation))
+
+        sent, send = [], CopyPath.send
+        monkeypatch.setattr(CopyPath, "send", lambda *a, **b: sent.append(a) or send(*a, **b))
+        before = submitted(dev, LANES[direction])
+        async with trio.open_nursery() as nursery:
+            for array in arrays:
+                nursery.start_soon(copy, array)
+        assert len(sent) == 2
+        assert failed == [(1, f"memory.copy_{direction}")] * 3
+        assert submitted(dev, LANES[direction]) == before + 4
+        assert dev.generation == 1
+        for array in arrays:
+            await (array.copy_from if direction == "in" else array.copy_to)(host)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def test_a_call_for_native_code_has_its_arguments_and_the_places_of_its_words():
         from atomr_trio._calls.verbs import Answer, Scalar, _write
         from atomr_trio._wire.ready import with_holes
         from atomr_trio._wire.records.calls import HEAD, STAGING_AT, WORD
+        from atomr_trio._wire.records.memory import OFFSET_MASK
         from atomr_trio.libraries.blas.engine import blas_engine
         from atomr_trio.libraries.blas.records import BLAS, flags
 
@@ -126,9 +127,12 @@ def test_a_call_for_native_code_has_its_arguments_and_the_places_of_its_words():
 
         def made(form, *words):
             for target, word in zip(form.targets, words, strict=True):
-                ctypes.c_uint64.from_address(target).value = word
-            function = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 24)(form.function)
-            status = function(*form.arguments.view)
+                assert word <= target.most
+                ctypes.c_uint64.from_address(target.address).value = word + target.base
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 24)
+            status = kind(form.function)(*form.arguments.view)
+            if form.then and not status:
+                status = kind(form.then)(*form.then_arguments.view)
             driver.cuStreamSynchronize(lane.stream)
             return status
 
@@ -153,9 +157,14 @@ def test_a_call_for_native_code_has_its_arguments_and_the_places_of_its_words():
         other = native(by_device)
         assert other.guard == form.guard and other.expected == setting.value == flags(device_scalars=True)
 
-        # What is answered goes to the host by a second call, so Python makes both.
+        # What is answered goes to the host by a second call, to a place in the first area.
         dot = record("cublasDdot_64", 2, room, 1, room, 1, Answer(), setting=flags(device_scalars=True), answer=8)
-        assert native(dot, STAGING_AT) is None
+        answered = native(dot, STAGING_AT)
+        for place in (16, 40):
+            assert made(answered, place) == 0
+            assert struct.unpack_from("<d", host, place) == (74,)
+        assert [target.most for target in answered.targets] == [OFFSET_MASK]
+        assert answered.then_error(1).function == "cuMemcpyDtoHAsync_v2"
         assert not raised
 
         # A function that raises ends the worker, since C would go on.

@@ -98,10 +98,10 @@ places = st.integers(1, 60)
 
 
 @settings(max_examples=150, deadline=None)
-@given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS))
-def test_the_same_records_have_the_same_effects(records, refused, read_before):
+@given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS), st.booleans())
+def test_the_same_records_have_the_same_effects(records, refused, read_before, calls_again):
     """Wherever in the ring they lie, and whatever of them the driver refuses."""
-    with ran(records, refused=refused, read_before=read_before) as (python, natively):
+    with ran(records, refused=refused, read_before=read_before, calls_again=calls_again) as (python, natively):
         assert natively.effects == python.effects
         assert natively.state() == python.state()
         assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
@@ -188,6 +188,26 @@ def test_calls_of_a_library_that_are_known_need_no_python(native_machine):
     assert each.returned.count(Reason.RECORD) == 3, "for the first of both, and for the end"
     made = [effect[3] for effect in each.effects if effect[0] == "call"]
     assert made == [record.what.to_bytes(8, "little") for record in (*words, *constants)]
+
+
+def test_a_second_call_is_made_behind_the_first_and_its_refusal_has_its_own_name(native_machine):
+    each = native_machine(calls_again=True, refused={6: REFUSED, 7: REFUSED})
+    each.run([Other(0, REPEAT.number, number) for number in range(5)])
+    assert [effect[0] for effect in each.effects if effect[0] != "ticket"] == [
+        *("call", "again") * 3,  # of which the last was refused
+        "call",  # refused, so nothing behind it
+        *("call", "again"),
+    ]
+    assert [message["text"].partition(":")[0] for message in each.state()["errors"]] == ["toyDoAgain", "toyDo"]
+
+
+def test_a_word_that_is_too_large_for_native_code_is_left_to_python(native_machine):
+    each = native_machine(most_word=7)
+    numbers = (7, 0, 8, 7, 8, 3)
+    each.run([Other(0, REPEAT.number, number) for number in numbers])
+    made = [int.from_bytes(effect[3], "little") for effect in each.effects if effect[0] == "call"]
+    assert made == list(numbers)
+    assert each.returned.count(Reason.RECORD) == 4, "for the first, for both that are too large, and for the end"
 
 
 def test_a_call_whose_setting_is_another_is_left_to_python(native_machine):

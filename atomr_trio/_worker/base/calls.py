@@ -12,9 +12,10 @@ from ctypes import addressof, byref, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, STAGING_AT, WORD, CallTable, Option, Workspace
+from ..._wire.records.memory import OFFSET_MASK
 from ..._wire.status import StatusClass, classify
 from . import workspaces
-from .lanes import NativeCall, Ready
+from .lanes import NativeCall, Ready, Target
 from .pointers import address_of_pointer, pointer_to
 from .shared_words import MOST_ARGUMENTS, Words
 
@@ -318,20 +319,24 @@ class CallEngine:
             return refusal(self._driver, self._library, status, bound.symbol, lane)
 
         def native() -> NativeCall | None:
-            pointer = None if answers or answer_bytes else self._pointer_to(bound)
+            pointer = pointer_to(bound.function, self._services.give_up)
             if pointer is None or len(words) >= MOST_ARGUMENTS:
                 return None
-            arguments, targets = Words(MOST_ARGUMENTS), [0] * len(places)
-            for place, word in enumerate((handle.value.value, *words)):
-                arguments.view[place] = word % (1 << 64)
+            arguments, places_of = Words(MOST_ARGUMENTS), [Target(0)] * len(places)
+            arguments.set((handle.value.value, *words))
             for index, argument in split.arguments:
-                targets[index] = arguments.address + (argument + 1) * WORD
+                places_of[index] = Target(arguments.address + (argument + 1) * WORD)
             for index, offset in split.scalars:
-                targets[index] = addressof(area) + offset
-            guard = handle.flags_word
-            return NativeCall(
-                address_of_pointer(pointer), arguments, tuple(targets), guard.address, flags, (pointer, area, guard)
+                places_of[index] = Target(addressof(area) + offset)
+            form = NativeCall(
+                address_of_pointer(pointer),
+                arguments,
+                places_of,
+                guard=handle.flags_word.address,
+                expected=flags,
+                keep=(pointer, area, handle.flags_word),
             )
+            return self._fetching(form, handle.answers, answer_bytes, split.staging[0], lane) if answer_bytes else form
 
         alone = bound.entries > ENTRIES_OF_A_CALL
         return made_ready(prepare, call, error_of, alone=alone)._replace(native=native)
@@ -356,9 +361,22 @@ class CallEngine:
         self._handles.configure(handle.value, flags)
         handle.flags = handle.flags_word.view[0] = flags
 
-    def _pointer_to(self, bound: Bound) -> Any:
-        """Return a function as a pointer for native code; None if it takes floating-point numbers."""
-        return pointer_to(bound.function, self._services.give_up)
+    def _fetching(self, form: NativeCall, answers: int, size: int, place: int, lane: Lane) -> NativeCall | None:
+        """The same, with a copy of the answer to the host behind the call: to the staging area, as most answers are."""
+        copy = self._driver.cuMemcpyDtoHAsync
+        pointer = pointer_to(copy, self._services.give_up)
+        if pointer is None:
+            return None
+        arguments, targets = Words(MOST_ARGUMENTS), list(form.targets)
+        arguments.set((0, answers, size, lane.stream.value))
+        targets[place] = Target(arguments.address, self._services.staged(0), OFFSET_MASK)
+        return form._replace(
+            targets=targets,
+            then=address_of_pointer(pointer),
+            then_arguments=arguments,
+            then_error=lambda status: copy.library.error(status, copy.symbol),
+            keep=(form.keep, pointer),
+        )
 
     def _bind(self, number: int) -> Bound:
         bound = self._bound[number] = Bound(self.table, self.table.functions[number], self._bindings)

@@ -94,18 +94,34 @@ class NativeLaunch(NamedTuple):
     """The owner of the memory at these addresses."""
 
 
+class Target(NamedTuple):
+    """The place for a word of a record."""
+
+    address: int
+    """Its address: that of an argument, or of a number to which one points."""
+    base: int = 0
+    """A number that is added to the word."""
+    most: int = (1 << 64) - 1
+    """The largest word that native code takes."""
+
+
 class NativeCall(NamedTuple):
     """A call of a library for native code. A function takes the first of its arguments, integers and addresses."""
 
     function: int
     arguments: Words
-    targets: tuple[int, ...]
-    """The addresses for the words of a record: of arguments, or of the numbers that these point to."""
-    guard: int
+    targets: Sequence[Target]
+    """The places for the words of a record."""
+    guard: int = 0
     """The address of a word with a setting; 0 if there is none."""
-    expected: int
+    expected: int = 0
     """Native code makes the call only while the setting is this."""
-    keep: object
+    then: int = 0
+    """A second function, called behind the first one; 0 if there is none."""
+    then_arguments: Words | None = None
+    then_error: Callable[[int], Exception] | None = None
+    """Returns the error for a status of the second function."""
+    keep: object = None
     """The owner of the memory at these addresses."""
 
 

@@ -8,6 +8,7 @@ here are shared; ``native_layout.py`` makes the offsets of the native code from 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, Final
 
 # --- of a lane --------------------------------------------------------------------------------------------------------
@@ -50,12 +51,13 @@ LOOP_WORDS: Final = (
     "told",
     "status",
     "entry",
+    "part",
 )
 """A number that goes on while the loop lives; 1 when the context is lost; 1 when some of the table's entries are not
 valid any more; the addresses of the ring's slots, the timeline page and the table; the number of the table's places
 less one; the addresses of four functions; the most records of a call; the nanoseconds that it waits for a record; the
-sum of the counters of which the user's process was told. The native code writes the last two: the status of a call that
-was refused, and the number of the launch that it was about."""
+sum of the counters of which the user's process was told. The native code writes the last three: the status of a call
+that was refused, the address of its entry, and 1 if it was the second call of a record."""
 (
     TURNS,
     POISONED,
@@ -73,6 +75,7 @@ was refused, and the number of the launch that it was about."""
     TOLD,
     STATUS,
     ENTRY,
+    PART,
 ) = range(len(LOOP_WORDS))
 
 
@@ -89,6 +92,11 @@ class Words:
         self._array: Any = (ctypes.c_uint64 * count)()
         self.address: int = ctypes.addressof(self._array)
         self.view: memoryview[int] = memoryview(self._array).cast("B").cast("Q")
+
+    def set(self, words: Sequence[int]) -> None:
+        """Set the first words; a negative number becomes the word with the same bits."""
+        for place, word in enumerate(words):
+            self.view[place] = word % (1 << 64)
 
 
 def address_of(memory: memoryview[int]) -> int:

@@ -7,8 +7,8 @@ that one is NaN. NVRTC is not needed, and may be missing. The PTX is of the olde
 driver takes it.
 
 `look` reads each matrix once and collects what it has found, as bits, in a word for each matrix. `taint` writes NaN
-over every matrix whose word has one of some bits. `turn` transposes a complex matrix, and `clear` writes zeros over a
-triangle. All know nothing of numbers but
+over every matrix whose word has one of some bits. `turn` transposes a complex matrix, `clear` writes zeros over a
+triangle, and `restore` writes back what an array held if a call has failed. All know nothing of numbers but
 their bits: a number is a NaN if it is above infinity without its sign, and an infinity if it is equal to that.
 """
 
@@ -275,6 +275,55 @@ END:
 }
 """
 
+# The words of an array as they were before, if the info says that there is no result, and what was found does not.
+_RESTORE = """
+.visible .entry atomr_restore_$W(.param .u64 saved, .param .u64 target, .param .u64 count, .param .u64 info,
+    .param .u64 found, .param .u32 mask)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<16>;
+    .reg .b$W %w<2>;
+
+    ld.param.u64 %rd1, [saved];
+    ld.param.u64 %rd2, [target];
+    ld.param.u64 %rd3, [count];
+    ld.param.u64 %rd4, [info];
+    ld.param.u64 %rd5, [found];
+    ld.param.u32 %r1, [mask];
+    ld.global.b32 %r2, [%rd4];
+    setp.eq.u32 %p1, %r2, 0;
+    @%p1 bra END;
+    setp.eq.u64 %p1, %rd5, 0;
+    @%p1 bra BEGIN;
+    ld.global.b32 %r2, [%rd5];
+    and.b32 %r2, %r2, %r1;
+    setp.ne.u32 %p1, %r2, 0;
+    @%p1 bra END;
+BEGIN:
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mul.wide.u32 %rd6, %r3, %r4;
+    cvt.u64.u32 %rd7, %r5;
+    add.u64 %rd6, %rd6, %rd7;
+    mov.u32 %r3, %nctaid.x;
+    mul.wide.u32 %rd7, %r3, %r4;
+WORD:
+    setp.ge.u64 %p1, %rd6, %rd3;
+    @%p1 bra END;
+    shl.b64 %rd8, %rd6, $LOG;
+    add.u64 %rd9, %rd1, %rd8;
+    add.u64 %rd10, %rd2, %rd8;
+    ld.global.b$W %w1, [%rd9];
+    st.global.b$W [%rd10], %w1;
+    add.u64 %rd6, %rd6, %rd7;
+    bra WORD;
+END:
+    ret;
+}
+"""
+
 # An element is two words. A tile of 16 x 16 elements is read and written in whole pieces of the memory's lines.
 _TURN = """
 .visible .entry atomr_turn_$W(.param .u64 a, .param .u64 leading, .param .u64 rows, .param .u64 columns,
@@ -354,10 +403,10 @@ _LOOK_OF_MANY_BLOCKS = _LOOK.replace("$SAY", _SAY_OF_MANY_BLOCKS).replace("$ONE"
 _LOOK_OF_ONE_BLOCK = _LOOK.replace("$SAY", _SAY_OF_ONE_BLOCK).replace("$ONE", "_one")
 PTX: Final = ".version 6.3\n.target sm_75\n.address_size 64\n" + "".join(
     _of_width(text, bits)
-    for text in (_LOOK_OF_MANY_BLOCKS, _LOOK_OF_ONE_BLOCK, _TAINT, _TURN, _CLEAR)
+    for text in (_LOOK_OF_MANY_BLOCKS, _LOOK_OF_ONE_BLOCK, _TAINT, _TURN, _CLEAR, _RESTORE)
     for bits in (32, 64)
 )
-_KERNELS = ("look", "look_one", "taint", "turn", "clear")
+_KERNELS = ("look", "look_one", "taint", "turn", "clear", "restore")
 
 
 class Launches:
@@ -403,6 +452,25 @@ class Launches:
         self._kernels.start(self._name, self._shape, stream, self._parameters)
         if self._after is not None:
             self._after(stream)
+
+
+class Copying:
+    """A copy on the device, ready to be made again and again."""
+
+    __slots__ = ("_driver", "_words")
+
+    def __init__(self, driver: Any, words: Sequence[int]) -> None:
+        self._driver = driver
+        self._words = list(words)
+
+    def change(self, word: int, value: int) -> None:
+        """Change an address."""
+        self._words[word] = value
+
+    def make(self, stream: Any) -> None:
+        """Enqueue it."""
+        source, target, size = self._words
+        self._driver.cuMemcpyDtoDAsync(target, source, size, stream)
 
 
 class FiniteKernels:
@@ -483,6 +551,17 @@ class FiniteKernels:
         numbers = (a, leading * size, rows, columns, b, leading_b * size)
         shape = (across, down, 1, _TILE, _TILE, 1, 0)
         return Launches(self, ("turn", _bits_of(kind)), shape, numbers, (), {1: 0, 5: 4})
+
+    def keep(self, words: Sequence[int]) -> Copying:
+        """Return the copy of bytes to where they are kept, with the words of `WORDS`."""
+        return Copying(self._driver, words)
+
+    def restore(self, words: Sequence[int]) -> Launches:
+        """Return the writing of what was kept, with the words of `WORDS`."""
+        saved, target, count, info, found, mask = words
+        shape = (min(-(-count // _THREADS), _MOST_BLOCKS), 1, 1, _THREADS, 1, 1, 0)
+        places = {0: 0, 1: 1, 3: 3, 4: 4}
+        return Launches(self, ("restore", 32), shape, (saved, target, count, info, found), (mask,), places)
 
     def stop(self, stream: Any, words: Sequence[int]) -> None:
         """Wait for what was found; `LeftOut` is raised if it has one of the bits. The words are those of `WORDS`."""

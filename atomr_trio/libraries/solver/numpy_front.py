@@ -6,7 +6,6 @@ Each works on stacks, over all leading axes, and keeps its inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +28,47 @@ _QR_MODES = dict.fromkeys(("reduced", "complete", "r"), True)
 
 _NOT_UNIT = 0
 """``CUBLAS_DIAG_NON_UNIT``."""
+
+
+class Determinants:
+    """Determinants, from the signs of the row exchanges and the diagonals of U."""
+
+    def __init__(self, stack: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._stack = stack
+        self._dtype = dtype
+        self.into: tuple[npt.NDArray[Any], ...] = self.new()
+        """Where the next ones are told."""
+
+    def new(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return arrays for more, which are those of matrices of no elements."""
+        return (np.ones(self._stack, self._dtype),)
+
+    def tell(self, signs: npt.NDArray[Any], factors: npt.NDArray[Any]) -> None:
+        """Write them."""
+        (result,) = self.into
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            result[...] = signs * factors.prod(axis=-1)
+
+
+class Logarithms(Determinants):
+    """The signs of determinants, and the logarithms of their absolute values."""
+
+    def __init__(self, stack: tuple[int, ...], dtype: np.dtype[Any], real: np.dtype[Any]) -> None:
+        self._real = real
+        super().__init__(stack, dtype)
+
+    def new(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return arrays for more."""
+        return np.ones(self._stack, self._dtype), np.zeros(self._stack, self._real)
+
+    def tell(self, exchanges: npt.NDArray[Any], factors: npt.NDArray[Any]) -> None:
+        """Write them."""
+        signs, logarithms = self.into
+        sizes = np.abs(factors)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logarithms[...] = np.log(sizes).sum(axis=-1)
+            directions = exchanges * (factors / sizes).prod(axis=-1)
+            signs[...] = np.where((sizes == 0).any(axis=-1), 0, directions)
 
 
 class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
@@ -56,17 +96,19 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         sides = self._right_sides(b, "b", given, given.shape[-1])
         target = self._out(out, sides.solution(given.shape[-1]), given, b)
-        self._spared = target
         if not given.size or not math.prod(sides.array.shape[:-2]):
             return self._deliver(sides.result(self._copied(sides.array, target).array), target)
         factors, transposed = self._used_up_anyhow(given)
         look = self._look("solve", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
         pivots = self._factor_lu(factors, look=look)
+        kept = self._keep(target, factors)
         solution = self._copied(sides.array, target)
         self._solve_lu(factors, pivots, solution, OPERATIONS["T" if transposed else "N"])
         is_one_each = factors.array.shape[:-2] == solution.array.shape[:-2]
         self._taint(look, solution, None if is_one_each else matching(factors, solution))
-        return self._deliver(sides.result(solution.array), target)
+        result = self._deliver(sides.result(solution.array), target)
+        self._restore(kept, look)
+        return result
 
     @verb
     def inv(self, a: DeviceArray, *, out: DeviceArray | None = None, check_finite: bool = True) -> DeviceArray:
@@ -82,15 +124,17 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         kind = (given.shape, given.dtype)
         target = self._out(out, kind, given)
-        self._spared = target
         factors, transposed = self._used_up_anyhow(given)
         look = self._look("inv", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
         pivots = self._factor_lu(factors, look=look)
+        kept = self._keep(target, factors)
         inverse = self._columns(kind, turned(target, transposed))
         self._make_identity(inverse)
         self._solve_lu(factors, pivots, self._seen(inverse), OPERATIONS["N"])
         self._taint(look, self._seen(inverse))
-        return self._deliver(swapped(inverse) if transposed else inverse, target)
+        result = self._deliver(swapped(inverse) if transposed else inverse, target)
+        self._restore(kept, look)
+        return result
 
     @verb
     def lstsq(
@@ -361,14 +405,7 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         Raises `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
-        result: npt.NDArray[Any] = np.ones(given.shape[:-2], given.dtype)
-
-        def multiply(signs: npt.NDArray[Any], factors: npt.NDArray[Any]) -> None:
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                result[...] = signs * factors.prod(axis=-1)
-
-        self._factor_and_tell("det", given, check_finite, multiply)
-        return result
+        return self._factor_and_tell("det", given, check_finite, Determinants(given.shape[:-2], given.dtype))[0]
 
     @verb
     def slogdet(self, a: DeviceArray, *, check_finite: bool = True) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -381,42 +418,32 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         Raises `InvalidArgument` for other arrays.
         """
         given = self._given(a, "a", square=True)
-        signs: npt.NDArray[Any] = np.ones(given.shape[:-2], given.dtype)
-        logarithms: npt.NDArray[Any] = np.zeros(given.shape[:-2], REAL[given.dtype.name])
-
-        def add(exchanges: npt.NDArray[Any], factors: npt.NDArray[Any]) -> None:
-            sizes = np.abs(factors)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logarithms[...] = np.log(sizes).sum(axis=-1)
-                directions = exchanges * (factors / sizes).prod(axis=-1)
-                signs[...] = np.where((sizes == 0).any(axis=-1), 0, directions)
-
-        self._factor_and_tell("slogdet", given, check_finite, add)
+        kinds = (given.shape[:-2], given.dtype, np.dtype(REAL[given.dtype.name]))
+        signs, logarithms = self._factor_and_tell("slogdet", given, check_finite, Logarithms(*kinds))
         return signs, logarithms
 
     def _factor_and_tell(
-        self,
-        verb: str,
-        a: DeviceArray,
-        check_finite: bool,
-        tell: Callable[[npt.NDArray[Any], npt.NDArray[Any]], None],
-    ) -> None:
-        """Factor matrices, and `tell` the signs of their row exchanges, and the diagonals of U; NaN if it has no U."""
+        self, verb: str, a: DeviceArray, check_finite: bool, told: Determinants
+    ) -> tuple[npt.NDArray[Any], ...]:
+        """Factor matrices, and tell the determinants, of which those of matrices without U are NaN."""
         if not a.size:
-            return
+            return told.into
+        self._told = told
         work, _ = self._used_up_anyhow(a)
         look = self._look(verb, "a", work, check_finite, spoils=NAN, refuses=False)
         pivots = self._factor_lu(work, tolerant=True, look=look)
         rows: npt.NDArray[Any] = np.empty(pivots.shape, pivots.dtype)
+        unmoved, sight, count = np.arange(1, work.rows + 1), None if look is None else look.sight, work.count
 
         def finish(diagonals: npt.NDArray[Any]) -> None:
-            exchanges = np.count_nonzero(rows != np.arange(1, work.rows + 1), axis=-1)
-            if look is not None:
-                diagonals[look.sight.spoilt(0, work.count).reshape(a.shape[:-2])] = np.nan
-            tell(1 - 2 * (np.asarray(exchanges) % 2), diagonals)
+            exchanges = np.count_nonzero(rows != unmoved, axis=-1)
+            if sight is not None:
+                diagonals[sight.spoilt(0, count).reshape(diagonals.shape[:-1])] = np.nan
+            told.tell(1 - 2 * (np.asarray(exchanges) % 2), diagonals)
 
         self._read(pivots, rows)
         self._read_diagonals(work, finish)
+        return told.into
 
 
 def _is_complex(array: DeviceArray) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, overload
+from typing import Any, NamedTuple, TypeGuard, overload
 
 import attrs
 import numpy as np
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from ..._arrays.arrays import DeviceArray, check_usable
 from ..._calls.apart import check_all_apart, check_apart
+from ..._calls.known_sequences import SequencedLibrary
 from ..._calls.library_types import LETTERS, letter_of
 from ..._calls.linear import OPERATIONS, Matrix, broadcast, check_array, layout_refusal, matrix_of, strides_text
-from ..._calls.sequences import SequencedLibrary
 from ..._calls.verbs import (
     Address,
     Answer,
@@ -112,6 +112,14 @@ class Sides:
     def result(self, matrices: DeviceArray) -> DeviceArray:
         """Return a solution as the user gets it: vectors if vectors were given."""
         return matrices[..., 0] if self.is_vector else matrices
+
+
+class Kept(NamedTuple):
+    """What an array held before a verb, and the info that says whether it has to hold that again."""
+
+    info: DeviceArray
+    saved: DeviceArray
+    out: DeviceArray
 
 
 Looks = Sequence[Look | None]
@@ -419,6 +427,42 @@ class SolverPlans(SequencedLibrary):
         for view in _below_diagonal(array):
             self._fill(view, 0)
 
+    def _keep(self, out: DeviceArray | None, factors: Matrix) -> Kept | None:
+        """Have an `out` that is given to an awaited verb kept, right behind the factorization that may fail.
+
+        `_restore` then writes it back. Where that cannot be, nothing is written to it before the verb has waited.
+        """
+        if out is None or self._batch is not None:
+            return None
+        memory = out._block
+        if factors.count != 1 or memory.torn is not None or self._device.options.checks or not _is_packed(out):
+            self._spared = out
+            return None
+        info, saved = self._empty((1,), np.int32), self._empty(out.shape, out.dtype)
+        operands = self._operands()
+        operands.writes(info)
+        self._call("keep", Answer(), Address(info.address), 4, operation="keep", operands=operands, quick=True)
+        operands = self._operands()
+        operands.reads(out)
+        operands.writes(saved)
+        words = (Address(out.address), Address(saved.address), out.nbytes)
+        self._call("keep", *words, operation="keep", operands=operands, quick=True)
+        return Kept(info, saved, out)
+
+    def _restore(self, kept: Kept | None, look: Look | None) -> None:
+        if kept is None:
+            return
+        info, saved, out = kept
+        operands = self._operands()
+        operands.reads(info, saved)
+        operands.writes(out)
+        place = None if look is None else look.on_device
+        found, mask = (0, 0) if look is None or place is None else (Address(place.address), look.sight.spoils)
+        if place is not None:
+            operands.reads(place)
+        words = (Address(saved.address), Address(out.address), out.nbytes // 4, Address(info.address), found, mask)
+        self._call("restore", *words, operation="restore", operands=operands, quick=True)
+
     def _transfer(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of matrices, by cuBLAS between row by row and column by column."""
         if _is_to_be_turned(source, target):
@@ -498,7 +542,7 @@ class SolverPlans(SequencedLibrary):
                 operands=operands,
                 quick=True,
                 answer=part,
-                check=None if check is None or first + step < flat.size else lambda _: check(out),
+                check=None if check is None or first + step < flat.size else _whole(check, out),
                 table=BLAS,
             )
 
@@ -680,6 +724,10 @@ class SolverPlans(SequencedLibrary):
         return table, first, second
 
 
+def _whole(check: Verdict, out: npt.NDArray[Any]) -> Verdict:
+    return lambda _: check(out)
+
+
 def _is_own(request: object) -> TypeGuard[CallRequest]:
     """Return whether it is a call of the solver's own library."""
     return isinstance(request, CallRequest) and request._table is SOLVER
@@ -703,6 +751,16 @@ def _many(matrices: Matrix) -> tuple[int, tuple[int, int, int, int], Callable[[i
         return kind, words, places(matrices).__getitem__
     step = matrices.distance * matrices.array.itemsize
     return kind, words, lambda index: Address(matrices.address + index * step)
+
+
+def _is_packed(array: DeviceArray) -> bool:
+    """Return whether the elements fill the memory from the first one on, in whatever order."""
+    size = array.itemsize
+    for stride, length in sorted(zip(array.strides, array.shape, strict=True)):
+        if length > 1 and stride != size:
+            return False
+        size *= length
+    return size > 0
 
 
 def _has_repeats(array: DeviceArray) -> bool:

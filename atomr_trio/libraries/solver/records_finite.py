@@ -19,11 +19,15 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "turn": ("type", "A", "rows", "columns", "lda", "B", "ldb"),
     "stop": ("found", "count", "mask"),
     "clear": ("type", "A", "rows", "columns", "lda", "distance", "batch", "part"),
+    "keep": ("A", "B", "bytes"),
+    "restore": ("A", "B", "count", "info", "found", "mask"),
 }
 """The words of these calls. ``type`` is the letter of the matrices' type, by its place in `LETTERS`. Matrices lie
 column by column: ``lda`` and ``distance``, from one matrix to the next, are in elements. What was found is in 32-bit
 words at ``found``, and for `look` at ``copy``, if that is not 0, as well; for `taint` they are ``step`` words apart.
 `turn` writes the transpose of A to B. `stop` leaves the rest of its record out if one of ``count`` words has a bit of
-``mask``. `clear` writes zeros below the diagonal, or above it."""
+``mask``. `clear` writes zeros below the diagonal, or above it.
+`keep` copies bytes from A to B. `restore` copies ``count`` 32-bit words from A to B if the info at ``info`` is not 0,
+unless what was ``found`` has a bit of ``mask``."""
 
 LETTERS: Final = "SDCZ"

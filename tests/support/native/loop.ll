@@ -132,7 +132,7 @@ words:
   br label %word.next
 
 word.next:
-  %word.index = phi i64 [ 0, %words ], [ %word.after, %word.copy ]
+  %word.index = phi i64 [ 0, %words ], [ %word.after, %word.store ]
   %words.over = icmp eq i64 %word.index, %word.count
   br i1 %words.over, label %words.there, label %word.copy
 
@@ -141,24 +141,50 @@ word.copy:
   %word.from = getelementptr i8, ptr %given.words, i64 %word.offset
   %word.value = word %word.from, ZERO
   %word.place = getelementptr i8, ptr %targets, i64 %word.offset
+  %word.most = word %word.place, CALL_MOST_BEHIND
+  %too.large = icmp ugt i64 %word.value, %word.most
+  br i1 %too.large, label %for.python, label %word.store
+
+word.store:
+  %word.base = word %word.place, CALL_BASE_BEHIND
+  %word.sum = add i64 %word.value, %word.base
   %word.to.a = word %word.place, ZERO
   %word.to = inttoptr i64 %word.to.a to ptr
-  set %word.value, %word.to, ZERO
+  set %word.sum, %word.to, ZERO
   %word.after = add i64 %word.index, 1
   br label %word.next
 
-; A function takes as many of these as it has; the rest are on the stack, where nobody looks.
+; Call it, and a second function if there is one. A function takes as many of these arguments as it has; the rest are on
+; the stack, where nobody looks.
 words.there:
-  %called.a = word %call, CALL_FUNCTION
+  %first.function = word %call, CALL_FUNCTION
+  %first.arguments = word %call, CALL_ARGUMENTS
+  br label %call.one
+
+call.one:
+  %part = phi i64 [ 0, %words.there ], [ 1, %call.second ]
+  %called.a = phi i64 [ %first.function, %words.there ], [ %second.function, %call.second ]
+  %arguments.a = phi i64 [ %first.arguments, %words.there ], [ %second.arguments, %call.second ]
   %called = inttoptr i64 %called.a to ptr
-  %arguments.a = word %call, CALL_ARGUMENTS
   %arguments = inttoptr i64 %arguments.a to ptr
+  set %part, %state, LOOP_PART
 ARGUMENT_LOADS
   %refused.call = call i32 %called(ARGUMENT_LIST)
-  br label %made.it
+  %is.refused = icmp ne i32 %refused.call, 0
+  %was.second = icmp ne i64 %part, 0
+  %second.function = word %call, CALL_THEN
+  %no.second = icmp eq i64 %second.function, 0
+  %stop.1 = or i1 %is.refused, %was.second
+  %stop = or i1 %stop.1, %no.second
+  br i1 %stop, label %made.it, label %call.second
+
+call.second:
+  %second.arguments = word %call, CALL_THEN_ARGUMENTS
+  br label %call.one
 
 ; Launch, with the parameters where they are.
 launching:
+  set 0, %state, LOOP_PART
   %config.a = word %entry, ENTRY_CONFIG
   %config = inttoptr i64 %config.a to ptr
   %function.a = word %entry, ENTRY_FUNCTION
@@ -179,7 +205,7 @@ launching:
   br label %made.it
 
 made.it:
-  %refused = phi i32 [ %refused.launch, %launching ], [ %refused.call, %words.there ]
+  %refused = phi i32 [ %refused.launch, %launching ], [ %refused.call, %call.one ]
   %failed = icmp ne i32 %refused, 0
   br i1 %failed, label %call.failed, label %called.well
 
