@@ -30,7 +30,9 @@ import collections
 import enum
 import operator
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from sys import getrefcount
 from typing import Literal
 
 from .._values.util import known
@@ -49,6 +51,11 @@ GUARDED_ALIGNMENT = 16
 
 AT_A_TIME = 256
 """The most freed blocks that one call takes back or merges, so that no call blocks the event loop."""
+
+_KNOWN_HERE_ALONE = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
+"""The references to a block that nobody but `Arena.allocate` knows: its variable, `Arena.blocks`, and the argument of
+`getrefcount`. Such a block was collected, and no command, plan or error refers to it, so it may become the next array's
+without anybody noticing. Later versions of Python do not count every variable."""
 
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
@@ -428,6 +435,17 @@ class Arena:
             if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine:
                 self.free(last)
                 last = None
+            elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
+                last.nbytes = nbytes
+                last.fast = 0
+                last.written = False
+                last.places = last.recipe = None
+                if last.writer is not None or last.reader is not None:
+                    last.readers = last.last_uses()
+                    last.writer = last.reader = None
+                if orphans:
+                    self.collect(AT_A_TIME)
+                return last
             else:  # it is handed on without a stay in its bin, so only what tells the two apart changes
                 last.freed = True
                 last.fast = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import hypothesis.strategies as st
 import pytest
@@ -184,6 +185,38 @@ def test_the_next_owner_of_collected_memory_waits_for_the_work_on_it(role):
     assert (arena.in_use, block.chunk.used, arena.blocks) == (4096, 4096, {heir})
     assert arena.damage() == (0, 0)
     assert claim(heir, Role.WRITE, 0, 9) == {(2, 5)}
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_collected_block_that_nobody_knows_becomes_the_next_owners_as_if_it_were_new(role):
+    arena = make_arena()
+    arena.orphans.append(arena.allocate(4096))
+    for last in arena.orphans:
+        claim(last, role, 2, 5)
+        last.fast, last.recipe, last.places = 7, Recipe(4, 1, b"abcd"), {"how": object()}
+    address, number = last.address, id(last)
+    del last
+    heir = arena.allocate(4000)
+    assert id(heir) == number or sys.version_info >= (3, 14)
+    assert (heir.address, heir.nbytes, heir.size, heir.state) == (address, 4000, 4096, "ready")
+    assert (heir.fast, heir.written, heir.recipe, heir.places, heir.writer, heir.reader) == (0, False, *(None,) * 4)
+    assert (arena.in_use, heir.chunk.used, arena.blocks) == (4096, 4096, {heir})
+    assert claim(heir, Role.WRITE, 0, 9) == {(2, 5)}
+
+
+@pytest.mark.parametrize("holder", ["a command", "damage"])
+def test_a_collected_block_that_somebody_knows_is_not_taken_again(holder):
+    arena = make_arena()
+    arena.orphans.append(arena.allocate(4096))
+    held = [(block, Role.WRITE) for block in arena.orphans]
+    if holder == "damage":
+        held[0][0].tear("a fault")
+        held = list(map(id, held))
+    heir = arena.allocate(4096)
+    assert (heir.state, heir.torn) == ("ready", None)
+    if holder == "a command":
+        assert held[0][0] is not heir
+        assert held[0][0].freed
 
 
 def test_a_block_that_was_collected_and_freed_comes_back_once():
