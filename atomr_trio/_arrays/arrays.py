@@ -534,7 +534,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a variable of a module (`Module.global_`).
         """
-        self._storage.free()
+        storage = self._storage
+        if type(storage) is Storage:
+            storage.memory.free(storage.block)
+        else:
+            storage.free()
 
     def __enter__(self) -> DeviceArray:
         return self

@@ -54,8 +54,8 @@ AT_A_TIME = 256
 
 _KNOWN_HERE_ALONE = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
 """The references to a block that nobody but `Arena.allocate` knows: its variable, `Arena.blocks`, and the argument of
-`getrefcount`. Such a block was collected, and no command, plan or error refers to it, so it may become the next array's
-without anybody noticing. Later versions of Python do not count every variable."""
+`getrefcount`. No array, command, plan or error refers to such a block, so it may become the next array's without
+anybody noticing. Later versions of Python do not count every variable."""
 
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
@@ -208,6 +208,16 @@ class Block:
         if self.lost is not None:
             return "lost"
         return "torn" if self.torn is not None else "ready"
+
+    def become_new(self, nbytes: int) -> None:
+        """Become the block of another array, of `nbytes` bytes, on the same memory. Nobody else may know the block."""
+        self.nbytes = nbytes
+        self.fast = 0
+        self.written = self.freed = False
+        self.places = self.recipe = self.torn = self.lost = None
+        if self.writer is not None or self.reader is not None:
+            self.readers = self.last_uses()
+            self.writer = self.reader = None
 
     def holds(self, address: int) -> bool:
         """Return whether an address is in this piece of memory. Its own is, also if it is empty."""
@@ -436,13 +446,7 @@ class Arena:
                 self.free(last)
                 last = None
             elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
-                last.nbytes = nbytes
-                last.fast = 0
-                last.written = False
-                last.places = last.recipe = None
-                if last.writer is not None or last.reader is not None:
-                    last.readers = last.last_uses()
-                    last.writer = last.reader = None
+                last.become_new(nbytes)
                 if orphans:
                     self.collect(AT_A_TIME)
                 return last
@@ -467,7 +471,10 @@ class Arena:
                 self._shorten(span, size)
             self.in_use += size
             (last or block).chunk.used += size
-        if last is not None:
+        if last is not None and getrefcount(last) == _KNOWN_HERE_ALONE - 1:  # it is not in `blocks`
+            block = last
+            block.become_new(nbytes)
+        elif last is not None:
             idle = last.writer is None and last.reader is None
             waits = last.readers if idle else last.last_uses()
             block = Block(last.address, size, nbytes, last.chunk, last.epoch, waits)
