@@ -285,17 +285,17 @@ class MemoryEngine:
         self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
 
     def _hot_on_device(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
-        """Return a fill or a copy on the device, of one run of bytes."""
+        """Return a fill or a copy on the device, of one run of bytes. The general way refuses a corrupt payload."""
         stream = lane.stream
         if verb == COPY.number and places == COPY_WORDS:
-            if BOX.unpack(payload)[7:] != (1, 1):
+            if len(payload) != BOX.size or BOX.unpack(payload)[7:] != (1, 1):
                 return None
             copy = self._driver.cuMemcpyDtoDAsync
             run = copy.status
             native = partial(self._native, copy, (Word(0), Word(1), Word(2), stream.value))
             call = lambda words: run(words[0], words[1], words[2], stream)  # noqa: E731
             return Ready(call, partial(_refused, copy), native=native)
-        if verb == FILL.number and places == FILL_WORDS:
+        if verb == FILL.number and places == FILL_WORDS and len(payload) == FILL.struct.size:
             _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
             fill = self._memsets.get(itemsize)
             if height != 1 or itemsize > WORD_BYTES:
