@@ -31,7 +31,7 @@ import enum
 import operator
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import getrefcount
 from typing import Literal
 
@@ -211,7 +211,7 @@ class Block:
         self.nbytes = nbytes
         self.fast = 0
         self.written = self.freed = False
-        self.places = self.recipe = self.torn = self.lost = None
+        self.recipe = self.torn = self.lost = None
         if self.writer is not None or self.reader is not None:
             self.readers = self.last_uses()
             self.writer = self.reader = None
