@@ -448,11 +448,7 @@ def _alike(library: Library, plan: Callable[..., object], arguments: Sequence[ob
         if isinstance(value, DeviceArray):
             parts += (value.shape, value.strides, value.dtype, value.address % _ALIGNMENT, value._covers_block)
         else:
-<<<<<<< .merge_file_srSsdT
-            parts += (cast("Hashable", type(value)), cast("Hashable", value))
-=======
             parts += cast("tuple[Hashable, ...]", (type(value), value))
->>>>>>> .merge_file_dUBnbF
             parts += map(type, value) if isinstance(value, tuple) else ()
     return tuple(parts)
 
