@@ -14,6 +14,7 @@ their bits: a number is a NaN if it is above infinity without its sign, and an i
 
 from __future__ import annotations
 
+import functools
 import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
@@ -412,7 +413,7 @@ _KERNELS = ("look", "look_one", "taint", "turn", "clear", "restore")
 class Launches:
     """What one call of ours does, ready to be done again and again: a kernel, and what stands around it."""
 
-    __slots__ = ("_after", "_before", "_kernels", "_name", "_parameters", "_places", "_shape", "_values")
+    __slots__ = ("_after", "_before", "_kernels", "_launch", "_name", "_parameters", "_places", "_shape", "_values")
 
     def __init__(
         self,
@@ -432,6 +433,7 @@ class Launches:
         """Which of the numbers is which word of the call; only these may be changed."""
         self._before: Callable[[Any], None] | None = None
         self._after: Callable[[Any], None] | None = None
+        self._launch: Callable[[], int] | None = None
 
     def around(self, before: Callable[[Any], None], after: Callable[[Any], None]) -> None:
         """Have these done before and behind the kernel, with the stream."""
@@ -446,10 +448,15 @@ class Launches:
         self._values[self._places[word]].value = value
 
     def make(self, stream: Any) -> None:
-        """Enqueue it."""
+        """Enqueue it, always to the same stream."""
+        launch = self._launch
+        if launch is None:
+            launch = self._launch = self._kernels.launch(self._name, self._shape, stream, self._parameters)
         if self._before is not None:
             self._before(stream)
-        self._kernels.start(self._name, self._shape, stream, self._parameters)
+        status = launch()
+        if status:
+            raise self._kernels.error(status)
         if self._after is not None:
             self._after(stream)
 
@@ -460,7 +467,7 @@ class Copying:
     __slots__ = ("_driver", "_words")
 
     def __init__(self, driver: Any, words: Sequence[int]) -> None:
-        self._driver = driver
+        self._driver: Any = driver
         self._words = list(words)
 
     def change(self, word: int, value: int) -> None:
@@ -572,11 +579,21 @@ class FiniteKernels:
         if any(each & mask for each in content):
             raise LeftOut
 
-    def start(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> None:
-        """Launch a kernel with parameters of 64 bits, and behind them some of 32."""
+    def launch(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> Callable[[], int]:
+        """Return the launch of a kernel with parameters of 64 bits, and behind them some of 32; it returns the status.
+
+        The caller holds the parameters.
+        """
         if self._module is None:
             self.load()
-        self._driver.cuLaunchKernel(self._functions[name], *shape, stream, addressof(parameters), None)
+        bound = self._driver.cuLaunchKernel.bind()
+        return functools.partial(bound, self._functions[name], *shape, stream, addressof(parameters), None)
+
+    def error(self, status: int) -> Exception:
+        """Return the error of a launch that was refused."""
+        function = self._driver.cuLaunchKernel
+        error: Exception = function.library.error(status, function.symbol)
+        return error
 
 
 def _bits_of(kind: int) -> int:
