@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST_KNOWN: Final = 64
 """Of one generator."""
+_MOST_OUTS: Final = 16
+"""Of one draw."""
 _PLAIN: Final = frozenset({int, bool, str, type(None), type})
 
 
@@ -49,9 +51,12 @@ def question_of(
         if not _add(parts, value):
             return None
     for name, value in keywords.items():
+        kind = type(value)
         if name == "generator":
             generator = value
-        elif type(value) is DeviceArray:
+        elif kind in _PLAIN:  # the usual ones, without a call
+            parts += (name, kind, value)  # type: ignore[arg-type]
+        elif isinstance(value, DeviceArray):
             form = value._form or value._find_form()
             if form is None:
                 return None
@@ -100,22 +105,32 @@ class OwnDrawing(NamedTuple):
 
 
 class KnownOwnDraw:
-    """A draw by a kernel of our own that was made before. The seed and the position are scalars of it."""
+    """A draw by a kernel of our own that was made before. The seed and the position are scalars of it.
 
-    __slots__ = ("_drawing", "_execution")
+    An `out` is not: there is an execution for each that was given, of the arrays of one form.
+    """
 
-    def __init__(self, execution: KnownNumbered, drawing: OwnDrawing) -> None:
-        self._execution = execution
+    __slots__ = ("_drawing", "_executions")
+
+    def __init__(self, drawing: OwnDrawing) -> None:
         self._drawing = drawing
+        self._executions: dict[Hashable, KnownNumbered] = {}
+
+    def learn(self, question: Question, execution: KnownNumbered) -> None:
+        """Keep the execution for the `out` of a question, or for new results."""
+        if len(self._executions) >= _MOST_OUTS:
+            del self._executions[next(iter(self._executions))]
+        self._executions[_place(question)] = execution
 
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
         """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
         before = question.generator._state
         behind = self._drawing.advanced(before.own, self._drawing.draws)
-        if behind >= END:
+        execution = self._executions.get(_place(question))
+        if execution is None or behind >= END:
             return None
-        result = self._execution.send(batch, question.arrays, (before.place.seed, before.own), before.plain)
+        result = execution.send(batch, question.arrays, (before.place.seed, before.own), before.plain)
         if result is not None:
             question.generator._state = State(before.place, behind, before.spawned)
         return result
@@ -125,12 +140,18 @@ class KnownOwnDraw:
         """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
         before = question.generator._state
         behind = self._drawing.advanced(before.own, self._drawing.draws)
-        if behind >= END:
+        execution = self._executions.get(_place(question))
+        if execution is None or behind >= END:
             return None
-        begun = self._execution.begin(launches, question.arrays, (before.place.seed, before.own), before.plain)
+        begun = execution.begin(launches, question.arrays, (before.place.seed, before.own), before.plain)
         if begun is not None:
             question.generator._state = State(before.place, behind, before.spawned)
         return begun
+
+
+def _place(question: Question) -> Hashable:
+    """Return what stands for the `out` of a draw, if it has one: its block, which is never reused, and its place."""
+    return tuple([(array._block, array._offset) for array in question.arrays])
 
 
 class KnownDraw:
@@ -199,7 +220,9 @@ def learn(
         numbered = KnownNumbered.of(question.arrays, requests, made, result, drawing.places)
         if numbered is None:
             return
-        found = KnownOwnDraw(numbered, drawing)
+        before = known.get(question.key)
+        found = before if isinstance(before, KnownOwnDraw) else KnownOwnDraw(drawing)
+        found.learn(question, numbered)
     else:
         execution = KnownExecution.of(generator._plan, question.arrays, requests, made, result)
         if execution is None:

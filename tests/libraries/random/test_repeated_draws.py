@@ -97,6 +97,30 @@ async def test_repetitions_of_own_kernels_go_on_where_the_last_one_ended(dev: An
         assert generator.state == other.state
 
 
+@pytest.mark.parametrize("batched", [False, True])
+async def test_each_out_of_one_form_takes_its_own_numbers(dev: Any, batched: bool) -> None:
+    await dev.random.load("integers")
+    generator, other = dev.random.generator(seed=5), dev.random.generator(seed=5)
+    shadow = Shadow(other)
+    whole = (await (await other.integers(0, 1000, 60 * 8)).to_host()).reshape(60, 8)
+    for verb, keywords, dtype in (("integers", {"low": 0, "high": 1000}, np.int64), ("uniform", {}, np.float32)):
+        outs = [dev.zeros(8, dtype) for _ in range(20)] + [dev.zeros(16, dtype)[8:]]
+        for turn in range(2):
+            if batched:
+                async with dev.batch() as batch:
+                    for out in outs[:20]:
+                        getattr(batch.random, verb)(out=out, generator=generator, **keywords)
+            else:
+                for out in outs[:20]:
+                    await getattr(generator, verb)(out=out, **keywords)
+            for number, out in enumerate(outs[:20]):
+                right = whole[20 * turn + number] if verb == "integers" else shadow.draw("uniform_float32", 8)
+                assert_drawn(await out.to_host(), right, verb)
+        await getattr(generator, verb)(out=outs[20], **keywords)
+        right = whole[40] if verb == "integers" else shadow.draw("uniform_float32", 8)
+        assert_drawn(await outs[20].to_host(), right, verb)
+
+
 async def test_own_kernels_are_not_planned_again_also_with_another_seed(
     dev: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
