@@ -31,7 +31,7 @@ import enum
 import operator
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import getrefcount
 from typing import Literal
 
@@ -158,7 +158,6 @@ class Block:
         "freed",
         "lost",
         "nbytes",
-        "places",
         "reader",
         "readers",
         "recipe",
@@ -175,8 +174,6 @@ class Block:
         self.size: int = size
         self.nbytes: int = nbytes
         """The requested bytes; `size` is that, rounded up."""
-        self.places: dict[Hashable, object] | None = None
-        """What stands for an array in it, by how the array lies there: for those who look arrays up often."""
         self.chunk: Chunk = chunk
         self.epoch: int = epoch
         """The generation whose tickets `writer`, `reader` and `readers` are."""
@@ -214,7 +211,7 @@ class Block:
         self.nbytes = nbytes
         self.fast = 0
         self.written = self.freed = False
-        self.places = self.recipe = self.torn = self.lost = None
+        self.recipe = self.torn = self.lost = None
         if self.writer is not None or self.reader is not None:
             self.readers = self.last_uses()
             self.writer = self.reader = None
