@@ -448,7 +448,7 @@ def _alike(library: Library, plan: Callable[..., object], arguments: Sequence[ob
         if isinstance(value, DeviceArray):
             parts += (value.shape, value.strides, value.dtype, value.address % _ALIGNMENT, value._covers_block)
         else:
-            parts += (type(value), cast("Hashable", value))
+            parts += cast("tuple[Hashable, ...]", (type(value), value))
             parts += map(type, value) if isinstance(value, tuple) else ()
     return tuple(parts)
 
