@@ -373,6 +373,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
                 lengths = (length,) if len(shape) == 1 else (length, *shape[1:])
                 plain = _plain_of(lengths, strides, dtype) if self._plain is None else dtype
                 return view_of(self._storage, self._offset + start * strides[0], lengths, strides, dtype, plain)
+        elif type(index) is int and shape and -shape[0] <= index < shape[0]:
+            offset = self._offset + (index + shape[0] if index < 0 else index) * strides[0]
+            lengths, steps = shape[1:], strides[1:]
+            plain = _plain_of(lengths, steps, dtype) if self._plain is None else dtype
+            return view_of(self._storage, offset, lengths, steps, dtype, plain)
         found = _layout.indexed(shape, strides, index if type(index) is tuple else (index,))
         if found is not None:
             offset, lengths, steps = found
@@ -532,7 +537,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a variable of a module (`Module.global_`).
         """
-        self._storage.free()
+        storage = self._storage
+        if type(storage) is Storage:
+            storage.memory.free(storage.block)
+        else:
+            storage.free()
 
     def __enter__(self) -> DeviceArray:
         return self

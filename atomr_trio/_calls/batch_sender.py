@@ -273,11 +273,11 @@ class BatchSender:
             owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
         return owner
 
-    def owner(self, call: KnownCall, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
+    def owner(self, kind: CallKind, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
         """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
         owner = self._special.get(make)
         if owner is None:
-            owner = self._special[make] = make(self.mailbox_of(call.kind), self._errors)
+            owner = self._special[make] = make(self.mailbox_of(kind), self._errors)
         return owner  # type: ignore[return-value]
 
     def mailbox_of(self, kind: CallKind) -> Mailbox:

@@ -41,7 +41,6 @@ from .._wire.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
-    RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
     UNSIGNED,
     WORKER_ASLEEP_WORD,
@@ -49,7 +48,7 @@ from .._wire.protocol import (
     counter_word,
 )
 from .._wire.records.module import LAUNCH
-from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
+from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 from .encoder import encoder
 from .known import HostAnswer, KnownCall
 from .repeating import CallLauncher, FixedCall, RepeatedCall, call_launcher, fixed_launcher
@@ -151,16 +150,8 @@ class LaunchPath:
 
     def look_again(self) -> bool:
         """Return whether one more launch may go this way, as things are now."""
-        sender, book = self.sender, self.book
-        if sender.refusing:
-            return False
-        if sender.outbox:  # sent first, so that the room that it frees counts for the next launch
-            sender.drain()
-            return False
-        words = sender.words
-        tickets = words[self.counter] + self.limit - book.issued
-        slots = words[RECORDS_READ_WORD] + SLOTS - sender.sent
-        room = min(tickets, slots)
+        sender = self.sender
+        room = sender.room(self.counter, self.book.issued, self.limit)
         self.last_record = sender.sent + room
         return room > 0
 

@@ -16,11 +16,11 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CallKind, CommandRequest, Usage
+from .._generation.requests import CallKind, CommandRequest, Rehearsal, Usage
 from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
@@ -28,6 +28,7 @@ from .._wire.protocol import LANE_COMPUTE, Verb
 from .._wire.records.plans import MOST_DEFINED, PLACE_OF_ADDRESSES, WORD, DefiningTable, Encoded, pack_addresses
 
 if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
 
 
@@ -136,6 +137,26 @@ class PlanRequest(CommandRequest):
     def plan(self) -> PlanKind:
         """The plan that it executes."""
         return self._kind
+
+    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+        """Return the offsets in the payload of an array's address; none if another address points into the array."""
+        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
+        if any(self._addresses[at] != array.address for at in inside):
+            return ()
+        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
+
+    @property
+    def place_of_scalars(self) -> int:
+        """The offset of the scalars in the payload."""
+        return PLACE_OF_ADDRESSES + WORD * len(self._addresses)
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the execution, which is the same for all of a plan."""
+        plan = self._kind.plan
+        yield (
+            (plan.table.engine, plan.number),
+            lambda: Rehearsal(plan.table.execute, self._payload, self.operation, plan.number),
+        )
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""

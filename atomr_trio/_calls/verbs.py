@@ -36,7 +36,7 @@ import trio
 
 from .._arrays.arrays import DeviceArray, check_usable, placed
 from .._arrays.memory import DeviceMemory
-from .._generation.requests import CallKind, CommandRequest, Series
+from .._generation.requests import CallKind, CommandRequest, Rehearsal, Series
 from .._generation.timeline import Operand
 from .._memory.arena import Block
 from .._transfers.staging import LARGE_SLOT
@@ -50,6 +50,7 @@ from .known import KnownCalls, form_of
 from .launching import AwaitedLaunches
 from .phases import Definition, Phases, ask_in_phases, at_once
 from .plans import PlanRequest, Plans
+from .rehearsals import Rehearsals
 from .shortcut import begin_in_turn
 
 if TYPE_CHECKING:
@@ -281,6 +282,14 @@ class CallRequest(SlotRequest):
         head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
         return HEAD.pack(*head) + written.words
 
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the call, without its answer's place."""
+        sizes = tuple(0 if isinstance(each, Address) else each for each in self._arguments)
+        yield (
+            (self._table.engine, self._function, self._flags, sizes),
+            lambda: Rehearsal(self._table.call, self._packed(staging=0), self.operation),
+        )
+
     def addresses(self) -> tuple[tuple[int, int], ...] | None:
         blocks = [block for block, _ in self.operands]
         found = []
@@ -348,6 +357,11 @@ class JoinedRequest(SlotRequest):
     @property
     def slot_bytes(self) -> int:
         return sum(part.slot_bytes for part in self.parts)
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the calls, each by itself."""
+        for part in self.parts:
+            yield from part.rehearsals()
 
     def _packed(self, staging: int) -> bytes:
         pieces = bytearray()
@@ -713,6 +727,10 @@ class Library:
             calls.learn(question, made, planner._made, result)
         return result
 
+    def _rehearse(self, requests: Sequence[CommandRequest]) -> None:
+        if self._device.options.standby:
+            self._device.part(Rehearsals).note(requests)
+
     async def _begin_verb(
         self, plan: Callable[..., object], arguments: Sequence[object], keywords: dict[str, Any]
     ) -> None:
@@ -735,6 +753,7 @@ class Library:
                 for request in done:
                     request.drop()
             waiting += outgoing.take(STRETCH - len(waiting))
+        self._rehearse(outgoing.made)
         return outgoing.made
 
     @trio.lowlevel.enable_ki_protection
@@ -783,6 +802,7 @@ class Library:
         result = plan(planner, *arguments, **keywords)
         requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
+        self._rehearse(requests)
         if question is not None and call is None:
             calls.learn(question, requests, planner._made, result)
         return result

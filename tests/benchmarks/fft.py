@@ -93,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan = attrs.evolve(
         plan,
         repetitions=conclusion.fewer(plan.repetitions, arguments.share),
-        starts=conclusion.fewer(plan.starts, arguments.share),
+        starts=conclusion.fewer(plan.starts, arguments.share, least=1),
     )
     with all_started(SUBJECTS, backend) as subjects:
         compare(subjects, plan.transforms, plan, table)

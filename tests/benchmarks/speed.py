@@ -220,8 +220,8 @@ def main(arguments: argparse.Namespace) -> int:
     backend, plan, table = arguments.backend, PLANS[arguments.backend], Table()
     plan = attrs.evolve(
         plan,
-        rounds=conclusion.fewer(arguments.rounds or plan.rounds, arguments.share),
-        processes=conclusion.fewer(plan.processes, arguments.share),
+        rounds=conclusion.fewer(arguments.rounds or plan.rounds, arguments.share, least=1),
+        processes=conclusion.fewer(plan.processes, arguments.share, least=2),
     )
     present = [who for who in PRESENT[backend] if arguments.who is None or who in arguments.who]
     works(backend, present, plan, arguments.only, table)

@@ -154,15 +154,23 @@ SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(9))
 """Bytes of the copies, from 4 KiB to 256 MiB."""
 PLANS: Final[Mapping[str, Plan]] = {
     "cuda": Plan(
-        tuple(_works(1000, (100, 1000), (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))),
-        0.01,
-        2,
-        4,
-        5,
-        1,
-        1.0,
+        works=tuple(_works(1000, (100, 1000), (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))),
+        seconds=0.006,
+        repetitions=2,
+        rounds=4,
+        processes=5,
+        uncounted=1,
+        idle_seconds=1.0,
     ),
-    "sim": Plan(tuple(_works(3, (5,), (8,), 8, 64, (4 * KIB,), (8 * KIB,))), 0.0, 1, 1, 1, 0, 0.05),
+    "sim": Plan(
+        works=tuple(_works(3, (5,), (8,), 8, 64, (4 * KIB,), (8 * KIB,))),
+        seconds=0.0,
+        repetitions=1,
+        rounds=1,
+        processes=1,
+        uncounted=0,
+        idle_seconds=0.05,
+    ),
 }
 """The simulator shows that everything works, and says nothing of speed."""
 

@@ -147,7 +147,7 @@ def test_a_benchmark_that_did_not_end_fails_the_run(tmp_path):
 
 
 def test_a_benchmark_that_does_not_end_well_has_no_figures(tmp_path, monkeypatch):
-    monkeypatch.setitem(bench_all.BENCHMARKS, "fft", ("no_such_program.py",))
+    monkeypatch.setitem(bench_all.BENCHMARKS, "fft", ("no_such_program.py", 1.0))
     arguments = argparse.Namespace(backend="sim", share=1.0)
     assert bench_all.told_by("fft", tmp_path, arguments) is None
     assert "No such file" in (tmp_path / "fft.txt").read_text(encoding="utf-8")

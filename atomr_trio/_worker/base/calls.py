@@ -293,13 +293,29 @@ class CallEngine:
         """Return the address of the lane's memory for the results of calls."""
         return (self._lanes.get(lane.index) or self._open(lane)).answers
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int, *, launches: bool = True) -> None:
         """Make the lane's handle and its workspace; see `CapturableEngine`."""
         number, _, _, answers, *_ = HEAD.unpack_from(payload)
-        if answers:
+        if answers and launches:
             raise ValueError(f"a call of {self.table.functions[number]} with an answer cannot be captured")
-        if number not in self._bound:
-            self._bind(number)
+        bound = self._bound.get(number) or self._bind(number)
+        self._prepare_handle(lane, allowed)
+        if bound.workspace is not None and not launches:
+            self._prepare_room(bound, bound.workspace, payload, lane)
+
+    def _prepare_room(self, bound: Bound, workspace: Workspace, payload: bytes, lane: Lane) -> None:
+        """Make the workspace of one call. Earlier calls of the lane may lose theirs."""
+        _, _, scalars, answers, *_ = HEAD.unpack_from(payload)
+        handle = self._lanes[lane.index]
+        words: list[Any] = list(bound.words.unpack_from(payload, HEAD.size))
+        area = create_string_buffer(payload[HEAD.size + bound.words.size :])
+        _shift(words, scalars, addressof(area))
+        _shift(words, answers, handle.answers)
+        if bound.option is not None:
+            words[bound.option.place] = self._option(handle, bound.option.kind, words[bound.option.place])
+        self._make_room(bound, workspace, handle, words, lane)
+
+    def _prepare_handle(self, lane: Lane, allowed: int) -> None:
         handle, size = self._lanes.get(lane.index), self._handles.captured_room_bytes
         if not size or (handle is not None and handle.captured_room is not None):
             if handle is None:

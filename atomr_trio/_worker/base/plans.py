@@ -714,7 +714,7 @@ class PlanEngine:
             raise
         return plan
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int, *, launches: bool = True) -> None:
         """Make a plan for the lane of a graph, as it was defined for another lane; see `CapturableEngine`."""
         kept = self._kept(lane)
         kept.is_captured = True
@@ -723,7 +723,9 @@ class PlanEngine:
             for other in list(self._lanes.values()):
                 if number in other.failed:
                     raise other.failed[number].with_traceback(None)
-            known = next(other.plans[number] for other in list(self._lanes.values()) if number in other.plans)
+            known = next((other.plans[number] for other in list(self._lanes.values()) if number in other.plans), None)
+            if known is None:
+                raise LookupError(f"plan {number} of {self.table.engine} is not defined")
             kept.plans[number] = self._made(known.program, known.example, allowed, lane)
         plan = kept.plans[number]
         given = plan.given(payload)
